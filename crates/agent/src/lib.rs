@@ -1,0 +1,1 @@
+//! The daemon on a node: sockets, timers and disks around the engine.

@@ -1,0 +1,1 @@
+//! Placement, liveness, plans, commits, jobs.

@@ -1,0 +1,1 @@
+//! Runs one party's share of a plan; no sockets, no clock of its own.

@@ -1,0 +1,12 @@
+//! The field GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d): arithmetic, matrices, and one fused kernel.
+//!
+//! Everything that weft computes over data is `dst (^)= M × src` ([`Combination`]).
+
+pub mod field;
+mod kernel;
+mod matrix;
+mod sparse;
+
+pub use kernel::{Combination, Kernel};
+pub use matrix::Matrix;
+pub use sparse::SparseMatrix;

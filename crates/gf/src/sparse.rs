@@ -1,0 +1,108 @@
+//! Sparse matrices over GF(2^8): the form in which codes, recipes and plans carry their coefficients.
+
+use crate::{Matrix, field::mul};
+use serde::{Deserialize, Serialize};
+
+/// A sparse matrix: its non-zero elements as (row, column, coefficient), sorted, no two at one place.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SparseMatrix {
+    rows: u32,
+    cols: u32,
+    terms: Vec<(u32, u32, u8)>,
+}
+
+impl SparseMatrix {
+    /// From terms in any order; terms at one place are added up and zeros dropped. `None` if a term lies outside.
+    pub fn new(rows: usize, cols: usize, terms: impl IntoIterator<Item = (usize, usize, u8)>) -> Option<Self> {
+        let (rows, cols) = (u32::try_from(rows).ok()?, u32::try_from(cols).ok()?);
+        let mut sorted = Vec::new();
+        for (r, c, coefficient) in terms {
+            let term = (u32::try_from(r).ok()?, u32::try_from(c).ok()?, coefficient);
+            if term.0 >= rows || term.1 >= cols {
+                return None;
+            }
+            sorted.push(term);
+        }
+        sorted.sort_unstable_by_key(|(r, c, _)| (*r, *c));
+        let mut terms: Vec<(u32, u32, u8)> = Vec::with_capacity(sorted.len());
+        for (r, c, coefficient) in sorted {
+            match terms.last_mut() {
+                Some(last) if (last.0, last.1) == (r, c) => last.2 ^= coefficient,
+                _ => terms.push((r, c, coefficient)),
+            }
+        }
+        terms.retain(|term| term.2 != 0);
+        Some(Self { rows, cols, terms })
+    }
+
+    /// The identity of `size`.
+    pub fn identity(size: usize) -> Self {
+        Self::from(&Matrix::identity(size))
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows as usize
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols as usize
+    }
+
+    /// The non-zero elements, sorted by (row, column).
+    pub fn terms(&self) -> &[(u32, u32, u8)] {
+        &self.terms
+    }
+
+    /// The non-zero elements of one row.
+    pub fn row(&self, row: usize) -> &[(u32, u32, u8)] {
+        let start = self.terms.partition_point(|term| (term.0 as usize) < row);
+        let end = self.terms.partition_point(|term| (term.0 as usize) <= row);
+        &self.terms[start..end]
+    }
+
+    /// Whether what came from outside keeps the rules: sorted, inside, no zeros, no two at one place.
+    pub fn is_valid(&self) -> bool {
+        self.terms.windows(2).all(|pair| (pair[0].0, pair[0].1) < (pair[1].0, pair[1].1))
+            && self.terms.iter().all(|(r, c, coefficient)| *r < self.rows && *c < self.cols && *coefficient != 0)
+    }
+
+    /// The dense form.
+    pub fn to_dense(&self) -> Matrix {
+        let mut dense = Matrix::zero(self.rows(), self.cols());
+        for (r, c, coefficient) in &self.terms {
+            dense.set(*r as usize, *c as usize, *coefficient);
+        }
+        dense
+    }
+
+    /// The product `self × right`, dense.
+    pub fn times(&self, right: &Matrix) -> Matrix {
+        assert_eq!(self.cols(), right.rows(), "a product needs as many columns left as rows right");
+        let mut product = Matrix::zero(self.rows(), right.cols());
+        for (r, c, coefficient) in &self.terms {
+            let (row, source) = (*r as usize, *c as usize);
+            for col in 0..right.cols() {
+                let value = product.get(row, col) ^ mul(*coefficient, right.get(source, col));
+                product.set(row, col, value);
+            }
+        }
+        product
+    }
+
+    /// The rows named, in that order.
+    pub fn select_rows(&self, rows: &[usize]) -> Self {
+        let terms =
+            rows.iter().enumerate().flat_map(|(r, old)| self.row(*old).iter().map(move |term| (r as u32, term.1, term.2)));
+        Self { rows: rows.len() as u32, cols: self.cols, terms: terms.collect() }
+    }
+}
+
+impl From<&Matrix> for SparseMatrix {
+    fn from(dense: &Matrix) -> Self {
+        let places = (0..dense.rows()).flat_map(|r| (0..dense.cols()).map(move |c| (r, c)));
+        let terms = places.map(|(r, c)| (r as u32, c as u32, dense.get(r, c))).filter(|term| term.2 != 0).collect();
+        Self { rows: dense.rows() as u32, cols: dense.cols() as u32, terms }
+    }
+}

@@ -1,0 +1,1 @@
+//! Metadata behind one interface; SQLite.

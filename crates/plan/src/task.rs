@@ -1,0 +1,156 @@
+//! One party's share of a plan: what an agent (or a client) is sent, and nothing else.
+
+use crate::{Plan, Sink, Source};
+use serde::{Deserialize, Serialize};
+use weft_gf::SparseMatrix;
+use weft_types::{BlockId, Layout, Party, PlanId, Span};
+
+/// One party's share of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// The plan.
+    pub plan: PlanId,
+    /// The epoch of the coordinator that made it.
+    pub epoch: u64,
+    /// Whose share it is.
+    pub party: Party,
+    /// How the stripe's blocks are laid out.
+    pub layout: Layout,
+    /// Positions in a slice.
+    pub slice_len: u64,
+    /// The lanes in which the party has a stage.
+    pub lanes: Vec<TaskLane>,
+    /// The blocks that it reads.
+    pub blocks: Vec<TaskBlock>,
+    /// The blocks that it stores.
+    pub stores: Vec<TaskBlock>,
+    /// The links that begin or end at it.
+    pub links: Vec<TaskLink>,
+}
+
+/// A block of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskBlock {
+    /// Which block, in which generation.
+    pub id: BlockId,
+    /// Bytes that it has on disk.
+    pub len: u64,
+}
+
+/// The stages of one lane that are the party's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskLane {
+    /// The lane's number in the plan.
+    pub lane: u16,
+    /// As in [`crate::Lane`].
+    pub span: Span,
+    /// As in [`crate::Lane`].
+    pub first: u32,
+    /// As in [`crate::Lane`].
+    pub step: u32,
+    /// As in [`crate::Lane`].
+    pub window: u32,
+    /// Its stages.
+    pub stages: Vec<TaskStage>,
+}
+
+/// A stage of a task. Links in sources and sinks are numbered as in the plan's lane.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskStage {
+    /// The stage's number in the lane.
+    pub stage: u16,
+    /// What goes in.
+    pub sources: Vec<Source>,
+    /// `sinks = matrix × sources`.
+    pub matrix: SparseMatrix,
+    /// What comes out.
+    pub sinks: Vec<Sink>,
+}
+
+/// One end of a link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskLink {
+    /// The lane's number in the plan.
+    pub lane: u16,
+    /// The link's number in the lane.
+    pub link: u16,
+    /// Sub-blocks that it carries.
+    pub width: u32,
+    /// As in [`crate::Link`].
+    pub rank: u32,
+    /// Who is at the other end.
+    pub peer: Party,
+    /// Whether this party sends on it.
+    pub sends: bool,
+}
+
+impl TaskLink {
+    /// The link's number in the plan, as frames carry it: lane in the upper half.
+    pub fn id(&self) -> u32 {
+        link_id(self.lane, self.link)
+    }
+}
+
+/// The number of a link in its plan: lane in the upper half.
+pub fn link_id(lane: u16, link: u16) -> u32 {
+    u32::from(lane) << 16 | u32::from(link)
+}
+
+impl TaskLane {
+    /// The positions of this lane's slices, in order.
+    pub fn slices(&self, slice_len: u64) -> crate::Slices {
+        crate::Slices::new(self.span, self.first, self.step, slice_len)
+    }
+}
+
+/// Cuts out the share of the party at `vertex`. The plan must have been verified.
+pub fn cut(plan: &Plan, vertex: u16) -> Task {
+    let binding = &plan.binding;
+    let mut lanes = Vec::new();
+    let mut links = Vec::new();
+    for (number, lane) in plan.shape.lanes.iter().enumerate() {
+        let mine = |stage: u16| lane.stages[usize::from(stage)].vertex == vertex;
+        let stages: Vec<TaskStage> = (lane.stages.iter().enumerate())
+            .filter(|(_, stage)| stage.vertex == vertex)
+            .map(|(at, stage)| TaskStage {
+                stage: at as u16,
+                sources: stage.sources.clone(),
+                matrix: stage.matrix.clone(),
+                sinks: stage.sinks.clone(),
+            })
+            .collect();
+        for (at, link) in lane.links.iter().enumerate() {
+            for (end, other, sends) in [(link.from, link.to, true), (link.to, link.from, false)] {
+                if mine(end) {
+                    let peer = binding.parties[usize::from(lane.stages[usize::from(other)].vertex)];
+                    links.push(TaskLink {
+                        lane: number as u16,
+                        link: at as u16,
+                        width: link.width,
+                        rank: link.rank,
+                        peer,
+                        sends,
+                    });
+                }
+            }
+        }
+        if !stages.is_empty() {
+            let (span, first, step, window) = (lane.span, lane.first, lane.step, lane.window);
+            lanes.push(TaskLane { lane: number as u16, span, first, step, window, stages });
+        }
+    }
+    let mine = |blocks: &[crate::BoundBlock]| {
+        blocks.iter().filter(|block| block.vertex == vertex).map(|block| TaskBlock { id: block.id, len: block.len }).collect()
+    };
+    Task {
+        plan: plan.id,
+        epoch: plan.epoch,
+        party: binding.parties[usize::from(vertex)],
+        layout: binding.layout,
+        slice_len: binding.slice_len,
+        lanes,
+        blocks: mine(&binding.blocks),
+        stores: mine(&binding.stores),
+        links,
+    }
+}

@@ -1,0 +1,1 @@
+//! Schemes: from a job to a plan, one file a scheme.

@@ -1,0 +1,1 @@
+//! Blocks on disks: payload files, sidecars, checksums.

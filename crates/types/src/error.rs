@@ -1,0 +1,137 @@
+//! One error type: what happened, where, and what the caller should do about it.
+
+use crate::{BlockId, Party};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What the one who gets an error can do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reaction {
+    /// The same again, later: somebody was busy, a deadline passed.
+    Retry,
+    /// Another plan: somebody in this one is gone, slow or stale.
+    Replan,
+    /// Stored or sent bytes are not what they should be: treat them as lost, and tell.
+    Corrupt,
+    /// What was asked makes no sense; the message says what would.
+    InvalidInput,
+    /// It does not exist.
+    NotFound,
+    /// More is lost than the code tolerates, or nobody is there to ask.
+    Unavailable,
+    /// This process or disk cannot go on.
+    Fatal,
+}
+
+/// An error with its place. Printed as one line: the place first, then what happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Error {
+    /// What to do about it.
+    pub reaction: Reaction,
+    /// What happened, for a person.
+    pub message: String,
+    /// The object, as `bucket/key`.
+    pub object: Option<String>,
+    /// The block that was read or written.
+    pub block: Option<BlockId>,
+    /// Who failed.
+    pub party: Option<Party>,
+    /// The link of the plan.
+    pub link: Option<u32>,
+    /// The first position of the slice.
+    pub position: Option<u64>,
+}
+
+/// The result of whatever can fail in weft.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error with no place yet.
+    pub fn new(reaction: Reaction, message: impl fmt::Display) -> Self {
+        Self { reaction, message: message.to_string(), object: None, block: None, party: None, link: None, position: None }
+    }
+
+    /// [`Reaction::InvalidInput`].
+    pub fn invalid(message: impl fmt::Display) -> Self {
+        Self::new(Reaction::InvalidInput, message)
+    }
+
+    /// [`Reaction::NotFound`].
+    pub fn not_found(message: impl fmt::Display) -> Self {
+        Self::new(Reaction::NotFound, message)
+    }
+
+    /// [`Reaction::Corrupt`].
+    pub fn corrupt(message: impl fmt::Display) -> Self {
+        Self::new(Reaction::Corrupt, message)
+    }
+
+    /// [`Reaction::Fatal`].
+    pub fn fatal(message: impl fmt::Display) -> Self {
+        Self::new(Reaction::Fatal, message)
+    }
+
+    /// [`Reaction::Retry`].
+    pub fn retry(message: impl fmt::Display) -> Self {
+        Self::new(Reaction::Retry, message)
+    }
+
+    /// [`Reaction::Replan`].
+    pub fn replan(message: impl fmt::Display) -> Self {
+        Self::new(Reaction::Replan, message)
+    }
+
+    /// [`Reaction::Unavailable`].
+    pub fn unavailable(message: impl fmt::Display) -> Self {
+        Self::new(Reaction::Unavailable, message)
+    }
+
+    /// Names the object, unless one is named already.
+    #[must_use]
+    pub fn object(mut self, object: impl fmt::Display) -> Self {
+        self.object.get_or_insert_with(|| object.to_string());
+        self
+    }
+
+    /// Names the block, unless one is named already.
+    #[must_use]
+    pub fn block(mut self, block: BlockId) -> Self {
+        self.block.get_or_insert(block);
+        self
+    }
+
+    /// Names who failed, unless somebody is named already.
+    #[must_use]
+    pub fn party(mut self, party: Party) -> Self {
+        self.party.get_or_insert(party);
+        self
+    }
+
+    /// Names the link and the slice's first position, unless they are named already.
+    #[must_use]
+    pub fn link(mut self, link: u32, position: u64) -> Self {
+        self.link.get_or_insert(link);
+        self.position.get_or_insert(position);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(object) = &self.object {
+            write!(f, "{object}: ")?;
+        }
+        if let Some(party) = &self.party {
+            write!(f, "{party}: ")?;
+        }
+        if let Some(block) = &self.block {
+            write!(f, "block {block}: ")?;
+        }
+        if let (Some(link), Some(position)) = (self.link, self.position) {
+            write!(f, "link {link} at position {position}: ")?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,275 @@
+//! Where bytes lie: blocks, cells, sub-blocks, positions; and how an object's bytes fall onto the data blocks of its stripes.
+//!
+//! ```text
+//! block   | cell 0                    | cell 1                    | …
+//!         | sub-block 0 | sub-block 1 | sub-block 0 | sub-block 1 | …      α = 2
+//! position  0 … sub-1     0 … sub-1     sub … 2sub-1  sub … 2sub-1
+//! ```
+//! The bytes at position x of all sub-blocks of all blocks of a stripe are coded together.
+
+use crate::{CHECKSUM_UNIT_LEN, Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// A half-open range of positions (or of bytes, where it says so).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Span {
+    /// The first.
+    pub start: u64,
+    /// One past the last.
+    pub end: u64,
+}
+
+impl Span {
+    /// `start..end`.
+    pub fn new(start: u64, end: u64) -> Self {
+        Self { start, end }
+    }
+
+    /// How many positions.
+    pub fn len(self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// No position at all.
+    pub fn is_empty(self) -> bool {
+        self.end <= self.start
+    }
+
+    /// What both have.
+    pub fn intersect(self, other: Self) -> Self {
+        Self { start: self.start.max(other.start), end: self.end.min(other.end) }
+    }
+
+    /// Whether all of `other` is in it.
+    pub fn contains(self, other: Self) -> bool {
+        other.is_empty() || (self.start <= other.start && other.end <= self.end)
+    }
+
+    /// Sorted, merged, without empty ones.
+    pub fn normalize(mut spans: Vec<Self>) -> Vec<Self> {
+        spans.retain(|span| !span.is_empty());
+        spans.sort_unstable();
+        let mut merged: Vec<Self> = Vec::with_capacity(spans.len());
+        for span in spans {
+            match merged.last_mut() {
+                Some(last) if span.start <= last.end => last.end = last.end.max(span.end),
+                _ => merged.push(span),
+            }
+        }
+        merged
+    }
+
+    /// What `spans` leave uncovered of `self`. `spans` need not be sorted.
+    pub fn subtract(self, spans: &[Self]) -> Vec<Self> {
+        let mut left = Vec::new();
+        let mut start = self.start;
+        for span in Self::normalize(spans.to_vec()) {
+            if span.start > start {
+                left.push(Self::new(start, span.start.min(self.end)));
+            }
+            start = start.max(span.end);
+        }
+        left.push(Self::new(start, self.end));
+        left.retain(|span| !span.is_empty());
+        left
+    }
+}
+
+/// A run of bytes of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// The first byte's offset in the block.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+/// How the bytes of a block are coded: in cells of `alpha` sub-blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Layout {
+    /// Nominal bytes of a block; a multiple of `cell_len`.
+    pub block_len: u64,
+    /// Bytes of a cell; a multiple of `alpha`.
+    pub cell_len: u64,
+    /// Sub-blocks of a cell, α.
+    pub alpha: u32,
+}
+
+impl Layout {
+    /// Checks that α divides the cell and the cell the block.
+    pub fn new(block_len: u64, cell_len: u64, alpha: u32) -> Result<Self> {
+        if block_len == 0 || cell_len == 0 || alpha == 0 {
+            return Err(Error::invalid("block and cell size must be greater than zero"));
+        }
+        if block_len > 1 << 40 {
+            return Err(Error::invalid(format!("a block of {block_len} bytes is too large: at most 1 TiB")));
+        }
+        if block_len % cell_len != 0 {
+            return Err(Error::invalid(format!("the cell size {cell_len} does not divide the block size {block_len}")));
+        }
+        if cell_len % u64::from(alpha) != 0 {
+            return Err(Error::invalid(format!("the cell size {cell_len} is not a multiple of the code's {alpha} sub-blocks")));
+        }
+        Ok(Self { block_len, cell_len, alpha })
+    }
+
+    /// Positions of a block: `block_len / α`.
+    pub fn positions(&self) -> u64 {
+        self.block_len / u64::from(self.alpha)
+    }
+
+    /// Bytes of one sub-block of one cell.
+    pub fn sub_len(&self) -> u64 {
+        self.cell_len / u64::from(self.alpha)
+    }
+
+    /// Where the positions of `span` of one sub-block lie in the block, in order.
+    pub fn extents(&self, sub_block: u32, span: Span) -> impl Iterator<Item = Extent> + use<> {
+        let (sub, cell_len) = (self.sub_len(), self.cell_len);
+        let mut at = span.start;
+        std::iter::from_fn(move || {
+            (at < span.end).then(|| {
+                let (cell, within) = (at / sub, at % sub);
+                // With one sub-block a cell, neighbouring cells are neighbours on disk: one extent.
+                let len = if sub == cell_len { span.end - at } else { (sub - within).min(span.end - at) };
+                at += len;
+                Extent { offset: cell * cell_len + u64::from(sub_block) * sub + within, len }
+            })
+        })
+    }
+}
+
+/// One stripe of an object: its layout, its code's shape, and how many bytes of the object it holds.
+///
+/// The object's bytes fall onto the data blocks cell by cell: cell c of the stripe's data is cell ⌊c/k⌋ of block c mod k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct StripeLayout {
+    /// How each block is coded.
+    pub layout: Layout,
+    /// Data blocks.
+    pub k: u32,
+    /// Parity blocks.
+    pub m: u32,
+    /// Bytes of the object in this stripe: 1..=k·block_len.
+    pub data_len: u64,
+}
+
+impl StripeLayout {
+    /// Blocks: k + m.
+    pub fn n(&self) -> u32 {
+        self.k + self.m
+    }
+
+    /// The bytes that block `index` really has on disk; beyond them it reads as zeros.
+    ///
+    /// A data block ends with its last byte of the object. A parity block is as long as the longest data block, for α = 1,
+    /// and otherwise ends with the last cell that holds any byte.
+    pub fn block_len(&self, index: u32) -> u64 {
+        let cell = self.layout.cell_len;
+        if index < self.k {
+            let row = cell * u64::from(self.k);
+            let (full_rows, rest) = (self.data_len / row, self.data_len % row);
+            return full_rows * cell + rest.saturating_sub(u64::from(index) * cell).min(cell);
+        }
+        let longest = self.block_len(0);
+        if self.layout.alpha == 1 { longest } else { longest.div_ceil(cell) * cell }
+    }
+
+    /// The positions that are coded at all: beyond them every block of the stripe is zero.
+    pub fn coded_span(&self) -> Span {
+        let longest = self.block_len(0);
+        let positions =
+            if self.layout.alpha == 1 { longest } else { longest.div_ceil(self.layout.cell_len) * self.layout.sub_len() };
+        Span::new(0, positions)
+    }
+
+    /// Where byte `offset` of the stripe's data lies: (block index, offset in the block).
+    pub fn locate(&self, offset: u64) -> (u32, u64) {
+        let cell = self.layout.cell_len;
+        let (number, within) = (offset / cell, offset % cell);
+        ((number % u64::from(self.k)) as u32, number / u64::from(self.k) * cell + within)
+    }
+
+    /// The inverse of [`locate`](Self::locate), for data blocks.
+    pub fn offset_of(&self, index: u32, offset_in_block: u64) -> u64 {
+        let cell = self.layout.cell_len;
+        let (row, within) = (offset_in_block / cell, offset_in_block % cell);
+        (row * u64::from(self.k) + u64::from(index)) * cell + within
+    }
+
+    /// The byte range of data block `index` that the byte range `data` of the stripe's data touches (its hull; may be empty).
+    pub fn block_range(&self, index: u32, data: Span) -> Span {
+        let data = data.intersect(Span::new(0, self.data_len));
+        if data.is_empty() {
+            return Span::new(0, 0);
+        }
+        let cell = self.layout.cell_len;
+        let row = cell * u64::from(self.k);
+        let at = |offset: u64| {
+            let (rows, rest) = (offset / row, offset % row);
+            rows * cell + rest.saturating_sub(u64::from(index) * cell).min(cell)
+        };
+        Span::new(at(data.start), at(data.end))
+    }
+
+    /// Checksums of 1 MiB units that block `index` has in the metadata.
+    pub fn checksum_units(&self, index: u32) -> u64 {
+        self.block_len(index).div_ceil(CHECKSUM_UNIT_LEN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_follow_the_formula_of_positions() {
+        let layout = Layout::new(48, 12, 3).unwrap();
+        for sub_block in 0..3u32 {
+            let mut bytes = Vec::new();
+            for extent in layout.extents(sub_block, Span::new(1, 15)) {
+                bytes.extend(extent.offset..extent.offset + extent.len);
+            }
+            let expected: Vec<u64> = (1..15).map(|x: u64| x / 4 * 12 + u64::from(sub_block) * 4 + x % 4).collect();
+            assert_eq!(bytes, expected);
+        }
+        let plain = Layout::new(48, 12, 1).unwrap();
+        assert_eq!(plain.extents(0, Span::new(5, 40)).collect::<Vec<_>>(), [Extent { offset: 5, len: 35 }]);
+    }
+
+    #[test]
+    fn lengths_and_ranges_agree_with_a_walk_over_every_byte() {
+        for data_len in 1..=96u64 {
+            let stripe = StripeLayout { layout: Layout::new(32, 8, 1).unwrap(), k: 3, m: 2, data_len };
+            let mut lens = [0u64; 3];
+            for offset in 0..data_len {
+                let (index, at) = stripe.locate(offset);
+                assert_eq!(stripe.offset_of(index, at), offset);
+                lens[index as usize] = lens[index as usize].max(at + 1);
+            }
+            for index in 0..3 {
+                assert_eq!(stripe.block_len(index), lens[index as usize], "{data_len} {index}");
+            }
+            assert_eq!(stripe.block_len(3), lens[0]);
+            for start in 0..data_len {
+                for end in start + 1..=data_len {
+                    for index in 0..3 {
+                        let touched: Vec<u64> =
+                            (start..end).map(|o| stripe.locate(o)).filter(|(i, _)| *i == index).map(|(_, at)| at).collect();
+                        let range = stripe.block_range(index, Span::new(start, end));
+                        assert_eq!(range.len(), touched.len() as u64);
+                        assert!(touched.iter().all(|at| range.start <= *at && *at < range.end));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn spans_subtract() {
+        let span = Span::new(0, 10);
+        assert_eq!(span.subtract(&[Span::new(2, 3), Span::new(3, 5)]), [Span::new(0, 2), Span::new(5, 10)]);
+        assert_eq!(span.subtract(&[Span::new(0, 20)]), []);
+        assert_eq!(span.subtract(&[]), [span]);
+    }
+}

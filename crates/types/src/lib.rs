@@ -1,0 +1,42 @@
+//! The words that every part of weft shares: ids, layout, sizes, errors.
+//!
+//! Nothing here knows a code, a plan or a socket.
+
+mod error;
+mod ids;
+mod layout;
+mod size;
+
+pub use error::{Error, Reaction, Result};
+pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
+pub use layout::{Extent, Layout, Span, StripeLayout};
+pub use size::{ByteSize, human_bytes};
+
+/// Bytes of a block that one page checksum covers. Reads of blocks are multiples of it.
+pub const PAGE_LEN: u64 = 4096;
+
+/// Bytes of a block that one checksum in the metadata covers (the last one of a block covers what is left).
+pub const CHECKSUM_UNIT_LEN: u64 = 1 << 20;
+
+/// The largest payload of one frame on the wire, bytes.
+pub const FRAME_PAYLOAD_BYTES_MAX: usize = 1 << 20;
+
+/// A code has at most this many blocks (GF(2^8)).
+pub const BLOCKS_MAX: usize = 255;
+
+/// Seconds and nanoseconds since the epoch as somebody's clock tells them; passed in so that a simulation can drive it.
+pub trait Clock: Send + Sync {
+    /// Milliseconds since 1970-01-01T00:00:00Z.
+    fn now_ms(&self) -> u64;
+}
+
+/// The machine's own clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "the one place that asks the machine")]
+    fn now_ms(&self) -> u64 {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    }
+}
