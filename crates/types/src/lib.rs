@@ -2,11 +2,13 @@
 //!
 //! Nothing here knows a code, a plan or a socket.
 
+mod block_meta;
 mod error;
 mod ids;
 mod layout;
 mod size;
 
+pub use block_meta::BlockMeta;
 pub use error::{Error, Reaction, Result};
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use layout::{Extent, Layout, Span, StripeLayout};

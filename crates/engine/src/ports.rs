@@ -1,0 +1,33 @@
+//! What the shell around the engine provides: where slices come from and where they go.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use weft_plan::{Sink, Source, TaskLane, TaskStage};
+use weft_types::{Result, Span};
+
+/// Makes the ends of a stage's sources and sinks. The shell (an agent, a client, a simulation) implements it.
+#[async_trait]
+pub trait Ports: Send + Sync {
+    /// Opens a source. It will be asked for the lane's slices in order, each once.
+    async fn source(&self, lane: &TaskLane, stage: &TaskStage, source: &Source) -> Result<Box<dyn SliceSource>>;
+
+    /// Opens a sink (never a `Check`: the engine checks those itself). It will be given the lane's slices in order, each once.
+    async fn sink(&self, lane: &TaskLane, stage: &TaskStage, sink: &Sink) -> Result<Box<dyn SliceSink>>;
+}
+
+/// Gives a stage its slices.
+#[async_trait]
+pub trait SliceSource: Send {
+    /// The sub-blocks of the source at the positions of `slice`, one after another: `width × slice.len()` bytes.
+    async fn next(&mut self, slice: Span) -> Result<Bytes>;
+}
+
+/// Takes a stage's results.
+#[async_trait]
+pub trait SliceSink: Send {
+    /// Takes the sub-blocks of the sink at the positions of `slice`: `width × slice.len()` bytes, one after another.
+    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()>;
+
+    /// After the last slice: everything given is on its way (a link has sent its End) or durable (a store has committed).
+    async fn finish(&mut self) -> Result<()>;
+}

@@ -1,0 +1,39 @@
+//! What a block's sidecar says of it: enough to rebuild the metadata from sidecars alone.
+
+use crate::{BlockId, ClusterId, StripeLayout};
+use serde::{Deserialize, Serialize};
+
+/// A block, fully described.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockMeta {
+    /// The cluster that it belongs to.
+    pub cluster: ClusterId,
+    /// Which block.
+    pub id: BlockId,
+    /// The object, as `bucket/key`.
+    pub object: String,
+    /// The object's version (a number that grows with each put of the key).
+    pub version: u64,
+    /// Where the stripe's data begins in the object, bytes.
+    pub object_offset: u64,
+    /// The code's spec.
+    pub code: String,
+    /// A hash of the code's generator matrix, so that a changed construction is never mistaken for the one that wrote the block.
+    pub generator_hash: u64,
+    /// How the stripe is laid out.
+    pub stripe: StripeLayout,
+    /// The count of committed updates of the stripe that the block has.
+    pub seq: u64,
+}
+
+impl BlockMeta {
+    /// Bytes of the payload.
+    pub fn len(&self) -> u64 {
+        self.stripe.block_len(u32::from(self.id.index))
+    }
+
+    /// Whether the payload has no byte at all (the stripe ends before this block begins).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
