@@ -1,11 +1,13 @@
 //! What a code is, and what it is asked.
 
+use crate::solve;
 use std::{fmt, sync::Arc};
 use weft_gf::SparseMatrix;
 
 /// A linear code over GF(2^8): k data and m parity blocks of α sub-blocks.
 ///
 /// Row `index·α + s` of the generator says what sub-block `s` of block `index` is of the k·α sub-blocks of the data.
+/// Codes are systematic: the first k·α rows are the identity, so that a healthy read needs no arithmetic.
 pub trait Code: fmt::Debug + Send + Sync {
     /// The canonical spec, which [`crate::parse`] reads back: `rs(10,4)`.
     fn spec(&self) -> String;
@@ -26,8 +28,10 @@ pub trait Code: fmt::Debug + Send + Sync {
     }
 
     /// Ways to get what is wanted from what is there, the best first; at least one.
-    /// The default is the generic recipe: solve for the wanted rows over the available blocks in their order of preference.
-    fn recipes(&self, ask: &Ask) -> Result<Vec<Recipe>, NotRecoverable>;
+    /// The default is the generic recipe ([`solve::recipe`]), which every linear code has; a code overrides it to read less.
+    fn recipes(&self, ask: &Ask) -> Result<Vec<Recipe>, NotRecoverable> {
+        Ok(vec![solve::recipe(self, ask)?])
+    }
 }
 
 /// A sub-block of a block.
@@ -59,6 +63,32 @@ pub struct Recipe {
     pub combine: SparseMatrix,
 }
 
+impl Recipe {
+    /// Sub-blocks that the helpers read, all together.
+    pub fn sub_blocks_read(&self) -> usize {
+        self.helpers.iter().map(|helper| helper.reads.len()).sum()
+    }
+
+    /// Sub-blocks that the helpers send, all together.
+    pub fn sub_blocks_sent(&self) -> usize {
+        self.helpers.iter().map(|helper| helper.compute.rows()).sum()
+    }
+
+    /// What each helper contributes to what is wanted, in the order of `helpers`: its columns of R, times S_h.
+    /// One row for each wanted sub-block, one column for each that the helper reads. The sum of `share_h × read_h` over all
+    /// helpers is what was wanted: this is what a chain or a tree of partial sums adds up.
+    pub fn shares(&self) -> Vec<SparseMatrix> {
+        let combine = self.combine.to_dense();
+        let mut first = 0;
+        let share = |helper: &HelperShare| {
+            let cols: Vec<usize> = (first..first + helper.compute.rows()).collect();
+            first += cols.len();
+            SparseMatrix::from(&combine.select_cols(&cols).times(&helper.compute.to_dense()))
+        };
+        self.helpers.iter().map(share).collect()
+    }
+}
+
 /// What one helper reads and sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HelperShare {
@@ -76,9 +106,9 @@ pub struct HelperShare {
 pub struct NotRecoverable {
     /// The code's spec.
     pub code: String,
-    /// The blocks that were wanted.
+    /// The blocks that were wanted and not there, ascending.
     pub lost: Vec<u8>,
-    /// The blocks that were there.
+    /// The blocks that were there, ascending.
     pub available: Vec<u8>,
 }
 

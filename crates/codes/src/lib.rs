@@ -1,7 +1,18 @@
 //! Erasure codes. A code says which linear combinations of a stripe's sub-blocks are equal; it knows no node.
 //!
-//! One file a code; [`parse`] reads a spec such as `rs(10,4)` or HDFS's `RS-10-4-1024k`.
+//! One file a code; [`parse`] reads a spec such as `rs(10,4)` or HDFS's `RS-10-4-1024k`, and [`FAMILIES`] lists what there is.
+//! To add a code: write its file, add its [`Family`] to the list in `registry.rs`, and hold it to [`conformance::check`].
 
 mod code;
+pub mod conformance;
+mod info;
+mod mds;
+mod registry;
+mod rs;
+pub mod solve;
+mod spec;
 
-pub use code::{Ask, Code, HelperShare, NotRecoverable, Recipe, SubBlock};
+pub use code::{Ask, Code, HelperShare, NotRecoverable, Recipe, SharedCode, SubBlock};
+pub use info::{BlockInfo, CodeInfo, info};
+pub use registry::{FAMILIES, Family};
+pub use spec::{Arguments, SpecError, parse, parse_policy};

@@ -1,0 +1,127 @@
+//! The suite is itself tested: good codes pass, and each way to be wrong is found.
+
+use super::*;
+use crate::{NotRecoverable, solve};
+use weft_gf::{Matrix, SparseMatrix};
+
+/// A code that does one thing wrong, or nothing.
+#[derive(Debug)]
+struct Suspect {
+    k: usize,
+    m: usize,
+    alpha: usize,
+    tolerance: usize,
+    generator: SparseMatrix,
+    spoil: Spoil,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Spoil {
+    Nothing,
+    Coefficient,
+    WantedInAscendingOrder,
+    RefusesTwo,
+    UselessHelper,
+    NamesNothing,
+    NoRecipe,
+}
+
+impl Suspect {
+    /// A dense linear code: Cauchy over all k·α sub-blocks, so that any k blocks suffice.
+    fn new(k: usize, m: usize, alpha: usize) -> Self {
+        let parity = Matrix::from_fn(m * alpha, k * alpha, |r, c| field::inv((k * alpha + r) as u8 ^ c as u8).unwrap());
+        let generator = SparseMatrix::from(&Matrix::identity(k * alpha).stack(&parity));
+        Self { k, m, alpha, tolerance: m, generator, spoil: Spoil::Nothing }
+    }
+}
+
+impl Code for Suspect {
+    fn spec(&self) -> String {
+        "suspect".to_owned()
+    }
+    fn k(&self) -> usize {
+        self.k
+    }
+    fn m(&self) -> usize {
+        self.m
+    }
+    fn alpha(&self) -> usize {
+        self.alpha
+    }
+    fn generator(&self) -> &SparseMatrix {
+        &self.generator
+    }
+    fn tolerance(&self) -> usize {
+        self.tolerance
+    }
+    fn recipes(&self, ask: &Ask) -> Result<Vec<Recipe>, NotRecoverable> {
+        let mut ask = ask.clone();
+        if self.spoil == Spoil::WantedInAscendingOrder {
+            ask.wanted.sort();
+        }
+        let mut recipe = solve::recipe(self, &ask).map_err(|refusal| match self.spoil {
+            Spoil::NamesNothing => NotRecoverable { lost: Vec::new(), ..refusal },
+            _ => refusal,
+        })?;
+        match self.spoil {
+            Spoil::RefusesTwo if ask.wanted.len() > self.alpha => return Err(solve::not_recoverable(self, &ask)),
+            Spoil::NoRecipe => return Ok(Vec::new()),
+            Spoil::Coefficient => {
+                let mut combine = recipe.combine.to_dense();
+                combine.set(0, 0, combine.get(0, 0) ^ 1);
+                recipe.combine = SparseMatrix::from(&combine);
+            }
+            Spoil::UselessHelper => {
+                let combine = recipe.combine.to_dense();
+                recipe.combine = SparseMatrix::from(&combine.beside(&Matrix::zero(combine.rows(), 1)));
+                let index = ask.available.iter().find(|index| recipe.helpers.iter().all(|helper| helper.index != **index));
+                let Some(index) = index else { return Ok(vec![recipe]) };
+                let compute = SparseMatrix::identity(1);
+                recipe.helpers.push(crate::HelperShare { index: *index, reads: vec![0], compute });
+            }
+            _ => {}
+        }
+        Ok(vec![recipe])
+    }
+}
+
+#[test]
+fn linear_codes_pass_with_the_generic_recipe() {
+    for (k, m, alpha) in [(2, 2, 1), (4, 2, 3), (3, 3, 2), (9, 4, 2)] {
+        check_recipes(&Suspect::new(k, m, alpha)).unwrap();
+    }
+}
+
+#[test]
+fn what_is_wrong_is_found() {
+    for (spoil, says) in [
+        (Spoil::Coefficient, "wrong bytes"),
+        (Spoil::WantedInAscendingOrder, "wrong bytes"),
+        (Spoil::RefusesTwo, "it refuses [0, 1]"),
+        (Spoil::UselessHelper, "nobody needs"),
+        (Spoil::NamesNothing, "does not name it"),
+        (Spoil::NoRecipe, "no recipe"),
+    ] {
+        let problem = check_recipes(&Suspect { spoil, ..Suspect::new(4, 2, 2) }).unwrap_err().problem;
+        assert!(problem.contains(says), "{spoil:?}: {problem}");
+    }
+}
+
+#[test]
+fn what_a_code_says_of_itself_is_checked() {
+    let code = Suspect::new(4, 3, 1);
+    let without_identity: Vec<usize> = (1..7).chain([0]).collect();
+    let generator = code.generator.select_rows(&without_identity);
+    let dependent = code.generator.select_rows(&[0, 1, 2, 3, 4, 4, 6]);
+    for (suspect, says) in [
+        (Suspect { generator, ..Suspect::new(4, 3, 1) }, "not systematic"),
+        (Suspect { generator: dependent, ..Suspect::new(4, 3, 1) }, "it says it tolerates any 3, but not"),
+        (Suspect { tolerance: 2, ..Suspect::new(4, 3, 1) }, "it tolerates more"),
+        (Suspect { tolerance: 4, ..Suspect::new(4, 3, 1) }, "it tolerates 4 losses with 3"),
+        (Suspect { alpha: 2, ..Suspect::new(4, 3, 1) }, "the generator is 7×4"),
+    ] {
+        let problem = check_recipes(&suspect).unwrap_err().problem;
+        assert!(problem.contains(says), "{problem}");
+    }
+    assert!(check(&code).unwrap_err().problem.contains("'suspect'"), "the registry does not know it");
+}

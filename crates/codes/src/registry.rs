@@ -1,0 +1,19 @@
+//! The codes that there are.
+
+use crate::{Arguments, SharedCode, SpecError, rs};
+
+/// Every family of codes, in the order in which they are shown.
+pub const FAMILIES: &[Family] = &[rs::FAMILY];
+
+/// A family of codes: what its specs look like, and how they become a code.
+#[derive(Debug, Clone, Copy)]
+pub struct Family {
+    /// The name before the bracket, in lower case.
+    pub name: &'static str,
+    /// How a spec is written.
+    pub usage: &'static str,
+    /// What it is, in a line.
+    pub summary: &'static str,
+    /// From the arguments in the brackets to the code.
+    pub build: fn(&Arguments<'_>) -> Result<SharedCode, SpecError>,
+}

@@ -1,0 +1,139 @@
+//! Reed–Solomon codes: k data blocks, m parity blocks, any k of the n = k+m suffice.
+//!
+//! The generator is the identity over m parity rows P. There are two choices for P, both byte-identical with Intel's ISA-L
+//! (`erasure_code/ec_base.c`), so that what one wrote the other reads:
+//!
+//! - **Cauchy** (`gf_gen_cauchy1_matrix`; also HDFS's RS coder): `P[i-k][j] = 1 / (i ⊕ j)` for k ≤ i < n, 0 ≤ j < k. In
+//!   characteristic 2, ⊕ is subtraction: this is 1/(x_i − y_j) with all x and y distinct, a Cauchy matrix. Every square
+//!   submatrix of a Cauchy matrix is a Cauchy matrix, whose determinant ∏(x_a−x_b)(y_b−y_a) / ∏(x_a−y_b) is not zero: always MDS.
+//! - **Vandermonde** (`gf_gen_rs_matrix`): `P[r][j] = 2^(r·j)`. Square submatrices of a Vandermonde matrix over a finite field
+//!   can be singular, so that this one is MDS for some parameters only, and refused for the others (`witness` below).
+
+use crate::{
+    Arguments, Code, Family, SharedCode, SpecError,
+    mds::{Minor, singular_minor},
+};
+use std::sync::Arc;
+use weft_gf::{Matrix, SparseMatrix, field};
+
+/// How these codes are written.
+pub(crate) const FAMILY: Family = Family {
+    name: "rs",
+    usage: "rs(k,m) or rs(k,m,matrix=cauchy|vandermonde), with k and m at least 1 and k+m at most 255",
+    summary: "Reed-Solomon: any k of the k+m blocks suffice; the Cauchy matrix of ISA-L and HDFS unless said otherwise",
+    build,
+};
+
+/// GF(2^8) has 255 non-zero elements.
+const BLOCKS_MAX: usize = 255;
+
+/// A Reed–Solomon code.
+#[derive(Debug)]
+pub(crate) struct ReedSolomon {
+    k: usize,
+    m: usize,
+    matrix: ParityMatrix,
+    generator: SparseMatrix,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ParityMatrix {
+    Cauchy,
+    Vandermonde,
+}
+
+impl ReedSolomon {
+    fn new(k: usize, m: usize, matrix: ParityMatrix) -> Self {
+        let generator = SparseMatrix::from(&Matrix::identity(k).stack(&matrix.rows(k, m)));
+        Self { k, m, matrix, generator }
+    }
+}
+
+impl Code for ReedSolomon {
+    fn spec(&self) -> String {
+        spec(self.k, self.m, self.matrix)
+    }
+
+    fn k(&self) -> usize {
+        self.k
+    }
+
+    fn m(&self) -> usize {
+        self.m
+    }
+
+    fn alpha(&self) -> usize {
+        1
+    }
+
+    fn generator(&self) -> &SparseMatrix {
+        &self.generator
+    }
+
+    fn tolerance(&self) -> usize {
+        self.m
+    }
+}
+
+impl ParityMatrix {
+    /// The parity rows of a code with k data blocks: m × k.
+    fn rows(self, k: usize, m: usize) -> Matrix {
+        Matrix::from_fn(m, k, |row, col| match self {
+            // k + row is never col, so that there always is an inverse.
+            Self::Cauchy => field::inv((k + row) as u8 ^ col as u8).unwrap_or(0),
+            Self::Vandermonde => field::exp(row * col),
+        })
+    }
+}
+
+fn spec(k: usize, m: usize, matrix: ParityMatrix) -> String {
+    match matrix {
+        ParityMatrix::Cauchy => format!("rs({k},{m})"),
+        ParityMatrix::Vandermonde => format!("rs({k},{m},matrix=vandermonde)"),
+    }
+}
+
+fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
+    let [k, m] = arguments.numbers(FAMILY.usage, &["matrix"])?;
+    let wrong = |problem: String| Err(arguments.wrong(FAMILY.usage, problem));
+    let matrix = match arguments.value("matrix") {
+        None | Some("cauchy") => ParityMatrix::Cauchy,
+        Some("vandermonde") => ParityMatrix::Vandermonde,
+        Some(other) => return wrong(format!("'{other}' is no matrix that it knows")),
+    };
+    if k < 1 {
+        return wrong("there are no data blocks: k is at least 1".to_owned());
+    }
+    if m < 1 {
+        return wrong("there are no parity blocks: m is at least 1".to_owned());
+    }
+    if k.saturating_add(m) > BLOCKS_MAX {
+        return wrong(format!("k+m is {}: at most {BLOCKS_MAX} blocks", k.saturating_add(m)));
+    }
+    if matrix == ParityMatrix::Vandermonde
+        && let Some(minor) = witness(k, m)
+    {
+        let remedy = format!(
+            "take {}, or a Vandermonde matrix with m at most 3, or with m = 4 and k at most 21",
+            spec(k, m, ParityMatrix::Cauchy)
+        );
+        return Err(SpecError::NotMds { code: spec(k, m, matrix), m, lost: minor.lost(k, m), remedy });
+    }
+    Ok(Arc::new(ReedSolomon::new(k, m, matrix)))
+}
+
+/// A singular square submatrix of the m × k Vandermonde matrix `2^(r·j)`, if there is one.
+///
+/// There is none for m ≤ 3. Size 1: powers of 2 are not zero. Size 2: the determinant is zero only if 255 divides Δr·Δj, where
+/// Δr is 1 or 2, prime to 255, and Δj < 255. Size 3: rows 0, 1, 2 are a true Vandermonde matrix over the distinct points 2^j.
+/// None for k ≤ 3 either: the matrix is symmetric in r and j.
+///
+/// For m = 4 the first one appears with column 21, for m ≥ 5 with column 5, and the same the other way round; so the search,
+/// which goes outwards from the corner, looks at no more than the C(26,4) = 14,950 submatrices of 4 × 22.
+fn witness(k: usize, m: usize) -> Option<Minor> {
+    if k.min(m) <= 3 { None } else { singular_minor(&ParityMatrix::Vandermonde.rows(k, m)) }
+}
+
+#[cfg(test)]
+#[path = "rs_tests.rs"]
+mod tests;
