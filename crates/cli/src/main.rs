@@ -1,1 +1,3 @@
+//! The `weft` binary.
+
 fn main() {}

@@ -1,0 +1,40 @@
+# The doors. Each installs what it needs, or says in one line what to run.
+# A fresh Debian 12 machine with a Rust toolchain is enough for all of them.
+
+CARGO ?= cargo
+export CARGO_TERM_PROGRESS_WHEN ?= auto
+# rustup puts cargo there; a shell that was started before knows nothing of it.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test lint bench docs
+
+help: ## what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## the main job: sixteen agents, a real file, a killed node, three ways to read it all the same
+	@tools/need.sh cc cargo
+	@$(CARGO) run --release --quiet --package weft -- demo $(DEMO)
+
+build: ## the weft binary, as target/release/weft
+	@tools/need.sh cc cargo
+	$(CARGO) build --release --package weft
+
+test: ## every test of the workspace
+	@tools/need.sh cc cargo
+	$(CARGO) test --workspace
+
+lint: ## formatting, clippy, and the house's own rules
+	@tools/need.sh cc cargo fmt clippy
+	@tools/tidy.sh --self-test
+	@tools/tidy.sh
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+bench: ## ratios measured in one run, against other libraries and this machine's limits
+	@tools/need.sh cc cargo
+	@tools/bench.sh
+
+docs: ## the API's documentation, as target/doc/weft_types/index.html and its siblings
+	@tools/need.sh cc cargo
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

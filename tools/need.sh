@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Sees to it that what a door needs is on the machine: `tools/need.sh [cc] [cargo] [fmt] [clippy]`.
+# What is missing is installed from Debian's packages when we may (root, or sudo without a password), and from rustup
+# for parts of the Rust toolchain; otherwise the one line to run is printed, and the door stays shut.
+set -euo pipefail
+
+# The dependency tree needs a C compiler with the C library's headers (SQLite and AWS-LC are built from source) and nothing
+# else: no cmake, no assembler, no protoc, no OpenSSL.
+DEBIAN_PACKAGES=(gcc libc6-dev)
+RUST_OLDEST=1.90.0
+
+say() { printf 'weft: %s\n' "$*" >&2; }
+
+have_cc() {
+    local dir status=0
+    dir=$(mktemp -d)
+    printf '#include <stdlib.h>\nint main(void) { return EXIT_SUCCESS; }\n' >"$dir/probe.c"
+    "${CC:-cc}" -o "$dir/probe" "$dir/probe.c" >"$dir/log" 2>&1 || status=1
+    rm -rf "$dir"
+    return $status
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    else
+        sudo -n "$@"
+    fi
+}
+
+need_cc() {
+    have_cc && return
+    local line="apt-get update && apt-get install -y --no-install-recommends ${DEBIAN_PACKAGES[*]}"
+    if ! command -v apt-get >/dev/null; then
+        say "a C compiler is needed (gcc or clang, with the C library's headers): install one and run this again"
+        exit 1
+    fi
+    if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
+        say "a C compiler is needed; run this, then this door again:"
+        printf '  sudo sh -c "%s"\n' "$line" >&2
+        exit 1
+    fi
+    say "installing ${DEBIAN_PACKAGES[*]}"
+    as_root env DEBIAN_FRONTEND=noninteractive sh -c "$line" >&2
+    have_cc || { say "there is still no C compiler that works; try: cc --version"; exit 1; }
+}
+
+need_cargo() {
+    if ! command -v cargo >/dev/null; then
+        say "a Rust toolchain (at least $RUST_OLDEST) is needed; run this, then this door again:"
+        printf "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y && . ~/.cargo/env\n" >&2
+        exit 1
+    fi
+    local version
+    version=$(rustc --version | awk '{ print $2 }')
+    if [ "$(printf '%s\n' "$RUST_OLDEST" "${version%%-*}" | sort -V | head -n 1)" != "$RUST_OLDEST" ]; then
+        say "Rust $version is too old: at least $RUST_OLDEST is needed; run this, then this door again:"
+        printf '  rustup update stable\n' >&2
+        exit 1
+    fi
+}
+
+# A part of the toolchain: `need_component rustfmt cargo-fmt`.
+need_component() {
+    need_cargo
+    cargo "${2#cargo-}" --version >/dev/null 2>&1 && return
+    if command -v rustup >/dev/null && rustup component add "$1" >&2; then
+        return
+    fi
+    say "$1 is needed; run this, then this door again:"
+    printf '  rustup component add %s\n' "$1" >&2
+    exit 1
+}
+
+for need in "$@"; do
+    case $need in
+        cc) need_cc ;;
+        cargo) need_cargo ;;
+        fmt) need_component rustfmt cargo-fmt ;;
+        clippy) need_component clippy cargo-clippy ;;
+        *) say "tools/need.sh does not know '$need'"; exit 2 ;;
+    esac
+done

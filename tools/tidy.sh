@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# The house's rules that neither rustfmt nor clippy knows. Prints what breaks one, as file:line: reason, and fails.
+#
+#   tools/tidy.sh [ROOT]        check a tree (this one)
+#   tools/tidy.sh --self-test   plant one breach of every rule in a scratch tree and see that each is found
+set -euo pipefail
+
+FILE_LINES_MAX=800
+
+# Who may depend on whom, directly (dev-dependencies are free). Arrows point at what is used; nothing else is allowed, so
+# that the engine can never come to know a code, nor a plan a socket.
+MAY_USE='
+types:
+gf:          types
+codes:       types gf
+plan:        types gf
+schemes:     types gf codes plan
+proto:       types plan
+store:       types
+engine:      types gf plan
+meta:        types
+agent:       types gf plan engine store proto
+coordinator: types gf codes plan schemes meta proto
+client:      types gf plan engine proto
+cli:         types gf codes plan schemes engine store proto meta agent coordinator client
+'
+# These describe and compute; they wait for nobody.
+NEVER_ASYNC='types gf codes plan schemes'
+ASYNC_CRATES='tokio|tokio-.*|async-trait|futures|futures-.*|tonic|hyper.*|tower'
+
+rust_files() { find "$1/crates" "$1/bench" -name target -prune -o -name '*.rs' -print 2>/dev/null | sort || true; }
+
+check_dependencies() {
+    local manifest
+    for manifest in "$1"/crates/*/Cargo.toml; do
+        awk -v crate="$(basename "$(dirname "$manifest")")" -v table="$MAY_USE" -v never="$NEVER_ASYNC" -v async="^($ASYNC_CRATES)$" '
+            BEGIN {
+                count = split(table, lines, "\n")
+                for (i = 1; i <= count; i++) {
+                    if (split(lines[i], words, /[: ]+/) && words[1] != "") {
+                        known[words[1]] = 1
+                        for (w = 2; w in words; w++) may[words[1], words[w]] = 1
+                        delete words
+                    }
+                }
+                count = split(never, words, " ")
+                for (i = 1; i <= count; i++) quiet[words[i]] = 1
+                if (!(crate in known)) printf "%s:1: the crate %s is not in the table of tools/tidy.sh\n", FILENAME, crate
+            }
+            /^\[/ { section = $0 }
+            section ~ /dependencies/ && section !~ /dev-dependencies/ && /^[a-z]/ {
+                name = $1
+                sub(/[.=].*/, "", name)
+                if (name ~ /^weft-/) {
+                    used = substr(name, 6)
+                    if (!((crate, used) in may)) printf "%s:%d: %s must not depend on %s\n", FILENAME, FNR, crate, used
+                } else if ((crate in quiet) && name ~ async) {
+                    printf "%s:%d: %s must not wait for anybody: no %s\n", FILENAME, FNR, crate, name
+                }
+            }' "$manifest"
+    done
+}
+
+check_files() {
+    local file lines
+    rust_files "$1" | while read -r file; do
+        lines=$(wc -l <"$file")
+        [ "$lines" -le $FILE_LINES_MAX ] || echo "$file:$lines: more than $FILE_LINES_MAX lines: split it"
+        case $file in
+            */src/*tests.rs) ;;
+            */src/*) head -n 1 "$file" | grep -q '^//!' || echo "$file:1: it does not begin by saying what it is for (//!)" ;;
+        esac
+        case $file in
+            */crates/gf/*) ;;
+            *) grep -nE '(allow|expect)\(unsafe_code' "$file" | sed "s|^\([0-9]*\):.*|$file:\1: unsafe code belongs into crates/gf|" || true ;;
+        esac
+        grep -nE 'todo!|unimplemented!|dbg!\(|\b(TODO|FIXME|XXX|HACK)\b|#\[ignore' "$file" |
+            sed "s|^\([0-9]*\):.*|$file:\1: unfinished: todo, fixme, dbg or an ignored test|" || true
+    done
+}
+
+check() {
+    local found
+    found=$(check_dependencies "$1"; check_files "$1")
+    [ -z "$found" ] && return
+    printf '%s\n' "$found"
+    return 1
+}
+
+self_test() {
+    local breach
+    tree=$(mktemp -d)
+    trap 'rm -rf "$tree"' EXIT
+    mkdir -p "$tree"/crates/{engine,plan,types,stray}/src
+    printf '[dependencies]\nweft-plan.workspace = true\n[dev-dependencies]\nweft-codes.workspace = true\n' >"$tree/crates/engine/Cargo.toml"
+    printf '[dependencies]\nweft-gf.workspace = true\n' >"$tree/crates/plan/Cargo.toml"
+    printf '[dependencies]\nserde.workspace = true\n' >"$tree/crates/types/Cargo.toml"
+    printf '//! Fine.\nfn main() {}\n' | tee "$tree"/crates/{engine,plan,types}/src/lib.rs >/dev/null
+    rm -r "$tree/crates/stray"
+    check "$tree" || { echo "tidy: a clean tree was refused" >&2; exit 1; }
+
+    plant() { # a name for the breach, what the message must say, the file, its content
+        local file="$tree/$3" saved
+        saved=$(cat "$file" 2>/dev/null || true)
+        mkdir -p "$(dirname "$file")"
+        printf '%b' "$4" >"$file"
+        { check "$tree" || true; } | grep "$2" >/dev/null || { echo "tidy: not found: $1" >&2; exit 1; }
+        if [ -n "$saved" ]; then printf '%s\n' "$saved" >"$file"; else rm -r "${file%/*}"; fi
+    }
+    plant 'an upward arrow' 'engine must not depend on codes' crates/engine/Cargo.toml '[dependencies]\nweft-codes.workspace = true\n'
+    plant 'an upward arrow when building' 'plan must not depend on proto' crates/plan/Cargo.toml '[build-dependencies]\nweft-proto.workspace = true\n'
+    plant 'a plan that waits' 'plan must not wait' crates/plan/Cargo.toml '[dependencies]\ntokio.workspace = true\n'
+    plant 'a crate outside the table' 'stray is not in the table' crates/stray/Cargo.toml '[dependencies]\n'
+    plant 'a file without a header' 'does not begin' crates/plan/src/lib.rs 'fn main() {}\n'
+    plant 'a long file' 'split it' crates/plan/src/lib.rs "//! Long.\n$(printf '\\n%.0s' $(seq 800))"
+    breach=to; plant 'a stub' 'unfinished' crates/plan/src/lib.rs "//! Stub.\nfn f() { ${breach}do!() }\n"
+    breach=unsafe_; plant 'unsafe code' 'belongs into crates/gf' crates/plan/src/lib.rs "//! Unsafe.\n#[allow(${breach}code)]\nfn f() {}\n"
+    check "$tree" || { echo "tidy: the scratch tree was not restored" >&2; exit 1; }
+}
+
+if [ "${1:-}" = --self-test ]; then
+    self_test
+else
+    check "${1:-$(dirname "$(dirname "$(realpath "$0")")")}"
+fi
