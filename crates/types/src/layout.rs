@@ -104,10 +104,10 @@ impl Layout {
         if block_len > 1 << 40 {
             return Err(Error::invalid(format!("a block of {block_len} bytes is too large: at most 1 TiB")));
         }
-        if block_len % cell_len != 0 {
+        if !block_len.is_multiple_of(cell_len) {
             return Err(Error::invalid(format!("the cell size {cell_len} does not divide the block size {block_len}")));
         }
-        if cell_len % u64::from(alpha) != 0 {
+        if !cell_len.is_multiple_of(u64::from(alpha)) {
             return Err(Error::invalid(format!("the cell size {cell_len} is not a multiple of the code's {alpha} sub-blocks")));
         }
         Ok(Self { block_len, cell_len, alpha })

@@ -12,7 +12,7 @@ const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 <
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match UNITS.iter().find(|(_, unit)| self.0 != 0 && self.0 % unit == 0) {
+        match UNITS.iter().find(|(_, unit)| self.0 != 0 && self.0.is_multiple_of(*unit)) {
             Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
             None => write!(f, "{}", self.0),
         }
