@@ -1,1 +1,21 @@
-//! Schemes: from a job to a plan, one file a scheme.
+//! Schemes: from a job to a plan, one file a scheme. A scheme decides who sends what to whom; it moves no byte, and it never says
+//! itself what is wanted: the job does, so that the plan can be verified against it.
+//!
+//! [`plan_repair`] answers "these blocks are lost (or just wanted), over there they are needed" and [`plan_write`] "this data is
+//! new". Both cut the job's positions into regions in which the same blocks are wanted by the same parties and held by the same
+//! parties; a scheme then makes the lanes of one region. So a corrupt page, a repair that goes on where another one broke off,
+//! and a degraded read of a range need nothing from a scheme.
+//!
+//! To add a scheme: write its file, and add it to the list in its folder's `mod.rs`.
+
+pub mod disseminate;
+mod lane;
+mod read;
+mod region;
+pub mod repair;
+mod request;
+
+pub use disseminate::plan_write;
+pub use lane::{LaneBuilder, Requestor};
+pub use repair::plan_repair;
+pub use request::{Request, Run};

@@ -1,0 +1,22 @@
+//! Plain reads: a block that is there goes from who holds it to who wants it; to a disk, that is a move.
+
+use crate::{
+    LaneBuilder,
+    region::{self, Delivery},
+    request::Vertices,
+};
+use weft_gf::Matrix;
+use weft_plan::{Lane, Source};
+use weft_types::{Party, Result, Span};
+
+/// One lane: what `deliveries`, all of one party and one block, want, from `holder`.
+pub(crate) fn lane(span: Span, window: u32, holder: Party, deliveries: &[&Delivery], vertices: &mut Vertices) -> Result<Lane> {
+    let wanted = region::wanted(deliveries);
+    let index = wanted.first().map_or(0, |first| first.index);
+    let sub_blocks = wanted.iter().map(|wanted| wanted.sub_block).collect();
+    let from = vertices.of(holder)?;
+    let requestors = region::requestors(deliveries, &wanted, vertices)?;
+    let mut lane = LaneBuilder::default();
+    lane.deliver(from, vec![Source::Block { index, sub_blocks }], &Matrix::identity(wanted.len()), &requestors);
+    lane.finish(span, window)
+}

@@ -1,0 +1,142 @@
+//! Cuts the positions of a job into regions: in each of them the same is wanted, and the same is there.
+
+use crate::{Requestor, request::Vertices};
+use std::collections::BTreeMap;
+use weft_codes::SubBlock;
+use weft_gf::Matrix;
+use weft_plan::{Job, Sink, WantKind};
+use weft_types::{Error, Party, Result, Span};
+
+/// A job is cut at most into this many regions.
+const REGIONS_MAX: usize = 4096;
+
+/// Positions at which everything is the same.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// The positions.
+    pub(crate) span: Span,
+    /// What is wanted.
+    pub(crate) deliveries: Vec<Delivery>,
+    /// Who holds which block, the preferred first.
+    pub(crate) holders: Vec<(u8, Party)>,
+}
+
+/// A block's sub-blocks that a party wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    pub(crate) party: Party,
+    pub(crate) kind: WantKind,
+    pub(crate) index: u8,
+    /// Ascending, each once.
+    pub(crate) sub_blocks: Vec<u16>,
+}
+
+/// The regions of a job in which something is wanted, ascending.
+pub(crate) fn cut(job: &Job, prefer: &[Party]) -> Result<Vec<Region>> {
+    let wanted = Span::normalize(job.wants.iter().map(|want| want.span).collect());
+    let spans = job.wants.iter().map(|want| want.span).chain(job.holds.iter().map(|hold| hold.span));
+    let spans = spans.chain(job.changed.iter().map(|change| change.span));
+    let mut edges: Vec<u64> = spans.filter(|span| !span.is_empty()).flat_map(|span| [span.start, span.end]).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let within = |span: &Span| {
+        wanted.get(wanted.partition_point(|wanted| wanted.end < span.end)).is_some_and(|wanted| wanted.contains(*span))
+    };
+    let pieces: Vec<Span> = edges.windows(2).map(|pair| Span::new(pair[0], pair[1])).filter(within).collect();
+    if pieces.len() > REGIONS_MAX {
+        let message = format!("what is wanted falls into {} pieces: at most {REGIONS_MAX} at once", pieces.len());
+        return Err(Error::invalid(message));
+    }
+    Ok(pieces
+        .into_iter()
+        .map(|span| Region { span, deliveries: deliveries(job, span), holders: holders(job, prefer, span) })
+        .collect())
+}
+
+impl Region {
+    /// Who of those that hold a block should read it for `readers`: one of them, else the preferred.
+    pub(crate) fn holder(&self, index: u8, readers: &[Party]) -> Option<Party> {
+        let mut all = self.holders.iter().filter(|(held, _)| *held == index).map(|(_, party)| *party);
+        let preferred = all.clone().next();
+        all.find(|party| readers.contains(party)).or(preferred)
+    }
+
+    /// The blocks that are there, the preferred first.
+    pub(crate) fn available(&self) -> Vec<u8> {
+        let mut available = Vec::with_capacity(self.holders.len());
+        for (index, _) in &self.holders {
+            if !available.contains(index) {
+                available.push(*index);
+            }
+        }
+        available
+    }
+}
+
+/// The sub-blocks that these deliveries want, each once, by block.
+pub(crate) fn wanted(deliveries: &[&Delivery]) -> Vec<SubBlock> {
+    let of = |delivery: &&Delivery| {
+        let index = delivery.index;
+        delivery.sub_blocks.clone().into_iter().map(move |sub_block| SubBlock { index, sub_block })
+    };
+    let mut wanted: Vec<SubBlock> = deliveries.iter().flat_map(of).collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    wanted
+}
+
+/// The parties of these deliveries as requestors of `wanted` rows, in the order in which they come.
+pub(crate) fn requestors(deliveries: &[&Delivery], wanted: &[SubBlock], vertices: &mut Vertices) -> Result<Vec<Requestor>> {
+    let mut parties: Vec<Party> = Vec::new();
+    for delivery in deliveries {
+        if !parties.contains(&delivery.party) {
+            parties.push(delivery.party);
+        }
+    }
+    let requestor = |party: Party| {
+        let own: Vec<&Delivery> = deliveries.iter().copied().filter(|delivery| delivery.party == party).collect();
+        let rows: Vec<SubBlock> = self::wanted(&own);
+        let sinks = own.iter().map(|delivery| sink(delivery)).collect::<Result<Vec<_>>>()?;
+        let out: Vec<SubBlock> = own.iter().flat_map(|delivery| self::wanted(&[delivery])).collect();
+        let spread = Matrix::from_fn(out.len(), rows.len(), |r, c| u8::from(out[r] == rows[c]));
+        let rows = rows.iter().filter_map(|row| wanted.binary_search(row).ok()).collect();
+        Ok(Requestor { vertex: vertices.of(party)?, rows, sinks, spread })
+    };
+    parties.into_iter().map(requestor).collect()
+}
+
+fn sink(delivery: &Delivery) -> Result<Sink> {
+    let (index, sub_blocks) = (delivery.index, delivery.sub_blocks.clone());
+    match delivery.kind {
+        WantKind::Store => Ok(Sink::Store { index, sub_blocks }),
+        WantKind::Output => Ok(Sink::Output { index, sub_blocks }),
+        WantKind::Patch | WantKind::Check => Err(Error::invalid("only blocks to be stored or delivered can be wanted here")),
+    }
+}
+
+/// Everything that is wanted at all positions of `span`: one delivery for each party, kind and block.
+fn deliveries(job: &Job, span: Span) -> Vec<Delivery> {
+    let mut all: BTreeMap<(Party, WantKind, u8), Vec<u16>> = BTreeMap::new();
+    for want in job.wants.iter().filter(|want| want.span.contains(span)) {
+        all.entry((want.party, want.kind, want.index)).or_default().extend(&want.sub_blocks);
+    }
+    let delivery = |((party, kind, index), mut sub_blocks): ((Party, WantKind, u8), Vec<u16>)| {
+        sub_blocks.sort_unstable();
+        sub_blocks.dedup();
+        Delivery { party, kind, index, sub_blocks }
+    };
+    all.into_iter().map(delivery).filter(|delivery| !delivery.sub_blocks.is_empty()).collect()
+}
+
+fn holders(job: &Job, prefer: &[Party], span: Span) -> Vec<(u8, Party)> {
+    let mut holders: Vec<(u8, Party)> = Vec::new();
+    for hold in job.holds.iter().filter(|hold| hold.span.contains(span)) {
+        let holder = (hold.block.index, hold.party);
+        if !holders.contains(&holder) {
+            holders.push(holder);
+        }
+    }
+    // Stable: those that nobody prefers stay in the order of the holds.
+    holders.sort_by_key(|(_, party)| prefer.iter().position(|preferred| preferred == party).unwrap_or(prefer.len()));
+    holders
+}

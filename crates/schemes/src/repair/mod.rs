@@ -1,0 +1,209 @@
+//! Repair and reads: lost blocks are computed from others, present ones are read.
+
+mod conventional;
+mod pipeline;
+mod ppr;
+
+use crate::{
+    LaneBuilder, Request, Requestor, read,
+    region::{self, Delivery, Region},
+    request::Vertices,
+};
+use weft_codes::{Ask, Recipe, SubBlock};
+use weft_gf::Matrix;
+use weft_plan::{Lane, Plan, Source};
+use weft_types::{Error, Party, Result};
+
+/// Every repair scheme, in the order in which they are shown.
+pub const SCHEMES: &[&dyn RepairScheme] = &[&conventional::Conventional, &ppr::Ppr, &pipeline::Pipeline];
+
+/// A way to bring helpers' shares together at the requestors.
+pub trait RepairScheme: std::fmt::Debug + Sync {
+    /// What it is called.
+    fn name(&self) -> &'static str;
+
+    /// What it does, in a line.
+    fn summary(&self) -> &'static str;
+
+    /// Adds the stages that bring what the helpers send, weighed, to the requestors.
+    fn build(&self, repair: &Repair, lane: &mut LaneBuilder);
+
+    /// Whether helpers send what they read rather than sums: then blocks that are wanted and present come along with the help,
+    /// and what is sent serves both.
+    fn sends_plain_blocks(&self) -> bool {
+        false
+    }
+}
+
+/// What a scheme is given: who can add what, and who needs the sum.
+#[derive(Debug)]
+pub struct Repair {
+    /// The rows of the sum.
+    pub rows: usize,
+    /// The helpers in the order of preference, each vertex once.
+    pub helpers: Vec<Helper>,
+    /// Who needs which rows; at least one. The first can send to the others.
+    pub requestors: Vec<Requestor>,
+}
+
+/// What one vertex reads and contributes.
+#[derive(Debug)]
+pub struct Helper {
+    /// Its vertex.
+    pub vertex: u16,
+    /// The blocks that it reads.
+    pub sources: Vec<Source>,
+    /// What it sends, if it sends no sum: one row for each sub-block sent, one column for each read.
+    pub compute: Matrix,
+    /// What that is worth: one row for each of the sum, one column for each sub-block sent.
+    pub weights: Matrix,
+}
+
+impl Helper {
+    /// What it adds to the sum: one row for each of the sum, one column for each sub-block read.
+    pub fn share(&self) -> Matrix {
+        self.weights.times(&self.compute)
+    }
+}
+
+/// The scheme of that name.
+pub fn by_name(name: &str) -> Result<&'static dyn RepairScheme> {
+    let known = || SCHEMES.iter().map(|scheme| scheme.name()).collect::<Vec<_>>().join(", ");
+    let found = SCHEMES.iter().copied().find(|scheme| scheme.name() == name);
+    found.ok_or_else(|| Error::invalid(format!("there is no repair scheme '{name}'; there are: {}", known())))
+}
+
+/// A plan for a job that wants blocks stored or delivered, from what is there.
+pub fn plan_repair(request: &Request<'_>, scheme: &dyn RepairScheme) -> Result<Plan> {
+    request.check()?;
+    let mut planner = Planner { request, scheme, vertices: Vertices::default(), lanes: Vec::new() };
+    for region in region::cut(request.job, request.prefer)? {
+        planner.region(&region)?;
+    }
+    request.plan(planner.vertices, planner.lanes)
+}
+
+struct Planner<'a> {
+    request: &'a Request<'a>,
+    scheme: &'a dyn RepairScheme,
+    vertices: Vertices,
+    lanes: Vec<Lane>,
+}
+
+impl Planner<'_> {
+    fn region(&mut self, region: &Region) -> Result<()> {
+        let (present, lost): (Vec<&Delivery>, Vec<&Delivery>) =
+            region.deliveries.iter().partition(|delivery| region.holder(delivery.index, &[]).is_some());
+        let mut reads = present;
+        for group in groups(&lost) {
+            let hub = group[0].party;
+            let along = |read: &&Delivery| {
+                self.scheme.sends_plain_blocks() && read.party == hub && region.holder(read.index, &[hub]) != Some(hub)
+            };
+            let (along, rest): (Vec<&Delivery>, Vec<&Delivery>) = reads.into_iter().partition(along);
+            reads = rest;
+            self.repair(region, &[group, along].concat())?;
+        }
+        while let Some(first) = reads.first().copied() {
+            let same = |read: &&Delivery| (read.party, read.index) == (first.party, first.index);
+            let (these, rest): (Vec<&Delivery>, Vec<&Delivery>) = reads.into_iter().partition(same);
+            reads = rest;
+            let holder = region.holder(first.index, &[first.party]).unwrap_or(first.party);
+            self.lanes.push(read::lane(region.span, self.request.run.window, holder, &these, &mut self.vertices)?);
+        }
+        Ok(())
+    }
+
+    /// The lane that computes what these deliveries want; the first one's party is the hub.
+    fn repair(&mut self, region: &Region, deliveries: &[&Delivery]) -> Result<()> {
+        let wanted = region::wanted(deliveries);
+        let readers: Vec<Party> = deliveries.iter().map(|delivery| delivery.party).collect();
+        let recipe = self.recipe(region, &wanted, &readers)?;
+        let helpers = self.helpers(region, &recipe, &readers)?;
+        let requestors = region::requestors(deliveries, &wanted, &mut self.vertices)?;
+        let mut lane = LaneBuilder::default();
+        self.scheme.build(&Repair { rows: wanted.len(), helpers, requestors }, &mut lane);
+        self.lanes.push(lane.finish(region.span, self.request.run.window)?);
+        Ok(())
+    }
+
+    fn recipe(&self, region: &Region, wanted: &[SubBlock], readers: &[Party]) -> Result<Recipe> {
+        let available = region.available();
+        // What a requestor has itself need not be sent; what somebody reads in this region anyway is in memory there.
+        let local = |index: &u8| region.holders.iter().any(|(held, party)| held == index && readers.contains(party));
+        let read = |index: &u8| region.deliveries.iter().any(|delivery| delivery.index == *index);
+        let mut read_anyway: Vec<u8> = available.iter().copied().filter(local).collect();
+        read_anyway.extend(available.iter().copied().filter(|index| read(index) && !local(index)));
+        let ask = Ask { wanted: wanted.to_vec(), available, read_anyway };
+        let recipes = self.request.code.recipes(&ask).map_err(|refusal| {
+            let span = region.span;
+            Error::unavailable(format!("{refusal} (positions {}..{})", span.start, span.end))
+        })?;
+        recipes.into_iter().next().ok_or_else(|| Error::fatal(format!("{} gave no recipe", self.request.code.spec())))
+    }
+
+    /// The recipe's helpers by vertex, the preferred first: a party that holds two blocks helps once.
+    fn helpers(&mut self, region: &Region, recipe: &Recipe, readers: &[Party]) -> Result<Vec<Helper>> {
+        let combine = recipe.combine.to_dense();
+        let mut helpers: Vec<(usize, Helper)> = Vec::with_capacity(recipe.helpers.len());
+        let mut first = 0;
+        for share in &recipe.helpers {
+            let party = region.holder(share.index, readers);
+            let party = party.ok_or_else(|| Error::fatal(format!("block {} helps, but nobody has it", share.index)))?;
+            let vertex = self.vertices.of(party)?;
+            let source = Source::Block { index: share.index, sub_blocks: share.reads.clone() };
+            let compute = share.compute.to_dense();
+            let weights = combine.select_cols(&(first..first + compute.rows()).collect::<Vec<_>>());
+            first += compute.rows();
+            match helpers.iter_mut().find(|(_, helper)| helper.vertex == vertex) {
+                Some((_, helper)) => {
+                    helper.sources.push(source);
+                    helper.compute = diagonal(&helper.compute, &compute);
+                    helper.weights = helper.weights.beside(&weights);
+                }
+                None => {
+                    let place = region.holders.iter().position(|(_, holder)| *holder == party).unwrap_or(usize::MAX);
+                    helpers.push((place, Helper { vertex, sources: vec![source], compute, weights }));
+                }
+            }
+        }
+        helpers.sort_by_key(|(place, _)| *place);
+        Ok(helpers.into_iter().map(|(_, helper)| helper).collect())
+    }
+}
+
+/// Who is served together. Nodes can pass on to others what they got, and so all are served together if there is one;
+/// clients only receive, and each is served by itself otherwise.
+fn groups<'a>(lost: &[&'a Delivery]) -> Vec<Vec<&'a Delivery>> {
+    let is_node = |delivery: &&&Delivery| matches!(delivery.party, Party::Node(_));
+    let nodes = lost.iter().filter(is_node).copied();
+    let clients = lost.iter().filter(|delivery| !is_node(delivery)).copied();
+    if nodes.clone().next().is_some() {
+        return vec![nodes.chain(clients).collect()];
+    }
+    let mut groups: Vec<Vec<&Delivery>> = Vec::new();
+    for delivery in clients {
+        match groups.iter_mut().find(|group| group[0].party == delivery.party) {
+            Some(group) => group.push(delivery),
+            None => groups.push(vec![delivery]),
+        }
+    }
+    groups
+}
+
+/// The two matrices on the diagonal of a larger one.
+fn diagonal(a: &Matrix, b: &Matrix) -> Matrix {
+    a.beside(&Matrix::zero(a.rows(), b.cols())).stack(&Matrix::zero(b.rows(), a.cols()).beside(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_scheme_is_told_which_there_are() {
+        assert_eq!(by_name("pipeline").unwrap().name(), "pipeline");
+        let message = by_name("pigeon").unwrap_err().to_string();
+        assert_eq!(message, "there is no repair scheme 'pigeon'; there are: conventional, ppr, pipeline");
+    }
+}

@@ -1,0 +1,46 @@
+//! Repair pipelining (ECPipe: Li, Lee, *Repair Pipelining for Erasure-Coded Storage*, §3.2): the helpers stand in a chain, and
+//! each adds its share to the sum that it receives and passes it on, slice by slice. No link carries more than the blocks that
+//! are wanted, so that for many slices a repair takes about as long as a plain read: 1 + (k−1)/s of it for s slices.
+//!
+//! The chain carries as many sums as there are lost sub-blocks (§4.4 there), and its last helper gives every requestor its own.
+
+use super::{Repair, RepairScheme};
+use crate::LaneBuilder;
+use weft_gf::Matrix;
+use weft_plan::{Sink, Source};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Pipeline;
+
+impl RepairScheme for Pipeline {
+    fn name(&self) -> &'static str {
+        "pipeline"
+    }
+
+    fn summary(&self) -> &'static str {
+        "partial sums pass along a chain of the helpers, slice by slice"
+    }
+
+    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) {
+        // Requestors that help come last, the first of them at the very end: it then needs no link.
+        let asks = |vertex: u16| repair.requestors.iter().position(|requestor| requestor.vertex == vertex);
+        let mut chain: Vec<_> = repair.helpers.iter().collect();
+        chain.sort_by_key(|helper| asks(helper.vertex).map_or(0, |at| repair.requestors.len() - at));
+        let mut before: Option<u16> = None;
+        for (at, helper) in chain.iter().enumerate() {
+            let (mut sources, mut sum) = (helper.sources.clone(), helper.share());
+            if let Some(link) = before {
+                sources.insert(0, Source::Link(link));
+                sum = Matrix::identity(repair.rows).beside(&sum);
+            }
+            if at + 1 == chain.len() {
+                lane.deliver(helper.vertex, sources, &sum, &repair.requestors);
+            } else {
+                let link = lane.link(repair.rows);
+                lane.stage(helper.vertex, sources, &sum, vec![Sink::Link(link)]);
+                before = Some(link);
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Partial parallel repair (Mitra et al., *Partial-parallel-repair*, EuroSys 2016): the helpers and the requestor pair up, round
+//! by round; one of each pair gives its partial sum to the other, which stays. With k helpers the requestor, which always stays,
+//! has the whole sum after ⌈log2(k+1)⌉ rounds, and receives as many blocks instead of k.
+
+use super::{Repair, RepairScheme};
+use crate::LaneBuilder;
+use weft_gf::Matrix;
+use weft_plan::{Sink, Source};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Ppr;
+
+/// A vertex with the partial sum that it has so far.
+struct Partial {
+    vertex: u16,
+    sources: Vec<Source>,
+    sum: Matrix,
+}
+
+impl RepairScheme for Ppr {
+    fn name(&self) -> &'static str {
+        "ppr"
+    }
+
+    fn summary(&self) -> &'static str {
+        "partial sums meet in a binary tree with the requestor at its root"
+    }
+
+    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) {
+        let hub = repair.requestors[0].vertex;
+        let mut root = Partial { vertex: hub, sources: Vec::new(), sum: Matrix::zero(repair.rows, 0) };
+        let mut round: Vec<Partial> = Vec::with_capacity(repair.helpers.len());
+        for helper in &repair.helpers {
+            let partial = Partial { vertex: helper.vertex, sources: helper.sources.clone(), sum: helper.share() };
+            if helper.vertex == hub { root = partial } else { round.push(partial) }
+        }
+        while !round.is_empty() {
+            // The root is the last of the round: it meets whoever is left over, or rests.
+            let mut next = Vec::with_capacity(round.len() / 2);
+            let mut pairs = round.into_iter();
+            while let Some(giver) = pairs.next() {
+                let taker = pairs.next();
+                let link = lane.link(repair.rows);
+                lane.stage(giver.vertex, giver.sources, &giver.sum, vec![Sink::Link(link)]);
+                match taker {
+                    Some(mut taker) => {
+                        taker.receive(link);
+                        next.push(taker);
+                    }
+                    None => root.receive(link),
+                }
+            }
+            round = next;
+        }
+        lane.deliver(root.vertex, root.sources, &root.sum, &repair.requestors);
+    }
+}
+
+impl Partial {
+    fn receive(&mut self, link: u16) {
+        self.sources.push(Source::Link(link));
+        self.sum = self.sum.beside(&Matrix::identity(self.sum.rows()));
+    }
+}

@@ -1,0 +1,163 @@
+//! What a scheme is asked, and the plan around its lanes.
+
+use std::collections::BTreeMap;
+use weft_codes::Code;
+use weft_plan::{Binding, BoundBlock, Class, Job, Lane, Plan, Shape, Sink, Source, WantKind};
+use weft_types::{BlockId, Error, Party, PlanId, Result, StripeLayout};
+
+/// Slices that may wait at each end of a link, unless said otherwise.
+pub(crate) const WINDOW_SLICES: u32 = 4;
+
+/// A plan has at most this many lanes.
+pub(crate) const LANES_MAX: usize = 4096;
+
+/// A job, and what is known around it.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The stripe's code.
+    pub code: &'a dyn Code,
+    /// How the stripe lies in its blocks; from it come the lengths of the blocks.
+    pub stripe: StripeLayout,
+    /// What is there, and what is wanted.
+    pub job: &'a Job,
+    /// The new blocks that were allocated for the job's stores: one for each block that a party shall store.
+    pub stores: &'a [(Party, BlockId)],
+    /// Who shall help, the preferred first; who is not named comes after them, in the order of the job's holds.
+    /// A chain goes through its helpers in this order.
+    pub prefer: &'a [Party],
+    /// How it shall run.
+    pub run: Run,
+}
+
+/// How a plan shall run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// This run.
+    pub id: PlanId,
+    /// The epoch of the coordinator that makes it.
+    pub epoch: u64,
+    /// What it is for.
+    pub class: Class,
+    /// It must be done within this time of its start, milliseconds.
+    pub deadline_ms: Option<u64>,
+    /// The count of committed updates of the stripe that is read.
+    pub seq: u64,
+    /// Positions in a slice.
+    pub slice_len: u64,
+    /// Slices that may wait at each end of a link.
+    pub window: u32,
+}
+
+impl Run {
+    /// With the usual window, no deadline, and no update yet.
+    pub fn new(id: PlanId, epoch: u64, class: Class, slice_len: u64) -> Self {
+        Self { id, epoch, class, deadline_ms: None, seq: 0, slice_len, window: WINDOW_SLICES }
+    }
+}
+
+/// The vertices of a plan: its parties in the order in which they are met, so that stripes that lost the same have one shape.
+#[derive(Debug, Default)]
+pub(crate) struct Vertices(Vec<Party>);
+
+impl Vertices {
+    /// The vertex of a party.
+    pub(crate) fn of(&mut self, party: Party) -> Result<u16> {
+        let vertex = self.0.iter().position(|known| *known == party).unwrap_or_else(|| {
+            self.0.push(party);
+            self.0.len() - 1
+        });
+        u16::try_from(vertex).map_err(|_| Error::invalid("a plan has at most 65536 parties"))
+    }
+}
+
+impl Request<'_> {
+    /// Refuses what makes no sense: it came from a person's command or from metadata.
+    pub(crate) fn check(&self) -> Result<()> {
+        let (code, stripe) = (self.code, &self.stripe);
+        let shape = (stripe.k as usize, stripe.m as usize, stripe.layout.alpha as usize);
+        if shape != (code.k(), code.m(), code.alpha()) {
+            return Err(Error::invalid(format!(
+                "the stripe is laid out for (k, m, α) = {shape:?}, which is not {}",
+                code.spec()
+            )));
+        }
+        if self.run.slice_len == 0 || self.run.window == 0 {
+            return Err(Error::invalid("slice length and window must be greater than zero"));
+        }
+        let positions = stripe.layout.positions();
+        for want in &self.job.wants {
+            if usize::from(want.index) >= code.n() {
+                return Err(Error::invalid(format!("{} has no block {}: 0 to {} are", code.spec(), want.index, code.n() - 1)));
+            }
+            if want.span.end > positions {
+                let span = want.span;
+                return Err(Error::invalid(format!("positions {}..{} are wanted of {positions}", span.start, span.end)));
+            }
+            if want.sub_blocks.iter().any(|s| usize::from(*s) >= code.alpha()) {
+                return Err(Error::invalid(format!("sub-blocks {:?} are wanted of {}", want.sub_blocks, code.alpha())));
+            }
+            if want.kind == WantKind::Store && self.store(want.party, want.index).is_none() {
+                let message = format!("no block was allocated for block {} to be stored", want.index);
+                return Err(Error::invalid(message).party(want.party));
+            }
+        }
+        Ok(())
+    }
+
+    /// The plan of these lanes.
+    pub(crate) fn plan(&self, vertices: Vertices, lanes: Vec<Lane>) -> Result<Plan> {
+        let lanes = self.merge(lanes);
+        if lanes.len() > LANES_MAX {
+            let message = format!("what is there has too many holes: {} lanes, and at most {LANES_MAX} make a plan", lanes.len());
+            return Err(Error::invalid(message));
+        }
+        let binding = self.bind(vertices.0, &lanes)?;
+        let shape = Shape { code: self.code.spec(), lanes };
+        let Run { id, epoch, class, deadline_ms, .. } = self.run;
+        Ok(Plan { shape, binding, id, epoch, class, deadline_ms })
+    }
+
+    fn bind(&self, parties: Vec<Party>, lanes: &[Lane]) -> Result<Binding> {
+        let (mut blocks, mut stores) = (BTreeMap::new(), BTreeMap::new());
+        let len = |id: &BlockId| self.stripe.block_len(id.index.into());
+        for stage in lanes.iter().flat_map(|lane| &lane.stages) {
+            let (vertex, party) = (stage.vertex, parties[usize::from(stage.vertex)]);
+            let absent = |index: u8| Error::invalid(format!("it does not have block {index}")).party(party);
+            for source in &stage.sources {
+                if let Source::Block { index, .. } = source {
+                    let hold = self.job.holds.iter().find(|hold| hold.party == party && hold.block.index == *index);
+                    let id = hold.ok_or_else(|| absent(*index))?.block;
+                    blocks.insert((vertex, *index), BoundBlock { vertex, id, len: len(&id) });
+                }
+            }
+            for sink in &stage.sinks {
+                if let Sink::Store { index, .. } = sink {
+                    let id = self.store(party, *index).ok_or_else(|| absent(*index))?;
+                    stores.insert((vertex, *index), BoundBlock { vertex, id, len: len(&id) });
+                }
+            }
+        }
+        let (blocks, stores) = (blocks.into_values().collect(), stores.into_values().collect());
+        let Run { seq, slice_len, .. } = self.run;
+        Ok(Binding { parties, blocks, stores, layout: self.stripe.layout, seq, slice_len })
+    }
+
+    /// Lanes of neighbouring regions that turned out to do the same become one; but where a change begins or ends, a lane must.
+    fn merge(&self, lanes: Vec<Lane>) -> Vec<Lane> {
+        let changes = |at: u64| self.job.changed.iter().any(|change| change.span.start == at || change.span.end == at);
+        let mut merged: Vec<Lane> = Vec::with_capacity(lanes.len());
+        for lane in lanes {
+            let start = lane.span.start;
+            let same = |other: &&mut Lane| (other.span.end, &other.stages, &other.links) == (start, &lane.stages, &lane.links);
+            match merged.iter_mut().rev().find(same).filter(|_| !changes(start)) {
+                Some(before) => before.span.end = lane.span.end,
+                None => merged.push(lane),
+            }
+        }
+        merged
+    }
+
+    fn store(&self, party: Party, index: u8) -> Option<BlockId> {
+        self.stores.iter().find(|(at, id)| (*at, id.index) == (party, index)).map(|(_, id)| *id)
+    }
+}
