@@ -20,6 +20,12 @@ pub trait Ports: Send + Sync {
 pub trait SliceSource: Send {
     /// The sub-blocks of the source at the positions of `slice`, one after another: `width × slice.len()` bytes.
     async fn next(&mut self, slice: Span) -> Result<Bytes>;
+
+    /// After the last slice: the source has ended as it should (a link has got its End). Nothing is finished or committed
+    /// downstream before all sources have.
+    async fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Takes a stage's results.

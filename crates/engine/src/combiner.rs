@@ -1,0 +1,190 @@
+//! How a stage's matrix is carried out: which sinks are given a source's bytes as they are, and which results are computed.
+
+use crate::buffers::Buffers;
+use bytes::Bytes;
+use std::{ops::Range, sync::Arc};
+use weft_gf::{Combination, SparseMatrix};
+use weft_types::{Error, Result, Span};
+
+/// A stage's matrix, made ready: one route for each sink, and one pass of the kernel over all that must be computed.
+#[derive(Debug)]
+pub(crate) struct Combiner {
+    source_widths: Vec<usize>,
+    routes: Vec<Route>,
+    /// (source, its sub-block) of each column that the combination has: only those that something computed needs.
+    columns: Vec<(usize, usize)>,
+    combination: Option<Combination>,
+    groups: Vec<Group>,
+}
+
+/// Where a sink's rows come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Route {
+    /// Neighbouring sub-blocks of one source, as they are.
+    Forward { source: usize, sub_blocks: Range<usize> },
+    /// A group of computed rows.
+    Computed(usize),
+}
+
+/// Rows that are computed into one buffer; sinks with equal rows share it.
+#[derive(Debug)]
+struct Group {
+    rows: Vec<usize>,
+    buffers: Arc<Buffers>,
+}
+
+impl Combiner {
+    /// For a matrix whose columns are the sources' sub-blocks and whose rows are the sinks'. `kept_max`: buffers that are kept
+    /// for each group.
+    pub(crate) fn new(matrix: &SparseMatrix, source_widths: &[usize], sink_widths: &[usize], kept_max: usize) -> Result<Self> {
+        let (cols, rows) = (total(source_widths)?, total(sink_widths)?);
+        if (matrix.rows(), matrix.cols()) != (rows, cols) || !matrix.is_valid() {
+            let shape = format!("{}×{}", matrix.rows(), matrix.cols());
+            return Err(Error::invalid(format!("a matrix of {shape} between {cols} incoming and {rows} outgoing sub-blocks")));
+        }
+        let places: Vec<(usize, usize)> = (source_widths.iter().enumerate())
+            .flat_map(|(source, width)| (0..*width).map(move |sub_block| (source, sub_block)))
+            .collect();
+        let mut groups: Vec<Group> = Vec::new();
+        let mut routes = Vec::with_capacity(sink_widths.len());
+        let mut first = 0;
+        for width in sink_widths {
+            let rows: Vec<usize> = (first..first + width).collect();
+            first += width;
+            let route = forward(matrix, &rows, &places).unwrap_or_else(|| {
+                let same = groups.iter().position(|group| equal_rows(matrix, &group.rows, &rows));
+                Route::Computed(same.unwrap_or_else(|| {
+                    groups.push(Group { rows, buffers: Buffers::new(kept_max) });
+                    groups.len() - 1
+                }))
+            });
+            routes.push(route);
+        }
+        let (combination, columns) = combination(matrix, &groups, &places);
+        Ok(Self { source_widths: source_widths.to_vec(), routes, columns, combination, groups })
+    }
+
+    /// What each sink gets of a slice. `sources` must be of the right lengths ([`check`](Self::check)).
+    pub(crate) fn apply(&self, sources: &[Bytes], slice: Span) -> Vec<Bytes> {
+        let len = slice.len() as usize;
+        let computed = self.compute(sources, len);
+        let route = |route: &Route| match route {
+            Route::Forward { source, sub_blocks } => {
+                let bytes = &sources[*source];
+                let range = sub_blocks.start * len..sub_blocks.end * len;
+                if range.len() == bytes.len() { bytes.clone() } else { bytes.slice(range) }
+            }
+            Route::Computed(group) => computed[*group].clone(),
+        };
+        self.routes.iter().map(route).collect()
+    }
+
+    /// Whether source number `source` gave what it has to give.
+    pub(crate) fn check(&self, source: usize, bytes: &Bytes, slice: Span) -> Result<()> {
+        let expected = self.source_widths.get(source).map_or(0, |width| *width as u64 * slice.len());
+        if bytes.len() as u64 == expected {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!("a slice of {} bytes came where {expected} belong", bytes.len())))
+    }
+
+    fn compute(&self, sources: &[Bytes], len: usize) -> Vec<Bytes> {
+        let Some(combination) = &self.combination else { return Vec::new() };
+        let inputs: Vec<&[u8]> = self.columns.iter().map(|(source, sub)| &sources[*source][sub * len..(sub + 1) * len]).collect();
+        let mut buffers: Vec<_> = self.groups.iter().map(|group| group.buffers.take(group.rows.len() * len)).collect();
+        let mut rows: Vec<&mut [u8]> =
+            buffers.iter_mut().flat_map(|buffer| buffer.bytes_mut().chunks_exact_mut(len.max(1))).collect();
+        combination.apply(&inputs, &mut rows);
+        buffers.into_iter().map(|buffer| buffer.freeze()).collect()
+    }
+}
+
+fn total(widths: &[usize]) -> Result<usize> {
+    let sum = widths.iter().try_fold(0usize, |sum, width| sum.checked_add(*width));
+    sum.ok_or_else(|| Error::invalid("a stage with more sub-blocks than can be counted"))
+}
+
+/// The route of rows that are neighbouring sub-blocks of one source, each once and unchanged.
+fn forward(matrix: &SparseMatrix, rows: &[usize], places: &[(usize, usize)]) -> Option<Route> {
+    let place = |row: &usize| match matrix.row(*row) {
+        [(_, column, 1)] => places.get(*column as usize).copied(),
+        _ => None,
+    };
+    let (source, first) = place(rows.first()?)?;
+    for (at, row) in rows.iter().enumerate() {
+        if place(row)? != (source, first + at) {
+            return None;
+        }
+    }
+    Some(Route::Forward { source, sub_blocks: first..first + rows.len() })
+}
+
+fn equal_rows(matrix: &SparseMatrix, left: &[usize], right: &[usize]) -> bool {
+    let terms = |row: &usize| matrix.row(*row).iter().map(|(_, column, coefficient)| (*column, *coefficient));
+    left.len() == right.len() && left.iter().zip(right).all(|(l, r)| terms(l).eq(terms(r)))
+}
+
+/// The combination of all groups' rows over the columns that they need.
+fn combination(matrix: &SparseMatrix, groups: &[Group], places: &[(usize, usize)]) -> (Option<Combination>, Vec<(usize, usize)>) {
+    let rows: Vec<usize> = groups.iter().flat_map(|group| group.rows.iter().copied()).collect();
+    if rows.is_empty() {
+        return (None, Vec::new());
+    }
+    let wanted = matrix.select_rows(&rows);
+    let mut columns: Vec<usize> = wanted.terms().iter().map(|(_, column, _)| *column as usize).collect();
+    columns.sort_unstable();
+    columns.dedup();
+    let compact = |column: u32| columns.binary_search(&(column as usize)).unwrap_or_default();
+    let terms = wanted.terms().iter().map(|(row, column, coefficient)| (*row as usize, compact(*column), *coefficient));
+    let combination = SparseMatrix::new(rows.len(), columns.len(), terms).map(|matrix| Combination::new(&matrix));
+    (combination, columns.iter().map(|column| places[*column]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_gf::field::mul;
+
+    fn matrix(rows: usize, cols: usize, terms: &[(usize, usize, u8)]) -> SparseMatrix {
+        SparseMatrix::new(rows, cols, terms.iter().copied()).unwrap()
+    }
+
+    #[test]
+    fn plain_rows_are_the_source_itself_and_equal_rows_share_a_buffer() {
+        // Sinks: source 0 as it is; 3·s0 twice; sub-blocks 1 and 2 of source 1; those swapped, which is no forward.
+        let terms = [(0, 0, 1), (1, 0, 3), (2, 0, 3), (3, 2, 1), (4, 3, 1), (5, 3, 1), (6, 2, 1)];
+        let combiner = Combiner::new(&matrix(7, 4, &terms), &[1, 3], &[1, 1, 1, 2, 2], 2).unwrap();
+        assert_eq!(combiner.routes[0], Route::Forward { source: 0, sub_blocks: 0..1 });
+        assert_eq!(combiner.routes[3], Route::Forward { source: 1, sub_blocks: 1..3 });
+        assert_eq!((&combiner.routes[1], &combiner.routes[2]), (&Route::Computed(0), &Route::Computed(0)));
+        assert_eq!(combiner.routes[4], Route::Computed(1));
+
+        let sources = [Bytes::from(vec![5, 6]), Bytes::from(vec![1, 2, 3, 4, 7, 8])];
+        let sinks = combiner.apply(&sources, Span::new(7, 9));
+        assert_eq!(sinks[0].as_ptr(), sources[0].as_ptr(), "a plain row was copied");
+        assert_eq!(sinks[3].as_ptr(), sources[1][2..].as_ptr(), "a plain row was copied");
+        assert_eq!(sinks[1].as_ptr(), sinks[2].as_ptr(), "equal rows were computed twice");
+        assert_eq!(sinks[1], vec![mul(3, 5), mul(3, 6)]);
+        assert_eq!((&sinks[3][..], &sinks[4][..]), (&[3, 4, 7, 8][..], &[7, 8, 3, 4][..]));
+    }
+
+    #[test]
+    fn rows_without_terms_are_zeros_whatever_the_buffer_held() {
+        let combiner = Combiner::new(&matrix(3, 1, &[(0, 0, 2)]), &[1], &[1, 2], 1).unwrap();
+        for _ in 0..3 {
+            let sinks = combiner.apply(&[Bytes::from(vec![9; 100])], Span::new(0, 100));
+            assert_eq!(sinks[0], vec![mul(2, 9); 100]);
+            assert_eq!(sinks[1], vec![0; 200]);
+        }
+        let nothing = Combiner::new(&matrix(1, 0, &[]), &[], &[1], 1).unwrap();
+        assert_eq!(nothing.apply(&[], Span::new(0, 5))[0], vec![0; 5]);
+    }
+
+    #[test]
+    fn matrices_that_do_not_fit_are_refused() {
+        for (rows, cols) in [(2, 1), (1, 2), (0, 1)] {
+            assert!(Combiner::new(&matrix(rows, cols, &[]), &[1], &[1], 1).is_err(), "{rows}×{cols}");
+        }
+        assert!(Combiner::new(&matrix(1, 1, &[]), &[usize::MAX, 2], &[1], 1).is_err());
+    }
+}

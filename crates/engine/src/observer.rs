@@ -1,0 +1,213 @@
+//! What each stage of a running task waits for, to be looked at from outside: the culprit of a stall is the one who waits for
+//! no peer.
+
+use std::{
+    future::Future,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+use weft_plan::{Sink, Source, Task};
+use weft_types::Party;
+
+/// Watches one task. The engine has no clock: whoever watches tells it the time with [`advance`](Self::advance), in ticks of
+/// its choice.
+#[derive(Debug)]
+pub struct Observer {
+    tick: AtomicU64,
+    stages: Vec<StageWatch>,
+}
+
+/// A stage that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiting {
+    /// The lane's number in the plan.
+    pub lane: u16,
+    /// The stage's number in the lane.
+    pub stage: u16,
+    /// For which of its ports.
+    pub port: Port,
+    /// Who is at the other end of that port; `None`: it is the party's own disk, or its reader or writer.
+    pub peer: Option<Party>,
+    /// Since which tick.
+    pub since: u64,
+}
+
+/// A port of a stage, by its place in the stage's sources or sinks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Port {
+    /// Something that goes in.
+    Source(usize),
+    /// Something that comes out.
+    Sink(usize),
+}
+
+impl Observer {
+    /// For a task that has not begun.
+    pub fn new(task: &Task) -> Self {
+        let watch = |lane, stage: &weft_plan::TaskStage| {
+            let peer = |link: u16| task.links.iter().find(|l| l.lane == lane && l.link == link).map(|l| l.peer);
+            let sources = stage.sources.iter().map(|source| match source {
+                Source::Link(link) => PortWatch::new(peer(*link)),
+                Source::Block { .. } | Source::Input { .. } => PortWatch::new(None),
+            });
+            let sinks = stage.sinks.iter().map(|sink| match sink {
+                Sink::Link(link) => PortWatch::new(peer(*link)),
+                Sink::Store { .. } | Sink::Patch { .. } | Sink::Output { .. } | Sink::Check { .. } => PortWatch::new(None),
+            });
+            StageWatch {
+                lane,
+                stage: stage.stage,
+                sources: sources.collect(),
+                sinks: sinks.collect(),
+                positions_done: AtomicU64::new(0),
+            }
+        };
+        let stages = task.lanes.iter().flat_map(|lane| lane.stages.iter().map(|stage| watch(lane.lane, stage))).collect();
+        Self { tick: AtomicU64::new(0), stages }
+    }
+
+    /// Tells what time it is.
+    pub fn advance(&self, tick: u64) {
+        self.tick.store(tick, Relaxed);
+    }
+
+    /// What waits now, in the order of lanes, stages and ports. A stage may wait for several sources or sinks at once.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        self.stages.iter().flat_map(StageWatch::waiting).collect()
+    }
+
+    /// Positions that the stages have done so far, all together.
+    pub fn positions_done(&self) -> u64 {
+        self.stages.iter().map(StageWatch::positions_done).sum()
+    }
+
+    pub(crate) fn stage(&self, number: usize) -> Option<WatchedStage<'_>> {
+        self.stages.get(number).map(|stage| WatchedStage { tick: &self.tick, stage })
+    }
+}
+
+/// One stage of an observer, as the stage itself sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WatchedStage<'a> {
+    tick: &'a AtomicU64,
+    stage: &'a StageWatch,
+}
+
+impl WatchedStage<'_> {
+    /// Waits for `future`, and lets it be seen that the stage does.
+    pub(crate) async fn wait<T>(&self, port: Port, future: impl Future<Output = T>) -> T {
+        let watch = match port {
+            Port::Source(number) => self.stage.sources.get(number),
+            Port::Sink(number) => self.stage.sinks.get(number),
+        };
+        let Some(watch) = watch else { return future.await };
+        // Cleared on drop too: a wait that is given up is none.
+        let _waiting = WaitGuard::begin(watch, self.tick.load(Relaxed));
+        future.await
+    }
+
+    pub(crate) fn add_done(&self, positions: u64) {
+        self.stage.positions_done.fetch_add(positions, Relaxed);
+    }
+
+    pub(crate) fn positions_done(&self) -> u64 {
+        self.stage.positions_done()
+    }
+}
+
+#[derive(Debug)]
+struct StageWatch {
+    lane: u16,
+    stage: u16,
+    sources: Vec<PortWatch>,
+    sinks: Vec<PortWatch>,
+    positions_done: AtomicU64,
+}
+
+impl StageWatch {
+    fn waiting(&self) -> Vec<Waiting> {
+        let sources = self.sources.iter().enumerate().map(|(number, watch)| (Port::Source(number), watch));
+        let sinks = self.sinks.iter().enumerate().map(|(number, watch)| (Port::Sink(number), watch));
+        let waits = sources.chain(sinks).filter_map(|(port, watch)| watch.since().map(|since| (port, watch.peer, since)));
+        waits.map(|(port, peer, since)| Waiting { lane: self.lane, stage: self.stage, port, peer, since }).collect()
+    }
+
+    fn positions_done(&self) -> u64 {
+        self.positions_done.load(Relaxed)
+    }
+}
+
+/// Since when a port is waited for.
+#[derive(Debug)]
+struct PortWatch {
+    peer: Option<Party>,
+    /// The tick plus one; 0: nobody waits.
+    since: AtomicU64,
+}
+
+impl PortWatch {
+    fn new(peer: Option<Party>) -> Self {
+        Self { peer, since: AtomicU64::new(0) }
+    }
+
+    fn since(&self) -> Option<u64> {
+        self.since.load(Relaxed).checked_sub(1)
+    }
+}
+
+struct WaitGuard<'a>(&'a PortWatch);
+
+impl<'a> WaitGuard<'a> {
+    fn begin(watch: &'a PortWatch, tick: u64) -> Self {
+        watch.since.store(tick.saturating_add(1), Relaxed);
+        Self(watch)
+    }
+}
+
+impl Drop for WaitGuard<'_> {
+    fn drop(&mut self) {
+        self.0.since.store(0, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::{FutureExt, future::pending};
+    use weft_gf::SparseMatrix;
+    use weft_plan::{TaskLane, TaskLink, TaskStage};
+    use weft_types::{Layout, NodeId, PlanId, Span};
+
+    #[test]
+    fn a_wait_is_seen_with_its_peer_and_its_beginning_until_it_is_over() {
+        let peer = Party::Node(NodeId(2));
+        let source = Source::Block { index: 0, sub_blocks: vec![0] };
+        let matrix = SparseMatrix::identity(1);
+        let stage = TaskStage { stage: 4, sources: vec![source], matrix, sinks: vec![Sink::Link(9)] };
+        let task = Task {
+            plan: PlanId(1),
+            epoch: 1,
+            party: Party::Node(NodeId(1)),
+            layout: Layout::new(64, 64, 1).unwrap(),
+            slice_len: 8,
+            lanes: vec![TaskLane { lane: 3, span: Span::new(0, 64), first: 0, step: 1, window: 1, stages: vec![stage] }],
+            blocks: Vec::new(),
+            stores: Vec::new(),
+            links: vec![TaskLink { lane: 3, link: 9, width: 1, rank: 0, peer, sends: true }],
+        };
+        let observer = Observer::new(&task);
+        let watch = observer.stage(0).unwrap();
+        observer.advance(70);
+        let mut wait = Box::pin(watch.wait(Port::Sink(0), pending::<()>()));
+        assert_eq!(observer.waiting(), [], "nobody waits before it is polled");
+        assert!(wait.as_mut().now_or_never().is_none());
+        observer.advance(90);
+        let port = Port::Sink(0);
+        assert_eq!(observer.waiting(), [Waiting { lane: 3, stage: 4, port, peer: Some(peer), since: 70 }]);
+        drop(wait);
+        assert_eq!(observer.waiting(), []);
+
+        let mut wait = Box::pin(watch.wait(Port::Source(0), pending::<()>()));
+        assert!(wait.as_mut().now_or_never().is_none());
+        assert_eq!(observer.waiting()[0].peer, None, "its own disk is nobody's peer");
+    }
+}

@@ -1,0 +1,72 @@
+//! Runs all stages of all lanes of a task side by side, in one future.
+
+use crate::{Observer, Ports, stage::StageRun};
+use futures::future::join_all;
+use std::sync::{Mutex, PoisonError};
+use weft_plan::Task;
+use weft_types::{Error, Result};
+
+/// How a task went.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// What failed, in the order in which it happened: the first is the cause. Empty: all is well.
+    pub errors: Vec<Error>,
+    /// How far each stage came, in the order of the task's lanes and stages.
+    pub stages: Vec<StageOutcome>,
+}
+
+/// How far a stage came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StageOutcome {
+    /// The lane's number in the plan.
+    pub lane: u16,
+    /// The stage's number in the lane.
+    pub stage: u16,
+    /// Positions of the slices that at least one sink has taken.
+    pub positions_done: u64,
+    /// Whether it went through all its slices and at least one sink finished.
+    pub finished: bool,
+}
+
+impl Outcome {
+    /// The first error, if there is one.
+    pub fn into_result(self) -> Result<()> {
+        self.errors.into_iter().next().map_or(Ok(()), Err)
+    }
+}
+
+/// Runs the task to its end. Dropping the future breaks off everything that it has open.
+pub async fn run(task: &Task, ports: &dyn Ports) -> Outcome {
+    run_observed(task, ports, &Observer::new(task)).await
+}
+
+/// As [`run`], and somebody else may look at what its stages wait for. The observer must be one for this very task.
+pub async fn run_observed(task: &Task, ports: &dyn Ports, observer: &Observer) -> Outcome {
+    let failures = Failures::default();
+    let mut runs = Vec::new();
+    for lane in &task.lanes {
+        for stage in &lane.stages {
+            let Some(watch) = observer.stage(runs.len()) else {
+                failures.add(Error::fatal("the observer is one for another task"));
+                continue;
+            };
+            runs.push(StageRun { task, lane, stage, ports, watch, failures: &failures }.run());
+        }
+    }
+    let stages = join_all(runs).await;
+    Outcome { errors: failures.take(), stages }
+}
+
+/// What has failed so far; a task has a bounded number of ports, and each fails at most once.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(Mutex<Vec<Error>>);
+
+impl Failures {
+    pub(crate) fn add(&self, error: Error) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(error);
+    }
+
+    fn take(&self) -> Vec<Error> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,220 @@
+//! One stage of a lane: slice after slice, take from all sources, combine, give to all sinks.
+
+use crate::{Port, Ports, SliceSink, SliceSource, StageOutcome, combiner::Combiner, observer::WatchedStage, run::Failures};
+use bytes::Bytes;
+use futures::future::{join_all, try_join, try_join_all};
+use weft_plan::{Sink, Source, Task, TaskLane, TaskStage, link_id};
+use weft_types::{Error, Party, Result, Span};
+
+/// A stage, and all that it needs to run.
+pub(crate) struct StageRun<'a> {
+    pub(crate) task: &'a Task,
+    pub(crate) lane: &'a TaskLane,
+    pub(crate) stage: &'a TaskStage,
+    pub(crate) ports: &'a dyn Ports,
+    pub(crate) watch: WatchedStage<'a>,
+    pub(crate) failures: &'a Failures,
+}
+
+/// A sink of the stage while it runs.
+enum Outlet {
+    Port(Box<dyn SliceSink>),
+    Check,
+    Dead,
+}
+
+/// The stage cannot go on. Why has been noted by whoever met it: the order of the notes is the order of events.
+struct Ended;
+
+impl StageRun<'_> {
+    pub(crate) async fn run(self) -> StageOutcome {
+        let finished = self.run_slices().await.is_ok();
+        StageOutcome { lane: self.lane.lane, stage: self.stage.stage, positions_done: self.watch.positions_done(), finished }
+    }
+
+    async fn run_slices(&self) -> Result<(), Ended> {
+        let combiner = self.combiner().map_err(|error| {
+            self.failures.add(self.place(error, None, self.lane.span.start));
+            Ended
+        })?;
+        let (mut sources, mut sinks) = try_join(self.open_sources(), self.open_sinks()).await?;
+        for slice in self.lane.slices(self.task.slice_len) {
+            let inputs = self.take(&mut sources, &combiner, slice).await?;
+            let results = combiner.apply(&inputs, slice);
+            drop(inputs);
+            self.give(&mut sinks, results, slice).await?;
+            self.watch.add_done(slice.len());
+        }
+        try_join_all(sources.iter_mut().enumerate().map(|(number, source)| self.finish_source(number, source))).await?;
+        self.finish(sinks).await
+    }
+
+    fn combiner(&self) -> Result<Combiner> {
+        let sources: Vec<usize> = self.stage.sources.iter().map(|source| self.source_width(source)).collect::<Result<_>>()?;
+        let sinks: Vec<usize> = self.stage.sinks.iter().map(|sink| self.sink_width(sink)).collect::<Result<_>>()?;
+        let widest = sources.iter().chain(&sinks).copied().max().unwrap_or(0);
+        let bytes = usize::try_from(self.task.slice_len).ok().and_then(|len| len.checked_mul(widest));
+        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(Error::invalid(format!("slices of {} positions are too large", self.task.slice_len)));
+        }
+        Combiner::new(&self.stage.matrix, &sources, &sinks, self.lane.window as usize + 2)
+    }
+
+    /// Opens all sources at once. All are needed.
+    async fn open_sources(&self) -> Result<Vec<Box<dyn SliceSource>>, Ended> {
+        try_join_all(self.stage.sources.iter().enumerate().map(|(number, source)| self.open_source(number, source))).await
+    }
+
+    async fn open_source(&self, number: usize, source: &Source) -> Result<Box<dyn SliceSource>, Ended> {
+        let opened = self.watch.wait(Port::Source(number), self.ports.source(self.lane, self.stage, source)).await;
+        opened.map_err(|error| self.note(error, Port::Source(number), self.lane.span.start))
+    }
+
+    /// Opens all sinks at once. One is enough.
+    async fn open_sinks(&self) -> Result<Vec<Outlet>, Ended> {
+        let outlets = join_all(self.stage.sinks.iter().enumerate().map(|(number, sink)| self.open_sink(number, sink))).await;
+        any_alive(&outlets)?;
+        Ok(outlets)
+    }
+
+    async fn open_sink(&self, number: usize, sink: &Sink) -> Outlet {
+        if matches!(sink, Sink::Check { .. }) {
+            return Outlet::Check;
+        }
+        match self.watch.wait(Port::Sink(number), self.ports.sink(self.lane, self.stage, sink)).await {
+            Ok(port) => Outlet::Port(port),
+            Err(error) => {
+                self.note(error, Port::Sink(number), self.lane.span.start);
+                Outlet::Dead
+            }
+        }
+    }
+
+    /// The slice from all sources at once.
+    async fn take(&self, sources: &mut [Box<dyn SliceSource>], combiner: &Combiner, slice: Span) -> Result<Vec<Bytes>, Ended> {
+        let take = sources.iter_mut().enumerate().map(|(number, source)| self.take_from(number, source, combiner, slice));
+        try_join_all(take).await
+    }
+
+    async fn take_from(
+        &self,
+        number: usize,
+        source: &mut Box<dyn SliceSource>,
+        combiner: &Combiner,
+        slice: Span,
+    ) -> Result<Bytes, Ended> {
+        let taken = self.watch.wait(Port::Source(number), source.next(slice)).await;
+        let checked = taken.and_then(|bytes| combiner.check(number, &bytes, slice).map(|()| bytes));
+        checked.map_err(|error| self.note(error, Port::Source(number), slice.start))
+    }
+
+    /// The results to all sinks that live, at once.
+    async fn give(&self, sinks: &mut [Outlet], results: Vec<Bytes>, slice: Span) -> Result<(), Ended> {
+        // Looked at before anything is sent: what contradicts itself is sent to nobody.
+        for (number, (sink, rows)) in sinks.iter().zip(&results).enumerate() {
+            if matches!(sink, Outlet::Check) {
+                check_zero(rows, slice).map_err(|error| self.note(error, Port::Sink(number), slice.start))?;
+            }
+        }
+        let give = sinks.iter_mut().zip(results).enumerate();
+        join_all(give.map(|(number, (sink, rows))| self.give_to(number, sink, rows, slice))).await;
+        any_alive(sinks)
+    }
+
+    async fn give_to(&self, number: usize, sink: &mut Outlet, rows: Bytes, slice: Span) {
+        if let Outlet::Port(port) = sink
+            && let Err(error) = self.watch.wait(Port::Sink(number), port.put(slice, rows)).await
+        {
+            self.note(error, Port::Sink(number), slice.start);
+            *sink = Outlet::Dead;
+        }
+    }
+
+    async fn finish_source(&self, number: usize, source: &mut Box<dyn SliceSource>) -> Result<(), Ended> {
+        let finished = self.watch.wait(Port::Source(number), source.finish()).await;
+        finished.map_err(|error| self.note(error, Port::Source(number), self.lane.span.end))
+    }
+
+    async fn finish(&self, mut sinks: Vec<Outlet>) -> Result<(), Ended> {
+        join_all(sinks.iter_mut().enumerate().map(|(number, sink)| self.finish_sink(number, sink))).await;
+        any_alive(&sinks)
+    }
+
+    async fn finish_sink(&self, number: usize, sink: &mut Outlet) {
+        if let Outlet::Port(port) = sink
+            && let Err(error) = self.watch.wait(Port::Sink(number), port.finish()).await
+        {
+            self.note(error, Port::Sink(number), self.lane.span.end);
+            *sink = Outlet::Dead;
+        }
+    }
+
+    fn note(&self, error: Error, port: Port, position: u64) -> Ended {
+        let link = match port {
+            Port::Source(number) => self.stage.sources.get(number).and_then(|source| match source {
+                Source::Link(link) => Some(*link),
+                Source::Block { .. } | Source::Input { .. } => None,
+            }),
+            Port::Sink(number) => self.stage.sinks.get(number).and_then(|sink| match sink {
+                Sink::Link(link) => Some(*link),
+                Sink::Store { .. } | Sink::Patch { .. } | Sink::Output { .. } | Sink::Check { .. } => None,
+            }),
+        };
+        self.failures.add(self.place(error, link, position));
+        Ended
+    }
+
+    /// Says where it happened, as far as the error does not say it itself: at the link's other end, or here.
+    fn place(&self, mut error: Error, link: Option<u16>, position: u64) -> Error {
+        if let Some(link) = link {
+            error = error.link(link_id(self.lane.lane, link), position).party(self.peer(link));
+        }
+        error.position.get_or_insert(position);
+        error.party(self.task.party)
+    }
+
+    fn peer(&self, link: u16) -> Party {
+        self.link(link).map_or(self.task.party, |link| link.peer)
+    }
+
+    fn link(&self, link: u16) -> Option<&weft_plan::TaskLink> {
+        self.task.links.iter().find(|l| l.lane == self.lane.lane && l.link == link)
+    }
+
+    fn link_width(&self, link: u16) -> Result<usize> {
+        let link = self.link(link).ok_or_else(|| Error::invalid(format!("the task has no link {link}")))?;
+        usize::try_from(link.width).map_err(|_| Error::invalid("a link that is too wide"))
+    }
+
+    fn source_width(&self, source: &Source) -> Result<usize> {
+        match source {
+            Source::Block { sub_blocks, .. } | Source::Input { sub_blocks, .. } => Ok(sub_blocks.len()),
+            Source::Link(link) => self.link_width(*link),
+        }
+    }
+
+    fn sink_width(&self, sink: &Sink) -> Result<usize> {
+        match sink {
+            Sink::Store { sub_blocks, .. } | Sink::Patch { sub_blocks, .. } | Sink::Output { sub_blocks, .. } => {
+                Ok(sub_blocks.len())
+            }
+            Sink::Link(link) => self.link_width(*link),
+            Sink::Check { width } => usize::try_from(*width).map_err(|_| Error::invalid("a check that is too wide")),
+        }
+    }
+}
+
+fn any_alive(sinks: &[Outlet]) -> Result<(), Ended> {
+    if sinks.iter().any(|sink| !matches!(sink, Outlet::Dead)) { Ok(()) } else { Err(Ended) }
+}
+
+/// An error that names the first position of the slice at which `rows` are not zero.
+fn check_zero(rows: &[u8], slice: Span) -> Result<()> {
+    let Some(at) = rows.iter().position(|byte| *byte != 0) else { return Ok(()) };
+    let (row, within) = (at as u64 / slice.len().max(1), at as u64 % slice.len().max(1));
+    let position = slice.start + within;
+    let mut error =
+        Error::corrupt(format!("the blocks contradict each other: row {row} of the check is not zero at position {position}"));
+    error.position = Some(position);
+    Err(error)
+}
