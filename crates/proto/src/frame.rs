@@ -1,0 +1,447 @@
+//! The data plane's frames: a fixed header, a payload, and a CRC32C over both. docs/formats.md has the bytes.
+//!
+//! A connection carries one link of a plan after another: Hello, HelloAck, Data …, End; then the next Hello. Whatever comes
+//! from the peer is checked before anything is allocated for it, and what is wrong ends the connection with a
+//! [`FrameError`].
+
+use crate::{
+    net::BoxStream,
+    status::{decode_error, encode_error},
+    token::{LinkToken, TOKEN_LEN},
+    version::{PROTOCOL, ProtocolRange},
+};
+use bytes::{Buf, BufMut, BytesMut};
+use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest};
+use serde::{Deserialize, Serialize};
+use std::{future::poll_fn, io, pin::Pin, task::Poll, time::Duration};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use weft_types::{ClusterId, Error, FRAME_PAYLOAD_BYTES_MAX, Party, PlanId, Reaction, Result, Span};
+
+/// Bytes of a frame's header.
+pub const HEADER_LEN: usize = 36;
+/// The largest payload of a frame that is not Data, bytes.
+pub const CONTROL_PAYLOAD_BYTES_MAX: usize = 8192;
+/// Who has begun a frame, or owes an answer, and moves nothing for this long is gone (a link says how long itself).
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(10);
+
+const MAGIC: [u8; 4] = *b"WEFT";
+const CRC_AT: usize = 32;
+/// Features that a peer may have and another may do without: none yet.
+const FEATURES: u64 = 0;
+
+/// A connection that carries frames.
+pub struct FrameStream<S = BoxStream> {
+    stream: S,
+    /// The beginning of the next header, which was read together with the last payload.
+    ahead: [u8; HEADER_LEN],
+    ahead_len: usize,
+    stall: Duration,
+}
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The one who dials says which link it is for, and by what right.
+    Hello = 1,
+    /// The answer to it.
+    HelloAck = 2,
+    /// (A piece of) a slice's rows.
+    Data = 3,
+    /// The link is complete.
+    End = 4,
+    /// Why the one who sends it breaks off.
+    Error = 5,
+}
+
+/// A frame's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is.
+    pub kind: Kind,
+    /// Data: more frames of this slice follow.
+    pub more: bool,
+    /// The link's number in its plan.
+    pub link: u32,
+    /// Data: the slice's positions.
+    pub span: Span,
+    /// Bytes of the payload.
+    pub payload_len: usize,
+}
+
+/// Which way a link's data goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Direction {
+    /// The one who dials sends.
+    Push,
+    /// The one who dials receives.
+    Pull,
+}
+
+/// What the one who dials says first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The plan.
+    pub plan: PlanId,
+    /// The link's number in it.
+    pub link: u32,
+    /// Who sends on the link.
+    pub from: Party,
+    /// Who receives.
+    pub to: Party,
+    /// Which of them dials.
+    pub direction: Direction,
+    /// The right to it.
+    pub token: LinkToken,
+}
+
+/// What is wrong with what came over a connection.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// It was closed between two frames.
+    #[error("the connection was closed")]
+    Closed,
+    /// It was closed within a frame.
+    #[error("the connection was closed in the middle of a frame")]
+    Truncated,
+    /// The other end speaks something else.
+    #[error("not a weft peer: it sent {0:02x?} where a frame begins")]
+    Magic([u8; 4]),
+    /// A frame of a kind or with flags that this version does not have.
+    #[error("a frame of unknown kind {kind} or flags {flags:#x}")]
+    Unknown {
+        /// Its kind.
+        kind: u8,
+        /// Its flags.
+        flags: u8,
+    },
+    /// A payload that is larger than it may be.
+    #[error("a {kind:?} frame of {len} bytes: at most {max}")]
+    Oversized {
+        /// The frame's kind.
+        kind: Kind,
+        /// Bytes that it says it has.
+        len: u64,
+        /// Bytes that it may have.
+        max: usize,
+    },
+    /// The bytes are not those that were sent.
+    #[error("a {kind:?} frame is corrupt: its checksum is {found:08x} and should be {expected:08x}")]
+    Checksum {
+        /// The frame's kind.
+        kind: Kind,
+        /// As computed.
+        found: u32,
+        /// As the frame says.
+        expected: u32,
+    },
+    /// A frame that makes no sense here.
+    #[error("{0}")]
+    Unexpected(String),
+    /// No version in common.
+    #[error("{0}")]
+    OtherVersion(Error),
+    /// The peer broke off and said why.
+    #[error("the peer broke off: {0}")]
+    Peer(Error),
+    /// Nothing moved for too long.
+    #[error("nothing moved for {} ms", .0.as_millis())]
+    Stalled(Duration),
+    /// The network failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<FrameError> for Error {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Peer(ours) | FrameError::OtherVersion(ours) => ours,
+            FrameError::Checksum { .. } => Self::corrupt(error),
+            other => Self::new(Reaction::Replan, other),
+        }
+    }
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Hello, Self::HelloAck, Self::Data, Self::End, Self::Error].into_iter().find(|kind| *kind as u8 == byte)
+    }
+
+    fn payload_bytes_max(self) -> usize {
+        if self == Self::Data { FRAME_PAYLOAD_BYTES_MAX } else { CONTROL_PAYLOAD_BYTES_MAX }
+    }
+}
+
+impl Header {
+    /// A frame that is not Data.
+    fn control(kind: Kind, link: u32, payload_len: usize) -> Self {
+        Self { kind, more: false, link, span: Span::new(0, 0), payload_len }
+    }
+
+    fn encode(&self, payload: &[u8]) -> ([u8; HEADER_LEN], u32) {
+        let mut bytes = [0; HEADER_LEN];
+        let mut fields = &mut bytes[..];
+        fields.put_slice(&MAGIC);
+        fields.put_u8(self.kind as u8);
+        fields.put_u8(u8::from(self.more));
+        fields.put_u16_le(0);
+        fields.put_u32_le(self.link);
+        fields.put_u32_le(self.payload_len as u32);
+        fields.put_u64_le(self.span.start);
+        fields.put_u64_le(self.span.len());
+        let checksum = frame_checksum(&bytes, payload);
+        bytes[CRC_AT..].copy_from_slice(&checksum.to_le_bytes());
+        (bytes, checksum)
+    }
+
+    /// The header and the frame's checksum.
+    fn decode(bytes: &[u8; HEADER_LEN]) -> Result<(Self, u32), FrameError> {
+        let mut fields = &bytes[..];
+        let mut magic = [0; 4];
+        fields.copy_to_slice(&mut magic);
+        if magic != MAGIC {
+            return Err(FrameError::Magic(magic));
+        }
+        let (kind_byte, flags, reserved) = (fields.get_u8(), fields.get_u8(), fields.get_u16_le());
+        let unknown = FrameError::Unknown { kind: kind_byte, flags };
+        let Some(kind) = Kind::from_byte(kind_byte) else { return Err(unknown) };
+        if flags > u8::from(kind == Kind::Data) || reserved != 0 {
+            return Err(unknown);
+        }
+        let (link, len) = (fields.get_u32_le(), fields.get_u32_le());
+        let (start, positions) = (fields.get_u64_le(), fields.get_u64_le());
+        let checksum = fields.get_u32_le();
+        let max = kind.payload_bytes_max();
+        if len as usize > max {
+            return Err(FrameError::Oversized { kind, len: u64::from(len), max });
+        }
+        let Some(end) = start.checked_add(positions) else {
+            return Err(FrameError::Unexpected(format!("positions {start} and {positions} more are too many")));
+        };
+        let header = Self { kind, more: flags == 1, link, span: Span::new(start, end), payload_len: len as usize };
+        Ok((header, checksum))
+    }
+}
+
+fn frame_checksum(header: &[u8; HEADER_LEN], payload: &[u8]) -> u32 {
+    let mut digest = Digest::new(Crc32Iscsi);
+    digest.update(&header[..CRC_AT]);
+    digest.update(payload);
+    digest.finalize() as u32
+}
+
+/// A header that was read, and what its frame's checksum must be.
+pub(crate) struct Announced {
+    pub(crate) header: Header,
+    pub(crate) checksum: u32,
+    bytes: [u8; HEADER_LEN],
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
+    /// Frames over a connection.
+    pub fn new(stream: S) -> Self {
+        Self { stream, ahead: [0; HEADER_LEN], ahead_len: 0, stall: PEER_TIMEOUT }
+    }
+
+    /// A read or write that moves nothing for this long fails, from now on.
+    pub fn set_stall(&mut self, stall: Duration) {
+        self.stall = stall;
+    }
+
+    /// Sends a frame; the payload is not copied. Returns the frame's checksum.
+    pub async fn write_frame(&mut self, header: &Header, payload: &[u8]) -> Result<u32, FrameError> {
+        debug_assert_eq!(header.payload_len, payload.len());
+        let (bytes, checksum) = header.encode(payload);
+        let mut rest = Buf::chain(&bytes[..], payload);
+        while rest.has_remaining() {
+            let written = within(self.stall, self.stream.write_buf(&mut rest)).await?;
+            if written == 0 {
+                return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+            }
+        }
+        Ok(checksum)
+    }
+
+    /// Sees to it that what was written is on its way.
+    pub async fn flush(&mut self) -> Result<(), FrameError> {
+        within(self.stall, self.stream.flush()).await
+    }
+
+    /// Reads a frame of any kind; its payload is appended to `payload`.
+    pub async fn read_frame(&mut self, payload: &mut BytesMut) -> Result<Header, FrameError> {
+        let announced = self.read_header().await?;
+        self.read_payload(&announced, payload).await?;
+        Ok(announced.header)
+    }
+
+    /// Reads a frame's header. The payload must be read next.
+    pub(crate) async fn read_header(&mut self) -> Result<Announced, FrameError> {
+        while self.ahead_len < HEADER_LEN {
+            let read = within(self.stall, self.stream.read(&mut self.ahead[self.ahead_len..])).await?;
+            match (read, self.ahead_len) {
+                (0, 0) => return Err(FrameError::Closed),
+                (0, _) => return Err(FrameError::Truncated),
+                _ => self.ahead_len += read,
+            }
+        }
+        self.ahead_len = 0;
+        let (header, checksum) = Header::decode(&self.ahead)?;
+        Ok(Announced { header, checksum, bytes: self.ahead })
+    }
+
+    /// Reads the payload that was announced, and with it, where there is any yet, the beginning of the next header: one
+    /// system call for each frame is enough.
+    pub(crate) async fn read_payload(&mut self, announced: &Announced, payload: &mut BytesMut) -> Result<(), FrameError> {
+        let (start, len) = (payload.len(), announced.header.payload_len);
+        let end = start + len;
+        payload.reserve(len + HEADER_LEN);
+        while payload.len() < end {
+            let room = end + HEADER_LEN - payload.len();
+            let mut into = (&mut *payload).limit(room);
+            if within(self.stall, self.stream.read_buf(&mut into)).await? == 0 {
+                return Err(FrameError::Truncated);
+            }
+        }
+        self.ahead_len = payload.len() - end;
+        self.ahead[..self.ahead_len].copy_from_slice(&payload[end..]);
+        payload.truncate(end);
+        let (found, kind) = (frame_checksum(&announced.bytes, &payload[start..]), announced.header.kind);
+        if found != announced.checksum {
+            return Err(FrameError::Checksum { kind, found, expected: announced.checksum });
+        }
+        Ok(())
+    }
+
+    /// Sends a frame that is not Data.
+    pub(crate) async fn write_control(&mut self, kind: Kind, link: u32, payload: &[u8]) -> Result<(), FrameError> {
+        self.write_frame(&Header::control(kind, link, payload.len()), payload).await?;
+        self.flush().await
+    }
+
+    /// Says which link the connection is for now.
+    pub async fn send_hello(&mut self, hello: &Hello) -> Result<(), FrameError> {
+        let mut payload = version_fields();
+        payload.put_slice(&encode_hello(hello)?);
+        self.write_control(Kind::Hello, hello.link, &payload).await
+    }
+
+    /// Waits for the next Hello, as long as the peer sends nothing at all: a kept connection may be idle for long.
+    /// A peer of another protocol version is told so.
+    pub async fn read_hello(&mut self) -> Result<Hello, FrameError> {
+        if self.ahead_len == 0 {
+            match self.stream.read(&mut self.ahead).await? {
+                0 => return Err(FrameError::Closed),
+                read => self.ahead_len = read,
+            }
+        }
+        let mut payload = BytesMut::new();
+        let header = self.read_frame(&mut payload).await?;
+        if header.kind != Kind::Hello {
+            return Err(FrameError::Unexpected(format!("a {:?} frame where Hello is due", header.kind)));
+        }
+        let theirs = take_version_fields(&mut payload)?;
+        if let Err(error) = PROTOCOL.agree(theirs) {
+            self.refuse_hello(header.link, &error).await?;
+            return Err(FrameError::OtherVersion(error));
+        }
+        let hello: Hello =
+            postcard::from_bytes(&payload).map_err(|_| FrameError::Unexpected("a Hello that cannot be read".into()))?;
+        if hello.link != header.link {
+            return Err(FrameError::Unexpected("a Hello whose header names another link".into()));
+        }
+        Ok(hello)
+    }
+
+    /// Answers a Hello: go on.
+    pub async fn accept_hello(&mut self, hello: &Hello) -> Result<(), FrameError> {
+        self.write_control(Kind::HelloAck, hello.link, &version_fields()).await
+    }
+
+    /// Answers a Hello: no, because of `error`. The connection is of no use afterwards.
+    pub async fn refuse_hello(&mut self, link: u32, error: &Error) -> Result<(), FrameError> {
+        let mut payload = version_fields();
+        payload.put_slice(&encode_error(error));
+        self.write_control(Kind::HelloAck, link, &payload).await
+    }
+
+    /// Waits for the answer to a Hello. A refusal is [`FrameError::Peer`].
+    pub async fn read_hello_ack(&mut self, link: u32) -> Result<(), FrameError> {
+        let mut payload = BytesMut::new();
+        let header = self.read_frame(&mut payload).await?;
+        if header.kind == Kind::Error {
+            return Err(FrameError::Peer(peer_error(&payload)));
+        }
+        if header.kind != Kind::HelloAck || header.link != link {
+            let (kind, number) = (header.kind, header.link);
+            return Err(FrameError::Unexpected(format!("a {kind:?} frame of link {number} where link {link}'s HelloAck is due")));
+        }
+        let theirs = take_version_fields(&mut payload)?;
+        if let Err(error) = PROTOCOL.agree(theirs) {
+            return Err(FrameError::OtherVersion(error));
+        }
+        if payload.is_empty() { Ok(()) } else { Err(FrameError::Peer(peer_error(&payload))) }
+    }
+
+    /// Whether the connection has ended, or has something to say that nobody asked for. It does not wait.
+    pub(crate) async fn is_stale(&mut self) -> bool {
+        if self.ahead_len > 0 {
+            return true;
+        }
+        let mut byte = [0];
+        poll_fn(|cx| {
+            let mut buf = ReadBuf::new(&mut byte);
+            Poll::Ready(Pin::new(&mut self.stream).poll_read(cx, &mut buf).is_ready())
+        })
+        .await
+    }
+}
+
+/// The error in an Error frame, or in a HelloAck.
+pub(crate) fn peer_error(payload: &[u8]) -> Error {
+    decode_error(payload).unwrap_or_else(|| Error::replan("the peer broke off and gave no reason that can be read"))
+}
+
+async fn within<T>(limit: Duration, moving: impl Future<Output = io::Result<T>>) -> Result<T, FrameError> {
+    match tokio::time::timeout(limit, moving).await {
+        Ok(moved) => Ok(moved?),
+        Err(_) => Err(FrameError::Stalled(limit)),
+    }
+}
+
+const VERSION_FIELDS_LEN: usize = 12;
+
+/// The fields with which Hello and HelloAck begin in every version, for ever.
+fn version_fields() -> Vec<u8> {
+    let mut fields = Vec::with_capacity(VERSION_FIELDS_LEN + 128);
+    fields.put_u16_le(PROTOCOL.oldest);
+    fields.put_u16_le(PROTOCOL.newest);
+    fields.put_u64_le(FEATURES);
+    fields
+}
+
+fn take_version_fields(payload: &mut BytesMut) -> Result<ProtocolRange, FrameError> {
+    if payload.len() < VERSION_FIELDS_LEN {
+        return Err(FrameError::Unexpected("a Hello or HelloAck without a version".into()));
+    }
+    let range = ProtocolRange { oldest: payload.get_u16_le(), newest: payload.get_u16_le() };
+    let _features = payload.get_u64_le();
+    Ok(range)
+}
+
+fn encode_hello(hello: &Hello) -> Result<Vec<u8>, FrameError> {
+    postcard::to_allocvec(hello).map_err(|_| FrameError::Unexpected("a Hello that cannot be encoded".into()))
+}
+
+impl Serialize for LinkToken {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for LinkToken {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <[u8; TOKEN_LEN]>::deserialize(deserializer).map(Self)
+    }
+}

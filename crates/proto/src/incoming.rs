@@ -1,0 +1,75 @@
+//! Accepts connections and finds out who they are, many at a time: one that dawdles in its handshake holds up nobody.
+
+use crate::{
+    net::{BoxStream, Listen},
+    security::{Peer, Security},
+};
+use std::time::Duration;
+use tokio::{sync::mpsc, task::JoinSet};
+
+/// A connection whose other end is known.
+pub struct Accepted {
+    /// The connection.
+    pub stream: BoxStream,
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// The address that it comes from.
+    pub address: String,
+}
+
+/// The connections that a listener accepts. It stops listening when this is dropped.
+pub struct Incoming {
+    accepted: mpsc::Receiver<Accepted>,
+}
+
+/// Handshakes that may be under way, or done and not yet taken.
+const HANDSHAKES_MAX: usize = 256;
+/// A listener that fails (no more file descriptors, say) is asked again after this long.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+impl Incoming {
+    /// Starts to accept on `listener`.
+    pub fn start(listener: Box<dyn Listen>, security: Security) -> Self {
+        let (sender, accepted) = mpsc::channel(1);
+        tokio::spawn(accept_all(listener, security, sender));
+        Self { accepted }
+    }
+
+    /// The next connection.
+    pub async fn next(&mut self) -> Option<Accepted> {
+        self.accepted.recv().await
+    }
+
+    pub(crate) fn into_receiver(self) -> mpsc::Receiver<Accepted> {
+        self.accepted
+    }
+}
+
+async fn accept_all(listener: Box<dyn Listen>, security: Security, sender: mpsc::Sender<Accepted>) {
+    let mut handshakes = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = sender.closed() => return,
+            Some(_) = handshakes.join_next(), if !handshakes.is_empty() => {}
+            accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {
+                Ok((stream, address)) => {
+                    handshakes.spawn(handshake(stream, address, security.clone(), sender.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                }
+            },
+        }
+    }
+}
+
+async fn handshake(stream: BoxStream, address: String, security: Security, sender: mpsc::Sender<Accepted>) {
+    match security.accept(stream).await {
+        Ok((stream, peer)) => {
+            // Nobody left to take it: the listener is being closed.
+            let _closed = sender.send(Accepted { stream, peer, address }).await;
+        }
+        Err(error) => tracing::warn!(%address, %error, "refused a connection"),
+    }
+}

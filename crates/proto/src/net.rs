@@ -1,0 +1,124 @@
+//! The network as everybody sees it: who connects, listens and accepts does so through [`Net`], so that the whole cluster also
+//! runs on a simulated one.
+
+use async_trait::async_trait;
+use std::{io, net::SocketAddr, time::Duration};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+/// A network.
+///
+/// ```
+/// # use weft_proto::{Net, TcpNet};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// let net = TcpNet::default();
+/// let listener = net.listen("127.0.0.1:0").await?;
+/// let address = listener.local_address()?;
+/// let (_ours, _theirs) = tokio::try_join!(net.connect(&address), listener.accept())?;
+/// # Ok(()) }
+/// ```
+#[async_trait]
+pub trait Net: Send + Sync {
+    /// Connects to `address`, `host:port`.
+    async fn connect(&self, address: &str) -> io::Result<BoxStream>;
+
+    /// Listens on `address`, `host:port`; port 0 takes a free one.
+    async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>>;
+}
+
+/// Takes connections.
+#[async_trait]
+pub trait Listen: Send + Sync {
+    /// The next connection, and the address that it comes from.
+    async fn accept(&self) -> io::Result<(BoxStream, String)>;
+
+    /// Where it listens, as others can dial it.
+    fn local_address(&self) -> io::Result<String>;
+}
+
+/// A connection's two directions.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// Any connection.
+pub type BoxStream = Box<dyn Stream>;
+
+/// The machine's own TCP, without Nagle's delay and with keep-alive.
+#[derive(Debug, Clone)]
+pub struct TcpNet {
+    /// A connection that is not there after this long has failed.
+    pub connect_timeout: Duration,
+}
+
+/// Connections that may wait to be accepted.
+const BACKLOG_MAX: u32 = 1024;
+
+impl Default for TcpNet {
+    fn default() -> Self {
+        Self { connect_timeout: Duration::from_secs(5) }
+    }
+}
+
+#[async_trait]
+impl Net for TcpNet {
+    async fn connect(&self, address: &str) -> io::Result<BoxStream> {
+        let connecting = async {
+            let mut last = None;
+            for candidate in tokio::net::lookup_host(address).await? {
+                match connect_one(candidate).await {
+                    Ok(stream) => return Ok(Box::new(stream) as BoxStream),
+                    Err(error) => last = Some(error),
+                }
+            }
+            Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
+        };
+        let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {:?}", self.connect_timeout));
+        tokio::time::timeout(self.connect_timeout, connecting).await.map_err(timed_out)?
+    }
+
+    async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for candidate in tokio::net::lookup_host(address).await? {
+            match listen_on(candidate) {
+                Ok(listener) => return Ok(Box::new(listener)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+async fn connect_one(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = socket_for(address)?;
+    let stream = socket.connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    // Accepted connections inherit keep-alive from the listener.
+    let socket = socket_for(address)?;
+    // A restarted daemon takes its port again although connections of its predecessor linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG_MAX)
+}
+
+fn socket_for(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_keepalive(true)?;
+    Ok(socket)
+}
+
+#[async_trait]
+impl Listen for TcpListener {
+    async fn accept(&self) -> io::Result<(BoxStream, String)> {
+        let (stream, peer) = TcpListener::accept(self).await?;
+        stream.set_nodelay(true)?;
+        Ok((Box::new(stream), peer.to_string()))
+    }
+
+    fn local_address(&self) -> io::Result<String> {
+        self.local_addr().map(|address| address.to_string())
+    }
+}

@@ -1,0 +1,284 @@
+//! gRPC over [`Net`] and [`Security`]: one way to serve, one way to call, with the limits and keep-alives that every channel
+//! needs.
+
+use crate::{
+    incoming::{Accepted, Incoming},
+    net::{BoxStream, Listen, Net},
+    security::{Peer, Security},
+    v1::{
+        agent_client::AgentClient,
+        agent_server::{Agent, AgentServer},
+        membership_client::MembershipClient,
+        membership_server::{Membership, MembershipServer},
+        weft_client::WeftClient,
+        weft_server::{Weft, WeftServer},
+    },
+};
+use hyper_util::rt::TokioIo;
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    future::Future,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tonic::{
+    Request, Status,
+    body::Body,
+    server::NamedService,
+    transport::{Channel, Endpoint, Server, server::Connected},
+};
+use tower::{ServiceExt, util::BoxCloneSyncService};
+use weft_types::{Error, Result};
+
+/// The largest message of the control plane, bytes.
+pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// Calls that one connection may have under way.
+pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
+/// A connection is asked for a sign of life this often, also while idle: else a black-holed one never recovers.
+pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// … and is given up when it gives none for this long.
+pub const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection that is not there after this long has failed.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long calls that are under way may take once a server has been told to stop.
+pub const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
+
+/// Who calls: an extension of every request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// As its certificate says.
+    pub peer: Peer,
+    /// The address that it calls from.
+    pub address: String,
+}
+
+/// Who calls.
+pub fn caller<T>(request: &Request<T>) -> Caller {
+    let known = request.extensions().get::<Caller>().cloned();
+    known.unwrap_or_else(|| Caller { peer: Peer::Anonymous, address: String::new() })
+}
+
+/// A request that must be answered within `deadline`; the server learns of it too.
+pub fn with_deadline<T>(message: T, deadline: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(deadline);
+    request
+}
+
+/// The services of one listener, found by the first part of a call's path.
+#[derive(Clone, Default)]
+pub struct Services {
+    by_name: BTreeMap<&'static str, Service>,
+}
+
+type Service = BoxCloneSyncService<http::Request<Body>, http::Response<Body>, Infallible>;
+type Answering = Pin<Box<dyn Future<Output = std::result::Result<http::Response<Body>, Infallible>> + Send>>;
+
+impl Services {
+    /// No service yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more: [`weft_server`], [`agent_server`] or [`membership_server`].
+    #[must_use]
+    pub fn with<S>(mut self, service: S) -> Self
+    where
+        S: tower::Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+        S: NamedService + Clone + Send + Sync + 'static,
+        S::Future: Send + 'static,
+    {
+        self.by_name.insert(S::NAME, BoxCloneSyncService::new(service));
+        self
+    }
+
+    /// A call of a service that is not here is answered as gRPC wants it.
+    fn answer(&self, request: http::Request<Body>) -> Answering {
+        let name = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
+        match self.by_name.get(name) {
+            Some(service) => Box::pin(service.clone().oneshot(request)),
+            None => {
+                let status =
+                    Status::unimplemented(format!("there is no service {} here", name.chars().take(80).collect::<String>()));
+                Box::pin(std::future::ready(Ok(status.into_http())))
+            }
+        }
+    }
+}
+
+/// Serves until `shutdown`; then calls that are under way have [`SHUTDOWN_GRACE`] to end.
+pub async fn serve(
+    services: Services,
+    listener: Box<dyn Listen>,
+    security: Security,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<()> {
+    let incoming = ReceiverStream::new(Incoming::start(listener, security).into_receiver());
+    let incoming = incoming.map(|accepted| Ok::<_, io::Error>(Served::from(accepted)));
+    let (stopping, stopped) = tokio::sync::oneshot::channel();
+    let signal = async move {
+        shutdown.await;
+        let _late = stopping.send(());
+    };
+    let grace_over = async {
+        match stopped.await {
+            Ok(()) => tokio::time::sleep(SHUTDOWN_GRACE).await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
+        .max_concurrent_streams(CALLS_PER_CONNECTION_MAX);
+    let service = tower::service_fn(move |request| services.answer(request));
+    tokio::select! {
+        served = server.serve_with_incoming_shutdown(service, incoming, signal) =>
+            served.map_err(|error| Error::fatal(format!("the control plane cannot be served: {}", innermost(&error)))),
+        () = grace_over => Ok(()),
+    }
+}
+
+/// A channel to `expected` at `address`, connected; it reconnects by itself from then on.
+pub async fn connect(net: Arc<dyn Net>, security: &Security, address: &str, expected: &Peer) -> Result<Channel> {
+    let connector = connector(net, security, address, expected);
+    endpoint(address)?.connect_with_connector(connector).await.map_err(|error| match find_error(&error) {
+        Some(ours) => ours,
+        None => Error::retry(format!("{expected} at {address}: {}", innermost(&error))),
+    })
+}
+
+/// A channel to `expected` at `address` that connects when it is first used.
+pub fn connect_lazy(net: Arc<dyn Net>, security: &Security, address: &str, expected: &Peer) -> Result<Channel> {
+    Ok(endpoint(address)?.connect_with_connector_lazy(connector(net, security, address, expected)))
+}
+
+/// Calls clients' service.
+pub fn weft_client(channel: Channel) -> WeftClient<Channel> {
+    WeftClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// Calls an agent.
+pub fn agent_client(channel: Channel) -> AgentClient<Channel> {
+    AgentClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// Calls the coordinator as an agent does.
+pub fn membership_client(channel: Channel) -> MembershipClient<Channel> {
+    MembershipClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// Serves clients.
+pub fn weft_server<S: Weft>(service: S) -> WeftServer<S> {
+    WeftServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// Serves the coordinator's calls at an agent.
+pub fn agent_server<S: Agent>(service: S) -> AgentServer<S> {
+    AgentServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// Serves agents' calls at the coordinator.
+pub fn membership_server<S: Membership>(service: S) -> MembershipServer<S> {
+    MembershipServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX).max_encoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+fn endpoint(address: &str) -> Result<Endpoint> {
+    // TLS, where there is any, is the connector's: to HTTP/2 the connection is as good as plain.
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|_| Error::invalid(format!("'{address}' is not an address: host:port is")))?;
+    Ok(endpoint
+        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+        .keep_alive_while_idle(true)
+        .connect_timeout(CONNECT_TIMEOUT))
+}
+
+type Dialing = Pin<Box<dyn Future<Output = Result<TokioIo<BoxStream>>> + Send>>;
+
+fn connector(
+    net: Arc<dyn Net>,
+    security: &Security,
+    address: &str,
+    expected: &Peer,
+) -> impl tower::Service<http::Uri, Response = TokioIo<BoxStream>, Error = Error, Future = Dialing> + Send + 'static {
+    let (security, address, expected) = (security.clone(), address.to_string(), expected.clone());
+    tower::service_fn(move |_| {
+        let (net, security, address, expected) = (net.clone(), security.clone(), address.clone(), expected.clone());
+        let dialing: Dialing = Box::pin(async move { security.dial(net.as_ref(), &address, &expected).await.map(TokioIo::new) });
+        dialing
+    })
+}
+
+/// The error of ours that another error wraps.
+pub(crate) fn find_error(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
+    let mut at = Some(error);
+    while let Some(error) = at {
+        if let Some(ours) = error.downcast_ref::<Error>() {
+            return Some(ours.clone());
+        }
+        at = error.source();
+    }
+    None
+}
+
+/// What was at the bottom of it: the layers above say only that something failed.
+pub(crate) fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    let mut at = error;
+    while let Some(source) = at.source() {
+        at = source;
+    }
+    at
+}
+
+/// An accepted connection as the gRPC server wants it.
+struct Served {
+    stream: BoxStream,
+    caller: Caller,
+}
+
+impl From<Accepted> for Served {
+    fn from(accepted: Accepted) -> Self {
+        Self { stream: accepted.stream, caller: Caller { peer: accepted.peer, address: accepted.address } }
+    }
+}
+
+impl Connected for Served {
+    type ConnectInfo = Caller;
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
+    }
+}
+
+impl AsyncRead for Served {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Served {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bufs: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

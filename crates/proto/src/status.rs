@@ -1,0 +1,127 @@
+//! weft's errors as gRPC statuses and back: the details carry the whole error, the code what a stranger needs to know of it.
+
+use crate::rpc::{find_error, innermost};
+use tonic::{Code, Status};
+use weft_types::{Error, Reaction};
+
+/// The longest text of an error that crosses the wire, bytes; what is longer is cut.
+const TEXT_BYTES_MAX: usize = 2048;
+/// The longest encoded error that is decoded, bytes.
+const ERROR_BYTES_MAX: usize = 8192;
+
+/// The status that tells `error`.
+pub fn to_status(error: &Error) -> Status {
+    let error = shortened(error);
+    Status::with_details(code_of(error.reaction), error.to_string(), encode_error(&error).into())
+}
+
+/// The error that `status` tells; one that is not ours gets the reaction that its code suggests.
+pub fn from_status(status: &Status) -> Error {
+    if let Some(error) = decode_error(status.details()) {
+        return error;
+    }
+    let source = std::error::Error::source(status);
+    if let Some(error) = source.and_then(find_error) {
+        // Who cannot be reached now may be there again soon.
+        let reaction = if error.reaction == Reaction::Replan { Reaction::Retry } else { error.reaction };
+        return Error { reaction, ..error };
+    }
+    let text = match source {
+        Some(source) => format!("{}: {}", status.message(), innermost(source)),
+        None => status.message().to_string(),
+    };
+    let text = if text.is_empty() { format!("{:?}", status.code()) } else { cut(&text).to_string() };
+    Error::new(reaction_of(status.code()), text)
+}
+
+/// An error as bytes: at most about [`ERROR_BYTES_MAX`], whatever its texts are.
+pub fn encode_error(error: &Error) -> Vec<u8> {
+    // Strings and numbers always encode.
+    postcard::to_allocvec(&shortened(error)).unwrap_or_default()
+}
+
+/// The error that bytes hold; `None` if they are none, or too long.
+pub fn decode_error(bytes: &[u8]) -> Option<Error> {
+    if bytes.is_empty() || bytes.len() > ERROR_BYTES_MAX {
+        return None;
+    }
+    postcard::from_bytes(bytes).ok()
+}
+
+fn shortened(error: &Error) -> Error {
+    let mut error = error.clone();
+    error.message.truncate(cut(&error.message).len());
+    if let Some(object) = &mut error.object {
+        object.truncate(cut(object).len());
+    }
+    error
+}
+
+fn cut(text: &str) -> &str {
+    let end = (0..=TEXT_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
+fn code_of(reaction: Reaction) -> Code {
+    match reaction {
+        Reaction::Retry => Code::ResourceExhausted,
+        Reaction::Replan => Code::Aborted,
+        Reaction::Corrupt => Code::DataLoss,
+        Reaction::InvalidInput => Code::InvalidArgument,
+        Reaction::NotFound => Code::NotFound,
+        Reaction::Unavailable => Code::FailedPrecondition,
+        Reaction::Fatal => Code::Internal,
+    }
+}
+
+fn reaction_of(code: Code) -> Reaction {
+    match code {
+        Code::ResourceExhausted | Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => Reaction::Retry,
+        Code::Aborted => Reaction::Replan,
+        Code::DataLoss => Reaction::Corrupt,
+        Code::NotFound => Reaction::NotFound,
+        Code::FailedPrecondition => Reaction::Unavailable,
+        Code::Ok | Code::Unknown | Code::Internal => Reaction::Fatal,
+        Code::InvalidArgument
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Unauthenticated => Reaction::InvalidInput,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::{BlockId, NodeId, Party, StripeId};
+
+    #[test]
+    fn errors_cross_whole() {
+        let block = BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 3 };
+        for reaction in [
+            Reaction::Retry,
+            Reaction::Replan,
+            Reaction::Corrupt,
+            Reaction::InvalidInput,
+            Reaction::NotFound,
+            Reaction::Unavailable,
+            Reaction::Fatal,
+        ] {
+            let error = Error::new(reaction, "ä page").object("b/k").block(block).party(Party::Node(NodeId(7))).link(5, 4096);
+            assert_eq!(from_status(&to_status(&error)), error);
+            assert_eq!(reaction_of(code_of(reaction)), reaction);
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_and_strange_details_are_not_believed() {
+        let error = Error::fatal("ä".repeat(100_000)).object("o".repeat(100_000));
+        let status = to_status(&error);
+        assert!(status.details().len() <= ERROR_BYTES_MAX);
+        assert!(from_status(&status).message.starts_with("äää"));
+        let strange = Status::with_details(Code::Aborted, "text", vec![0xff; 100].into());
+        assert_eq!(from_status(&strange), Error::replan("text"));
+        assert_eq!(decode_error(&vec![0; ERROR_BYTES_MAX + 1]), None);
+    }
+}

@@ -1,0 +1,170 @@
+//! The right to use one link of one plan: a MAC that the coordinator makes and the accepting agent checks.
+
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha256};
+use std::fmt;
+use weft_types::{Error, Party, PlanId, Result};
+
+/// A token as it crosses the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkToken(pub [u8; TOKEN_LEN]);
+
+/// Bytes of a token.
+pub const TOKEN_LEN: usize = 32;
+
+/// The key that the coordinator and one agent share, new at each registration.
+#[derive(Clone, PartialEq, Eq)]
+pub struct LinkKey([u8; 32]);
+
+/// What a token gives the right to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkRights {
+    /// The epoch of the coordinator that made the plan.
+    pub epoch: u64,
+    /// The plan.
+    pub plan: PlanId,
+    /// The link's number in the plan.
+    pub link: u32,
+    /// Who sends.
+    pub from: Party,
+    /// Who receives.
+    pub to: Party,
+    /// [`task_hash`] of the task, as bytes, of the one who accepts the connection: blocks, generations, ranges and rights
+    /// are all in it.
+    pub task_hash: [u8; 32],
+}
+
+/// The SHA-256 of an encoded task.
+pub fn task_hash(task: &[u8]) -> [u8; 32] {
+    Sha256::digest(task).into()
+}
+
+impl LinkKey {
+    /// From 32 random bytes.
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// As the wire carries it.
+    pub fn from_slice(bytes: &[u8]) -> Result<Self> {
+        let wrong = |_| Error::invalid(format!("a link key of {} bytes: 32 are", bytes.len()));
+        bytes.try_into().map(Self).map_err(wrong)
+    }
+
+    /// The bytes, to send them to the agent whose key it is.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The token for `rights`.
+    pub fn issue(&self, rights: &LinkRights) -> LinkToken {
+        LinkToken(self.mac(rights).finalize().into_bytes().into())
+    }
+
+    /// Whether `token` is the one for `rights`; takes as long whether it is or not.
+    pub fn verify(&self, rights: &LinkRights, token: &LinkToken) -> Result<()> {
+        let refused = |_| Error::invalid(format!("the token for link {} of plan {} is not valid", rights.link, rights.plan));
+        self.mac(rights).verify_slice(&token.0).map_err(refused)
+    }
+
+    fn mac(&self, rights: &LinkRights) -> Hmac<Sha256> {
+        // SHA-256's block is longer than the key; `new` takes keys of exactly that length.
+        let mut block = [0u8; 64];
+        block[..self.0.len()].copy_from_slice(&self.0);
+        let mut mac = <Hmac<Sha256> as hmac::digest::KeyInit>::new(&block.into());
+        mac.update(b"weft link token 1");
+        mac.update(&rights.epoch.to_le_bytes());
+        mac.update(&rights.plan.0.to_le_bytes());
+        mac.update(&rights.link.to_le_bytes());
+        mac.update(&party_bytes(rights.from));
+        mac.update(&party_bytes(rights.to));
+        mac.update(&rights.task_hash);
+        mac
+    }
+}
+
+impl LinkToken {
+    /// As the wire carries it.
+    pub fn from_slice(bytes: &[u8]) -> Result<Self> {
+        let wrong = |_| Error::invalid(format!("a link token of {} bytes: {TOKEN_LEN} are", bytes.len()));
+        bytes.try_into().map(Self).map_err(wrong)
+    }
+}
+
+impl fmt::Debug for LinkKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LinkKey(secret)")
+    }
+}
+
+/// All of one length, so that no two lists of fields read the same.
+fn party_bytes(party: Party) -> [u8; 9] {
+    let (kind, number) = match party {
+        Party::Node(node) => (1, u64::from(node.0)),
+        Party::Client(number) => (2, number),
+    };
+    let mut bytes = [kind; 9];
+    bytes[1..].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::NodeId;
+
+    #[test]
+    fn a_token_is_good_for_its_rights_only() {
+        let key = LinkKey::new([7; 32]);
+        let rights = LinkRights {
+            epoch: 3,
+            plan: PlanId(9),
+            link: 65537,
+            from: Party::Client(4),
+            to: Party::Node(NodeId(4)),
+            task_hash: task_hash(b"task"),
+        };
+        let token = key.issue(&rights);
+        assert_eq!(key.verify(&rights, &token), Ok(()));
+        let others = [
+            LinkRights { epoch: 4, ..rights },
+            LinkRights { plan: PlanId(8), ..rights },
+            LinkRights { link: 1, ..rights },
+            LinkRights { from: Party::Node(NodeId(4)), ..rights },
+            LinkRights { to: Party::Node(NodeId(5)), ..rights },
+            LinkRights { from: rights.to, to: rights.from, ..rights },
+            LinkRights { task_hash: task_hash(b"other"), ..rights },
+        ];
+        for other in others {
+            assert!(key.verify(&other, &token).is_err(), "{other:?}");
+        }
+        assert!(LinkKey::new([8; 32]).verify(&rights, &token).is_err());
+        for bit in 0..256 {
+            let mut forged = token;
+            forged.0[bit / 8] ^= 1 << (bit % 8);
+            assert!(key.verify(&rights, &forged).is_err());
+        }
+    }
+
+    #[test]
+    fn the_mac_is_hmac_sha256_over_the_documented_bytes() {
+        let rights = LinkRights {
+            epoch: 0,
+            plan: PlanId(0),
+            link: 0,
+            from: Party::Client(0),
+            to: Party::Node(NodeId(0)),
+            task_hash: [0; 32],
+        };
+        let key = LinkKey::new([1; 32]);
+        let mut message = b"weft link token 1".to_vec();
+        message.extend([0; 20]);
+        message.extend([2, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+        message.extend([0; 32]);
+        // HMAC written out: H(key ⊕ opad ‖ H(key ⊕ ipad ‖ message)).
+        let padded = |pad: u8| (0..64).map(|at| if at < 32 { 1 ^ pad } else { pad }).collect::<Vec<u8>>();
+        let inner = Sha256::digest([padded(0x36), message].concat());
+        let outer: [u8; 32] = Sha256::digest([padded(0x5c), inner.to_vec()].concat()).into();
+        assert_eq!(key.issue(&rights), LinkToken(outer));
+    }
+}

@@ -1,0 +1,67 @@
+//! Which versions of the protocol a process speaks.
+
+use crate::v1;
+use weft_types::{Error, Result};
+
+/// The versions that this build speaks.
+pub const PROTOCOL: ProtocolRange = ProtocolRange { oldest: 1, newest: 1 };
+
+/// The oldest and the newest version of the protocol that somebody speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProtocolRange {
+    /// The oldest.
+    pub oldest: u16,
+    /// The newest.
+    pub newest: u16,
+}
+
+impl ProtocolRange {
+    /// The newest version that both speak; the error names both ranges.
+    pub fn agree(self, theirs: Self) -> Result<u16> {
+        let version = self.newest.min(theirs.newest);
+        if version == 0 || version < self.oldest.max(theirs.oldest) {
+            return Err(Error::invalid(format!(
+                "the peer speaks protocol {theirs}, and this side {self}: upgrade the older one"
+            )));
+        }
+        Ok(version)
+    }
+}
+
+impl std::fmt::Display for ProtocolRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.oldest == self.newest {
+            true => write!(f, "version {}", self.newest),
+            false => write!(f, "versions {} to {}", self.oldest, self.newest),
+        }
+    }
+}
+
+impl From<ProtocolRange> for v1::ProtocolRange {
+    fn from(range: ProtocolRange) -> Self {
+        Self { oldest: u32::from(range.oldest), newest: u32::from(range.newest) }
+    }
+}
+
+impl From<v1::ProtocolRange> for ProtocolRange {
+    /// What does not fit is a version from a far future: it agrees with nobody.
+    fn from(range: v1::ProtocolRange) -> Self {
+        let clamp = |version| u16::try_from(version).unwrap_or(u16::MAX);
+        Self { oldest: clamp(range.oldest), newest: clamp(range.newest) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_agree_on_the_newest_that_both_speak() {
+        let range = |oldest, newest| ProtocolRange { oldest, newest };
+        assert_eq!(range(1, 3).agree(range(2, 5)), Ok(3));
+        assert_eq!(range(1, 1).agree(range(1, 1)), Ok(1));
+        let error = range(1, 1).agree(range(2, 4)).unwrap_err();
+        assert!(error.message.contains("versions 2 to 4") && error.message.contains("version 1"), "{error}");
+        assert!(range(0, 0).agree(range(0, 0)).is_err());
+    }
+}
