@@ -1,9 +1,24 @@
 //! The plan: a checked description of who reads, combines and forwards what. Plain data; no socket, no clock, no code.
+//!
+//! [`verify()`] proves by algebra that a [`Plan`] does what its [`Job`] wants; [`eval()`] runs it in memory; [`cut`] gives each
+//! party its [`Task`].
 
+mod code_view;
 mod data;
+mod eval;
+mod executor;
+pub mod limits;
+mod refusal;
+mod slices;
 mod task;
+mod verify;
 
+pub use code_view::CodeView;
 pub use data::{
     Binding, BoundBlock, Change, Class, Hold, Input, Job, Lane, Link, Plan, Shape, Sink, Slices, Source, Stage, Want, WantKind,
 };
+pub use eval::{Data, Memory, eval};
+pub use refusal::{Place, Refusal, Rule};
+pub use slices::SliceSet;
 pub use task::{Task, TaskBlock, TaskLane, TaskLink, TaskStage, cut, link_id};
+pub use verify::verify;

@@ -1,0 +1,44 @@
+//! What a plan's proof needs to know of a code.
+
+use crate::{Refusal, Rule};
+use weft_gf::SparseMatrix;
+
+/// A linear code as seen from here: which sub-blocks are which combinations of the data.
+#[derive(Debug, Clone, Copy)]
+pub struct CodeView<'a> {
+    /// The canonical spec.
+    pub spec: &'a str,
+    /// Data blocks.
+    pub k: usize,
+    /// All blocks.
+    pub n: usize,
+    /// Sub-blocks of a cell.
+    pub alpha: usize,
+    /// Row `index·α + s` says what sub-block `s` of block `index` is of the k·α sub-blocks of the data.
+    pub generator: &'a SparseMatrix,
+    /// Any this many lost blocks can be recovered.
+    pub tolerance: usize,
+}
+
+impl CodeView<'_> {
+    /// The generator's row of a sub-block.
+    pub(crate) fn row(&self, index: u8, sub_block: u16) -> &[(u32, u32, u8)] {
+        self.generator.row(usize::from(index) * self.alpha + usize::from(sub_block))
+    }
+
+    /// Columns of the generator: k·α.
+    pub(crate) fn columns(&self) -> usize {
+        self.k * self.alpha
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
+        let sizes = self.k >= 1 && self.k <= self.n && self.n <= weft_types::BLOCKS_MAX && (1..=1 << 16).contains(&self.alpha);
+        let shape = sizes && (self.generator.rows(), self.generator.cols()) == (self.n * self.alpha, self.columns());
+        if shape && self.generator.is_valid() {
+            return Ok(());
+        }
+        let (rows, cols) = (self.generator.rows(), self.generator.cols());
+        let Self { spec, k, n, alpha, .. } = self;
+        Err(Refusal::new(Rule::Binding, format!("{spec}: a generator of {rows}×{cols} does not fit k {k}, n {n}, α {alpha}")))
+    }
+}

@@ -1,0 +1,241 @@
+//! The reference executor on blocks whose content is their generator rows.
+
+use super::blame;
+use super::structure::Changes;
+use crate::executor::{Ends, Executor};
+use crate::{CodeView, Lane, Place, Plan, Refusal, Rule, Sink, Source, limits};
+use std::collections::BTreeMap;
+use weft_gf::Matrix;
+
+/// Runs every lane once; every sink must carry just what it names.
+pub(super) fn check(plan: &Plan, code: &CodeView<'_>, changes: &Changes) -> Result<(), Refusal> {
+    check_effort(plan, code, changes)?;
+    for (number, changed) in changes.iter().enumerate() {
+        let lane = &plan.shape.lanes[number];
+        let mut executor = Executor::new(plan, number)?;
+        let mut symbols = Symbols::new(code, changed);
+        if let Err(wrong) = executor.run(symbols.row_len, &mut symbols) {
+            let stages = blame::stages(lane, code, changed, &mut executor);
+            return Err(refusal(plan, number, &wrong, &stages));
+        }
+        check_rows(plan, code, number, &mut executor)?;
+    }
+    Ok(())
+}
+
+fn check_effort(plan: &Plan, code: &CodeView<'_>, changes: &Changes) -> Result<(), Refusal> {
+    let mut products = 0u64;
+    for (lane, changed) in plan.shape.lanes.iter().zip(changes) {
+        let row_len = (code.columns() + changed.len()) as u64;
+        let terms: u64 = lane.stages.iter().map(|stage| stage.matrix.terms().len() as u64).sum();
+        products = products.saturating_add(terms.saturating_mul(row_len));
+        let links: u64 = lane.links.iter().map(|link| u64::from(link.width)).sum();
+        let ports: u64 = lane.stages.iter().map(|stage| (stage.matrix.rows() + stage.matrix.cols()) as u64).max().unwrap_or(0);
+        if (links + ports).saturating_mul(row_len) > limits::PROOF_LANE_BYTES_MAX {
+            let message = format!("to prove a lane would need more than {} bytes", limits::PROOF_LANE_BYTES_MAX);
+            return Err(Refusal::new(Rule::Limits, message));
+        }
+    }
+    if products > limits::PROOF_PRODUCTS_MAX {
+        let message = format!("to prove it would take {products} products; at most {} are made", limits::PROOF_PRODUCTS_MAX);
+        return Err(Refusal::new(Rule::Limits, message));
+    }
+    Ok(())
+}
+
+/// A sink that carries something else than it names.
+pub(super) struct Wrong {
+    stage: usize,
+    sink: Sink,
+}
+
+fn refusal(plan: &Plan, number: usize, wrong: &Wrong, stages: &[usize]) -> Refusal {
+    let place = Place::stage(plan, number, wrong.stage);
+    let what = match &wrong.sink {
+        Sink::Link(link) => format!("link {link}"),
+        Sink::Store { index, .. } => format!("what is stored as block {index}"),
+        Sink::Patch { index, .. } => format!("what is patched into block {index}"),
+        Sink::Output { index, .. } => format!("what is delivered as block {index}"),
+        Sink::Check { .. } => "what is checked to be zero".into(),
+    };
+    let message = match stages {
+        [] => format!("{what}, at {place}, is not that"),
+        [stage] if *stage == wrong.stage => format!("{what} is not that: a coefficient of this stage is wrong"),
+        [_] => format!("a coefficient of this stage is wrong: {what}, at {place}, is not that"),
+        _ => format!("a coefficient of one of these stages is wrong: {what}, at {place}, is not that"),
+    };
+    let mut refusal = Refusal::new(Rule::Algebra, message);
+    refusal.places = stages.iter().map(|stage| Place::stage(plan, number, *stage)).collect();
+    refusal
+}
+
+/// What sub-blocks are as combinations of [m | δ], one row each.
+pub(super) struct Symbols<'a> {
+    code: &'a CodeView<'a>,
+    /// Columns: those of m, then one for each column that changes.
+    pub(super) row_len: usize,
+    delta_column: BTreeMap<u32, usize>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    Before,
+    After,
+    Delta,
+}
+
+impl<'a> Symbols<'a> {
+    pub(super) fn new(code: &'a CodeView<'a>, changed: &[usize]) -> Self {
+        let columns = code.columns();
+        let delta_column = changed.iter().enumerate().map(|(at, column)| (*column as u32, columns + at)).collect();
+        Self { code, row_len: columns + changed.len(), delta_column }
+    }
+
+    fn fill(&self, index: u8, sub_blocks: &[u16], when: When, rows: &mut [u8]) {
+        for (sub_block, row) in sub_blocks.iter().zip(rows.chunks_exact_mut(self.row_len)) {
+            row.fill(0);
+            for (_, column, coefficient) in self.code.row(index, *sub_block) {
+                if when != When::Delta {
+                    row[*column as usize] = *coefficient;
+                }
+                if when != When::Before
+                    && let Some(delta) = self.delta_column.get(column)
+                {
+                    row[*delta] = *coefficient;
+                }
+            }
+        }
+    }
+
+    /// What a source carries.
+    pub(super) fn source(&self, source: &Source, rows: &mut [u8]) {
+        match source {
+            Source::Link(_) => {}
+            Source::Block { index, sub_blocks } => self.fill(*index, sub_blocks, When::Before, rows),
+            Source::Input { index, sub_blocks, delta: true } => self.fill(*index, sub_blocks, When::Delta, rows),
+            Source::Input { index, sub_blocks, delta: false } => self.fill(*index, sub_blocks, When::After, rows),
+        }
+    }
+
+    /// What a sink must carry.
+    pub(super) fn sink(&self, sink: &Sink, rows: &mut [u8]) {
+        match sink {
+            Sink::Link(_) => {}
+            Sink::Check { .. } => rows.fill(0),
+            Sink::Patch { index, sub_blocks } => self.fill(*index, sub_blocks, When::Delta, rows),
+            Sink::Store { index, sub_blocks } | Sink::Output { index, sub_blocks } => {
+                self.fill(*index, sub_blocks, When::After, rows);
+            }
+        }
+    }
+}
+
+impl Ends for Symbols<'_> {
+    type Error = Wrong;
+
+    fn read(&mut self, _: usize, source: &Source, _: usize, rows: &mut [u8]) -> Result<(), Wrong> {
+        self.source(source, rows);
+        Ok(())
+    }
+
+    fn emit(&mut self, stage: usize, sink: &Sink, _: usize, rows: &[u8]) -> Result<(), Wrong> {
+        let mut right = vec![0; rows.len()];
+        self.sink(sink, &mut right);
+        if right == rows { Ok(()) } else { Err(Wrong { stage, sink: sink.clone() }) }
+    }
+}
+
+/// Zeros prove nothing by themselves: with the sub-blocks that are read as free variables, the rows of the lane's checks must
+/// be independent, and see every sub-block of every block.
+fn check_rows(plan: &Plan, code: &CodeView<'_>, number: usize, executor: &mut Executor<'_>) -> Result<(), Refusal> {
+    let lane = &plan.shape.lanes[number];
+    let Some(at) = lane.stages.iter().position(|stage| stage.sinks.iter().any(|sink| matches!(sink, Sink::Check { .. }))) else {
+        return Ok(());
+    };
+    let refuse = |message: String| Err(Refusal::new(Rule::Check, message).at(Place::stage(plan, number, at)));
+    let Some(mut free) = Free::new(lane) else {
+        return refuse("a check of new data proves nothing about the blocks that are stored".into());
+    };
+    let row_len = free.variables.len();
+    // The executor cannot fail here: these ends never do.
+    let Ok(()) = executor.run(row_len, &mut free);
+    let rows = free.checks.chunks_exact(row_len.max(1)).collect::<Vec<_>>();
+    // More rows than variables are dependent; it need not be worked out.
+    let checks = Matrix::from_fn(rows.len().min(row_len + 1), row_len, |r, c| rows[r][c]);
+    if checks.rank() < rows.len() {
+        return refuse("a check whose rows depend on each other proves less than it says".into());
+    }
+    for index in 0..code.n {
+        let seen = free.variables.range((index as u8, 0)..=(index as u8, u16::MAX)).map(|(_, column)| *column);
+        let columns: Vec<usize> = seen.collect();
+        if columns.len() < code.alpha || checks.select_cols(&columns).rank() < code.alpha {
+            return refuse(format!("the check does not see all of block {index}: it could be wrong, and nobody would know"));
+        }
+    }
+    Ok(())
+}
+
+/// The sub-blocks that a lane reads, as free variables.
+struct Free {
+    variables: BTreeMap<(u8, u16), usize>,
+    checks: Vec<u8>,
+}
+
+impl Free {
+    /// `None` if something else than stored blocks goes in.
+    fn new(lane: &Lane) -> Option<Self> {
+        let mut variables = BTreeMap::new();
+        for source in lane.stages.iter().flat_map(|stage| &stage.sources) {
+            match source {
+                Source::Link(_) => {}
+                Source::Input { .. } => return None,
+                Source::Block { index, sub_blocks } => {
+                    for sub_block in sub_blocks {
+                        let next = variables.len();
+                        variables.entry((*index, *sub_block)).or_insert(next);
+                    }
+                }
+            }
+        }
+        Some(Self { variables, checks: Vec::new() })
+    }
+}
+
+impl Ends for Free {
+    type Error = std::convert::Infallible;
+
+    fn read(&mut self, _: usize, source: &Source, row_len: usize, rows: &mut [u8]) -> Result<(), Self::Error> {
+        if let Source::Block { index, sub_blocks } = source {
+            for (sub_block, row) in sub_blocks.iter().zip(rows.chunks_exact_mut(row_len)) {
+                if let Some(column) = self.variables.get(&(*index, *sub_block)) {
+                    row[*column] = 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, _: usize, sink: &Sink, _: usize, rows: &[u8]) -> Result<(), Self::Error> {
+        if matches!(sink, Sink::Check { .. }) {
+            self.checks.extend_from_slice(rows);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_follow_the_generator() {
+        let generator = weft_gf::SparseMatrix::new(3, 2, [(0, 0, 1), (1, 1, 1), (2, 0, 7), (2, 1, 9)]).unwrap();
+        let code = CodeView { spec: "xy", k: 2, n: 3, alpha: 1, generator: &generator, tolerance: 1 };
+        let symbols = Symbols::new(&code, &[1]);
+        let mut row = [0; 3];
+        for (when, expected) in [(When::Before, [7, 9, 0]), (When::After, [7, 9, 9]), (When::Delta, [0, 0, 9])] {
+            symbols.fill(2, &[0], when, &mut row);
+            assert_eq!(row, expected);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Which stage is wrong, where that can be told.
+//!
+//! Stage j can be the culprit alone only if some other matrix there would put every sink of the lane right: with S what goes
+//! into it, T how the sinks depend on what it computes, and E by how much the sinks are off, if `T·Δ·S = E` has a solution Δ.
+//! It has one just if the columns of E lie in the span of T's columns and the rows of E in the span of S's rows.
+
+use super::algebra::Symbols;
+use crate::executor::{Ends, Executor};
+use crate::{CodeView, Lane, Sink, Source};
+use std::convert::Infallible;
+use weft_gf::Matrix;
+
+/// Elements of the matrices that are reduced, at most, over all stages: beyond it only the sink is named.
+const REDUCED_ELEMENTS_MAX: usize = 1 << 22;
+
+/// The stages any one of which could be the culprit alone, ascending; none if nothing can be told.
+pub(super) fn stages(lane: &Lane, code: &CodeView<'_>, changed: &[usize], executor: &mut Executor<'_>) -> Vec<usize> {
+    // Zeros put a check right wherever they come from: nothing can be told from it.
+    if lane.stages.iter().flat_map(|stage| &stage.sinks).any(|sink| matches!(sink, Sink::Check { .. })) {
+        return Vec::new();
+    }
+    let symbols = Symbols::new(code, changed);
+    let row_len = symbols.row_len;
+    let sink_rows: usize = lane.stages.iter().flat_map(|stage| &stage.sinks).map(|sink| emitted(lane, sink)).sum();
+    let elements =
+        |stage: &crate::Stage| (sink_rows + stage.matrix.cols()) * row_len + sink_rows * (stage.matrix.rows() + row_len);
+    if lane.stages.iter().map(elements).fold(0, usize::saturating_add) > REDUCED_ELEMENTS_MAX {
+        return Vec::new();
+    }
+    let mut trace = Trace { symbols, sources: vec![Vec::new(); lane.stages.len()], errors: Vec::new() };
+    // These ends never fail.
+    let Ok(()) = executor.run(row_len, &mut trace);
+    trace.errors.sort_unstable_by_key(|(stage, _)| *stage);
+    let errors: Vec<u8> = trace.errors.into_iter().flat_map(|(_, rows)| rows).collect();
+    let errors = matrix(&errors, row_len);
+    let transfers = transfers(lane, sink_rows, executor.order());
+    let could = |stage: &usize| {
+        let transfer = &transfers[*stage];
+        let sources = matrix(&trace.sources[*stage], row_len);
+        transfer.beside(&errors).transpose().rank() == transfer.transpose().rank()
+            && sources.stack(&errors).rank() == sources.rank()
+    };
+    (0..lane.stages.len()).filter(could).collect()
+}
+
+fn matrix(rows: &[u8], row_len: usize) -> Matrix {
+    Matrix::from_fn(rows.len() / row_len, row_len, |r, c| rows[r * row_len + c])
+}
+
+/// Rows that leave the lane by a sink.
+fn emitted(lane: &Lane, sink: &Sink) -> usize {
+    if matches!(sink, Sink::Link(_)) { 0 } else { lane.sink_width(sink) }
+}
+
+/// For each stage, how all rows that leave the lane (ordered by stage and sink) depend on the rows that the stage computes.
+fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Vec<Matrix> {
+    let mut start = 0;
+    let mut starts = Vec::with_capacity(lane.stages.len());
+    for stage in &lane.stages {
+        starts.push(start);
+        start += stage.sinks.iter().map(|sink| emitted(lane, sink)).sum::<usize>();
+    }
+    let mut of_links: Vec<Option<Matrix>> = vec![None; lane.links.len()];
+    let mut of_stages = vec![Matrix::zero(sink_rows, 0); lane.stages.len()];
+    for at in order.iter().rev() {
+        let stage = &lane.stages[*at];
+        let mut transfer = Matrix::zero(sink_rows, stage.matrix.rows());
+        let (mut col, mut row) = (0, starts[*at]);
+        for sink in &stage.sinks {
+            for offset in 0..lane.sink_width(sink) {
+                match sink {
+                    Sink::Link(link) => {
+                        let Some(onward) = &of_links[usize::from(*link)] else { continue };
+                        (0..sink_rows).for_each(|r| transfer.set(r, col + offset, onward.get(r, offset)));
+                    }
+                    _ => transfer.set(row + offset, col + offset, 1),
+                }
+            }
+            col += lane.sink_width(sink);
+            row += emitted(lane, sink);
+        }
+        let inward = transfer.times(&stage.matrix.to_dense());
+        let mut col = 0;
+        for source in &stage.sources {
+            let width = lane.source_width(source);
+            if let Source::Link(link) = source {
+                of_links[usize::from(*link)] = Some(inward.select_cols(&(col..col + width).collect::<Vec<_>>()));
+            }
+            col += width;
+        }
+        of_stages[*at] = transfer;
+    }
+    of_stages
+}
+
+/// Runs through the lane and notes what goes into each stage, and by how much each sink is off.
+struct Trace<'a> {
+    symbols: Symbols<'a>,
+    sources: Vec<Vec<u8>>,
+    errors: Vec<(usize, Vec<u8>)>,
+}
+
+impl Ends for Trace<'_> {
+    type Error = Infallible;
+
+    fn read(&mut self, _: usize, source: &Source, _: usize, rows: &mut [u8]) -> Result<(), Infallible> {
+        self.symbols.source(source, rows);
+        Ok(())
+    }
+
+    fn emit(&mut self, stage: usize, sink: &Sink, _: usize, rows: &[u8]) -> Result<(), Infallible> {
+        let mut error = vec![0; rows.len()];
+        self.symbols.sink(sink, &mut error);
+        error.iter_mut().zip(rows).for_each(|(right, is)| *right ^= is);
+        self.errors.push((stage, error));
+        Ok(())
+    }
+
+    fn observe(&mut self, stage: usize, sources: &[Vec<u8>]) {
+        self.sources[stage] = sources.concat();
+    }
+}

@@ -1,0 +1,346 @@
+//! Everything of the proof that is not algebra.
+
+use super::tiling::{Tiles, gap, range};
+use crate::{
+    BoundBlock, Change, CodeView, Job, Lane, Place, Plan, Refusal, Rule, Sink, SliceSet, Source, WantKind, executor::check_lane,
+    limits,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use weft_types::{BlockId, Layout, Party, Span};
+
+/// For each lane, the columns of the generator that change in it, ascending.
+pub(super) type Changes = Vec<Vec<usize>>;
+
+/// Checks everything but the algebra.
+pub(super) fn check(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Result<Changes, Refusal> {
+    limits::check_plan(plan)?;
+    limits::check_job(job)?;
+    code.check()?;
+    check_binding(plan, code)?;
+    check_job(plan, code, job)?;
+    let held = Held::new(job);
+    check_stores(plan, job)?;
+    let mut changes = Vec::with_capacity(plan.shape.lanes.len());
+    for number in 0..plan.shape.lanes.len() {
+        check_lane(plan, number)?;
+        check_slices(plan, number)?;
+        check_ports(plan, code, job, &held, number)?;
+        changes.push(changed_columns(plan, code, job, number)?);
+    }
+    let tiles = Tiles::check(plan, job)?;
+    check_mixed(plan, code, job, &held, &tiles)?;
+    check_placement(job)?;
+    check_tolerance(code, job)?;
+    Ok(changes)
+}
+
+fn refuse<T>(rule: Rule, message: impl std::fmt::Display) -> Result<T, Refusal> {
+    Err(Refusal::new(rule, message))
+}
+
+/// Which positions of which blocks the parties hold, normalized.
+struct Held {
+    spans: HashMap<(Party, BlockId), Vec<Span>>,
+}
+
+impl Held {
+    fn new(job: &Job) -> Self {
+        let mut spans: HashMap<(Party, BlockId), Vec<Span>> = HashMap::new();
+        for hold in &job.holds {
+            spans.entry((hold.party, hold.block)).or_default().push(hold.span);
+        }
+        Self { spans: spans.into_iter().map(|(key, spans)| (key, Span::normalize(spans))).collect() }
+    }
+
+    /// Whether `party` holds `block` for all positions of the slices; else, why not.
+    fn check(&self, party: Party, block: BlockId, slices: &SliceSet) -> Result<(), String> {
+        let Some(spans) = self.spans.get(&(party, block)) else {
+            let others = self.spans.keys().filter(|(who, other)| *who == party && other.index == block.index);
+            return match others.map(|(_, other)| *other).min() {
+                Some(other) => Err(format!("{party} holds {other}, not {block}")),
+                None => Err(format!("{party} does not hold block {}", block.index)),
+            };
+        };
+        let (mut from, hull) = (0, slices.hull());
+        for span in spans.iter().copied().chain([Span::new(hull.end, hull.end)]) {
+            if let Some(slice) = slices.touching(Span::new(from, span.start)) {
+                return Err(format!("{party} does not hold all of positions {} of {block}", range(slice)));
+            }
+            from = from.max(span.end);
+        }
+        Ok(())
+    }
+}
+
+fn check_binding(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusal> {
+    let binding = &plan.binding;
+    if plan.shape.code != code.spec {
+        return refuse(Rule::Binding, format!("it is for the code {}, not {}", plan.shape.code, code.spec));
+    }
+    let Layout { block_len, cell_len, alpha } = binding.layout;
+    Layout::new(block_len, cell_len, alpha).map_err(|error| Refusal::new(Rule::Binding, error.message))?;
+    if alpha as usize != code.alpha {
+        return refuse(Rule::Binding, format!("its layout has {alpha} sub-blocks a cell, {} has {}", code.spec, code.alpha));
+    }
+    if binding.slice_len == 0 {
+        return refuse(Rule::Binding, "its slices have no position");
+    }
+    let mut parties = HashSet::new();
+    if let Some(twice) = binding.parties.iter().find(|party| !parties.insert(**party)) {
+        return refuse(Rule::Binding, format!("two vertices are {twice}"));
+    }
+    let mut stripes = BTreeSet::new();
+    for blocks in [&binding.blocks, &binding.stores] {
+        let mut seen = HashSet::new();
+        for block in blocks {
+            check_block(plan, code, block)?;
+            stripes.insert(block.id.stripe);
+            if !seen.insert((block.vertex, block.id.index)) {
+                return refuse(Rule::Binding, format!("vertex {} has two blocks of index {}", block.vertex, block.id.index));
+            }
+        }
+    }
+    if stripes.len() > 1 {
+        return refuse(Rule::Binding, "its blocks are of several stripes");
+    }
+    Ok(())
+}
+
+fn check_block(plan: &Plan, code: &CodeView<'_>, block: &BoundBlock) -> Result<(), Refusal> {
+    let BoundBlock { vertex, id, len } = block;
+    if usize::from(*vertex) >= plan.binding.parties.len() {
+        return refuse(Rule::Binding, format!("block {id} is bound to vertex {vertex}, which is no party"));
+    }
+    if usize::from(id.index) >= code.n {
+        return refuse(Rule::Binding, format!("block {id} is bound, but {} has only {} blocks", code.spec, code.n));
+    }
+    if *len > plan.binding.layout.block_len {
+        return refuse(Rule::Binding, format!("block {id} has {len} bytes, the layout only {}", plan.binding.layout.block_len));
+    }
+    Ok(())
+}
+
+fn check_job(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Result<(), Refusal> {
+    let positions = Span::new(0, plan.binding.layout.positions());
+    for Change { index, sub_block, span } in &job.changed {
+        if usize::from(*index) >= code.k || usize::from(*sub_block) >= code.alpha || !positions.contains(*span) {
+            let where_ = format!("sub-block {sub_block} of block {index}, positions {}", range(*span));
+            return refuse(Rule::Job, format!("it changes {where_}, which is no data of the stripe"));
+        }
+    }
+    if let Some(input) = job.inputs.iter().find(|input| usize::from(input.index) >= code.k) {
+        return refuse(Rule::Job, format!("it has an input for block {}, which is no data block", input.index));
+    }
+    Ok(())
+}
+
+/// A stored block is a new generation, at one place.
+fn check_stores(plan: &Plan, job: &Job) -> Result<(), Refusal> {
+    let mut newest: HashMap<(weft_types::StripeId, u8, u8), u32> = HashMap::new();
+    for id in job.holds.iter().map(|hold| hold.block) {
+        let newest = newest.entry((id.stripe, id.index, id.copy)).or_default();
+        *newest = id.generation.max(*newest);
+    }
+    let mut stored = HashSet::new();
+    for BoundBlock { id, .. } in &plan.binding.stores {
+        let newest = newest.get(&(id.stripe, id.index, id.copy)).copied().unwrap_or_default();
+        if id.generation <= newest {
+            return refuse(Rule::Binding, format!("block {id} is to be stored, but generation {newest} is there already"));
+        }
+        if !stored.insert(*id) {
+            return refuse(Rule::Binding, format!("block {id} is to be stored at two places"));
+        }
+    }
+    Ok(())
+}
+
+fn check_slices(plan: &Plan, number: usize) -> Result<(), Refusal> {
+    let lane = &plan.shape.lanes[number];
+    let wrong = |message: String| Err(Refusal::new(Rule::Lane, message).at(Place::lane(number)));
+    if lane.span.is_empty() || lane.span.end > plan.binding.layout.positions() {
+        return wrong(format!("positions {} are not of a block: 0..{} are", range(lane.span), plan.binding.layout.positions()));
+    }
+    if lane.window == 0 || lane.window > limits::WINDOW_SLICES_MAX {
+        return wrong(format!("a window of {} slices; 1 to {} are possible", lane.window, limits::WINDOW_SLICES_MAX));
+    }
+    if lane.slice_set(plan.binding.slice_len).is_empty() {
+        return wrong(format!("no slice: first {}, step {}, of positions {}", lane.first, lane.step, range(lane.span)));
+    }
+    Ok(())
+}
+
+fn check_ports(plan: &Plan, code: &CodeView<'_>, job: &Job, held: &Held, number: usize) -> Result<(), Refusal> {
+    let lane = &plan.shape.lanes[number];
+    let slices = lane.slice_set(plan.binding.slice_len);
+    let inputs: HashSet<(Party, u8)> = job.inputs.iter().map(|input| (input.party, input.index)).collect();
+    let blocks = by_port(&plan.binding.blocks);
+    let stores = by_port(&plan.binding.stores);
+    for (at, stage) in lane.stages.iter().enumerate() {
+        let wrong = |rule, message: String| Refusal::new(rule, message).at(Place::stage(plan, number, at));
+        let Some(party) = plan.binding.parties.get(usize::from(stage.vertex)).copied() else {
+            return Err(wrong(Rule::Binding, format!("vertex {} is no party", stage.vertex)));
+        };
+        let check_held = |index: u8, what: &str| {
+            let bound = blocks.get(&(stage.vertex, index));
+            let id = bound.ok_or_else(|| wrong(Rule::Binding, format!("block {index} is to be {what}, but not bound")))?;
+            held.check(party, *id, &slices).map_err(|message| wrong(Rule::Holds, message))
+        };
+        let check_subs = |index: u8, sub_blocks: &[u16]| {
+            check_sub_blocks(code, index, sub_blocks).map_err(|message| wrong(Rule::Shape, message))
+        };
+        for source in &stage.sources {
+            match source {
+                Source::Link(_) => {}
+                Source::Block { index, sub_blocks } => {
+                    check_subs(*index, sub_blocks)?;
+                    check_held(*index, "read")?;
+                }
+                Source::Input { index, sub_blocks, .. } => {
+                    check_subs(*index, sub_blocks)?;
+                    if !inputs.contains(&(party, *index)) {
+                        return Err(wrong(Rule::Holds, format!("{party} has no new bytes of block {index} to put in")));
+                    }
+                }
+            }
+        }
+        for sink in &stage.sinks {
+            match sink {
+                Sink::Link(_) | Sink::Check { .. } => {}
+                Sink::Output { index, sub_blocks } => check_subs(*index, sub_blocks)?,
+                Sink::Patch { index, sub_blocks } => {
+                    check_subs(*index, sub_blocks)?;
+                    check_held(*index, "patched")?;
+                }
+                Sink::Store { index, sub_blocks } => {
+                    check_subs(*index, sub_blocks)?;
+                    if !stores.contains_key(&(stage.vertex, *index)) {
+                        return Err(wrong(Rule::Binding, format!("block {index} is to be stored, but has no new generation")));
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn by_port(blocks: &[BoundBlock]) -> HashMap<(u16, u8), BlockId> {
+    blocks.iter().map(|block| ((block.vertex, block.id.index), block.id)).collect()
+}
+
+fn check_sub_blocks(code: &CodeView<'_>, index: u8, sub_blocks: &[u16]) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    if usize::from(index) >= code.n || sub_blocks.iter().any(|sub_block| usize::from(*sub_block) >= code.alpha) {
+        return Err(format!("sub-blocks {sub_blocks:?} of block {index} do not exist in {}", code.spec));
+    }
+    if sub_blocks.is_empty() || !sub_blocks.iter().all(|sub_block| seen.insert(*sub_block)) {
+        return Err(format!("sub-blocks {sub_blocks:?} of block {index}: at least one, and none twice"));
+    }
+    Ok(())
+}
+
+/// The columns that change in a lane. Either all of a lane's positions change or none: the proof runs each lane once.
+fn changed_columns(plan: &Plan, code: &CodeView<'_>, job: &Job, number: usize) -> Result<Vec<usize>, Refusal> {
+    let lane: &Lane = &plan.shape.lanes[number];
+    let slices = lane.slice_set(plan.binding.slice_len);
+    let mut columns = BTreeSet::new();
+    for Change { index, sub_block, span } in &job.changed {
+        if slices.touching(*span).is_none() {
+            continue;
+        }
+        if !span.contains(slices.hull()) {
+            let message = format!("only positions {} of block {index} change: a lane must end where a change does", range(*span));
+            return Err(Refusal::new(Rule::Straddles, message).at(Place::lane(number)));
+        }
+        columns.insert(usize::from(*index) * code.alpha + usize::from(*sub_block));
+    }
+    Ok(columns.into_iter().collect())
+}
+
+/// Every held block that a change reaches is patched, or stored anew (here or elsewhere: the old generation is fenced then).
+fn check_mixed(plan: &Plan, code: &CodeView<'_>, job: &Job, held: &Held, tiles: &Tiles) -> Result<(), Refusal> {
+    let mut changed: BTreeMap<u32, Vec<Span>> = BTreeMap::new();
+    for Change { index, sub_block, span } in &job.changed {
+        changed.entry(u32::from(*index) * code.alpha as u32 + u32::from(*sub_block)).or_default().push(*span);
+    }
+    if changed.is_empty() {
+        return Ok(());
+    }
+    let changed: BTreeMap<u32, Vec<Span>> = changed.into_iter().map(|(column, spans)| (column, Span::normalize(spans))).collect();
+    let mut holds: Vec<_> = held.spans.iter().collect();
+    holds.sort_unstable_by_key(|(key, _)| **key);
+    for ((party, block), spans) in holds {
+        if usize::from(block.index) >= code.n {
+            return refuse(Rule::Job, format!("{party} holds {block}, but {} has only {} blocks", code.spec, code.n));
+        }
+        for sub_block in 0..code.alpha as u16 {
+            let reached = code.row(block.index, sub_block).iter().filter_map(|(_, column, _)| changed.get(column)).flatten();
+            let reached = Span::normalize(reached.copied().collect());
+            if reached.is_empty() {
+                continue;
+            }
+            let mut keys = vec![(WantKind::Patch, *party, block.index, sub_block)];
+            let newer = plan.binding.stores.iter().filter(|store| (store.id.index, store.id.copy) == (block.index, block.copy));
+            keys.extend(
+                newer.map(|store| (WantKind::Store, plan.binding.parties[usize::from(store.vertex)], block.index, sub_block)),
+            );
+            let written = tiles.any_of(&keys);
+            let mut here = reached.iter().flat_map(|change| spans.iter().map(|span| span.intersect(*change)));
+            if let Some(gap) = here.find_map(|span| gap(&written, span)) {
+                let what = format!("sub-block {sub_block} of block {} at {party} would keep its old value", block.index);
+                return refuse(Rule::Mixed, format!("the stripe would be mixed: {what} for positions {}", range(gap)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nobody gets a second block of the stripe.
+fn check_placement(job: &Job) -> Result<(), Refusal> {
+    let mut has: BTreeMap<Party, BTreeSet<u8>> = BTreeMap::new();
+    for hold in &job.holds {
+        has.entry(hold.party).or_default().insert(hold.block.index);
+    }
+    for want in job.wants.iter().filter(|want| want.kind == WantKind::Store) {
+        has.entry(want.party).or_default().insert(want.index);
+    }
+    for want in job.wants.iter().filter(|want| want.kind == WantKind::Store) {
+        if has.get(&want.party).is_some_and(|blocks| blocks.len() > 1) {
+            return refuse(Rule::Placement, format!("{} would hold blocks {:?} of one stripe", want.party, has[&want.party]));
+        }
+    }
+    Ok(())
+}
+
+/// What changes can still be read back when as many blocks are lost as the code tolerates to lose, or fewer.
+fn check_tolerance(code: &CodeView<'_>, job: &Job) -> Result<(), Refusal> {
+    let changed = Span::normalize(job.changed.iter().map(|change| change.span).collect());
+    if changed.is_empty() {
+        return Ok(());
+    }
+    let mut has: BTreeMap<u8, Vec<Span>> = BTreeMap::new();
+    for hold in &job.holds {
+        has.entry(hold.block.index).or_default().push(hold.span);
+    }
+    for want in job.wants.iter().filter(|want| want.kind == WantKind::Store) {
+        has.entry(want.index).or_default().push(want.span);
+    }
+    let mut events = Vec::new();
+    let mut absent = code.n.saturating_sub(has.len());
+    for spans in has.into_values() {
+        let spans = Span::normalize(spans);
+        let gaps = changed.iter().flat_map(|change| change.subtract(&spans));
+        events.extend(gaps.flat_map(|gap| [(gap.start, 1i8), (gap.end, -1)]));
+    }
+    events.push((changed[0].start, 0));
+    // Ends come before starts: a gap that ends where another begins does not meet it.
+    events.sort_unstable();
+    for (position, step) in events {
+        absent = absent.saturating_add_signed(step.into());
+        if absent > code.tolerance {
+            let (spec, tolerance) = (code.spec, code.tolerance);
+            let message = format!("{absent} blocks would be lost from position {position}; {spec} tolerates {tolerance}");
+            return refuse(Rule::Tolerance, message);
+        }
+    }
+    Ok(())
+}

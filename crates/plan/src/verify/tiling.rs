@@ -1,0 +1,261 @@
+//! Whether what comes out is just what is wanted, each position once: a Patch that is applied twice corrupts.
+
+use crate::{Job, Place, Plan, Refusal, Rule, Sink, SliceSet, Want, WantKind, limits};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use weft_types::{Party, Span};
+
+/// What comes out where: as what, at whom, of which block, which sub-block (for a Check: which row).
+pub(super) type Key = (WantKind, Party, u8, u16);
+
+/// The positions for which each thing comes out, normalized.
+pub(super) struct Tiles {
+    tiles: BTreeMap<Key, Rc<Vec<Span>>>,
+}
+
+impl Tiles {
+    /// Collects what comes out of the plan, and refuses what comes out twice, too much or too little.
+    pub(super) fn check(plan: &Plan, job: &Job) -> Result<Self, Refusal> {
+        let emitted = emitted(plan)?;
+        let mut wanted: BTreeMap<Key, Vec<Span>> = BTreeMap::new();
+        for want in &job.wants {
+            for sub_block in &want.sub_blocks {
+                wanted.entry((want.kind, want.party, want_index(want), *sub_block)).or_default().push(want.span);
+            }
+        }
+        let mut known: HashMap<Vec<u32>, Rc<Vec<Span>>> = HashMap::new();
+        let mut budget = limits::TILED_SLICES_MAX;
+        let mut tiles = BTreeMap::new();
+        for (key, from) in &emitted {
+            let lanes: Vec<u32> = from.iter().map(|(lane, _)| *lane).collect();
+            let spans = match known.get(&lanes) {
+                Some(spans) => spans.clone(),
+                None => {
+                    let sets: Vec<SliceSet> =
+                        lanes.iter().map(|lane| plan.shape.lanes[*lane as usize].slice_set(plan.binding.slice_len)).collect();
+                    let spans = Rc::new(union(&sets, &mut budget).map_err(|failure| failure.refusal(plan, key, from))?);
+                    known.insert(lanes, spans.clone());
+                    spans
+                }
+            };
+            let want = wanted.remove(key).map(Span::normalize).unwrap_or_default();
+            compare(plan, key, from, &spans, &want)?;
+            tiles.insert(*key, spans);
+        }
+        match wanted.into_iter().map(|(key, spans)| (key, Span::normalize(spans))).find(|(_, spans)| !spans.is_empty()) {
+            Some((key, spans)) => Err(missing(&key, spans[0])),
+            None => Ok(Self { tiles }),
+        }
+    }
+
+    /// The positions for which any of the things comes out, normalized.
+    pub(super) fn any_of(&self, keys: &[Key]) -> Rc<Vec<Span>> {
+        let mut found = keys.iter().filter_map(|key| self.tiles.get(key));
+        match (found.next(), found.next()) {
+            (None, _) => Rc::default(),
+            (Some(spans), None) => spans.clone(),
+            (Some(first), Some(second)) => {
+                let all = [first, second].into_iter().chain(found).flat_map(|spans| spans.iter().copied());
+                Rc::new(Span::normalize(all.collect()))
+            }
+        }
+    }
+}
+
+fn want_index(want: &Want) -> u8 {
+    if want.kind == WantKind::Check { 0 } else { want.index }
+}
+
+/// For every thing that comes out: the lanes and stages that it comes from, in order.
+fn emitted(plan: &Plan) -> Result<BTreeMap<Key, Vec<(u32, u32)>>, Refusal> {
+    let mut emitted: BTreeMap<Key, Vec<(u32, u32)>> = BTreeMap::new();
+    for (number, lane) in plan.shape.lanes.iter().enumerate() {
+        let mut rows: HashMap<Party, u16> = HashMap::new();
+        for (at, stage) in lane.stages.iter().enumerate() {
+            let party = plan.binding.parties[usize::from(stage.vertex)];
+            for sink in &stage.sinks {
+                let (kind, index, sub_blocks) = match sink {
+                    Sink::Link(_) => continue,
+                    Sink::Store { index, sub_blocks } => (WantKind::Store, *index, sub_blocks.clone()),
+                    Sink::Patch { index, sub_blocks } => (WantKind::Patch, *index, sub_blocks.clone()),
+                    Sink::Output { index, sub_blocks } => (WantKind::Output, *index, sub_blocks.clone()),
+                    Sink::Check { width } => {
+                        let row = rows.entry(party).or_default();
+                        let end = u16::try_from(*width).ok().and_then(|width| row.checked_add(width));
+                        let end = end.ok_or_else(|| {
+                            Refusal::new(Rule::Limits, "more rows to check than can be numbered")
+                                .at(Place::stage(plan, number, at))
+                        })?;
+                        (WantKind::Check, 0, (std::mem::replace(row, end)..end).collect())
+                    }
+                };
+                for sub_block in sub_blocks {
+                    emitted.entry((kind, party, index, sub_block)).or_default().push((number as u32, at as u32));
+                }
+            }
+        }
+    }
+    Ok(emitted)
+}
+
+fn compare(plan: &Plan, key: &Key, from: &[(u32, u32)], spans: &[Span], want: &[Span]) -> Result<(), Refusal> {
+    for span in spans {
+        if let Some(extra) = gap(want, *span) {
+            let lane =
+                |at: &&(u32, u32)| plan.shape.lanes[at.0 as usize].slice_set(plan.binding.slice_len).touching(extra).is_some();
+            let (lane, stage) = from.iter().find(lane).copied().unwrap_or_default();
+            let message = format!("{} comes out for positions {}, which the job does not want", name(key), range(extra));
+            return Err(Refusal::new(Rule::Tiling, message).at(Place::stage(plan, lane as usize, stage as usize)));
+        }
+    }
+    match want.iter().find_map(|span| gap(spans, *span)) {
+        Some(gap) => Err(missing(key, gap)),
+        None => Ok(()),
+    }
+}
+
+fn missing(key: &Key, gap: Span) -> Refusal {
+    Refusal::new(Rule::Tiling, format!("{} does not come out for positions {}, which the job wants", name(key), range(gap)))
+}
+
+fn name(key: &Key) -> String {
+    let (kind, party, index, sub_block) = key;
+    match kind {
+        WantKind::Check => format!("row {sub_block} of the check at {party}"),
+        WantKind::Store => format!("block {index} (sub-block {sub_block}) to be stored at {party}"),
+        WantKind::Patch => format!("block {index} (sub-block {sub_block}) to be patched at {party}"),
+        WantKind::Output => format!("block {index} (sub-block {sub_block}) to be delivered to {party}"),
+    }
+}
+
+pub(super) fn range(span: Span) -> String {
+    format!("{}..{}", span.start, span.end)
+}
+
+/// The first part of `span` that the normalized `spans` do not cover.
+pub(super) fn gap(spans: &[Span], span: Span) -> Option<Span> {
+    if span.is_empty() {
+        return None;
+    }
+    let at = spans.partition_point(|one| one.end <= span.start);
+    let next = |at: usize| spans.get(at).map_or(u64::MAX, |one| one.start);
+    match spans.get(at) {
+        // Normalized spans do not touch, so that what is after one is uncovered up to the next.
+        Some(one) if one.start <= span.start => (one.end < span.end).then(|| Span::new(one.end, span.end.min(next(at + 1)))),
+        _ => Some(Span::new(span.start, span.end.min(next(at)))),
+    }
+}
+
+enum Failure {
+    Twice(Span),
+    TooMany,
+}
+
+impl Failure {
+    fn refusal(self, plan: &Plan, key: &Key, from: &[(u32, u32)]) -> Refusal {
+        match self {
+            Self::Twice(span) => {
+                let touches = |lane: u32| plan.shape.lanes[lane as usize].slice_set(plan.binding.slice_len).touching(span);
+                let mut all = from.iter().filter(|(lane, _)| touches(*lane).is_some());
+                let (lane, stage) = all.nth(1).copied().unwrap_or_default();
+                let message = format!("{} comes out twice for positions {}", name(key), range(span));
+                Refusal::new(Rule::Tiling, message).at(Place::stage(plan, lane as usize, stage as usize))
+            }
+            Self::TooMany => {
+                let max = limits::TILED_SLICES_MAX;
+                Refusal::new(Rule::Limits, format!("its lanes interleave in more than {max} slices; use larger ones"))
+            }
+        }
+    }
+}
+
+/// The union of sets of slices, normalized, if no two of them overlap.
+///
+/// Lanes that take turns over one span (every `step`-th slice each) are one span together: only where some of them have not
+/// begun yet are slices looked at one by one.
+fn union(sets: &[SliceSet], budget: &mut u64) -> Result<Vec<Span>, Failure> {
+    let mut turns: BTreeMap<(Span, u32, u64), Vec<u32>> = BTreeMap::new();
+    for set in sets {
+        turns.entry((set.span, set.step, set.slice_len)).or_default().push(set.first);
+    }
+    let mut spans = Vec::new();
+    for ((span, step, slice_len), mut firsts) in turns {
+        let set = |first: u32, step: u32| SliceSet { span, first, step, slice_len };
+        firsts.sort_unstable_by_key(|first| (first % step.max(1), *first));
+        if let Some(pair) = firsts.windows(2).find(|pair| step == 0 || pair[0] % step == pair[1] % step) {
+            return Err(Failure::Twice(set(pair[1], step).slice(0)));
+        }
+        let all_turns = firsts.len() == step as usize;
+        let last = firsts.iter().copied().max().unwrap_or_default();
+        if all_turns {
+            spans.push(set(last, 1).hull());
+        }
+        for first in firsts {
+            let alone = set(first, step);
+            let count = if all_turns { u64::from((last - first).div_ceil(step)) } else { alone.count() };
+            *budget = budget.checked_sub(count).ok_or(Failure::TooMany)?;
+            spans.extend((0..count.min(alone.count())).map(|at| alone.slice(at)));
+        }
+    }
+    spans.retain(|span| !span.is_empty());
+    spans.sort_unstable();
+    match spans.windows(2).find(|pair| pair[1].start < pair[0].end) {
+        Some(pair) => Err(Failure::Twice(pair[0].intersect(pair[1]))),
+        None => Ok(Span::normalize(spans)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unions_agree_with_a_walk_over_the_positions() {
+        let set = |start, end, first, step, slice_len| SliceSet { span: Span::new(start, end), first, step, slice_len };
+        let cases = [
+            vec![set(0, 40, 0, 1, 7)],
+            vec![set(0, 40, 0, 3, 7), set(0, 40, 1, 3, 7), set(0, 40, 2, 3, 7)],
+            vec![set(0, 40, 3, 3, 4), set(0, 40, 1, 3, 4), set(0, 40, 8, 3, 4)],
+            vec![set(0, 40, 0, 2, 7), set(0, 40, 0, 2, 7)],
+            vec![set(0, 40, 0, 2, 7), set(0, 40, 4, 2, 7), set(0, 40, 1, 2, 7)],
+            vec![set(0, 40, 0, 2, 5), set(5, 10, 0, 1, 5), set(15, 20, 0, 1, 5)],
+            vec![set(0, 20, 0, 1, 5), set(19, 40, 0, 1, 5)],
+        ];
+        for sets in cases {
+            let mut times = [0; 50];
+            for slice in sets.iter().flat_map(|set| (0..set.count()).map(|at| set.slice(at))) {
+                (slice.start..slice.end).for_each(|x| times[x as usize] += 1);
+            }
+            match union(&sets, &mut 1000) {
+                Err(Failure::Twice(span)) => assert!((span.start..span.end).all(|x| times[x as usize] > 1), "{sets:?}"),
+                Err(Failure::TooMany) => panic!("{sets:?} are few"),
+                Ok(spans) => {
+                    for x in 0..50 {
+                        let inside = spans.iter().any(|span| span.start <= x && x < span.end);
+                        assert_eq!(times[x as usize], i32::from(inside), "{sets:?} at {x}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_tebibyte_in_tiny_slices_costs_nothing() {
+        let span = Span::new(0, 1 << 40);
+        let sets: Vec<SliceSet> = (0..9).map(|first| SliceSet { span, first, step: 9, slice_len: 1 }).collect();
+        assert!(matches!(union(&sets, &mut 8), Ok(spans) if spans == [span]));
+        assert!(matches!(union(&sets[1..], &mut 1000), Err(Failure::TooMany)));
+    }
+
+    #[test]
+    fn gaps_are_found() {
+        let spans = [Span::new(2, 5), Span::new(7, 9)];
+        let found = |start, end| gap(&spans, Span::new(start, end)).map(|gap| (gap.start, gap.end));
+        assert_eq!(found(2, 5), None);
+        assert_eq!(found(0, 5), Some((0, 2)));
+        assert_eq!(found(3, 9), Some((5, 7)));
+        assert_eq!(found(8, 12), Some((9, 12)));
+        assert_eq!(found(9, 12), Some((9, 12)));
+        assert_eq!(found(4, 4), None);
+    }
+}

@@ -1,0 +1,417 @@
+//! Codes, stripes and hand-built plans for the tests.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use weft_gf::{Matrix, SparseMatrix, field::inv};
+use weft_plan::{
+    Binding, BoundBlock, Change, Class, CodeView, Hold, Input, Job, Lane, Link, Memory, Plan, Shape, Sink, Source, Stage, Want,
+    WantKind,
+};
+use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId};
+
+/// A linear code, made in the test.
+#[derive(Debug)]
+pub struct TestCode {
+    pub spec: String,
+    pub k: usize,
+    pub n: usize,
+    pub alpha: usize,
+    pub dense: Matrix,
+    pub sparse: SparseMatrix,
+    pub tolerance: usize,
+}
+
+impl TestCode {
+    /// Reed-Solomon with a Cauchy matrix.
+    pub fn rs(k: usize, m: usize) -> Self {
+        let dense = Matrix::from_fn(k + m, k, |r, c| if r < k { u8::from(r == c) } else { inv(r as u8 ^ c as u8).unwrap() });
+        Self::new(format!("rs({k},{m})"), k, m, 1, dense)
+    }
+
+    /// Random parities over α sub-blocks: a Cauchy matrix of that size, so that any k blocks are enough.
+    pub fn vector(k: usize, m: usize, alpha: usize) -> Self {
+        let (rows, cols) = ((k + m) * alpha, k * alpha);
+        let dense = Matrix::from_fn(rows, cols, |r, c| if r < cols { u8::from(r == c) } else { inv(r as u8 ^ c as u8).unwrap() });
+        Self::new(format!("vector({k},{m},{alpha})"), k, m, alpha, dense)
+    }
+
+    fn new(spec: String, k: usize, m: usize, alpha: usize, dense: Matrix) -> Self {
+        let sparse = SparseMatrix::from(&dense);
+        Self { spec, k, n: k + m, alpha, dense, sparse, tolerance: m }
+    }
+
+    pub fn view(&self) -> CodeView<'_> {
+        let Self { spec, k, n, alpha, sparse, tolerance, .. } = self;
+        CodeView { spec, k: *k, n: *n, alpha: *alpha, generator: sparse, tolerance: *tolerance }
+    }
+
+    pub fn subs(&self) -> Vec<u16> {
+        (0..self.alpha as u16).collect()
+    }
+
+    /// The generator's rows of blocks.
+    pub fn rows(&self, blocks: &[u8]) -> Matrix {
+        let rows: Vec<usize> = blocks.iter().flat_map(|b| (0..self.alpha).map(|s| usize::from(*b) * self.alpha + s)).collect();
+        self.dense.select_rows(&rows)
+    }
+
+    /// What each helper's block (all of its sub-blocks) is multiplied with to give the lost blocks.
+    pub fn shares(&self, lost: &[u8], helpers: &[u8]) -> Vec<Matrix> {
+        let solution = self.rows(helpers).solve_left(&self.rows(lost)).expect("recoverable");
+        let of = |h: usize| solution.select_cols(&(h * self.alpha..(h + 1) * self.alpha).collect::<Vec<_>>());
+        (0..helpers.len()).map(of).collect()
+    }
+}
+
+pub fn node(number: u32) -> Party {
+    Party::Node(NodeId(number))
+}
+
+pub const CLIENT: Party = Party::Client(99);
+
+pub fn sparse(dense: &Matrix) -> SparseMatrix {
+    SparseMatrix::from(dense)
+}
+
+pub fn identity(size: usize) -> Matrix {
+    Matrix::identity(size)
+}
+
+/// One stripe: block i on node i + 1.
+#[derive(Debug)]
+pub struct World {
+    pub code: TestCode,
+    pub layout: Layout,
+    pub slice_len: u64,
+    /// Bytes that the data has; blocks beyond are short.
+    pub data: Vec<Vec<u8>>,
+    pub blocks: Vec<Vec<u8>>,
+}
+
+impl World {
+    pub fn new(code: TestCode, cells: u64, sub_len: u64, slice_len: u64, seed: u64) -> Self {
+        let cell_len = sub_len * code.alpha as u64;
+        let layout = Layout::new(cells * cell_len, cell_len, code.alpha as u32).unwrap();
+        let mut rng = StdRng::seed_from_u64(seed);
+        let data = (0..code.k).map(|_| (0..layout.block_len).map(|_| rng.random()).collect()).collect();
+        let mut world = Self { code, layout, slice_len, data, blocks: Vec::new() };
+        world.blocks = world.encode(&world.data);
+        world
+    }
+
+    pub fn span(&self) -> Span {
+        Span::new(0, self.layout.positions())
+    }
+
+    /// The blocks of a stripe, from the definition.
+    pub fn encode(&self, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let alpha = self.code.alpha;
+        let place = |sub: usize, x: u64| {
+            let sub_len = self.layout.sub_len();
+            (x / sub_len * self.layout.cell_len + sub as u64 * sub_len + x % sub_len) as usize
+        };
+        let mut blocks = vec![vec![0u8; self.layout.block_len as usize]; self.code.n];
+        for x in 0..self.layout.positions() {
+            let symbols = Matrix::from_fn(self.code.k * alpha, 1, |r, _| data[r / alpha][place(r % alpha, x)]);
+            let coded = self.code.dense.times(&symbols);
+            for r in 0..self.code.n * alpha {
+                blocks[r / alpha][place(r % alpha, x)] = coded.get(r, 0);
+            }
+        }
+        blocks
+    }
+
+    pub fn id(&self, index: u8, generation: u32) -> BlockId {
+        BlockId { stripe: StripeId(7), index, copy: 0, generation }
+    }
+
+    pub fn at(&self, index: u8) -> Party {
+        node(u32::from(index) + 1)
+    }
+
+    pub fn holds(&self, lost: &[u8]) -> Vec<Hold> {
+        let held = (0..self.code.n as u8).filter(|index| !lost.contains(index));
+        held.map(|index| Hold { party: self.at(index), block: self.id(index, 1), span: self.span() }).collect()
+    }
+
+    pub fn want(&self, kind: WantKind, party: Party, index: u8, span: Span) -> Want {
+        Want { kind, party, index, sub_blocks: self.code.subs(), span }
+    }
+
+    /// A lost block is wanted at `party`.
+    pub fn repair_job(&self, lost: &[u8], wants: &[(WantKind, Party, u8)]) -> Job {
+        let wants = wants.iter().map(|(kind, party, index)| self.want(*kind, *party, *index, self.span())).collect();
+        Job { holds: self.holds(lost), inputs: vec![], changed: vec![], wants }
+    }
+
+    /// All that is held, for [`weft_plan::eval()`].
+    pub fn memory(&self, job: &Job) -> Memory {
+        let blocks = job.holds.iter().map(|hold| ((hold.party, hold.block), self.blocks[usize::from(hold.block.index)].clone()));
+        Memory { blocks: blocks.collect(), ..Memory::default() }
+    }
+
+    pub fn build(&self) -> Build<'_> {
+        Build { world: self, parties: Vec::new(), lanes: Vec::new() }
+    }
+}
+
+/// Puts a plan together; parties become vertices as they turn up.
+pub struct Build<'a> {
+    pub world: &'a World,
+    pub parties: Vec<Party>,
+    pub lanes: Vec<Lane>,
+}
+
+/// A lane that is put together.
+pub struct LaneBuild {
+    pub lane: Lane,
+}
+
+impl Build<'_> {
+    pub fn vertex(&mut self, party: Party) -> u16 {
+        let at = self.parties.iter().position(|known| *known == party).unwrap_or_else(|| {
+            self.parties.push(party);
+            self.parties.len() - 1
+        });
+        at as u16
+    }
+
+    pub fn lane(&self, span: Span, first: u32, step: u32) -> LaneBuild {
+        LaneBuild { lane: Lane { span, first, step, window: 4, stages: vec![], links: vec![] } }
+    }
+
+    pub fn stage(&mut self, lane: &mut LaneBuild, party: Party, sources: Vec<Source>, matrix: &Matrix, sinks: Vec<Sink>) {
+        let (at, vertex) = (lane.lane.stages.len() as u16, self.vertex(party));
+        for source in &sources {
+            if let Source::Link(link) = source {
+                lane.lane.links[usize::from(*link)].to = at;
+            }
+        }
+        for sink in &sinks {
+            if let Sink::Link(link) = sink {
+                lane.lane.links[usize::from(*link)].from = at;
+            }
+        }
+        lane.lane.stages.push(Stage { vertex, sources, matrix: sparse(matrix), sinks });
+    }
+
+    /// Binds generation 1 of everything that is read or patched, generation 2 of everything that is stored.
+    pub fn plan(mut self) -> Plan {
+        let (mut blocks, mut stores) = (Vec::new(), Vec::new());
+        let len = self.world.layout.block_len;
+        for stage in self.lanes.iter().flat_map(|lane| &lane.stages) {
+            let read = stage.sources.iter().filter_map(|s| if let Source::Block { index, .. } = s { Some(*index) } else { None });
+            let patched = stage.sinks.iter().filter_map(|s| if let Sink::Patch { index, .. } = s { Some(*index) } else { None });
+            let stored = stage.sinks.iter().filter_map(|s| if let Sink::Store { index, .. } = s { Some(*index) } else { None });
+            let bind = |index: u8, generation| BoundBlock { vertex: stage.vertex, id: self.world.id(index, generation), len };
+            let (held, new): (Vec<_>, Vec<_>) =
+                (read.chain(patched).map(|i| bind(i, 1)).collect(), stored.map(|i| bind(i, 2)).collect());
+            blocks.extend(held);
+            stores.extend(new);
+        }
+        for bound in [&mut blocks, &mut stores] {
+            bound.sort_by_key(|block| (block.vertex, block.id));
+            bound.dedup();
+        }
+        let binding = Binding {
+            parties: std::mem::take(&mut self.parties),
+            blocks,
+            stores,
+            layout: self.world.layout,
+            seq: 0,
+            slice_len: self.world.slice_len,
+        };
+        let shape = Shape { code: self.world.code.spec.clone(), lanes: self.lanes };
+        Plan { shape, binding, id: PlanId(0x1_0000_0001), epoch: 1, class: Class::Repair, deadline_ms: None }
+    }
+
+    /// A partial-sum chain over the helpers to one requestor for each lost block.
+    pub fn chain(&mut self, span: Span, first: u32, step: u32, helpers: &[u8], targets: &[(WantKind, Party, u8)]) {
+        let code = &self.world.code;
+        let lost: Vec<u8> = targets.iter().map(|target| target.2).collect();
+        let (shares, width, subs) = (code.shares(&lost, helpers), lost.len() * code.alpha, code.subs());
+        let alpha = code.alpha;
+        let mut lane = self.lane(span, first, step);
+        let mut last = None;
+        for (at, (helper, share)) in helpers.iter().zip(&shares).enumerate() {
+            let block = Source::Block { index: *helper, sub_blocks: subs.clone() };
+            let (sources, matrix) = match last {
+                Some(link) => (vec![Source::Link(link), block], identity(width).beside(share)),
+                None => (vec![block], share.clone()),
+            };
+            let links: Vec<u16> =
+                if at + 1 < helpers.len() { vec![lane.link(width)] } else { targets.iter().map(|_| lane.link(alpha)).collect() };
+            let party = self.world.at(*helper);
+            self.stage(&mut lane, party, sources, &matrix, links.iter().map(|link| Sink::Link(*link)).collect());
+            last = links.first().copied();
+        }
+        let first_link = last.unwrap();
+        for (offset, (kind, party, index)) in targets.iter().enumerate() {
+            let source = Source::Link(first_link + offset as u16);
+            self.stage(&mut lane, *party, vec![source], &identity(alpha), vec![sink(*kind, *index, code.subs())]);
+        }
+        self.lanes.push(lane.lane);
+    }
+
+    /// Every helper sends its block to the requestor, which combines.
+    pub fn star(&mut self, span: Span, helpers: &[u8], target: (WantKind, Party, u8)) {
+        let code = &self.world.code;
+        let (alpha, subs) = (code.alpha, code.subs());
+        let shares = code.shares(&[target.2], helpers);
+        let mut lane = self.lane(span, 0, 1);
+        let mut sources = Vec::new();
+        for helper in helpers {
+            let link = lane.link(alpha);
+            let block = Source::Block { index: *helper, sub_blocks: subs.clone() };
+            self.stage(&mut lane, self.world.at(*helper), vec![block], &identity(alpha), vec![Sink::Link(link)]);
+            sources.push(Source::Link(link));
+        }
+        let combine = shares.into_iter().reduce(|all, share| all.beside(&share)).unwrap();
+        self.stage(&mut lane, target.1, sources, &combine, vec![sink(target.0, target.2, subs)]);
+        self.lanes.push(lane.lane);
+    }
+
+    /// Partial sums in rounds: pairs, then pairs of pairs; the requestor is the last one.
+    pub fn tree(&mut self, span: Span, helpers: &[u8], target: (WantKind, Party, u8)) {
+        let code = &self.world.code;
+        let (alpha, subs) = (code.alpha, code.subs());
+        let shares = code.shares(&[target.2], helpers);
+        let mut lane = self.lane(span, 0, 1);
+        let block = |index: u8| Source::Block { index, sub_blocks: subs.clone() };
+        let mut current: Vec<(Party, Vec<Source>, Matrix)> =
+            helpers.iter().zip(shares).map(|(h, share)| (self.world.at(*h), vec![block(*h)], share)).collect();
+        current.push((target.1, vec![], Matrix::zero(alpha, 0)));
+        while current.len() > 1 {
+            let mut next = Vec::new();
+            let mut pairs = current.into_iter();
+            while let Some((party, sources, matrix)) = pairs.next() {
+                let Some((onto, mut more, wider)) = pairs.next() else {
+                    next.push((party, sources, matrix));
+                    break;
+                };
+                let link = lane.link(alpha);
+                self.stage(&mut lane, party, sources, &matrix, vec![Sink::Link(link)]);
+                more.push(Source::Link(link));
+                next.push((onto, more, wider.beside(&identity(alpha))));
+            }
+            current = next;
+        }
+        let (party, sources, matrix) = current.pop().unwrap();
+        self.stage(&mut lane, party, sources, &matrix, vec![sink(target.0, target.2, subs)]);
+        self.lanes.push(lane.lane);
+    }
+
+    /// The writer sends every block to its node.
+    pub fn direct(&mut self, span: Span) {
+        let code = &self.world.code;
+        let (alpha, n) = (code.alpha, code.n as u8);
+        let mut lane = self.lane(span, 0, 1);
+        let links: Vec<u16> = (0..n).map(|_| lane.link(alpha)).collect();
+        let inputs = (0..code.k as u8).map(|index| Source::Input { index, sub_blocks: code.subs(), delta: false }).collect();
+        self.stage(&mut lane, CLIENT, inputs, &code.dense, links.iter().map(|link| Sink::Link(*link)).collect());
+        for (index, link) in (0..n).zip(links) {
+            let store = sink(WantKind::Store, index, code.subs());
+            self.stage(&mut lane, self.world.at(index), vec![Source::Link(link)], &identity(alpha), vec![store]);
+        }
+        self.lanes.push(lane.lane);
+    }
+
+    /// New bytes of sub-block 0 of a data block: its node makes the delta, and it goes through the parities one by one.
+    pub fn update(&mut self, span: Span, index: u8) {
+        let code = &self.world.code;
+        let column = usize::from(index) * code.alpha;
+        let mut lane = self.lane(span, 0, 1);
+        let mut link = lane.link(1);
+        let input = Source::Input { index, sub_blocks: vec![0], delta: false };
+        self.stage(&mut lane, CLIENT, vec![input], &identity(1), vec![Sink::Link(link)]);
+        let parities: Vec<u8> = (code.k as u8..code.n as u8).collect();
+        let next = lane.link(1);
+        let sources = vec![Source::Link(link), Source::Block { index, sub_blocks: vec![0] }];
+        let both = Matrix::from_fn(2, 2, |_, _| 1);
+        let sinks = vec![Sink::Patch { index, sub_blocks: vec![0] }, Sink::Link(next)];
+        self.stage(&mut lane, self.world.at(index), sources, &both, sinks);
+        link = next;
+        for parity in &parities {
+            let coefficients = code.rows(&[*parity]).select_cols(&[column]);
+            let mut sinks = vec![sink(WantKind::Patch, *parity, code.subs())];
+            let source = vec![Source::Link(link)];
+            let last = Some(parity) == parities.last();
+            let matrix = if last { coefficients } else { coefficients.stack(&identity(1)) };
+            if !last {
+                link = lane.link(1);
+                sinks.push(Sink::Link(link));
+            }
+            self.stage(&mut lane, self.world.at(*parity), source, &matrix, sinks);
+        }
+        self.lanes.push(lane.lane);
+    }
+
+    /// A chain over all blocks that sums up the parity check.
+    pub fn scrub(&mut self, span: Span, end: Party) {
+        let code = &self.world.code;
+        let (alpha, n, columns) = (code.alpha, code.n as u8, code.k * code.alpha);
+        let parity: Vec<u8> = (code.k as u8..n).collect();
+        let width = parity.len() * alpha;
+        let check = code.rows(&parity).beside(&identity(width));
+        assert_eq!(check.cols(), columns + width);
+        let mut lane = self.lane(span, 0, 1);
+        let mut last = None;
+        for index in 0..n {
+            let share = check.select_cols(&(usize::from(index) * alpha..(usize::from(index) + 1) * alpha).collect::<Vec<_>>());
+            let block = Source::Block { index, sub_blocks: code.subs() };
+            let (sources, matrix) = match last {
+                Some(link) => (vec![Source::Link(link), block], identity(width).beside(&share)),
+                None => (vec![block], share),
+            };
+            let link = lane.link(width);
+            self.stage(&mut lane, self.world.at(index), sources, &matrix, vec![Sink::Link(link)]);
+            last = Some(link);
+        }
+        let sinks = vec![Sink::Check { width: width as u32 }];
+        self.stage(&mut lane, end, vec![Source::Link(last.unwrap())], &identity(width), sinks);
+        self.lanes.push(lane.lane);
+    }
+}
+
+impl LaneBuild {
+    pub fn link(&mut self, width: usize) -> u16 {
+        self.lane.links.push(Link { from: u16::MAX, to: u16::MAX, width: width as u32, rank: 0 });
+        (self.lane.links.len() - 1) as u16
+    }
+}
+
+pub fn sink(kind: WantKind, index: u8, sub_blocks: Vec<u16>) -> Sink {
+    match kind {
+        WantKind::Store => Sink::Store { index, sub_blocks },
+        WantKind::Patch => Sink::Patch { index, sub_blocks },
+        WantKind::Output => Sink::Output { index, sub_blocks },
+        WantKind::Check => unreachable!("a check has no block"),
+    }
+}
+
+/// The job of [`Build::update`].
+pub fn update_job(world: &World, span: Span, index: u8) -> Job {
+    let code = &world.code;
+    let mut wants = vec![Want { kind: WantKind::Patch, party: world.at(index), index, sub_blocks: vec![0], span }];
+    wants.extend((code.k as u8..code.n as u8).map(|parity| world.want(WantKind::Patch, world.at(parity), parity, span)));
+    Job {
+        holds: world.holds(&[]),
+        inputs: vec![Input { party: CLIENT, index }],
+        changed: vec![Change { index, sub_block: 0, span }],
+        wants,
+    }
+}
+
+/// The job of [`Build::scrub`].
+pub fn scrub_job(world: &World, end: Party) -> Job {
+    let rows = ((world.code.n - world.code.k) * world.code.alpha) as u16;
+    let want = Want { kind: WantKind::Check, party: end, index: 0, sub_blocks: (0..rows).collect(), span: world.span() };
+    Job { holds: world.holds(&[]), wants: vec![want], ..Job::default() }
+}
+
+/// The job of [`Build::direct`].
+pub fn direct_job(world: &World) -> Job {
+    let inputs = (0..world.code.k as u8).map(|index| Input { party: CLIENT, index }).collect();
+    let wants = (0..world.code.n as u8).map(|index| world.want(WantKind::Store, world.at(index), index, world.span())).collect();
+    Job { inputs, wants, ..Job::default() }
+}
