@@ -1,0 +1,107 @@
+//! The interface to the metadata.
+
+use crate::*;
+use async_trait::async_trait;
+use weft_types::{BlockId, NodeId, StripeId};
+
+/// The cluster's metadata. Each method is one transaction: it happens whole and is durable when it returns, or not at all.
+///
+/// Whatever takes an [`Epoch`] changes something, and does so only while that epoch's leader leads.
+#[async_trait]
+pub trait Meta: Send + Sync {
+    /// The cluster: its id, its leader's epoch, its high-water marks.
+    async fn cluster(&self) -> Result<ClusterRecord>;
+    /// Begins a new epoch, which is the caller's.
+    async fn become_leader(&self) -> Result<Epoch>;
+    /// How much there is.
+    async fn totals(&self) -> Result<Totals>;
+
+    /// A node comes, or comes back: a node's number and its name are bound to each other for good.
+    /// Disks that it had and does not name any more are taken for failed.
+    async fn register_node(&self, epoch: Epoch, node: NewNode) -> Result<NodeRecord>;
+    /// A node goes up or down.
+    async fn set_node_state(&self, epoch: Epoch, node: NodeId, state: NodeState) -> Result<()>;
+    /// A disk fails, or is well again.
+    async fn set_disk_failed(&self, epoch: Epoch, disk: DiskNumber, failed: bool) -> Result<()>;
+    /// All nodes, by number.
+    async fn nodes(&self) -> Result<Vec<NodeRecord>>;
+    /// How many blocks each disk has that has any.
+    async fn blocks_per_disk(&self) -> Result<Vec<(DiskNumber, u64)>>;
+    /// The blocks on a disk, in order, after one.
+    async fn blocks_on(&self, home: Home, after: Option<BlockId>, limit: u32) -> Result<Page<BlockId>>;
+
+    /// Makes a policy. If it is to be the default, another one ceases to be.
+    async fn create_policy(&self, epoch: Epoch, policy: PolicyRecord) -> Result<()>;
+    /// All policies, by name.
+    async fn policies(&self) -> Result<Vec<PolicyRecord>>;
+    /// Removes a policy that is not the default and that no bucket has.
+    async fn remove_policy(&self, epoch: Epoch, name: &str) -> Result<()>;
+    /// Makes another policy the default.
+    async fn set_default_policy(&self, epoch: Epoch, name: &str) -> Result<()>;
+
+    /// Makes a bucket with a policy, or with what is the default now.
+    async fn create_bucket(&self, epoch: Epoch, name: &str, policy: Option<&str>, now_ms: u64) -> Result<BucketRecord>;
+    /// A bucket and its policy.
+    async fn bucket(&self, name: &str) -> Result<(BucketRecord, PolicyRecord)>;
+    /// All buckets, by name.
+    async fn buckets(&self) -> Result<Vec<BucketRecord>>;
+    /// Removes a bucket that is empty and into which nothing is being put.
+    async fn remove_bucket(&self, epoch: Epoch, name: &str) -> Result<()>;
+
+    /// An object.
+    async fn object(&self, name: &ObjectName) -> Result<ObjectRecord>;
+    /// Objects of a bucket whose keys begin with `prefix`, by key, after one.
+    async fn objects(&self, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>>;
+    /// Removes an object; its blocks become garbage.
+    async fn remove_object(&self, epoch: Epoch, name: &ObjectName, garbage_not_before_ms: u64) -> Result<ObjectRecord>;
+    /// Stripes of the object of a version, by number, from one on.
+    async fn stripes(&self, version: UploadId, from: u64, limit: u32) -> Result<Page<StripeRecord>>;
+    /// A stripe.
+    async fn stripe(&self, stripe: StripeId) -> Result<StripeRecord>;
+
+    /// Begins a put into a bucket that exists.
+    async fn begin_put(&self, epoch: Epoch, upload: NewUpload) -> Result<UploadRecord>;
+    /// A put under way.
+    async fn upload(&self, upload: UploadId) -> Result<UploadRecord>;
+    /// Puts off the end of a put's lease.
+    async fn extend_upload(&self, epoch: Epoch, upload: UploadId, expires_ms: u64) -> Result<()>;
+    /// Allocates a stripe of a put. One of the same number that has not ended is given up: its blocks become garbage.
+    async fn allocate_stripe(&self, epoch: Epoch, stripe: NewStripe, garbage_not_before_ms: u64) -> Result<StripeRecord>;
+    /// The blocks of a stripe of a put are durable.
+    async fn end_stripe(&self, epoch: Epoch, end: EndStripe) -> Result<StripeRecord>;
+    /// Makes a put's object visible and its predecessor garbage, if all stripes have ended and their bytes are `size`.
+    async fn commit_put(
+        &self,
+        epoch: Epoch,
+        upload: UploadId,
+        size: u64,
+        now_ms: u64,
+        garbage_not_before_ms: u64,
+    ) -> Result<ObjectRecord>;
+    /// Gives up a put; whatever it allocated becomes garbage.
+    async fn abort_put(&self, epoch: Epoch, upload: UploadId, garbage_not_before_ms: u64) -> Result<()>;
+    /// The puts whose lease has ended, the oldest first.
+    async fn expired_uploads(&self, now_ms: u64, limit: u32) -> Result<Vec<UploadRecord>>;
+
+    /// Allocates a block's next generation.
+    async fn allocate_repair(&self, epoch: Epoch, repair: NewRepair) -> Result<BlockId>;
+    /// The rebuilt block takes the place of the one of generation `old`, if that is still the one that counts.
+    /// The old one becomes garbage.
+    async fn commit_repair(&self, epoch: Epoch, block: BlockId, old: u32, garbage_not_before_ms: u64) -> Result<StripeRecord>;
+    /// Gives up an allocated block; it becomes garbage. It is no error if it was given up already.
+    async fn abort_repair(&self, epoch: Epoch, block: BlockId, garbage_not_before_ms: u64) -> Result<()>;
+    /// Gives up the repairs' allocations that have expired and those of earlier leaders, whose plans died with them.
+    /// They become garbage when they expire. Tells how many.
+    async fn expire_repairs(&self, epoch: Epoch, now_ms: u64) -> Result<u64>;
+    /// What is allocated, in order of blocks.
+    async fn allocations(&self) -> Result<Vec<Allocation>>;
+    /// What is known of a block changes, if that generation still counts. Tells whether it did.
+    async fn mark_block(&self, epoch: Epoch, block: BlockId, state: BlockState) -> Result<bool>;
+
+    /// What a node may remove by now.
+    async fn garbage(&self, node: NodeId, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>>;
+    /// How much garbage there is, whenever it may be removed, and on whatever node.
+    async fn garbage_count(&self) -> Result<u64>;
+    /// The node has removed them.
+    async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()>;
+}

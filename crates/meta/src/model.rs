@@ -1,0 +1,409 @@
+//! What the metadata says, as values.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use weft_types::{BlockId, ClusterId, Layout, NodeId, StripeId, StripeLayout};
+
+/// Counts the leaders that the cluster had. A change is made in the name of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Epoch(pub u64);
+
+/// A disk, numbered by the metadata from 1 and never reused. Agents know the disk by its id, which they drew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DiskNumber(pub u32);
+
+/// A put, numbered from 1 over the whole cluster and never reused. It is also the version of the object that the put makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UploadId(pub u64);
+
+/// Some of a list, and whether there is more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page<T> {
+    /// At most as many as were asked for.
+    pub items: Vec<T>,
+    /// Whether others follow.
+    pub more: bool,
+}
+
+/// What a cluster begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewCluster {
+    /// Its id, drawn at random.
+    pub id: ClusterId,
+    /// Names this database among all that may ever claim to be the cluster's, drawn at random.
+    pub incarnation: u128,
+    /// Its first policies.
+    pub policies: Vec<PolicyRecord>,
+    /// When, milliseconds since 1970.
+    pub created_ms: u64,
+}
+
+/// The cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterRecord {
+    /// Its id.
+    pub id: ClusterId,
+    /// Names this database: a restored or rebuilt one has another.
+    pub incarnation: String,
+    /// The leader's epoch; 0 before the first.
+    pub epoch: Epoch,
+    /// The highest stripe number that was ever given.
+    pub stripes_high_water: u64,
+    /// When it was made, milliseconds since 1970.
+    pub created_ms: u64,
+}
+
+/// How much there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Objects that can be seen.
+    pub objects: u64,
+    /// Their stripes.
+    pub stripes: u64,
+    /// Their bytes.
+    pub data_bytes: u64,
+}
+
+/// Whether a node was heard of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NodeState {
+    /// It was.
+    Up,
+    /// Not for too long.
+    Down,
+}
+
+/// What an agent says of itself when it registers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewNode {
+    /// Its number, if it has one.
+    pub id: Option<NodeId>,
+    /// What the operator calls it; unique.
+    pub name: String,
+    /// Its rack.
+    pub rack: String,
+    /// Its zone.
+    pub zone: String,
+    /// Where it takes data connections.
+    pub data_address: String,
+    /// Where it takes calls.
+    pub control_address: String,
+    /// All its disks.
+    pub disks: Vec<NewDisk>,
+}
+
+/// A disk as its agent tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDisk {
+    /// Drawn when the disk became part of the cluster.
+    pub id: String,
+    /// Where it is mounted.
+    pub path: String,
+    /// Its size.
+    pub total_bytes: u64,
+    /// Whether it failed.
+    pub failed: bool,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRecord {
+    /// Its number.
+    pub id: NodeId,
+    /// What the operator calls it.
+    pub name: String,
+    /// Its rack.
+    pub rack: String,
+    /// Its zone.
+    pub zone: String,
+    /// Where it takes data connections.
+    pub data_address: String,
+    /// Where it takes calls.
+    pub control_address: String,
+    /// The last transition that was written.
+    pub state: NodeState,
+    /// All disks that it ever had, by number.
+    pub disks: Vec<DiskRecord>,
+}
+
+/// A disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskRecord {
+    /// Its number.
+    pub number: DiskNumber,
+    /// What its agent calls it.
+    pub id: String,
+    /// Where it is mounted.
+    pub path: String,
+    /// Its size.
+    pub total_bytes: u64,
+    /// It failed, or its agent no longer has it.
+    pub failed: bool,
+}
+
+/// What must not hold more blocks of a stripe than its code tolerates to lose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailureDomain {
+    /// A node: racks are not looked at.
+    Node,
+    /// A rack, where there are racks enough.
+    Rack,
+}
+
+/// When a put is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ack {
+    /// How many blocks of a stripe may still be missing; 0: none, all are durable.
+    pub missing_max: u32,
+}
+
+/// A name for how objects are coded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyRecord {
+    /// Its name.
+    pub name: String,
+    /// The code's canonical spec.
+    pub code: String,
+    /// Nominal bytes of a block.
+    pub block_len: u64,
+    /// Bytes of a cell.
+    pub cell_len: u64,
+    /// What is kept apart.
+    pub failure_domain: FailureDomain,
+    /// When a put is acknowledged.
+    pub ack: Ack,
+    /// Whether it is the one for buckets that name none.
+    pub is_default: bool,
+}
+
+/// A bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketRecord {
+    /// Its name.
+    pub name: String,
+    /// Its policy's name.
+    pub policy: String,
+    /// When it was made, milliseconds since 1970.
+    pub created_ms: u64,
+    /// Objects in it.
+    pub objects: u64,
+}
+
+/// The name of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// The bucket.
+    pub bucket: String,
+    /// The key in the bucket.
+    pub key: String,
+}
+
+/// An object that can be seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectRecord {
+    /// Its name.
+    pub name: ObjectName,
+    /// The put that made it. Grows with each put of the key, and is nobody else's in the cluster.
+    pub version: UploadId,
+    /// Bytes.
+    pub size: u64,
+    /// The code's canonical spec.
+    pub code: String,
+    /// Its blocks' layout.
+    pub layout: Layout,
+    /// How many stripes it has.
+    pub stripes: u64,
+    /// When it was committed, milliseconds since 1970.
+    pub created_ms: u64,
+}
+
+/// A put that begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewUpload {
+    /// What it will make.
+    pub name: ObjectName,
+    /// The code's canonical spec.
+    pub code: String,
+    /// The blocks' layout.
+    pub layout: Layout,
+    /// What is kept apart.
+    pub failure_domain: FailureDomain,
+    /// When it is acknowledged.
+    pub ack: Ack,
+    /// When it begins, milliseconds since 1970.
+    pub created_ms: u64,
+    /// When it is swept unless something happens before, milliseconds since 1970.
+    pub expires_ms: u64,
+}
+
+/// A put under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UploadRecord {
+    /// Its number.
+    pub id: UploadId,
+    /// What it began with; `expires_ms` as it is by now.
+    pub new: NewUpload,
+}
+
+/// Where a block is, or is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Home {
+    /// The node.
+    pub node: NodeId,
+    /// The disk.
+    pub disk: DiskNumber,
+}
+
+/// A stripe that begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewStripe {
+    /// The put that it is of.
+    pub upload: UploadId,
+    /// Its number in the object, from 0.
+    pub number: u64,
+    /// Its layout.
+    pub layout: StripeLayout,
+    /// Where its blocks will be, by index.
+    pub homes: Vec<Home>,
+}
+
+/// How a stripe ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndStripe {
+    /// The put that it is of.
+    pub upload: UploadId,
+    /// Which stripe.
+    pub stripe: StripeId,
+    /// Its blocks, by index: where they are, in which generation; those that are missing too.
+    pub blocks: Vec<(u32, Home, BlockState)>,
+    /// CRC32C of each MiB of each block, by index.
+    pub units: Vec<Vec<u32>>,
+    /// From when on what was allocated and not used may be removed from its node, milliseconds since 1970.
+    pub garbage_not_before_ms: u64,
+}
+
+/// What is known of a block, whatever its node's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum BlockState {
+    /// It was durable when it was last heard of.
+    Ok,
+    /// Some of its bytes are not what they were.
+    Corrupt,
+    /// It is not there.
+    Missing,
+}
+
+/// A block of a stripe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PlacedBlock {
+    /// The generation that counts.
+    pub generation: u32,
+    /// The highest generation that was ever allocated.
+    pub generation_high_water: u32,
+    /// Where it is.
+    pub home: Home,
+    /// What is known of it.
+    pub state: BlockState,
+}
+
+/// Whom a stripe belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// A put under way: nobody sees it.
+    Upload(UploadId),
+    /// The object of that version.
+    Object(UploadId),
+}
+
+/// A stripe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StripeRecord {
+    /// Its number in the cluster.
+    pub id: StripeId,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Its number in the object, from 0.
+    pub number: u64,
+    /// Whether its blocks have been written.
+    pub ended: bool,
+    /// Its count of committed updates.
+    pub seq: u64,
+    /// Its layout.
+    pub layout: StripeLayout,
+    /// Its blocks, by index.
+    pub blocks: Vec<PlacedBlock>,
+    /// CRC32C of each MiB of each block, by index; empty until it has ended.
+    pub units: Vec<Vec<u32>>,
+}
+
+impl StripeRecord {
+    /// Where its data begins in the object, bytes: every stripe before it is full.
+    pub fn object_offset(&self) -> u64 {
+        self.number.saturating_mul(self.layout.layout.block_len).saturating_mul(u64::from(self.layout.k))
+    }
+
+    /// The block of an index in the generation that counts.
+    pub fn block_id(&self, index: u8) -> Option<BlockId> {
+        let placed = self.blocks.get(usize::from(index))?;
+        Some(BlockId { stripe: self.id, index, copy: 0, generation: placed.generation })
+    }
+}
+
+/// A block that is to be rebuilt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewRepair {
+    /// Its stripe.
+    pub stripe: StripeId,
+    /// Its index.
+    pub index: u8,
+    /// Where it will be.
+    pub home: Home,
+    /// For a stripe of a put under way, the put.
+    pub upload: Option<UploadId>,
+    /// When it is swept, milliseconds since 1970. What an upload allocates is swept with the upload.
+    pub expires_ms: u64,
+}
+
+/// A block that was allocated and is of no stripe yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocation {
+    /// The block, in its new generation.
+    pub block: BlockId,
+    /// Where it will be.
+    pub home: Home,
+    /// The put that it is for; none: a repair.
+    pub upload: Option<UploadId>,
+    /// The leader that allocated it.
+    pub epoch: Epoch,
+    /// When it is swept.
+    pub expires_ms: u64,
+}
+
+/// A block that its node may remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GarbageBlock {
+    /// The block.
+    pub block: BlockId,
+    /// Where it is, if it is anywhere.
+    pub home: Home,
+    /// From when on, milliseconds since 1970.
+    pub not_before_ms: u64,
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for UploadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.bucket, self.key)
+    }
+}

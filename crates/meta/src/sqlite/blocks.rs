@@ -1,0 +1,112 @@
+//! Single blocks: allocated, rebuilt, found to be bad.
+
+use super::{garbage, rows};
+use crate::{Allocation, BlockState, Epoch, Home, MetaError, NewRepair, Owner, PlacedBlock, Result, StripeRecord, UploadId};
+use rusqlite::{OptionalExtension, Transaction};
+use weft_types::BlockId;
+
+pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> Result<BlockId> {
+    let mut stripe = rows::stripe(tx, new.stripe)?;
+    // A put's stripe is its own until it has ended; afterwards a block is rebuilt only for an object.
+    let fits = match (stripe.owner, new.upload) {
+        (Owner::Upload(owner), Some(upload)) => owner == upload && !stripe.ended,
+        (Owner::Object(_), None) => true,
+        _ => false,
+    };
+    if !fits {
+        return Err(MetaError::Conflict(format!("stripe {} changed hands: plan again", new.stripe)));
+    }
+    let placed = placed_mut(&mut stripe, new.index)?;
+    placed.generation_high_water += 1;
+    let block = BlockId { stripe: new.stripe, index: new.index, copy: 0, generation: placed.generation_high_water };
+    rows::set_placement(tx, new.stripe, &stripe.blocks, stripe.ended)?;
+    tx.execute(
+        "INSERT INTO allocations VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        (
+            block.stripe.0,
+            block.index,
+            block.generation,
+            new.home.node.0,
+            new.home.disk.0,
+            new.upload.map(|upload| upload.0),
+            epoch.0,
+            new.expires_ms,
+        ),
+    )?;
+    Ok(block)
+}
+
+pub(super) fn commit(tx: &Transaction<'_>, block: BlockId, old: u32, not_before_ms: u64) -> Result<StripeRecord> {
+    let home = take_allocation(tx, block)?
+        .ok_or_else(|| MetaError::Conflict(format!("block {block} is not allocated any more: its repair was given up")))?;
+    let mut stripe = rows::find_stripe(tx, block.stripe)?
+        .ok_or_else(|| MetaError::Conflict(format!("stripe {} was removed meanwhile", block.stripe)))?;
+    let placed = placed_mut(&mut stripe, block.index)?;
+    if placed.generation != old {
+        let now = placed.generation;
+        return Err(MetaError::Conflict(format!(
+            "block {block} was to replace generation {old}, and generation {now} is there now"
+        )));
+    }
+    let replaced = (BlockId { generation: old, ..block }, placed.home);
+    *placed = PlacedBlock { generation: block.generation, home, state: BlockState::Ok, ..*placed };
+    rows::set_placement(tx, block.stripe, &stripe.blocks, stripe.ended)?;
+    garbage::add(tx, replaced.0, replaced.1, not_before_ms)?;
+    Ok(stripe)
+}
+
+pub(super) fn abort(tx: &Transaction<'_>, block: BlockId, not_before_ms: u64) -> Result<()> {
+    match take_allocation(tx, block)? {
+        Some(home) => garbage::add(tx, block, home, not_before_ms),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn expire(tx: &Transaction<'_>, epoch: Epoch, now_ms: u64) -> Result<u64> {
+    let expired = allocations(tx)?
+        .into_iter()
+        .filter(|allocation| allocation.upload.is_none() && (allocation.expires_ms <= now_ms || allocation.epoch < epoch));
+    let mut count = 0;
+    for allocation in expired {
+        // An agent may go on with an earlier leader's plan for as long as the allocation was meant to last.
+        abort(tx, allocation.block, allocation.expires_ms)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+pub(super) fn allocations(tx: &Transaction<'_>) -> Result<Vec<Allocation>> {
+    let mut statement = tx.prepare_cached(
+        "SELECT stripe, idx, generation, node, disk, upload, epoch, expires_ms FROM allocations ORDER BY stripe, idx, generation",
+    )?;
+    let allocations = statement.query_map([], |row| {
+        let (block, home) = rows::block_and_home(row)?;
+        let upload = row.get::<_, Option<u64>>(5)?.map(UploadId);
+        Ok(Allocation { block, home, upload, epoch: Epoch(row.get(6)?), expires_ms: row.get(7)? })
+    })?;
+    Ok(allocations.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn mark(tx: &Transaction<'_>, block: BlockId, state: BlockState) -> Result<bool> {
+    let Some(mut stripe) = rows::find_stripe(tx, block.stripe)?.filter(|stripe| stripe.ended) else { return Ok(false) };
+    let placed = placed_mut(&mut stripe, block.index)?;
+    if placed.generation != block.generation || placed.state == state {
+        return Ok(false);
+    }
+    placed.state = state;
+    rows::set_placement(tx, block.stripe, &stripe.blocks, true)?;
+    Ok(true)
+}
+
+fn placed_mut(stripe: &mut StripeRecord, index: u8) -> Result<&mut PlacedBlock> {
+    let (id, n) = (stripe.id, stripe.blocks.len());
+    let none = || MetaError::Refused(format!("stripe {id} has blocks 0 to {}, not {index}", n.saturating_sub(1)));
+    stripe.blocks.get_mut(usize::from(index)).ok_or_else(none)
+}
+
+fn take_allocation(tx: &Transaction<'_>, block: BlockId) -> Result<Option<Home>> {
+    let sql = "DELETE FROM allocations WHERE stripe = ?1 AND idx = ?2 AND generation = ?3
+               RETURNING stripe, idx, generation, node, disk";
+    let taken = tx.query_row(sql, (block.stripe.0, block.index, block.generation), rows::block_and_home).optional()?;
+    Ok(taken.map(|(_, home)| home))
+}

@@ -1,0 +1,49 @@
+//! The cluster's row: who leads, and how far the numbers have come.
+
+use crate::{ClusterRecord, Epoch, MetaError, Result, Totals};
+use rusqlite::Transaction;
+use weft_types::ClusterId;
+
+/// The numbers that only grow.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Numbered {
+    Node,
+    Disk,
+    Stripe,
+    Upload,
+}
+
+pub(super) fn get(tx: &Transaction<'_>) -> Result<ClusterRecord> {
+    let sql = "SELECT id, incarnation, epoch, stripes_high_water, created_ms FROM cluster";
+    let (id, incarnation, epoch, stripes_high_water, created_ms): (String, String, u64, u64, u64) =
+        tx.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)))?;
+    let id: ClusterId = id.parse().map_err(MetaError::Storage)?;
+    Ok(ClusterRecord { id, incarnation, epoch: Epoch(epoch), stripes_high_water, created_ms })
+}
+
+pub(super) fn become_leader(tx: &Transaction<'_>) -> Result<Epoch> {
+    let epoch = tx.query_row("UPDATE cluster SET epoch = epoch + 1 RETURNING epoch", [], |row| row.get(0))?;
+    Ok(Epoch(epoch))
+}
+
+/// Refuses a leader that is none any more. Called in the transaction that it guards, which holds the write lock.
+pub(super) fn require_leader(tx: &Transaction<'_>, held: Epoch) -> Result<()> {
+    let current = Epoch(tx.prepare_cached("SELECT epoch FROM cluster")?.query_row([], |row| row.get(0))?);
+    if current == held { Ok(()) } else { Err(MetaError::StaleLeader { held, current }) }
+}
+
+/// The next number of a kind, which nobody gets again.
+pub(super) fn next_number(tx: &Transaction<'_>, kind: Numbered) -> Result<u64> {
+    let sql = match kind {
+        Numbered::Node => "UPDATE cluster SET nodes_high_water = nodes_high_water + 1 RETURNING nodes_high_water",
+        Numbered::Disk => "UPDATE cluster SET disks_high_water = disks_high_water + 1 RETURNING disks_high_water",
+        Numbered::Stripe => "UPDATE cluster SET stripes_high_water = stripes_high_water + 1 RETURNING stripes_high_water",
+        Numbered::Upload => "UPDATE cluster SET uploads_high_water = uploads_high_water + 1 RETURNING uploads_high_water",
+    };
+    Ok(tx.prepare_cached(sql)?.query_row([], |row| row.get(0))?)
+}
+
+pub(super) fn totals(tx: &Transaction<'_>) -> Result<Totals> {
+    let sql = "SELECT count(*), coalesce(sum(stripes), 0), coalesce(sum(size), 0) FROM objects";
+    Ok(tx.query_row(sql, [], |row| Ok(Totals { objects: row.get(0)?, stripes: row.get(1)?, data_bytes: row.get(2)? }))?)
+}

@@ -1,0 +1,281 @@
+//! The metadata in one SQLite file.
+//!
+//! WAL with `synchronous=FULL`: a transaction is on the disk when it returns. One connection serves everybody, behind a mutex:
+//! transactions take tens of microseconds beside the fsync that ends them, and one order of all of them is easy to reason about.
+
+mod blocks;
+mod cluster;
+mod garbage;
+mod nodes;
+mod objects;
+mod policies;
+mod puts;
+mod rows;
+mod schema;
+
+use crate::*;
+use async_trait::async_trait;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use weft_types::{BlockId, NodeId, StripeId};
+
+/// A transaction waits for another process's at most this long.
+const BUSY_TIMEOUT_MS: u64 = 5_000;
+
+/// Statements that stay prepared.
+const STATEMENTS_MAX: usize = 128;
+
+/// Where a transaction runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetaMode {
+    /// Where it is called: for a deterministic simulation.
+    Inline,
+    /// On tokio's pool for blocking calls.
+    Pool,
+}
+
+/// [`Meta`] in a SQLite file. Clones share the connection.
+#[derive(Debug, Clone)]
+pub struct SqliteMeta {
+    connection: Arc<Mutex<Connection>>,
+    mode: MetaMode,
+}
+
+impl SqliteMeta {
+    /// Opens the file, brings its schema up to date, and makes the cluster `new` in it if there is none yet.
+    pub fn open(path: &Path, mode: MetaMode, new: &NewCluster) -> Result<Self> {
+        let mut connection = Connection::open(path)
+            .map_err(|error| MetaError::Storage(format!("{} cannot be opened: {error}", path.display())))?;
+        connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "foreign_keys", true)?;
+        schema::migrate(&mut connection)?;
+        schema::create_cluster(&mut connection, new)?;
+        Ok(Self { connection: Arc::new(Mutex::new(connection)), mode })
+    }
+
+    /// One transaction, which `change` decides about: an error of it undoes everything.
+    async fn transact<T, F>(&self, behavior: TransactionBehavior, change: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
+    {
+        let connection = Arc::clone(&self.connection);
+        let run = move || {
+            // Whoever panicked while holding it left no transaction behind: it was undone when it was dropped.
+            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+            let tx = connection.transaction_with_behavior(behavior)?;
+            let value = change(&tx)?;
+            tx.commit()?;
+            Ok(value)
+        };
+        match self.mode {
+            MetaMode::Inline => run(),
+            MetaMode::Pool => tokio::task::spawn_blocking(run)
+                .await
+                .unwrap_or_else(|error| Err(MetaError::Storage(format!("a transaction did not end: {error}")))),
+        }
+    }
+
+    /// A transaction that changes nothing and sees one state of everything.
+    async fn read<T, F>(&self, query: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
+    {
+        self.transact(TransactionBehavior::Deferred, query).await
+    }
+
+    /// A transaction in the name of the leader of an epoch.
+    async fn write<T, F>(&self, epoch: Epoch, change: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
+    {
+        self.transact(TransactionBehavior::Immediate, move |tx| {
+            cluster::require_leader(tx, epoch)?;
+            change(tx)
+        })
+        .await
+    }
+}
+
+#[async_trait]
+impl Meta for SqliteMeta {
+    async fn cluster(&self) -> Result<ClusterRecord> {
+        self.read(cluster::get).await
+    }
+
+    async fn become_leader(&self) -> Result<Epoch> {
+        self.transact(TransactionBehavior::Immediate, cluster::become_leader).await
+    }
+
+    async fn totals(&self) -> Result<Totals> {
+        self.read(cluster::totals).await
+    }
+
+    async fn register_node(&self, epoch: Epoch, node: NewNode) -> Result<NodeRecord> {
+        self.write(epoch, move |tx| nodes::register(tx, &node)).await
+    }
+
+    async fn set_node_state(&self, epoch: Epoch, node: NodeId, state: NodeState) -> Result<()> {
+        self.write(epoch, move |tx| nodes::set_state(tx, node, state)).await
+    }
+
+    async fn set_disk_failed(&self, epoch: Epoch, disk: DiskNumber, failed: bool) -> Result<()> {
+        self.write(epoch, move |tx| nodes::set_disk_failed(tx, disk, failed)).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        self.read(nodes::list).await
+    }
+
+    async fn blocks_per_disk(&self) -> Result<Vec<(DiskNumber, u64)>> {
+        self.read(nodes::blocks_per_disk).await
+    }
+
+    async fn blocks_on(&self, home: Home, after: Option<BlockId>, limit: u32) -> Result<Page<BlockId>> {
+        self.read(move |tx| nodes::blocks_on(tx, home, after, limit)).await
+    }
+
+    async fn create_policy(&self, epoch: Epoch, policy: PolicyRecord) -> Result<()> {
+        self.write(epoch, move |tx| policies::create(tx, &policy)).await
+    }
+
+    async fn policies(&self) -> Result<Vec<PolicyRecord>> {
+        self.read(policies::list).await
+    }
+
+    async fn remove_policy(&self, epoch: Epoch, name: &str) -> Result<()> {
+        let name = name.to_owned();
+        self.write(epoch, move |tx| policies::remove(tx, &name)).await
+    }
+
+    async fn set_default_policy(&self, epoch: Epoch, name: &str) -> Result<()> {
+        let name = name.to_owned();
+        self.write(epoch, move |tx| policies::set_default(tx, &name)).await
+    }
+
+    async fn create_bucket(&self, epoch: Epoch, name: &str, policy: Option<&str>, now_ms: u64) -> Result<BucketRecord> {
+        let (name, policy) = (name.to_owned(), policy.map(str::to_owned));
+        self.write(epoch, move |tx| policies::create_bucket(tx, &name, policy.as_deref(), now_ms)).await
+    }
+
+    async fn bucket(&self, name: &str) -> Result<(BucketRecord, PolicyRecord)> {
+        let name = name.to_owned();
+        self.read(move |tx| policies::bucket_and_policy(tx, &name)).await
+    }
+
+    async fn buckets(&self) -> Result<Vec<BucketRecord>> {
+        self.read(policies::buckets).await
+    }
+
+    async fn remove_bucket(&self, epoch: Epoch, name: &str) -> Result<()> {
+        let name = name.to_owned();
+        self.write(epoch, move |tx| policies::remove_bucket(tx, &name)).await
+    }
+
+    async fn object(&self, name: &ObjectName) -> Result<ObjectRecord> {
+        let name = name.clone();
+        self.read(move |tx| objects::get(tx, &name)).await
+    }
+
+    async fn objects(&self, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>> {
+        let (bucket, prefix, after) = (bucket.to_owned(), prefix.to_owned(), after.to_owned());
+        self.read(move |tx| objects::list(tx, &bucket, &prefix, &after, limit)).await
+    }
+
+    async fn remove_object(&self, epoch: Epoch, name: &ObjectName, garbage_not_before_ms: u64) -> Result<ObjectRecord> {
+        let name = name.clone();
+        self.write(epoch, move |tx| objects::remove(tx, &name, garbage_not_before_ms)).await
+    }
+
+    async fn stripes(&self, version: UploadId, from: u64, limit: u32) -> Result<Page<StripeRecord>> {
+        self.read(move |tx| objects::stripes(tx, version, from, limit)).await
+    }
+
+    async fn stripe(&self, stripe: StripeId) -> Result<StripeRecord> {
+        self.read(move |tx| rows::stripe(tx, stripe)).await
+    }
+
+    async fn begin_put(&self, epoch: Epoch, upload: NewUpload) -> Result<UploadRecord> {
+        self.write(epoch, move |tx| puts::begin(tx, upload)).await
+    }
+
+    async fn upload(&self, upload: UploadId) -> Result<UploadRecord> {
+        self.read(move |tx| puts::get(tx, upload)).await
+    }
+
+    async fn extend_upload(&self, epoch: Epoch, upload: UploadId, expires_ms: u64) -> Result<()> {
+        self.write(epoch, move |tx| puts::extend(tx, upload, expires_ms)).await
+    }
+
+    async fn allocate_stripe(&self, epoch: Epoch, stripe: NewStripe, garbage_not_before_ms: u64) -> Result<StripeRecord> {
+        self.write(epoch, move |tx| puts::allocate_stripe(tx, epoch, &stripe, garbage_not_before_ms)).await
+    }
+
+    async fn end_stripe(&self, epoch: Epoch, end: EndStripe) -> Result<StripeRecord> {
+        self.write(epoch, move |tx| puts::end_stripe(tx, end)).await
+    }
+
+    async fn commit_put(
+        &self,
+        epoch: Epoch,
+        upload: UploadId,
+        size: u64,
+        now_ms: u64,
+        garbage_not_before_ms: u64,
+    ) -> Result<ObjectRecord> {
+        self.write(epoch, move |tx| puts::commit(tx, upload, size, now_ms, garbage_not_before_ms)).await
+    }
+
+    async fn abort_put(&self, epoch: Epoch, upload: UploadId, garbage_not_before_ms: u64) -> Result<()> {
+        self.write(epoch, move |tx| puts::abort(tx, upload, garbage_not_before_ms)).await
+    }
+
+    async fn expired_uploads(&self, now_ms: u64, limit: u32) -> Result<Vec<UploadRecord>> {
+        self.read(move |tx| puts::expired(tx, now_ms, limit)).await
+    }
+
+    async fn allocate_repair(&self, epoch: Epoch, repair: NewRepair) -> Result<BlockId> {
+        self.write(epoch, move |tx| blocks::allocate(tx, epoch, &repair)).await
+    }
+
+    async fn commit_repair(&self, epoch: Epoch, block: BlockId, old: u32, garbage_not_before_ms: u64) -> Result<StripeRecord> {
+        self.write(epoch, move |tx| blocks::commit(tx, block, old, garbage_not_before_ms)).await
+    }
+
+    async fn abort_repair(&self, epoch: Epoch, block: BlockId, garbage_not_before_ms: u64) -> Result<()> {
+        self.write(epoch, move |tx| blocks::abort(tx, block, garbage_not_before_ms)).await
+    }
+
+    async fn expire_repairs(&self, epoch: Epoch, now_ms: u64) -> Result<u64> {
+        self.write(epoch, move |tx| blocks::expire(tx, epoch, now_ms)).await
+    }
+
+    async fn allocations(&self) -> Result<Vec<Allocation>> {
+        self.read(blocks::allocations).await
+    }
+
+    async fn mark_block(&self, epoch: Epoch, block: BlockId, state: BlockState) -> Result<bool> {
+        self.write(epoch, move |tx| blocks::mark(tx, block, state)).await
+    }
+
+    async fn garbage(&self, node: NodeId, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>> {
+        self.read(move |tx| garbage::list(tx, node, now_ms, limit)).await
+    }
+
+    async fn garbage_count(&self) -> Result<u64> {
+        self.read(garbage::count).await
+    }
+
+    async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()> {
+        self.write(epoch, move |tx| garbage::forget(tx, node, &blocks)).await
+    }
+}

@@ -1,0 +1,147 @@
+//! Nodes and their disks.
+
+use super::{
+    cluster::{Numbered, next_number},
+    rows,
+};
+use crate::{DiskNumber, DiskRecord, Home, MetaError, NewDisk, NewNode, NodeRecord, NodeState, Page, Result};
+use rusqlite::{OptionalExtension, Transaction};
+use weft_types::{BlockId, NodeId, StripeId};
+
+pub(super) fn register(tx: &Transaction<'_>, new: &NewNode) -> Result<NodeRecord> {
+    let id = match (new.id, id_of(tx, &new.name)?) {
+        (Some(id), None) => return Err(unknown_or_renamed(tx, id, &new.name)),
+        (Some(id), Some(bound)) if id != bound => {
+            let name = &new.name;
+            return Err(MetaError::Refused(format!("the name {name} belongs to {bound}; {id} must keep the name that it had")));
+        }
+        (_, Some(bound)) => bound,
+        (None, None) => {
+            let id = next_number(tx, Numbered::Node)?;
+            tx.execute("INSERT INTO nodes VALUES (?1, ?2, '', '', '', '', 1)", (id, &new.name))?;
+            NodeId(u32::try_from(id).map_err(|_| MetaError::Storage("there are no numbers left for nodes".into()))?)
+        }
+    };
+    tx.execute(
+        "UPDATE nodes SET rack = ?2, zone = ?3, data_address = ?4, control_address = ?5, up = 1 WHERE id = ?1",
+        (id.0, &new.rack, &new.zone, &new.data_address, &new.control_address),
+    )?;
+    // What the agent does not name, it does not have.
+    tx.execute("UPDATE disks SET failed = 1 WHERE node = ?1", [id.0])?;
+    for disk in &new.disks {
+        register_disk(tx, id, disk)?;
+    }
+    list(tx)?.into_iter().find(|node| node.id == id).ok_or_else(|| no_node(id))
+}
+
+pub(super) fn set_state(tx: &Transaction<'_>, node: NodeId, state: NodeState) -> Result<()> {
+    match tx.execute("UPDATE nodes SET up = ?2 WHERE id = ?1", (node.0, state == NodeState::Up))? {
+        0 => Err(no_node(node)),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn set_disk_failed(tx: &Transaction<'_>, disk: DiskNumber, failed: bool) -> Result<()> {
+    match tx.execute("UPDATE disks SET failed = ?2 WHERE number = ?1", (disk.0, failed))? {
+        0 => Err(MetaError::NotFound(format!("there is no disk {}", disk.0))),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn list(tx: &Transaction<'_>) -> Result<Vec<NodeRecord>> {
+    let mut statement =
+        tx.prepare_cached("SELECT id, name, rack, zone, data_address, control_address, up FROM nodes ORDER BY id")?;
+    let nodes = statement.query_map([], |row| {
+        Ok(NodeRecord {
+            id: NodeId(row.get(0)?),
+            name: row.get(1)?,
+            rack: row.get(2)?,
+            zone: row.get(3)?,
+            data_address: row.get(4)?,
+            control_address: row.get(5)?,
+            state: if row.get(6)? { NodeState::Up } else { NodeState::Down },
+            disks: Vec::new(),
+        })
+    })?;
+    let mut nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+    for node in &mut nodes {
+        node.disks = disks_of(tx, node.id)?;
+    }
+    Ok(nodes)
+}
+
+pub(super) fn blocks_per_disk(tx: &Transaction<'_>) -> Result<Vec<(DiskNumber, u64)>> {
+    let mut statement = tx.prepare_cached("SELECT disk, count(*) FROM block_at GROUP BY node, disk ORDER BY disk")?;
+    let counts = statement.query_map([], |row| Ok((DiskNumber(row.get(0)?), row.get(1)?)))?;
+    Ok(counts.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn blocks_on(tx: &Transaction<'_>, home: Home, after: Option<BlockId>, limit: u32) -> Result<Page<BlockId>> {
+    let (stripe, index) = after.map_or((0, 0), |after| (after.stripe.0, after.index));
+    let mut statement = tx.prepare_cached(
+        "SELECT stripe, idx, generation FROM block_at WHERE node = ?1 AND disk = ?2 AND (stripe, idx) > (?3, ?4)
+         ORDER BY stripe, idx LIMIT ?5",
+    )?;
+    let blocks = statement.query_map((home.node.0, home.disk.0, stripe, index, u64::from(limit) + 1), |row| {
+        Ok(BlockId { stripe: StripeId(row.get(0)?), index: row.get(1)?, copy: 0, generation: row.get(2)? })
+    })?;
+    Ok(rows::page(blocks.collect::<Result<_, _>>()?, limit))
+}
+
+fn register_disk(tx: &Transaction<'_>, node: NodeId, disk: &NewDisk) -> Result<()> {
+    let known: Option<(u32, u32)> = tx
+        .query_row("SELECT number, node FROM disks WHERE id = ?1", [&disk.id], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    match known {
+        Some((_, owner)) if owner != node.0 => Err(MetaError::Refused(format!(
+            "disk {} belongs to {}; a disk stays with the node that made it its own: give {node} a fresh directory",
+            disk.id,
+            NodeId(owner)
+        ))),
+        Some((number, _)) => {
+            let sql = "UPDATE disks SET path = ?2, total_bytes = ?3, failed = ?4 WHERE number = ?1";
+            tx.execute(sql, (number, &disk.path, disk.total_bytes, disk.failed))?;
+            Ok(())
+        }
+        None => {
+            let number = next_number(tx, Numbered::Disk)?;
+            let sql = "INSERT INTO disks VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+            tx.execute(sql, (number, &disk.id, node.0, &disk.path, disk.total_bytes, disk.failed))?;
+            Ok(())
+        }
+    }
+}
+
+fn disks_of(tx: &Transaction<'_>, node: NodeId) -> Result<Vec<DiskRecord>> {
+    let sql = "SELECT number, id, path, total_bytes, failed FROM disks WHERE node = ?1 ORDER BY number";
+    let mut statement = tx.prepare_cached(sql)?;
+    let disks = statement.query_map([node.0], |row| {
+        Ok(DiskRecord {
+            number: DiskNumber(row.get(0)?),
+            id: row.get(1)?,
+            path: row.get(2)?,
+            total_bytes: row.get(3)?,
+            failed: row.get(4)?,
+        })
+    })?;
+    Ok(disks.collect::<Result<_, _>>()?)
+}
+
+fn id_of(tx: &Transaction<'_>, name: &str) -> Result<Option<NodeId>> {
+    Ok(tx.query_row("SELECT id FROM nodes WHERE name = ?1", [name], |row| Ok(NodeId(row.get(0)?))).optional()?)
+}
+
+fn unknown_or_renamed(tx: &Transaction<'_>, id: NodeId, name: &str) -> MetaError {
+    match tx.query_row("SELECT name FROM nodes WHERE id = ?1", [id.0], |row| row.get::<_, String>(0)).optional() {
+        Ok(Some(bound)) => MetaError::Refused(format!("{id} is called {bound}, not {name}: a node keeps its name")),
+        Ok(None) => MetaError::Refused(format!(
+            "{id} was never registered here, although {name} says that it is {id}: its directory is of another cluster, \
+             or of a metadata database that was lost"
+        )),
+        Err(error) => error.into(),
+    }
+}
+
+fn no_node(node: NodeId) -> MetaError {
+    MetaError::NotFound(format!("there is no node {node}"))
+}

@@ -1,0 +1,88 @@
+//! Objects that can be seen.
+
+use super::{policies, rows};
+use crate::{MetaError, ObjectName, ObjectRecord, Owner, Page, Result, StripeRecord, UploadId};
+use rusqlite::{OptionalExtension, Row, Transaction};
+use weft_types::Layout;
+
+const OBJECT: &str = "bucket, key, version, size, code, block_len, cell_len, alpha, stripes, created_ms";
+
+pub(super) fn get(tx: &Transaction<'_>, name: &ObjectName) -> Result<ObjectRecord> {
+    policies::require_bucket(tx, &name.bucket)?;
+    find(tx, name)?.ok_or_else(|| no_object(name))
+}
+
+pub(super) fn find(tx: &Transaction<'_>, name: &ObjectName) -> Result<Option<ObjectRecord>> {
+    let sql = format!("SELECT {OBJECT} FROM objects WHERE bucket = ?1 AND key = ?2");
+    Ok(tx.prepare_cached(&sql)?.query_row((&name.bucket, &name.key), object_row).optional()?)
+}
+
+pub(super) fn list(tx: &Transaction<'_>, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>> {
+    policies::require_bucket(tx, bucket)?;
+    // Keys with a prefix are neighbours, and none of them sorts before the prefix itself.
+    let sql = format!("SELECT {OBJECT} FROM objects WHERE bucket = ?1 AND key > ?2 AND key >= ?3 ORDER BY key LIMIT ?4");
+    let mut statement = tx.prepare_cached(&sql)?;
+    let objects = statement.query_map((bucket, after, prefix, u64::from(limit) + 1), object_row)?;
+    let mut objects = objects.collect::<Result<Vec<_>, _>>()?;
+    let matching = objects.iter().take_while(|object| object.name.key.starts_with(prefix)).count();
+    objects.truncate(matching);
+    Ok(rows::page(objects, limit))
+}
+
+pub(super) fn remove(tx: &Transaction<'_>, name: &ObjectName, garbage_not_before_ms: u64) -> Result<ObjectRecord> {
+    let object = get(tx, name)?;
+    drop_object(tx, &object, garbage_not_before_ms)?;
+    Ok(object)
+}
+
+/// Drops an object and its stripes; their blocks become garbage.
+pub(super) fn drop_object(tx: &Transaction<'_>, object: &ObjectRecord, garbage_not_before_ms: u64) -> Result<()> {
+    for stripe in rows::stripes_of(tx, Owner::Object(object.version), 0, object.stripes)? {
+        rows::drop_stripe(tx, &stripe, garbage_not_before_ms)?;
+    }
+    tx.execute("DELETE FROM objects WHERE version = ?1", [object.version.0])?;
+    Ok(())
+}
+
+pub(super) fn stripes(tx: &Transaction<'_>, version: UploadId, from: u64, limit: u32) -> Result<Page<StripeRecord>> {
+    Ok(rows::page(rows::stripes_of(tx, Owner::Object(version), from, u64::from(limit) + 1)?, limit))
+}
+
+pub(super) fn insert(tx: &Transaction<'_>, object: &ObjectRecord) -> Result<()> {
+    tx.execute(
+        "INSERT INTO objects (bucket, key, version, size, code, block_len, cell_len, alpha, stripes, created_ms)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        (
+            &object.name.bucket,
+            &object.name.key,
+            object.version.0,
+            object.size,
+            &object.code,
+            object.layout.block_len,
+            object.layout.cell_len,
+            object.layout.alpha,
+            object.stripes,
+            object.created_ms,
+        ),
+    )?;
+    Ok(())
+}
+
+fn object_row(row: &Row<'_>) -> rusqlite::Result<ObjectRecord> {
+    Ok(ObjectRecord {
+        name: ObjectName { bucket: row.get(0)?, key: row.get(1)? },
+        version: UploadId(row.get(2)?),
+        size: row.get(3)?,
+        code: row.get(4)?,
+        layout: Layout { block_len: row.get(5)?, cell_len: row.get(6)?, alpha: row.get(7)? },
+        stripes: row.get(8)?,
+        created_ms: row.get(9)?,
+    })
+}
+
+fn no_object(name: &ObjectName) -> MetaError {
+    MetaError::NotFound(format!(
+        "there is no object {} in the bucket {}: `weft ls {}` lists what is",
+        name.key, name.bucket, name.bucket
+    ))
+}

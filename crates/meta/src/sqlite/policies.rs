@@ -1,0 +1,146 @@
+//! Policies and buckets.
+
+use crate::{Ack, BucketRecord, FailureDomain, MetaError, PolicyRecord, Result};
+use rusqlite::{OptionalExtension, Row, Transaction};
+
+const POLICY: &str = "name, code, block_len, cell_len, failure_domain, ack_missing_max, is_default";
+const BUCKET: &str = "name, policy, created_ms, (SELECT count(*) FROM objects WHERE bucket = name)";
+
+pub(super) fn create(tx: &Transaction<'_>, policy: &PolicyRecord) -> Result<()> {
+    if find(tx, &policy.name)?.is_some() {
+        let name = &policy.name;
+        return Err(MetaError::Refused(format!("there is a policy {name} already: remove it first, or choose another name")));
+    }
+    if policy.is_default {
+        tx.execute("UPDATE policies SET is_default = 0", [])?;
+    }
+    tx.execute(
+        "INSERT INTO policies VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        (
+            &policy.name,
+            &policy.code,
+            policy.block_len,
+            policy.cell_len,
+            domain_text(policy.failure_domain),
+            policy.ack.missing_max,
+            policy.is_default,
+        ),
+    )?;
+    Ok(())
+}
+
+pub(super) fn list(tx: &Transaction<'_>) -> Result<Vec<PolicyRecord>> {
+    let mut statement = tx.prepare_cached(&format!("SELECT {POLICY} FROM policies ORDER BY name"))?;
+    let policies = statement.query_map([], policy_row)?;
+    Ok(policies.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn remove(tx: &Transaction<'_>, name: &str) -> Result<()> {
+    let policy = find(tx, name)?.ok_or_else(|| no_policy(name))?;
+    if policy.is_default {
+        return Err(MetaError::Refused(format!("the policy {name} is the default: make another one the default first")));
+    }
+    let user = tx.query_row("SELECT name FROM buckets WHERE policy = ?1 ORDER BY name LIMIT 1", [name], |row| row.get(0));
+    if let Some::<String>(bucket) = user.optional()? {
+        return Err(MetaError::Refused(format!("the policy {name} is in use by the bucket {bucket}")));
+    }
+    tx.execute("DELETE FROM policies WHERE name = ?1", [name])?;
+    Ok(())
+}
+
+pub(super) fn set_default(tx: &Transaction<'_>, name: &str) -> Result<()> {
+    find(tx, name)?.ok_or_else(|| no_policy(name))?;
+    tx.execute("UPDATE policies SET is_default = 0", [])?;
+    tx.execute("UPDATE policies SET is_default = 1 WHERE name = ?1", [name])?;
+    Ok(())
+}
+
+pub(super) fn create_bucket(tx: &Transaction<'_>, name: &str, policy: Option<&str>, now_ms: u64) -> Result<BucketRecord> {
+    if find_bucket(tx, name)?.is_some() {
+        return Err(MetaError::Refused(format!("there is a bucket {name} already")));
+    }
+    let policy = match policy {
+        Some(policy) => find(tx, policy)?.ok_or_else(|| no_policy(policy))?,
+        None => tx
+            .query_row(&format!("SELECT {POLICY} FROM policies WHERE is_default = 1"), [], policy_row)
+            .optional()?
+            .ok_or_else(|| MetaError::Refused("no policy is the default: name one for the bucket".into()))?,
+    };
+    tx.execute("INSERT INTO buckets VALUES (?1, ?2, ?3)", (name, &policy.name, now_ms))?;
+    Ok(BucketRecord { name: name.to_owned(), policy: policy.name, created_ms: now_ms, objects: 0 })
+}
+
+pub(super) fn bucket_and_policy(tx: &Transaction<'_>, name: &str) -> Result<(BucketRecord, PolicyRecord)> {
+    let bucket = find_bucket(tx, name)?.ok_or_else(|| no_bucket(name))?;
+    let policy = find(tx, &bucket.policy)?.ok_or_else(|| no_policy(&bucket.policy))?;
+    Ok((bucket, policy))
+}
+
+pub(super) fn buckets(tx: &Transaction<'_>) -> Result<Vec<BucketRecord>> {
+    let mut statement = tx.prepare_cached(&format!("SELECT {BUCKET} FROM buckets ORDER BY name"))?;
+    let buckets = statement.query_map([], bucket_row)?;
+    Ok(buckets.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn remove_bucket(tx: &Transaction<'_>, name: &str) -> Result<()> {
+    let bucket = find_bucket(tx, name)?.ok_or_else(|| no_bucket(name))?;
+    if bucket.objects > 0 {
+        return Err(MetaError::Refused(format!("the bucket {name} holds {} objects: remove them first", bucket.objects)));
+    }
+    if tx.query_row("SELECT 1 FROM uploads WHERE bucket = ?1", [name], |_| Ok(())).optional()?.is_some() {
+        return Err(MetaError::Refused(format!("something is being put into the bucket {name}: try again when that has ended")));
+    }
+    tx.execute("DELETE FROM buckets WHERE name = ?1", [name])?;
+    Ok(())
+}
+
+/// Refuses a bucket that does not exist.
+pub(super) fn require_bucket(tx: &Transaction<'_>, name: &str) -> Result<()> {
+    find_bucket(tx, name)?.map(drop).ok_or_else(|| no_bucket(name))
+}
+
+pub(super) fn domain_text(domain: FailureDomain) -> &'static str {
+    match domain {
+        FailureDomain::Node => "node",
+        FailureDomain::Rack => "rack",
+    }
+}
+
+/// The schema lets in no other text.
+pub(super) fn domain_of(text: &str) -> FailureDomain {
+    if text == "node" { FailureDomain::Node } else { FailureDomain::Rack }
+}
+
+fn find(tx: &Transaction<'_>, name: &str) -> Result<Option<PolicyRecord>> {
+    let sql = format!("SELECT {POLICY} FROM policies WHERE name = ?1");
+    Ok(tx.prepare_cached(&sql)?.query_row([name], policy_row).optional()?)
+}
+
+fn find_bucket(tx: &Transaction<'_>, name: &str) -> Result<Option<BucketRecord>> {
+    let sql = format!("SELECT {BUCKET} FROM buckets WHERE name = ?1");
+    Ok(tx.prepare_cached(&sql)?.query_row([name], bucket_row).optional()?)
+}
+
+fn policy_row(row: &Row<'_>) -> rusqlite::Result<PolicyRecord> {
+    Ok(PolicyRecord {
+        name: row.get(0)?,
+        code: row.get(1)?,
+        block_len: row.get(2)?,
+        cell_len: row.get(3)?,
+        failure_domain: domain_of(&row.get::<_, String>(4)?),
+        ack: Ack { missing_max: row.get(5)? },
+        is_default: row.get(6)?,
+    })
+}
+
+fn bucket_row(row: &Row<'_>) -> rusqlite::Result<BucketRecord> {
+    Ok(BucketRecord { name: row.get(0)?, policy: row.get(1)?, created_ms: row.get(2)?, objects: row.get(3)? })
+}
+
+fn no_policy(name: &str) -> MetaError {
+    MetaError::NotFound(format!("there is no policy {name}: `weft policy ls` lists those that exist"))
+}
+
+fn no_bucket(name: &str) -> MetaError {
+    MetaError::NotFound(format!("there is no bucket {name}: `weft bucket create {name}` makes it"))
+}

@@ -1,0 +1,195 @@
+//! Puts: from the lease to the commit.
+
+use super::{
+    cluster::{Numbered, next_number},
+    objects, policies, rows,
+};
+use crate::{
+    Ack, BlockState, EndStripe, Epoch, MetaError, NewStripe, NewUpload, ObjectName, ObjectRecord, Owner, PlacedBlock, Result,
+    StripeRecord, UploadId, UploadRecord, packed,
+};
+use rusqlite::{OptionalExtension, Row, Transaction};
+use weft_types::{BlockId, Layout, StripeId};
+
+const UPLOAD: &str = "id, bucket, key, code, block_len, cell_len, alpha, failure_domain, ack_missing_max, created_ms, expires_ms";
+
+pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord> {
+    policies::require_bucket(tx, &new.name.bucket)?;
+    let id = UploadId(next_number(tx, Numbered::Upload)?);
+    tx.execute(
+        &format!("INSERT INTO uploads ({UPLOAD}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"),
+        (
+            id.0,
+            &new.name.bucket,
+            &new.name.key,
+            &new.code,
+            new.layout.block_len,
+            new.layout.cell_len,
+            new.layout.alpha,
+            policies::domain_text(new.failure_domain),
+            new.ack.missing_max,
+            new.created_ms,
+            new.expires_ms,
+        ),
+    )?;
+    Ok(UploadRecord { id, new })
+}
+
+pub(super) fn get(tx: &Transaction<'_>, id: UploadId) -> Result<UploadRecord> {
+    let sql = format!("SELECT {UPLOAD} FROM uploads WHERE id = ?1");
+    tx.prepare_cached(&sql)?.query_row([id.0], upload_row).optional()?.ok_or_else(|| no_upload(id))
+}
+
+pub(super) fn extend(tx: &Transaction<'_>, id: UploadId, expires_ms: u64) -> Result<()> {
+    let sql = "UPDATE uploads SET expires_ms = max(expires_ms, ?2) WHERE id = ?1";
+    match tx.prepare_cached(sql)?.execute((id.0, expires_ms))? {
+        0 => Err(no_upload(id)),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn allocate_stripe(tx: &Transaction<'_>, epoch: Epoch, new: &NewStripe, not_before_ms: u64) -> Result<StripeRecord> {
+    let upload = get(tx, new.upload)?;
+    if new.homes.len() != new.layout.n() as usize || new.homes.len() > weft_types::BLOCKS_MAX {
+        let (homes, n) = (new.homes.len(), new.layout.n());
+        return Err(MetaError::Refused(format!("{homes} homes were given for the {n} blocks of a stripe")));
+    }
+    let earlier = rows::stripes_of(tx, Owner::Upload(new.upload), new.number, 1)?;
+    if let Some(earlier) = earlier.first().filter(|earlier| earlier.number == new.number) {
+        if earlier.ended {
+            let (number, upload) = (new.number, new.upload);
+            return Err(MetaError::Conflict(format!("stripe {number} of put {upload} has been written already")));
+        }
+        rows::drop_stripe(tx, earlier, not_before_ms)?;
+    }
+    let id = StripeId(next_number(tx, Numbered::Stripe)?);
+    let place = |home: &_| PlacedBlock { generation: 1, generation_high_water: 1, home: *home, state: BlockState::Missing };
+    let blocks: Vec<PlacedBlock> = new.homes.iter().map(place).collect();
+    tx.prepare_cached("INSERT INTO stripes VALUES (?1, ?2, NULL, ?3, 0, 0, ?4, ?5, ?6)")?.execute((
+        id.0,
+        new.upload.0,
+        new.number,
+        packed::pack_layout(&new.layout)?,
+        packed::pack_placement(&blocks)?,
+        packed::pack_units(&[])?,
+    ))?;
+    let mut allocate = tx.prepare_cached("INSERT INTO allocations VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7)")?;
+    for (index, home) in new.homes.iter().enumerate() {
+        allocate.execute((id.0, index, home.node.0, home.disk.0, new.upload.0, epoch.0, upload.new.expires_ms))?;
+    }
+    rows::stripe(tx, id)
+}
+
+pub(super) fn end_stripe(tx: &Transaction<'_>, end: EndStripe) -> Result<StripeRecord> {
+    let stripe = rows::stripe(tx, end.stripe)?;
+    if stripe.owner != Owner::Upload(end.upload) || stripe.ended {
+        let (stripe, upload) = (end.stripe, end.upload);
+        return Err(MetaError::Conflict(format!("stripe {stripe} is not one that put {upload} is writing")));
+    }
+    if end.blocks.len() != stripe.blocks.len() || end.units.len() != stripe.blocks.len() {
+        return Err(MetaError::Refused(format!("stripe {} has {} blocks: all must be told of", end.stripe, stripe.blocks.len())));
+    }
+    let missing = end.blocks.iter().filter(|(_, _, state)| *state != BlockState::Ok).count();
+    let missing_max = get(tx, end.upload)?.new.ack.missing_max;
+    if missing > missing_max as usize {
+        let id = end.stripe;
+        return Err(MetaError::Refused(format!("{missing} blocks of stripe {id} are missing, the policy lets {missing_max} be")));
+    }
+    let mut blocks = Vec::with_capacity(stripe.blocks.len());
+    let mut kept = Vec::with_capacity(stripe.blocks.len());
+    for ((index, (generation, home, state)), before) in (0..=u8::MAX).zip(end.blocks).zip(&stripe.blocks) {
+        let id = BlockId { stripe: end.stripe, index, copy: 0, generation };
+        require_allocated(tx, id, home)?;
+        kept.push(id);
+        blocks.push(PlacedBlock { generation, home, state, ..*before });
+    }
+    rows::release_allocations(tx, end.stripe, end.garbage_not_before_ms, &kept)?;
+    let units = packed::pack_units(&end.units)?;
+    tx.prepare_cached("UPDATE stripes SET ended = 1, units = ?2 WHERE id = ?1")?.execute((end.stripe.0, units))?;
+    rows::set_placement(tx, end.stripe, &blocks, true)?;
+    rows::stripe(tx, end.stripe)
+}
+
+pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, size: u64, now_ms: u64, not_before_ms: u64) -> Result<ObjectRecord> {
+    let NewUpload { name, code, layout, .. } = get(tx, id)?.new;
+    let stripes = require_whole(tx, id, size)?;
+    if let Some(before) = objects::find(tx, &name)? {
+        if before.version > id {
+            return Err(MetaError::Conflict(format!(
+                "another put of {name} began later and was committed first: what this one wrote is not the newest"
+            )));
+        }
+        objects::drop_object(tx, &before, not_before_ms)?;
+    }
+    let object = ObjectRecord { name, version: id, size, code, layout, stripes, created_ms: now_ms };
+    objects::insert(tx, &object)?;
+    tx.execute("UPDATE stripes SET object = upload, upload = NULL WHERE upload = ?1", [id.0])?;
+    tx.execute("DELETE FROM uploads WHERE id = ?1", [id.0])?;
+    Ok(object)
+}
+
+pub(super) fn abort(tx: &Transaction<'_>, id: UploadId, not_before_ms: u64) -> Result<()> {
+    get(tx, id)?;
+    for stripe in rows::stripes_of(tx, Owner::Upload(id), 0, i64::MAX as u64)? {
+        rows::drop_stripe(tx, &stripe, not_before_ms)?;
+    }
+    tx.execute("DELETE FROM uploads WHERE id = ?1", [id.0])?;
+    Ok(())
+}
+
+pub(super) fn expired(tx: &Transaction<'_>, now_ms: u64, limit: u32) -> Result<Vec<UploadRecord>> {
+    let sql = format!("SELECT {UPLOAD} FROM uploads WHERE expires_ms <= ?1 ORDER BY expires_ms, id LIMIT ?2");
+    let mut statement = tx.prepare_cached(&sql)?;
+    let uploads = statement.query_map((now_ms, limit), upload_row)?;
+    Ok(uploads.collect::<Result<_, _>>()?)
+}
+
+/// Refuses a put that has a hole, a stripe under way, or other bytes than it says. Tells how many stripes it has.
+fn require_whole(tx: &Transaction<'_>, id: UploadId, size: u64) -> Result<u64> {
+    let mut bytes = 0u64;
+    let mut count = 0u64;
+    for stripe in rows::stripes_of(tx, Owner::Upload(id), 0, i64::MAX as u64)? {
+        if stripe.number != count {
+            return Err(MetaError::Refused(format!("stripe {count} of put {id} was not written")));
+        }
+        if !stripe.ended {
+            return Err(MetaError::Refused(format!("stripe {count} of put {id} has not ended")));
+        }
+        if stripe.object_offset() != bytes {
+            return Err(MetaError::Refused(format!("a stripe before stripe {count} of put {id} is not full")));
+        }
+        bytes = bytes.saturating_add(stripe.layout.data_len);
+        count += 1;
+    }
+    if bytes == size {
+        Ok(count)
+    } else {
+        Err(MetaError::Refused(format!("put {id} is said to be {size} bytes and its stripes hold {bytes}")))
+    }
+}
+
+fn require_allocated(tx: &Transaction<'_>, block: BlockId, home: crate::Home) -> Result<()> {
+    let sql = "SELECT 1 FROM allocations WHERE stripe = ?1 AND idx = ?2 AND generation = ?3 AND node = ?4 AND disk = ?5";
+    let key = (block.stripe.0, block.index, block.generation, home.node.0, home.disk.0);
+    match tx.prepare_cached(sql)?.query_row(key, |_| Ok(())).optional()? {
+        Some(()) => Ok(()),
+        None => Err(MetaError::Conflict(format!("block {block} is not allocated on {}", home.node))),
+    }
+}
+
+fn upload_row(row: &Row<'_>) -> rusqlite::Result<UploadRecord> {
+    let new = NewUpload {
+        name: ObjectName { bucket: row.get(1)?, key: row.get(2)? },
+        code: row.get(3)?,
+        layout: Layout { block_len: row.get(4)?, cell_len: row.get(5)?, alpha: row.get(6)? },
+        failure_domain: policies::domain_of(&row.get::<_, String>(7)?),
+        ack: Ack { missing_max: row.get(8)? },
+        created_ms: row.get(9)?,
+        expires_ms: row.get(10)?,
+    };
+    Ok(UploadRecord { id: UploadId(row.get(0)?), new })
+}
+
+fn no_upload(id: UploadId) -> MetaError {
+    MetaError::NotFound(format!("there is no put {id}: it was committed or given up, or nothing was heard of it for too long"))
+}

@@ -1,0 +1,129 @@
+//! Stripes as rows: reading, writing and dropping them, with what depends on them.
+
+use super::garbage;
+use crate::{Home, MetaError, Owner, Page, PlacedBlock, Result, StripeRecord, UploadId, packed};
+use rusqlite::{OptionalExtension, Row, Transaction};
+use weft_types::{BlockId, NodeId, StripeId};
+
+const STRIPE: &str = "id, upload, object, number, ended, seq, layout, placement, units";
+
+/// Cuts a list that was asked for one item more than `limit`.
+pub(super) fn page<T>(mut items: Vec<T>, limit: u32) -> Page<T> {
+    let more = items.len() > limit as usize;
+    items.truncate(limit as usize);
+    Page { items, more }
+}
+
+pub(super) fn stripe(tx: &Transaction<'_>, id: StripeId) -> Result<StripeRecord> {
+    find_stripe(tx, id)?.ok_or_else(|| MetaError::NotFound(format!("there is no stripe {id} any more")))
+}
+
+pub(super) fn find_stripe(tx: &Transaction<'_>, id: StripeId) -> Result<Option<StripeRecord>> {
+    let sql = format!("SELECT {STRIPE} FROM stripes WHERE id = ?1");
+    let packed = tx.prepare_cached(&sql)?.query_row([id.0], packed_row).optional()?;
+    packed.map(PackedStripe::unpack).transpose()
+}
+
+/// Stripes of an owner by number, from one on, at most `limit` of them.
+pub(super) fn stripes_of(tx: &Transaction<'_>, owner: Owner, from: u64, limit: u64) -> Result<Vec<StripeRecord>> {
+    let (column, id) = match owner {
+        Owner::Upload(id) => ("upload", id.0),
+        Owner::Object(id) => ("object", id.0),
+    };
+    let sql = format!("SELECT {STRIPE} FROM stripes WHERE {column} = ?1 AND number >= ?2 ORDER BY number LIMIT ?3");
+    let mut statement = tx.prepare_cached(&sql)?;
+    let packed = statement.query_map((id, from, limit), packed_row)?.collect::<Result<Vec<_>, _>>()?;
+    packed.into_iter().map(PackedStripe::unpack).collect()
+}
+
+/// Writes the placement, and what the index from disks to stripes says of it.
+pub(super) fn set_placement(tx: &Transaction<'_>, stripe: StripeId, blocks: &[PlacedBlock], ended: bool) -> Result<()> {
+    let placement = packed::pack_placement(blocks)?;
+    tx.prepare_cached("UPDATE stripes SET placement = ?2 WHERE id = ?1")?.execute((stripe.0, placement))?;
+    tx.prepare_cached("DELETE FROM block_at WHERE stripe = ?1")?.execute([stripe.0])?;
+    if ended {
+        let mut insert = tx.prepare_cached("INSERT INTO block_at VALUES (?1, ?2, ?3, ?4, ?5)")?;
+        for (index, block) in blocks.iter().enumerate() {
+            insert.execute((block.home.node.0, block.home.disk.0, stripe.0, index, block.generation))?;
+        }
+    }
+    Ok(())
+}
+
+/// Drops a stripe; its blocks, and what its put still has allocated for it, become garbage.
+pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, not_before_ms: u64) -> Result<()> {
+    if stripe.ended {
+        for (index, block) in (0..=u8::MAX).zip(&stripe.blocks) {
+            let id = BlockId { stripe: stripe.id, index, copy: 0, generation: block.generation };
+            garbage::add(tx, id, block.home, not_before_ms)?;
+        }
+    }
+    release_allocations(tx, stripe.id, not_before_ms, &[])?;
+    tx.prepare_cached("DELETE FROM block_at WHERE stripe = ?1")?.execute([stripe.id.0])?;
+    tx.prepare_cached("DELETE FROM stripes WHERE id = ?1")?.execute([stripe.id.0])?;
+    Ok(())
+}
+
+/// Forgets what a put has allocated for a stripe; what is not among the blocks that it keeps becomes garbage.
+pub(super) fn release_allocations(tx: &Transaction<'_>, stripe: StripeId, not_before_ms: u64, kept: &[BlockId]) -> Result<()> {
+    let sql = "DELETE FROM allocations WHERE stripe = ?1 AND upload IS NOT NULL RETURNING stripe, idx, generation, node, disk";
+    let mut statement = tx.prepare_cached(sql)?;
+    let released = statement.query_map([stripe.0], block_and_home)?.collect::<Result<Vec<_>, _>>()?;
+    for (block, home) in released.into_iter().filter(|(block, _)| !kept.contains(block)) {
+        garbage::add(tx, block, home, not_before_ms)?;
+    }
+    Ok(())
+}
+
+/// Reads `stripe, idx, generation, node, disk`.
+pub(super) fn block_and_home(row: &Row<'_>) -> rusqlite::Result<(BlockId, Home)> {
+    let block = BlockId { stripe: StripeId(row.get(0)?), index: row.get(1)?, copy: 0, generation: row.get(2)? };
+    Ok((block, Home { node: NodeId(row.get(3)?), disk: crate::DiskNumber(row.get(4)?) }))
+}
+
+/// A stripe's row before its blobs are read.
+struct PackedStripe {
+    id: u64,
+    upload: Option<u64>,
+    object: Option<u64>,
+    number: u64,
+    ended: bool,
+    seq: u64,
+    layout: Vec<u8>,
+    placement: Vec<u8>,
+    units: Vec<u8>,
+}
+
+fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedStripe> {
+    Ok(PackedStripe {
+        id: row.get(0)?,
+        upload: row.get(1)?,
+        object: row.get(2)?,
+        number: row.get(3)?,
+        ended: row.get(4)?,
+        seq: row.get(5)?,
+        layout: row.get(6)?,
+        placement: row.get(7)?,
+        units: row.get(8)?,
+    })
+}
+
+impl PackedStripe {
+    fn unpack(self) -> Result<StripeRecord> {
+        let owner = match (self.upload, self.object) {
+            (Some(upload), None) => Owner::Upload(UploadId(upload)),
+            (None, Some(object)) => Owner::Object(UploadId(object)),
+            _ => return Err(MetaError::Storage(format!("stripe {} has no owner, or two", self.id))),
+        };
+        Ok(StripeRecord {
+            id: StripeId(self.id),
+            owner,
+            number: self.number,
+            ended: self.ended,
+            seq: self.seq,
+            layout: packed::unpack_layout(&self.layout)?,
+            blocks: packed::unpack_placement(&self.placement)?,
+            units: packed::unpack_units(&self.units)?,
+        })
+    }
+}

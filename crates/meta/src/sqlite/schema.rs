@@ -1,0 +1,56 @@
+//! The migrations, and the first rows of a new cluster.
+
+use super::policies;
+use crate::{MetaError, NewCluster, Result};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+
+/// Number n of the list makes schema n+1 of schema n. Never change one that was released: add the next.
+const MIGRATIONS: [&str; 1] = [include_str!("schema_1.sql")];
+
+/// The newest schema that this build knows.
+pub(super) const SCHEMA: u32 = MIGRATIONS.len() as u32;
+
+/// Brings the database to [`SCHEMA`], or refuses it if it is newer.
+pub(super) fn migrate(connection: &mut Connection) -> Result<()> {
+    let found = version(connection)?;
+    if found > SCHEMA {
+        return Err(MetaError::NewerSchema { found, known: SCHEMA });
+    }
+    for (number, sql) in (1..).zip(MIGRATIONS).skip(found as usize) {
+        let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        tx.execute_batch("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL) STRICT")?;
+        // Another process may have been faster.
+        if version(&tx)? < number {
+            tx.execute_batch(sql)?;
+            tx.execute("DELETE FROM schema_version", [])?;
+            tx.execute("INSERT INTO schema_version VALUES (?1)", [number])?;
+            tracing::info!(schema = number, "the metadata was brought to a new schema");
+        }
+        tx.commit()?;
+    }
+    Ok(())
+}
+
+/// Makes the cluster's row and first policies, if there is no cluster yet.
+pub(super) fn create_cluster(connection: &mut Connection, new: &NewCluster) -> Result<()> {
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    if tx.query_row("SELECT 1 FROM cluster", [], |_| Ok(())).optional()?.is_none() {
+        tx.execute(
+            "INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0, 0, 0, 0, ?3)",
+            (new.id.to_string(), format!("{:032x}", new.incarnation), new.created_ms),
+        )?;
+        for policy in &new.policies {
+            policies::create(&tx, policy)?;
+        }
+    }
+    Ok(tx.commit()?)
+}
+
+fn version(connection: &Connection) -> Result<u32> {
+    let exists = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'schema_version'";
+    if connection.query_row(exists, [], |_| Ok(())).optional()?.is_none() {
+        return Ok(0);
+    }
+    let version = connection.query_row("SELECT version FROM schema_version", [], |row| row.get(0)).optional()?;
+    Ok(version.unwrap_or(0))
+}
