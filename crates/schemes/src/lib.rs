@@ -18,4 +18,4 @@ mod request;
 pub use disseminate::plan_write;
 pub use lane::{LaneBuilder, Requestor};
 pub use repair::plan_repair;
-pub use request::{Request, Run};
+pub use request::{Request, Run, code_view};

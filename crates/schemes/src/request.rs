@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use weft_codes::Code;
-use weft_plan::{Binding, BoundBlock, Class, Job, Lane, Plan, Shape, Sink, Source, WantKind};
+use weft_plan::{Binding, BoundBlock, Class, CodeView, Job, Lane, Plan, Shape, Sink, Source, WantKind};
 use weft_types::{BlockId, Error, Party, PlanId, Result, StripeLayout};
 
 /// Slices that may wait at each end of a link, unless said otherwise.
@@ -27,6 +27,11 @@ pub struct Request<'a> {
     pub prefer: &'a [Party],
     /// How it shall run.
     pub run: Run,
+}
+
+/// What a plan's proof needs to know of a code; `spec` is the code's.
+pub fn code_view<'a>(code: &'a dyn Code, spec: &'a str) -> CodeView<'a> {
+    CodeView { spec, k: code.k(), n: code.n(), alpha: code.alpha(), generator: code.generator(), tolerance: code.tolerance() }
 }
 
 /// How a plan shall run.

@@ -1,6 +1,6 @@
 //! Partial parallel repair (Mitra et al., *Partial-parallel-repair*, EuroSys 2016): the helpers and the requestor pair up, round
 //! by round; one of each pair gives its partial sum to the other, which stays. With k helpers the requestor, which always stays,
-//! has the whole sum after ⌈log2(k+1)⌉ rounds, and receives as many blocks instead of k.
+//! has the whole sum after ⌈log2(k+1)⌉ rounds, and receives at most one block in each instead of k.
 
 use super::{Repair, RepairScheme};
 use crate::LaneBuilder;

@@ -1,0 +1,117 @@
+//! Any code, any layout, any failure, any scheme: the plan is proved right, and the bytes that come out are the right ones.
+
+mod world;
+
+use proptest::prelude::*;
+use rand::Rng;
+use weft_plan::{Change, Hold, Input, Job, Want, WantKind};
+use weft_schemes::{disseminate, plan_write, repair};
+use weft_types::{BlockId, Party, Span};
+use world::{World, block, holder, spare};
+
+const CLIENT: Party = Party::Client(9);
+
+/// A random failure that can be recovered: lost blocks, and holes in others, so that nowhere more than m are missing.
+fn failure(world: &mut World) -> (Vec<u8>, Vec<Hold>) {
+    let (n, m) = (world.n(), world.code.m());
+    let all = world.shuffled((0..n).collect());
+    let lost = all[..world.random.random_range(1..=m)].to_vec();
+    let mut holds = world.holds_without(&lost);
+    // Each position may miss m blocks: as many holes may cross there as blocks are left to lose.
+    let mut depth = vec![lost.len(); world.positions() as usize];
+    for _ in 0..world.random.random_range(0..4) {
+        let hole = world.random_span();
+        let holed = world.random.random_range(0..holds.len());
+        let (hole_at, hold) = (hole.start as usize..hole.end as usize, holds[holed].clone());
+        if !hold.span.contains(hole) || depth[hole_at.clone()].iter().any(|missing| *missing >= m) {
+            continue;
+        }
+        depth[hole_at].iter_mut().for_each(|missing| *missing += 1);
+        holds.swap_remove(holed);
+        holds.extend(hold.span.subtract(&[hole]).into_iter().map(|span| Hold { span, ..hold.clone() }));
+    }
+    (lost, holds)
+}
+
+/// Blocks stored anew on spare nodes, whole or what is left of them, in random sub-ranges.
+fn stores(world: &mut World, lost: &[u8]) -> (Vec<Want>, Vec<(Party, BlockId)>) {
+    let some = world.random.random_range(0..=lost.len());
+    let mut wants = Vec::new();
+    for index in &lost[..some] {
+        let span = if world.random.random() { world.whole_span() } else { world.random_span() };
+        let resumed_after = if world.random.random() { world.random_span() } else { Span::new(0, 0) };
+        for span in span.subtract(&[resumed_after]) {
+            wants.push(Want { span, ..world.want(WantKind::Store, spare(*index), *index) });
+        }
+    }
+    (wants, lost[..some].iter().map(|index| (spare(*index), block(*index, 2))).collect())
+}
+
+/// Some blocks, lost or not, delivered to a client and to a node that may itself hold blocks.
+fn outputs(world: &mut World) -> Vec<Want> {
+    let mut wants = Vec::new();
+    let reader = world.random.random_range(0..world.n());
+    for index in 0..world.n() {
+        if world.random.random_ratio(1, 3) {
+            wants.push(Want { span: world.random_span(), ..world.want(WantKind::Output, CLIENT, index) });
+        }
+        if world.random.random_ratio(1, 6) {
+            wants.push(Want { span: world.random_span(), ..world.want(WantKind::Output, holder(reader), index) });
+        }
+        if world.random.random_ratio(1, 12) {
+            wants.push(Want { span: world.random_span(), ..world.want(WantKind::Output, Party::Client(10), index) });
+        }
+    }
+    // Not every reader wants all sub-blocks.
+    for want in &mut wants {
+        let some = world.random.random_range(1..=want.sub_blocks.len());
+        want.sub_blocks.truncate(some);
+    }
+    wants
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_lost_comes_back(seed: u64, scheme in 0usize..repair::SCHEMES.len()) {
+        let mut world = World::random(seed);
+        let (lost, holds) = failure(&mut world);
+        let (mut wants, stores) = stores(&mut world, &lost);
+        wants.extend(outputs(&mut world));
+        let preferred = world.shuffled((0..world.n()).collect());
+        let prefer: Vec<Party> = preferred[..world.random.random_range(0..=preferred.len())].iter().map(|index| holder(*index)).collect();
+        let slice_len = world.random.random_range(1..=world.positions() + 1);
+        let job = Job { holds, wants, ..Job::default() };
+        world.repair(&job, &stores, &prefer, slice_len, repair::SCHEMES[scheme]);
+    }
+
+    #[test]
+    fn what_is_written_is_stored(seed: u64, scheme in 0usize..disseminate::SCHEMES.len(), writer_is_a_node: bool) {
+        let mut world = World::random(seed);
+        let writer = if writer_is_a_node { holder(world.random.random_range(0..world.n())) } else { CLIENT };
+        let inputs = (0..world.code.k() as u8).map(|index| Input { party: writer, index }).collect();
+        let change = |index: usize, sub_block| Change { index: index as u8, sub_block, span: world.whole_span() };
+        let changed = (0..world.code.k()).flat_map(|index| world.all_sub_blocks().into_iter().map(move |s| (index, s)));
+        let changed = changed.map(|(index, sub_block)| change(index, sub_block)).collect();
+        let wants = (0..world.n()).map(|index| world.want(WantKind::Store, holder(index), index)).collect();
+        let stores: Vec<_> = (0..world.n()).map(|index| (holder(index), block(index, 1))).collect();
+        let slice_len = world.random.random_range(1..=world.positions() + 1);
+        let job = Job { inputs, changed, wants, ..Job::default() };
+        let plan = plan_write(&world.request(&job, &stores, &[], slice_len), disseminate::SCHEMES[scheme]).unwrap();
+        world.prove(&plan, &job);
+    }
+
+    /// A write that goes on around a node that failed: what is stored already is there, the writer still has the data, and
+    /// what is missing goes to somebody else.
+    #[test]
+    fn a_write_goes_on(seed: u64) {
+        let mut world = World::random(seed);
+        let (lost, holds) = failure(&mut world);
+        let (wants, stores) = stores(&mut world, &lost);
+        let inputs = (0..world.code.k() as u8).map(|index| Input { party: CLIENT, index }).collect();
+        let job = Job { holds, inputs, wants, ..Job::default() };
+        let plan = plan_write(&world.request(&job, &stores, &[], 3), disseminate::by_name("direct").unwrap()).unwrap();
+        world.prove(&plan, &job);
+    }
+}

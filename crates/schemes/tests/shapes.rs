@@ -1,0 +1,284 @@
+//! What plans look like and cost: the closed forms of the papers, and the cases that a person would draw.
+
+mod world;
+
+use weft_plan::{Hold, Input, Job, Lane, Plan, Sink, Source, Want, WantKind};
+use weft_schemes::{disseminate, plan_repair, plan_write, repair};
+use weft_types::{BlockId, Layout, Party, Reaction, Span};
+use world::{World, block, holder, spare};
+
+const CLIENT: Party = Party::Client(9);
+const BLOCK_LEN: u64 = 64;
+
+/// Blocks that each party sends and receives (up, down), of `BLOCK_LEN`.
+fn traffic(plan: &Plan, party: Party) -> (f64, f64) {
+    let (mut up, mut down) = (0, 0);
+    for lane in &plan.shape.lanes {
+        let at = |stage: u16| plan.binding.parties[usize::from(lane.stages[usize::from(stage)].vertex)];
+        for link in &lane.links {
+            let bytes = lane.span.len() * u64::from(link.width);
+            up += if at(link.from) == party { bytes } else { 0 };
+            down += if at(link.to) == party { bytes } else { 0 };
+        }
+    }
+    (up as f64 / BLOCK_LEN as f64, down as f64 / BLOCK_LEN as f64)
+}
+
+fn worst_traffic(plan: &Plan) -> (f64, f64) {
+    let each = plan.binding.parties.iter().map(|party| traffic(plan, *party));
+    each.fold((0.0, 0.0), |worst, one| (worst.0.max(one.0), worst.1.max(one.1)))
+}
+
+/// Links that a slice passes one after another.
+fn hops(lane: &Lane) -> usize {
+    let mut depth = vec![0; lane.stages.len()];
+    for _ in &lane.stages {
+        for link in &lane.links {
+            depth[usize::from(link.to)] = depth[usize::from(link.to)].max(depth[usize::from(link.from)] + 1);
+        }
+    }
+    depth.into_iter().max().unwrap_or(0)
+}
+
+/// The parties of a lane's stages that read blocks, in the order of the stages.
+fn readers(plan: &Plan, lane: usize) -> Vec<Party> {
+    let stages = plan.shape.lanes[lane].stages.iter();
+    let reading = stages.filter(|stage| stage.sources.iter().any(|source| matches!(source, Source::Block { .. })));
+    reading.map(|stage| plan.binding.parties[usize::from(stage.vertex)]).collect()
+}
+
+fn store_job(world: &World, lost: &[u8]) -> (Job, Vec<(Party, BlockId)>) {
+    let wants = lost.iter().map(|index| world.want(WantKind::Store, spare(*index), *index)).collect();
+    let stores = lost.iter().map(|index| (spare(*index), block(*index, 2))).collect();
+    (Job { holds: world.holds_without(lost), wants, ..Job::default() }, stores)
+}
+
+fn repair_one(world: &World, lost: &[u8], scheme: &str) -> Plan {
+    let (job, stores) = store_job(world, lost);
+    world.repair(&job, &stores, &[], 8, repair::by_name(scheme).unwrap())
+}
+
+#[test]
+fn one_block_costs_what_the_papers_say() {
+    for k in 1..=20usize {
+        let world = World::whole(&format!("rs({k},3)"), BLOCK_LEN);
+        let rounds = (k + 1).next_power_of_two().ilog2() as usize;
+        for lost in [0, k as u8] {
+            let conventional = repair_one(&world, &[lost], "conventional");
+            assert_eq!((hops(&conventional.shape.lanes[0]), traffic(&conventional, spare(lost)).1), (1, k as f64));
+
+            let ppr = repair_one(&world, &[lost], "ppr");
+            assert_eq!(hops(&ppr.shape.lanes[0]), rounds, "k = {k}");
+            assert!(worst_traffic(&ppr) <= (1.0, rounds as f64), "nobody gives twice, nobody takes twice in a round");
+
+            let pipeline = repair_one(&world, &[lost], "pipeline");
+            assert_eq!((hops(&pipeline.shape.lanes[0]), worst_traffic(&pipeline)), (k, (1.0, 1.0)));
+            for plan in [conventional, ppr, pipeline] {
+                assert_eq!((plan.shape.lanes.len(), plan.shape.lanes[0].links.len(), plan.shape.lanes[0].window), (1, k, 4));
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_lost_together_ride_on_one_chain() {
+    let world = World::whole("rs(6,3)", BLOCK_LEN);
+    let plan = repair_one(&world, &[1, 4, 7], "pipeline");
+    let [lane] = plan.shape.lanes.as_slice() else { panic!("{} lanes", plan.shape.lanes.len()) };
+    let widths: Vec<u32> = lane.links.iter().map(|link| link.width).collect();
+    assert_eq!(widths, [3, 3, 3, 3, 3, 1, 1, 1]);
+    let plan = repair_one(&world, &[1, 4, 7], "conventional");
+    assert_eq!(traffic(&plan, spare(1)), (2.0, 6.0), "the first requestor computes for all");
+}
+
+#[test]
+fn clients_are_served_one_by_one_for_they_pass_nothing_on() {
+    let world = World::whole("rs(4,2)", BLOCK_LEN);
+    let wants = [CLIENT, Party::Client(10)].map(|client| world.want(WantKind::Output, client, 0)).to_vec();
+    let job = Job { holds: world.holds_without(&[0]), wants, ..Job::default() };
+    for scheme in repair::SCHEMES {
+        let plan = world.repair(&job, &[], &[], 8, *scheme);
+        assert_eq!((traffic(&plan, CLIENT).0, traffic(&plan, Party::Client(10)).0), (0.0, 0.0), "{}", scheme.name());
+    }
+    // Read repair: a node that stores the block passes it on to the reader.
+    let mut job = job;
+    job.wants = vec![world.want(WantKind::Output, CLIENT, 0), world.want(WantKind::Store, spare(0), 0)];
+    for scheme in repair::SCHEMES {
+        let plan = world.repair(&job, &[(spare(0), block(0, 2))], &[], 8, *scheme);
+        assert_eq!((plan.shape.lanes.len(), traffic(&plan, CLIENT)), (1, (0.0, 1.0)), "{}", scheme.name());
+    }
+}
+
+#[test]
+fn helpers_are_taken_and_stand_in_the_chain_as_preferred() {
+    let world = World::whole("rs(4,3)", BLOCK_LEN);
+    let (job, stores) = store_job(&world, &[2]);
+    let prefer = [6, 0, 5].map(holder);
+    let plan = world.repair(&job, &stores, &prefer, 8, repair::by_name("pipeline").unwrap());
+    assert_eq!(readers(&plan, 0), [6, 0, 5, 1].map(holder));
+}
+
+#[test]
+fn a_requestor_that_holds_a_block_helps_itself() {
+    let world = World::whole("rs(4,2)", BLOCK_LEN);
+    let reader = holder(5);
+    let job = Job { holds: world.holds_without(&[0]), wants: vec![world.want(WantKind::Output, reader, 0)], ..Job::default() };
+    for (scheme, hops_expected) in [("conventional", 1), ("ppr", 2), ("pipeline", 3)] {
+        let plan = world.repair(&job, &[], &[], 8, repair::by_name(scheme).unwrap());
+        assert!(readers(&plan, 0).contains(&reader), "{scheme}");
+        assert_eq!((plan.shape.lanes[0].links.len(), hops(&plan.shape.lanes[0])), (3, hops_expected), "{scheme}");
+    }
+}
+
+#[test]
+fn two_blocks_of_one_node_are_one_stage() {
+    let world = World::whole("rs(4,2)", BLOCK_LEN);
+    let (mut job, stores) = store_job(&world, &[0]);
+    let (twice, other) = (holder(1), holder(2));
+    job.holds.iter_mut().filter(|hold| hold.party == other).for_each(|hold| hold.party = twice);
+    for scheme in repair::SCHEMES {
+        let plan = world.repair(&job, &stores, &[], 8, *scheme);
+        let mut readers = readers(&plan, 0);
+        readers.sort();
+        assert_eq!(readers, [1, 3, 4].map(holder), "{}", scheme.name());
+    }
+}
+
+#[test]
+fn a_hole_is_gone_around_and_only_there() {
+    let world = World::whole("rs(3,2)", BLOCK_LEN);
+    let (mut job, stores) = store_job(&world, &[0]);
+    let hold = job.holds.remove(0);
+    assert_eq!(hold.party, holder(1));
+    let hole = Span::new(16, 24);
+    job.holds.splice(0..0, hold.span.subtract(&[hole]).into_iter().map(|span| Hold { span, ..hold.clone() }));
+    let plan = world.repair(&job, &stores, &[], 8, repair::by_name("pipeline").unwrap());
+    let spans: Vec<Span> = plan.shape.lanes.iter().map(|lane| lane.span).collect();
+    assert_eq!(spans, [Span::new(0, 16), hole, Span::new(24, 64)]);
+    assert_eq!(readers(&plan, 0), [1, 2, 3].map(holder));
+    assert_eq!(readers(&plan, 1), [2, 3, 4].map(holder));
+
+    let prefer = [2, 3, 4].map(holder);
+    let plan = world.repair(&job, &stores, &prefer, 8, repair::by_name("pipeline").unwrap());
+    assert_eq!(plan.shape.lanes.len(), 1, "a hole in a block that nobody reads does not matter");
+}
+
+#[test]
+fn a_corrupt_block_is_copied_but_for_its_hole() {
+    let world = World::whole("rs(3,2)", BLOCK_LEN);
+    let (mut job, stores) = store_job(&world, &[0]);
+    let hole = Span::new(8, 16);
+    let whole = Hold { party: holder(0), block: block(0, 1), span: world.whole_span() };
+    job.holds.extend(whole.span.subtract(&[hole]).into_iter().map(|span| Hold { span, ..whole.clone() }));
+    let plan = world.repair(&job, &stores, &[], 8, repair::by_name("pipeline").unwrap());
+    let links: Vec<(Span, usize)> = plan.shape.lanes.iter().map(|lane| (lane.span, lane.links.len())).collect();
+    assert_eq!(links, [(Span::new(0, 8), 1), (hole, 3), (Span::new(16, 64), 1)]);
+}
+
+#[test]
+fn what_is_read_anyway_helps() {
+    let world = World::whole("rs(4,2)", BLOCK_LEN);
+    let wants = (0..4).map(|index| world.want(WantKind::Output, CLIENT, index)).collect();
+    let job = Job { holds: world.holds_without(&[1]), wants, ..Job::default() };
+    let conventional = world.repair(&job, &[], &[], 8, repair::by_name("conventional").unwrap());
+    assert_eq!((conventional.shape.lanes.len(), traffic(&conventional, CLIENT).1), (1, 4.0), "the same links serve both");
+    let pipeline = world.repair(&job, &[], &[], 8, repair::by_name("pipeline").unwrap());
+    assert_eq!((pipeline.shape.lanes.len(), traffic(&pipeline, CLIENT).1), (4, 4.0));
+}
+
+#[test]
+fn a_block_that_is_there_is_read_or_moved() {
+    let world = World::whole("rs(4,2)", BLOCK_LEN);
+    let wants = vec![world.want(WantKind::Output, CLIENT, 3), world.want(WantKind::Store, spare(4), 4)];
+    let job = Job { holds: world.holds_without(&[]), wants, ..Job::default() };
+    for scheme in repair::SCHEMES {
+        let plan = world.repair(&job, &[(spare(4), block(4, 2))], &[], 8, *scheme);
+        let links: Vec<usize> = plan.shape.lanes.iter().map(|lane| lane.links.len()).collect();
+        assert_eq!((links, worst_traffic(&plan)), (vec![1, 1], (1.0, 1.0)));
+        assert_eq!(readers(&plan, 0), [holder(4)]);
+    }
+}
+
+#[test]
+fn the_writer_sends_every_block_to_its_node() {
+    let world = World::whole("rs(4,2)", BLOCK_LEN);
+    let inputs = (0..4).map(|index| Input { party: CLIENT, index }).collect();
+    let wants = (0..6).map(|index| world.want(WantKind::Store, holder(index), index)).collect();
+    let stores: Vec<_> = (0..6).map(|index| (holder(index), block(index, 1))).collect();
+    let job = Job { inputs, wants, ..Job::default() };
+    let plan = plan_write(&world.request(&job, &stores, &[], 8), disseminate::by_name("direct").unwrap()).unwrap();
+    world.prove(&plan, &job);
+    assert_eq!((plan.shape.lanes.len(), traffic(&plan, CLIENT), worst_traffic(&plan)), (1, (6.0, 0.0), (6.0, 1.0)));
+    let sinks: usize = plan.shape.lanes[0]
+        .stages
+        .iter()
+        .flat_map(|stage| &stage.sinks)
+        .filter(|sink| matches!(sink, Sink::Store { .. }))
+        .count();
+    assert_eq!((sinks, plan.binding.stores.len()), (6, 6));
+
+    let one = Job { wants: vec![world.want(WantKind::Store, holder(2), 2)], ..job.clone() };
+    let plan = plan_write(&world.request(&one, &stores, &[], 8), disseminate::by_name("direct").unwrap()).unwrap();
+    assert_eq!(plan.shape.lanes[0].stages[0].sources.len(), 1, "only the data that is needed is put in");
+
+    let mut part = job.clone();
+    part.inputs.remove(3);
+    let error = plan_write(&world.request(&part, &stores, &[], 8), disseminate::by_name("direct").unwrap()).unwrap_err();
+    assert_eq!((error.reaction, error.message.as_str()), (Reaction::InvalidInput, "data block 3 is needed and not put in"));
+    part.inputs.push(Input { party: holder(3), index: 3 });
+    let error = plan_write(&world.request(&part, &stores, &[], 8), disseminate::by_name("direct").unwrap()).unwrap_err();
+    assert!(error.to_string().contains("one writer"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_recovered_is_named() {
+    let world = World::whole("rs(4,2)", BLOCK_LEN);
+    let (job, stores) = store_job(&world, &[0, 3, 5]);
+    for scheme in repair::SCHEMES {
+        let error = plan_repair(&world.request(&job, &stores, &[], 8), *scheme).unwrap_err();
+        assert_eq!(error.reaction, Reaction::Unavailable);
+        let says = "rs(4,2): blocks [0, 3, 5] cannot be recovered from blocks [1, 2, 4] (positions 0..64)";
+        assert_eq!(error.message, says);
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let world = World::whole("rs(4,2)", BLOCK_LEN);
+    let (good, stores) = store_job(&world, &[0]);
+    let pipeline = repair::by_name("pipeline").unwrap();
+    let want = |change: fn(&mut Want)| {
+        let mut job = good.clone();
+        change(&mut job.wants[0]);
+        job
+    };
+    let pieces = (0..world.positions()).map(|at| Want { span: Span::new(at, at + 1), ..good.wants[0].clone() });
+    assert!(plan_repair(&world.request(&Job { wants: pieces.collect(), ..good.clone() }, &stores, &[], 8), pipeline).is_ok());
+    for (job, says) in [
+        (want(|want| want.index = 6), "has no block 6: 0 to 5 are"),
+        (want(|want| want.span.end = 65), "positions 0..65 are wanted of 64"),
+        (want(|want| want.sub_blocks = vec![1]), "sub-blocks [1] are wanted of 1"),
+        (want(|want| want.index = 1), "no block was allocated for block 1"),
+        (want(|want| want.kind = WantKind::Check), "only blocks to be stored or delivered"),
+        (want(|want| want.kind = WantKind::Patch), "only blocks to be stored or delivered"),
+    ] {
+        let error = plan_repair(&world.request(&job, &stores, &[], 8), pipeline).unwrap_err();
+        assert!(error.reaction == Reaction::InvalidInput && error.message.contains(says), "{error}");
+    }
+    let mut request = world.request(&good, &stores, &[], 0);
+    assert!(plan_repair(&request, pipeline).unwrap_err().message.contains("greater than zero"));
+    request.run.slice_len = 8;
+    request.stripe.k = 5;
+    assert!(plan_repair(&request, pipeline).unwrap_err().message.contains("which is not rs(4,2)"));
+}
+
+#[test]
+fn more_pieces_than_a_plan_can_have_are_refused() {
+    let mut world = World::whole("rs(1,1)", 20_000);
+    world.stripe.layout = Layout::new(20_000, 20_000, 1).unwrap();
+    let pieces =
+        |count: u64| (0..count).map(|at| Want { span: Span::new(2 * at, 2 * at + 1), ..world.want(WantKind::Output, CLIENT, 0) });
+    let job = Job { holds: world.holds_without(&[0]), wants: pieces(5000).collect(), ..Job::default() };
+    let error = plan_repair(&world.request(&job, &[], &[], 8), repair::by_name("pipeline").unwrap()).unwrap_err();
+    assert!(error.message.contains("falls into 5000 pieces: at most 4096"), "{error}");
+}

@@ -1,0 +1,239 @@
+//! Stripes to plan for: a code, a layout, blocks with bytes in them on nodes, and what is left of them.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
+use std::sync::Arc;
+use weft_codes::{Code, SharedCode, parse};
+use weft_gf::{Combination, Matrix, SparseMatrix, field};
+use weft_plan::{Class, Hold, Job, Memory, Plan, Want, WantKind, eval, verify};
+use weft_schemes::{Request, Run, repair::RepairScheme};
+use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId, StripeLayout};
+
+/// A stripe that was written, with the whole contents of its blocks. Block i is held by node i+1.
+pub(crate) struct World {
+    pub(crate) random: StdRng,
+    pub(crate) code: SharedCode,
+    pub(crate) stripe: StripeLayout,
+    /// The blocks' bytes, each as long as the layout says, with zeros at the end where the block is shorter.
+    pub(crate) blocks: Vec<Vec<u8>>,
+}
+
+impl World {
+    /// A random code and layout.
+    pub(crate) fn random(seed: u64) -> Self {
+        let mut random = StdRng::seed_from_u64(seed);
+        let code = random_code(&mut random);
+        let alpha = code.alpha() as u64;
+        let cell_len = alpha * random.random_range(1..=9);
+        let block_len = cell_len * random.random_range(1..=4);
+        let data_len = random.random_range(1..=block_len * code.k() as u64);
+        Self::new(random, code, Layout::new(block_len, cell_len, alpha as u32).unwrap(), data_len)
+    }
+
+    /// A given code, one full stripe of blocks of one cell.
+    pub(crate) fn whole(spec: &str, block_len: u64) -> Self {
+        let code = parse(spec).unwrap();
+        let data_len = block_len * code.k() as u64;
+        Self::new(StdRng::seed_from_u64(7), code, Layout::new(block_len, block_len, 1).unwrap(), data_len)
+    }
+
+    fn new(mut random: StdRng, code: SharedCode, layout: Layout, data_len: u64) -> Self {
+        let stripe = StripeLayout { layout, k: code.k() as u32, m: code.m() as u32, data_len };
+        let mut blocks = vec![vec![0; layout.block_len as usize]; code.n()];
+        for offset in 0..data_len {
+            let (index, at) = stripe.locate(offset);
+            blocks[index as usize][at as usize] = random.random();
+        }
+        encode(code.as_ref(), layout, &mut blocks);
+        Self { random, code, stripe, blocks }
+    }
+
+    pub(crate) fn n(&self) -> u8 {
+        self.code.n() as u8
+    }
+
+    pub(crate) fn positions(&self) -> u64 {
+        self.stripe.layout.positions()
+    }
+
+    pub(crate) fn whole_span(&self) -> Span {
+        Span::new(0, self.positions())
+    }
+
+    /// A range of positions, not empty.
+    pub(crate) fn random_span(&mut self) -> Span {
+        let start = self.random.random_range(0..self.positions());
+        Span::new(start, self.random.random_range(start + 1..=self.positions()))
+    }
+
+    pub(crate) fn all_sub_blocks(&self) -> Vec<u16> {
+        (0..self.code.alpha() as u16).collect()
+    }
+
+    /// All blocks but the lost ones, whole.
+    pub(crate) fn holds_without(&self, lost: &[u8]) -> Vec<Hold> {
+        let left = (0..self.n()).filter(|index| !lost.contains(index));
+        left.map(|index| Hold { party: holder(index), block: block(index, 1), span: self.whole_span() }).collect()
+    }
+
+    pub(crate) fn want(&self, kind: WantKind, party: Party, index: u8) -> Want {
+        Want { kind, party, index, sub_blocks: self.all_sub_blocks(), span: self.whole_span() }
+    }
+
+    /// The job's holds by what is really there.
+    pub(crate) fn memory(&self, job: &Job) -> Memory {
+        let mut memory = Memory::default();
+        for hold in &job.holds {
+            let index = usize::from(hold.block.index);
+            let len = self.stripe.block_len(index as u32) as usize;
+            memory.blocks.insert((hold.party, hold.block), self.blocks[index][..len].to_vec());
+        }
+        for input in &job.inputs {
+            memory.inputs.insert((input.party, input.index, false), self.blocks[usize::from(input.index)].clone());
+        }
+        memory
+    }
+
+    pub(crate) fn request<'a>(
+        &'a self,
+        job: &'a Job,
+        stores: &'a [(Party, BlockId)],
+        prefer: &'a [Party],
+        slice_len: u64,
+    ) -> Request<'a> {
+        let run = Run::new(PlanId(1), 1, Class::Repair, slice_len);
+        Request { code: self.code.as_ref(), stripe: self.stripe, job, stores, prefer, run }
+    }
+
+    /// Verifies a plan (so that nothing comes out that nobody wants), runs it, and compares every byte that is wanted.
+    pub(crate) fn prove(&self, plan: &Plan, job: &Job) {
+        let spec = self.code.spec();
+        verify(plan, weft_schemes::code_view(self.code.as_ref(), &spec), job).unwrap_or_else(|refusal| panic!("{refusal}\n{job:?}\n{plan:?}"));
+        let mut memory = self.memory(job);
+        eval(plan, &mut memory).unwrap();
+        let mut out: Vec<_> = memory.out.into_iter().collect();
+        for want in &job.wants {
+            let index = usize::from(want.index);
+            let key = (want.kind, want.party, want.index);
+            let bytes = out.iter_mut().find(|(found, _)| *found == key).map(|(_, bytes)| bytes);
+            let stored = want.kind == WantKind::Store;
+            let len = if stored { self.stripe.block_len(index as u32) } else { self.stripe.layout.block_len };
+            let extents = want.sub_blocks.iter().flat_map(|s| self.stripe.layout.extents(u32::from(*s), want.span));
+            let mut bytes = bytes;
+            for at in extents.flat_map(|extent| extent.offset..extent.offset + extent.len).filter(|at| *at < len) {
+                let at = at as usize;
+                let bytes = bytes.as_deref_mut().unwrap_or_else(|| panic!("nothing came out for {want:?}"));
+                assert_eq!(bytes.get(at), Some(&self.blocks[index][at]), "byte {at} for {want:?}");
+            }
+        }
+    }
+
+    /// Plans a repair, proves the plan, and gives it.
+    pub(crate) fn repair(
+        &self,
+        job: &Job,
+        stores: &[(Party, BlockId)],
+        prefer: &[Party],
+        slice_len: u64,
+        scheme: &dyn RepairScheme,
+    ) -> Plan {
+        let request = self.request(job, stores, prefer, slice_len);
+        let plan = weft_schemes::plan_repair(&request, scheme).unwrap_or_else(|error| panic!("{error}\n{job:?}"));
+        assert_eq!(weft_schemes::plan_repair(&request, scheme).as_ref(), Ok(&plan), "the same question has the same answer");
+        self.prove(&plan, job);
+        plan
+    }
+
+    pub(crate) fn shuffled(&mut self, mut blocks: Vec<u8>) -> Vec<u8> {
+        blocks.shuffle(&mut self.random);
+        blocks
+    }
+}
+
+pub(crate) fn node(number: u32) -> Party {
+    Party::Node(NodeId(number))
+}
+
+/// Who holds a block after the write.
+pub(crate) fn holder(index: u8) -> Party {
+    node(u32::from(index) + 1)
+}
+
+/// A node that holds nothing of the stripe.
+pub(crate) fn spare(index: u8) -> Party {
+    node(u32::from(index) + 1001)
+}
+
+pub(crate) fn block(index: u8, generation: u32) -> BlockId {
+    BlockId { stripe: StripeId(1), index, copy: 0, generation }
+}
+
+fn random_code(random: &mut StdRng) -> SharedCode {
+    let (k, m) = (random.random_range(1..=12), random.random_range(1..=4));
+    match random.random_range(0..4) {
+        0 => parse(&format!("rs({k},{m},matrix=vandermonde)")).unwrap(),
+        1 => Arc::new(Dense::new(random.random_range(1..=5), m, random.random_range(2..=4))),
+        _ => parse(&format!("rs({k},{m})")).unwrap(),
+    }
+}
+
+/// Computes the parity blocks, position by position.
+fn encode(code: &dyn Code, layout: Layout, blocks: &mut [Vec<u8>]) {
+    let alpha = code.alpha();
+    let whole = Span::new(0, layout.positions());
+    let rows: Vec<Vec<u8>> = (0..code.k() * alpha)
+        .map(|row| {
+            let extents = layout.extents((row % alpha) as u32, whole);
+            extents.flat_map(|e| blocks[row / alpha][e.offset as usize..(e.offset + e.len) as usize].to_vec()).collect()
+        })
+        .collect();
+    let mut coded = vec![vec![0; whole.len() as usize]; code.n() * alpha];
+    let sources: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
+    Combination::new(code.generator()).apply(&sources, &mut coded.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+    for (row, bytes) in coded.iter().enumerate() {
+        let mut at = 0;
+        for e in layout.extents((row % alpha) as u32, whole) {
+            blocks[row / alpha][e.offset as usize..(e.offset + e.len) as usize].copy_from_slice(&bytes[at..at + e.len as usize]);
+            at += e.len as usize;
+        }
+    }
+}
+
+/// A linear code of α sub-blocks, all of them mixed: what schemes must not assume away.
+#[derive(Debug)]
+struct Dense {
+    k: usize,
+    m: usize,
+    alpha: usize,
+    generator: SparseMatrix,
+}
+
+impl Dense {
+    fn new(k: usize, m: usize, alpha: usize) -> Self {
+        let parity = Matrix::from_fn(m * alpha, k * alpha, |r, c| field::inv((k * alpha + r) as u8 ^ c as u8).unwrap());
+        let generator = SparseMatrix::from(&Matrix::identity(k * alpha).stack(&parity));
+        Self { k, m, alpha, generator }
+    }
+}
+
+impl Code for Dense {
+    fn spec(&self) -> String {
+        format!("dense({},{},{})", self.k, self.m, self.alpha)
+    }
+    fn k(&self) -> usize {
+        self.k
+    }
+    fn m(&self) -> usize {
+        self.m
+    }
+    fn alpha(&self) -> usize {
+        self.alpha
+    }
+    fn generator(&self) -> &SparseMatrix {
+        &self.generator
+    }
+    fn tolerance(&self) -> usize {
+        self.m
+    }
+}
