@@ -109,7 +109,8 @@ impl World {
     /// Verifies a plan (so that nothing comes out that nobody wants), runs it, and compares every byte that is wanted.
     pub(crate) fn prove(&self, plan: &Plan, job: &Job) {
         let spec = self.code.spec();
-        verify(plan, weft_schemes::code_view(self.code.as_ref(), &spec), job).unwrap_or_else(|refusal| panic!("{refusal}\n{job:?}\n{plan:?}"));
+        verify(plan, weft_schemes::code_view(self.code.as_ref(), &spec), job)
+            .unwrap_or_else(|refusal| panic!("{refusal}\n{job:?}\n{plan:?}"));
         let mut memory = self.memory(job);
         eval(plan, &mut memory).unwrap();
         let mut out: Vec<_> = memory.out.into_iter().collect();
