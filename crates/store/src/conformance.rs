@@ -1,0 +1,207 @@
+//! What every [`BlockStore`] is held to. For tests: it panics where a store does not do what the trait says.
+
+use crate::block_store::{BlockStore, BlockWriter, verify};
+use crate::crc;
+use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Span, StripeId, StripeLayout};
+
+/// Runs the whole suite. `make_store` gives an empty store of the cluster each time.
+pub fn check<S: BlockStore>(cluster: ClusterId, mut make_store: impl FnMut() -> S) {
+    for len in [0, 1, 4095, 4096, 4097, 3 * 4096, (1 << 20) - 1, 1 << 20, (2 << 20) + 5000] {
+        what_is_written_is_read(&make_store(), cluster, len);
+    }
+    runs_in_any_order(&make_store(), cluster);
+    nothing_is_seen_before_finish(&make_store(), cluster);
+    refusals(&make_store(), cluster);
+    removal(&make_store(), cluster);
+    listing(&make_store(), cluster);
+    quarantine(&make_store(), cluster);
+    let capacity = make_store().capacity().expect("capacity");
+    assert!(capacity.free_bytes <= capacity.total_bytes && capacity.total_bytes > 0, "{capacity:?}");
+}
+
+/// A block of the given stripe whose payload is `len` bytes long.
+pub fn block(cluster: ClusterId, stripe: u64, len: u64) -> BlockMeta {
+    let layout = Layout { block_len: 4 << 20, cell_len: 4 << 20, alpha: 1 };
+    // The first block of a stripe takes all of a short object; of an empty one, the second does.
+    let (index, data_len) = if len == 0 { (1, 1) } else { (0, len) };
+    BlockMeta {
+        cluster,
+        id: BlockId { stripe: StripeId(stripe), index, copy: 0, generation: 1 },
+        object: "bucket/key".to_owned(),
+        version: 7,
+        object_offset: 3 << 22,
+        code: "rs(2,1)".to_owned(),
+        generator_hash: 0x0123_4567_89ab_cdef,
+        stripe: StripeLayout { layout, k: 2, m: 1, data_len },
+        seq: 0,
+    }
+}
+
+/// Bytes that are no page's neighbour's.
+pub fn pattern(len: u64) -> Vec<u8> {
+    (0..len).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect()
+}
+
+fn put(store: &dyn BlockStore, meta: &BlockMeta) -> Vec<u8> {
+    let bytes = pattern(meta.len());
+    let mut writer = store.create(meta).expect("create");
+    writer.write_at(0, &bytes).expect("write");
+    writer.finish(None).expect("finish");
+    bytes
+}
+
+fn reaction<T>(result: weft_types::Result<T>) -> Reaction {
+    result.err().expect("an error was due").reaction
+}
+
+fn what_is_written_is_read(store: &dyn BlockStore, cluster: ClusterId, len: u64) {
+    let meta = block(cluster, 5, len);
+    let bytes = pattern(len);
+    let units: Vec<u32> = bytes.chunks(1 << 20).map(crc::crc32c).collect();
+    let mut writer = store.create(&meta).expect("create");
+    assert_eq!(writer.missing(), if len == 0 { vec![] } else { vec![Span::new(0, len)] });
+    writer.write_at(0, &bytes).expect("write");
+    let receipt = writer.finish(Some(&units)).expect("finish");
+    assert_eq!((receipt.len, &receipt.units), (len, &units));
+    assert_eq!(store.unit_checksums(meta.id).expect("units"), units);
+
+    let reader = store.open(meta.id).expect("open");
+    assert_eq!(*reader.meta(), meta);
+    assert_eq!(reader.units(), units);
+    assert_eq!(verify(&*reader).expect("verify"), []);
+    let edges = [0, 1, 2048, 4095, 4096, 4097, 8191, 8192, 12_288, 12_300];
+    let edges: Vec<u64> = edges.into_iter().chain([len.saturating_sub(1), len, len + 1, len + 9000]).collect();
+    for start in edges.iter().copied() {
+        for end in edges.iter().copied().filter(|end| *end >= start) {
+            let mut buf = vec![0xaa; (end - start) as usize];
+            reader.read_at(start, &mut buf).expect("read");
+            let inside = bytes.get(start.min(len) as usize..end.min(len) as usize).expect("a range of the block");
+            assert_eq!(buf[..inside.len()], *inside, "{start}..{end} of {len}");
+            assert!(buf[inside.len()..].iter().all(|byte| *byte == 0), "zeros beyond the end: {start}..{end} of {len}");
+        }
+    }
+}
+
+/// Sub-blocks arrive as strided runs, and lanes out of order.
+fn runs_in_any_order(store: &dyn BlockStore, cluster: ClusterId) {
+    let meta = block(cluster, 6, 100_000);
+    let bytes = pattern(100_000);
+    for run_len in [4096, 1024, 1000] {
+        let mut writer = store.create(&meta).expect("create");
+        let runs: Vec<usize> = (0..100_000).step_by(run_len).collect();
+        for stride in [3, 2, 1, 0] {
+            for start in runs.iter().enumerate().filter(|(i, _)| i % 4 == stride).map(|(_, start)| *start) {
+                let end = (start + run_len).min(bytes.len());
+                let mut run = bytes[start..end].to_vec();
+                run.resize(run_len, 0);
+                writer.write_at(start as u64, &run).expect("write");
+            }
+        }
+        assert_eq!(writer.missing(), []);
+        assert_eq!(writer.finish(None).expect("finish").units, [crc::crc32c(&bytes)]);
+        let mut read = vec![1; bytes.len()];
+        store.open(meta.id).expect("open").read_at(0, &mut read).expect("read");
+        assert!(read == bytes);
+        assert!(store.remove(meta.id).expect("remove"));
+    }
+}
+
+fn nothing_is_seen_before_finish(store: &dyn BlockStore, cluster: ClusterId) {
+    let meta = block(cluster, 7, 5000);
+    let unseen = |what| {
+        assert_eq!(reaction(store.open(meta.id)), Reaction::NotFound, "{what}");
+        assert_eq!(store.list().expect("list"), [], "{what}");
+    };
+    let start = || -> Box<dyn BlockWriter> {
+        let mut writer = store.create(&meta).expect("create");
+        writer.write_at(0, &pattern(4096)).expect("write");
+        writer
+    };
+    let writer = start();
+    unseen("while it is written");
+    assert_eq!(reaction(store.create(&meta)), Reaction::Retry);
+    assert_eq!(reaction(store.remove(meta.id)), Reaction::Retry);
+    drop(writer);
+    unseen("after it was given up");
+    assert_eq!(start().missing(), [Span::new(4096, 5000)]);
+    assert_eq!(reaction(start().finish(None)), Reaction::Replan);
+    unseen("after an incomplete finish");
+    let mut writer = start();
+    writer.write_at(4096, &pattern(5000)[4096..]).expect("write");
+    let error = writer.finish(Some(&[1])).expect_err("wrong units");
+    assert_eq!((error.reaction, error.block), (Reaction::Corrupt, Some(meta.id)));
+    assert!(error.message.contains("unit 0 (bytes 0..5000)"), "{error}");
+    unseen("after a finish with the wrong checksum");
+    put(store, &meta);
+    assert_eq!(store.list().expect("list"), [meta.id]);
+}
+
+fn refusals(store: &dyn BlockStore, cluster: ClusterId) {
+    let meta = block(cluster, 8, 5000);
+    assert_eq!(reaction(store.create(&block(ClusterId(!cluster.0), 8, 5000))), Reaction::InvalidInput, "another cluster");
+    let mut absurd = meta.clone();
+    absurd.stripe.k = 0;
+    assert_eq!(reaction(store.create(&absurd)), Reaction::InvalidInput, "no data blocks");
+    let mut absurd = meta.clone();
+    absurd.id.index = 3;
+    assert_eq!(reaction(store.create(&absurd)), Reaction::InvalidInput, "no such index");
+
+    let mut writer = store.create(&meta).expect("create");
+    writer.write_at(0, &[]).expect("nothing");
+    writer.write_at(4096, &[0; 8192]).expect("zeros beyond the end");
+    assert_eq!(reaction(writer.write_at(4096, &[0])), Reaction::InvalidInput, "twice");
+    assert_eq!(reaction(writer.write_at(4000, &[0; 97])), Reaction::InvalidInput, "twice in part");
+    assert_eq!(reaction(writer.write_at(5000, &[0, 1])), Reaction::Corrupt, "not zero beyond the end");
+    assert_eq!(reaction(writer.write_at(u64::MAX, &[0, 0])), Reaction::InvalidInput, "beyond everything");
+    writer.write_at(0, &[0; 4096]).expect("the rest");
+    assert_eq!(writer.finish(Some(&[crc::crc32c(&[0; 5000])])).expect("finish").len, 5000);
+    assert_eq!(reaction(store.create(&meta)), Reaction::InvalidInput, "there already");
+    let mut next = meta.clone();
+    next.id.generation = 2;
+    put(store, &next);
+}
+
+fn removal(store: &dyn BlockStore, cluster: ClusterId) {
+    let meta = block(cluster, 9, 9000);
+    assert!(!store.remove(meta.id).expect("remove"), "it was never there");
+    let bytes = put(store, &meta);
+    let reader = store.open(meta.id).expect("open");
+    assert!(store.remove(meta.id).expect("remove"));
+    assert!(!store.remove(meta.id).expect("remove"), "it is gone");
+    assert_eq!(reaction(store.open(meta.id)), Reaction::NotFound);
+    let mut read = vec![0; bytes.len()];
+    reader.read_at(0, &mut read).expect("a reader keeps what it opened");
+    assert!(read == bytes);
+    put(store, &meta);
+}
+
+fn listing(store: &dyn BlockStore, cluster: ClusterId) {
+    let mut ids: Vec<BlockId> =
+        (1..=20).map(|i| block(cluster, i * 1365, i % 3)).inspect(|meta| _ = put(store, meta)).map(|it| it.id).collect();
+    ids.sort_unstable();
+    assert_eq!(store.list().expect("list"), ids);
+    for page in [1, 3, 20, 21] {
+        let mut paged = Vec::new();
+        loop {
+            let some = store.list_after(paged.last().copied(), page).expect("list");
+            assert!(some.len() <= page);
+            paged.extend_from_slice(&some);
+            if some.len() < page {
+                break;
+            }
+        }
+        paged.sort_unstable();
+        assert_eq!(paged, ids, "{page} at a time");
+    }
+}
+
+fn quarantine(store: &dyn BlockStore, cluster: ClusterId) {
+    let meta = block(cluster, 10, 9000);
+    assert_eq!(reaction(store.quarantine(meta.id, "it is not there")), Reaction::NotFound);
+    for _ in 0..2 {
+        put(store, &meta);
+        store.quarantine(meta.id, "page 1 fails its checksum").expect("quarantine");
+        assert_eq!(reaction(store.open(meta.id)), Reaction::NotFound);
+        assert_eq!(store.list().expect("list"), []);
+    }
+}

@@ -1,0 +1,149 @@
+//! Which bytes of a block have come, and the checksums of its pages as they come.
+
+use crate::crc;
+use std::collections::BTreeMap;
+use weft_types::{CHECKSUM_UNIT_LEN, Error, PAGE_LEN, Result, Span};
+
+/// Separate runs of bytes that a block in the making may consist of: what bounds the memory of a writer whose bytes come
+/// in an absurd order.
+const RUNS_MAX: usize = 1 << 18;
+
+const PAGES_PER_UNIT: usize = (CHECKSUM_UNIT_LEN / PAGE_LEN) as usize;
+
+/// The bytes that have come, as runs that do not touch.
+#[derive(Debug)]
+pub(crate) struct Coverage {
+    len: u64,
+    /// Start → end.
+    runs: BTreeMap<u64, u64>,
+    /// CRC32C of each page, with zeros where nothing has come.
+    pages: Vec<u32>,
+}
+
+impl Coverage {
+    pub(crate) fn new(len: u64) -> Self {
+        let mut pages = vec![crc::zeros(PAGE_LEN); len.div_ceil(PAGE_LEN) as usize];
+        if let Some(last) = pages.last_mut() {
+            *last = crc::zeros(page_span(pages_before(len), len).len());
+        }
+        Self { len, runs: BTreeMap::new(), pages }
+    }
+
+    /// Refuses a run that has come already, in whole or in part, and one more run than can be kept.
+    pub(crate) fn admit(&self, run: Span) -> Result<()> {
+        if let Some((start, end)) = self.runs.range(..run.end).next_back()
+            && *end > run.start
+        {
+            let twice = run.intersect(Span::new(*start, *end));
+            return Err(Error::invalid(format!("bytes {}..{} came twice", twice.start, twice.end)));
+        }
+        if self.runs.len() >= RUNS_MAX {
+            return Err(Error::invalid(format!("the block comes in more than {RUNS_MAX} scattered runs")));
+        }
+        Ok(())
+    }
+
+    /// Notes a run that was admitted and written.
+    pub(crate) fn add(&mut self, offset: u64, bytes: &[u8]) {
+        let run = Span::new(offset, offset + bytes.len() as u64);
+        if run.is_empty() {
+            return;
+        }
+        let mut rest = bytes;
+        let mut start = offset;
+        while !rest.is_empty() {
+            let number = start / PAGE_LEN;
+            let page = page_span(number, self.len);
+            let (piece, behind) = rest.split_at(rest.len().min((page.end - start) as usize));
+            let end = start + piece.len() as u64;
+            if let Some(sum) = self.pages.get_mut(number as usize) {
+                *sum = if Span::new(start, end) == page {
+                    crc::crc32c(piece)
+                } else {
+                    *sum ^ crc::contribution(crc::crc32c(piece), piece.len() as u64, page.end - end)
+                };
+            }
+            (rest, start) = (behind, end);
+        }
+        self.join(run);
+    }
+
+    pub(crate) fn missing(&self) -> Vec<Span> {
+        let runs: Vec<Span> = self.runs.iter().map(|(start, end)| Span::new(*start, *end)).collect();
+        Span::new(0, self.len).subtract(&runs)
+    }
+
+    pub(crate) fn into_pages(self) -> Vec<u32> {
+        self.pages
+    }
+
+    fn join(&mut self, mut run: Span) {
+        if let Some((start, end)) = self.runs.range(..run.start).next_back().map(|(start, end)| (*start, *end))
+            && end == run.start
+        {
+            run.start = start;
+        }
+        if let Some(end) = self.runs.remove(&run.end) {
+            run.end = end;
+        }
+        self.runs.insert(run.start, run.end);
+    }
+}
+
+/// The bytes of page `number` in a block of `len` bytes.
+pub(crate) fn page_span(number: u64, len: u64) -> Span {
+    Span::new(number * PAGE_LEN, ((number + 1) * PAGE_LEN).min(len))
+}
+
+/// The checksums of units from those of their pages, for a block of `len` bytes.
+pub(crate) fn units_of(pages: &[u32], len: u64) -> Vec<u32> {
+    let mut number = 0;
+    let unit = |pages: &[u32]| {
+        pages.iter().fold(0, |unit, page| {
+            let page_len = page_span(number, len).len();
+            number += 1;
+            crc::combine(unit, *page, page_len)
+        })
+    };
+    pages.chunks(PAGES_PER_UNIT).map(unit).collect()
+}
+
+fn pages_before(len: u64) -> u64 {
+    len.div_ceil(PAGE_LEN).saturating_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Runs of any length in any order give the checksums of the whole.
+        #[test]
+        fn any_order_gives_the_same_checksums(
+            len in 1usize..20_000, cuts in proptest::collection::vec(0usize..20_000, 0..40), seed: u64,
+        ) {
+            let bytes: Vec<u8> = (0..len as u64).map(|i| (i.wrapping_mul(seed | 1) >> 7) as u8).collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().filter(|cut| *cut < len).chain([0, len]).collect();
+            cuts.sort_unstable();
+            cuts.dedup();
+            let mut runs: Vec<(usize, usize)> = cuts.windows(2).map(|pair| (pair[0], pair[1])).collect();
+            runs.sort_by_key(|run| (run.0 as u64).wrapping_mul(seed | 1));
+            let mut coverage = Coverage::new(len as u64);
+            let mut left = vec![Span::new(0, len as u64)];
+            for (start, end) in runs {
+                let run = Span::new(start as u64, end as u64);
+                coverage.admit(run).unwrap();
+                coverage.add(run.start, &bytes[start..end]);
+                prop_assert!(coverage.admit(run).is_err());
+                left = left.iter().flat_map(|span| span.subtract(&[run])).collect();
+                prop_assert_eq!(coverage.missing(), left.clone());
+            }
+            prop_assert_eq!(coverage.runs.len(), 1);
+            let pages = coverage.into_pages();
+            let expected: Vec<u32> = bytes.chunks(4096).map(crc::crc32c).collect();
+            prop_assert_eq!(&pages, &expected);
+            prop_assert_eq!(units_of(&pages, len as u64), [crc::crc32c(&bytes)]);
+        }
+    }
+}

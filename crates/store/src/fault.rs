@@ -1,0 +1,199 @@
+//! A store whose chosen calls go wrong.
+
+use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, Receipt};
+use std::sync::{Arc, Mutex, PoisonError};
+use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span};
+
+/// What is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallKind {
+    /// [`BlockStore::create`].
+    Create,
+    /// [`BlockWriter::write_at`].
+    Write,
+    /// [`BlockWriter::finish`].
+    Finish,
+    /// [`BlockStore::open`].
+    Open,
+    /// [`BlockReader::read_at`].
+    Read,
+    /// [`BlockStore::remove`].
+    Remove,
+}
+
+/// A call, as it is about to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// What is called.
+    pub kind: CallKind,
+    /// On which block.
+    pub block: BlockId,
+    /// The bytes that are read or written.
+    pub bytes: Span,
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing is done, and the call ends with this reaction.
+    Fail(Reaction),
+    /// This bit of the bytes written or read is flipped, and nothing is said.
+    FlipBit(u64),
+    /// A write takes only this many of its bytes, and then ends with [`Reaction::Fatal`].
+    Short(usize),
+}
+
+type Choose = dyn FnMut(&Call) -> Option<Fault> + Send;
+
+/// A store before another, that lets calls through or makes them go wrong, as a function chooses.
+pub struct FaultStore {
+    inner: Arc<dyn BlockStore>,
+    faults: Faults,
+}
+
+impl FaultStore {
+    /// Asks `choose` before each call.
+    pub fn new(inner: Arc<dyn BlockStore>, choose: impl FnMut(&Call) -> Option<Fault> + Send + 'static) -> Self {
+        Self { inner, faults: Faults(Arc::new(Mutex::new(choose))) }
+    }
+
+    /// Makes the call of a kind go wrong before which `passed` of its kind have passed; the others pass.
+    pub fn nth(inner: Arc<dyn BlockStore>, kind: CallKind, passed: u64, fault: Fault) -> Self {
+        let mut left = Some(passed);
+        Self::new(inner, move |call| {
+            if call.kind != kind {
+                return None;
+            }
+            let now = left == Some(0);
+            left = left.and_then(|left| left.checked_sub(1));
+            now.then_some(fault)
+        })
+    }
+}
+
+impl BlockStore for FaultStore {
+    fn create(&self, meta: &BlockMeta) -> Result<Box<dyn BlockWriter>> {
+        self.faults.on_plain(CallKind::Create, meta.id)?;
+        let inner = self.inner.create(meta)?;
+        Ok(Box::new(FaultWriter { inner, faults: self.faults.clone(), block: meta.id }))
+    }
+
+    fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>> {
+        self.faults.on_plain(CallKind::Open, id)?;
+        let inner = self.inner.open(id)?;
+        Ok(Arc::new(FaultReader { inner, faults: self.faults.clone() }))
+    }
+
+    fn remove(&self, id: BlockId) -> Result<bool> {
+        self.faults.on_plain(CallKind::Remove, id)?;
+        self.inner.remove(id)
+    }
+
+    fn list_after(&self, after: Option<BlockId>, blocks_max: usize) -> Result<Vec<BlockId>> {
+        self.inner.list_after(after, blocks_max)
+    }
+
+    fn quarantine(&self, id: BlockId, reason: &str) -> Result<()> {
+        self.inner.quarantine(id, reason)
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        self.inner.capacity()
+    }
+
+    fn failed(&self) -> Option<String> {
+        self.inner.failed()
+    }
+}
+
+struct FaultWriter {
+    inner: Box<dyn BlockWriter>,
+    faults: Faults,
+    block: BlockId,
+}
+
+impl BlockWriter for FaultWriter {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let span = Span::new(offset, offset.saturating_add(bytes.len() as u64));
+        match self.faults.on(CallKind::Write, self.block, span) {
+            None => self.inner.write_at(offset, bytes),
+            Some(Fault::Fail(reaction)) => Err(injected(reaction, self.block)),
+            Some(Fault::FlipBit(bit)) => {
+                let mut bytes = bytes.to_vec();
+                flip(&mut bytes, bit);
+                self.inner.write_at(offset, &bytes)
+            }
+            Some(Fault::Short(len)) => {
+                self.inner.write_at(offset, &bytes[..len.min(bytes.len())])?;
+                Err(injected(Reaction::Fatal, self.block))
+            }
+        }
+    }
+
+    fn missing(&self) -> Vec<Span> {
+        self.inner.missing()
+    }
+
+    fn finish(self: Box<Self>, expected_units: Option<&[u32]>) -> Result<Receipt> {
+        self.faults.on_plain(CallKind::Finish, self.block)?;
+        self.inner.finish(expected_units)
+    }
+}
+
+struct FaultReader {
+    inner: Arc<dyn BlockReader>,
+    faults: Faults,
+}
+
+impl BlockReader for FaultReader {
+    fn meta(&self) -> &BlockMeta {
+        self.inner.meta()
+    }
+
+    fn units(&self) -> &[u32] {
+        self.inner.units()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let block = self.meta().id;
+        match self.faults.on(CallKind::Read, block, Span::new(offset, offset.saturating_add(buf.len() as u64))) {
+            None => self.inner.read_at(offset, buf),
+            Some(Fault::Fail(reaction)) => Err(injected(reaction, block)),
+            Some(Fault::FlipBit(bit)) => {
+                self.inner.read_at(offset, buf)?;
+                flip(buf, bit);
+                Ok(())
+            }
+            Some(Fault::Short(_)) => Err(injected(Reaction::Fatal, block)),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Faults(Arc<Mutex<Choose>>);
+
+impl Faults {
+    fn on(&self, kind: CallKind, block: BlockId, bytes: Span) -> Option<Fault> {
+        let mut choose = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        choose(&Call { kind, block, bytes })
+    }
+
+    /// A call that moves no bytes can only fail.
+    fn on_plain(&self, kind: CallKind, block: BlockId) -> Result<()> {
+        match self.on(kind, block, Span::new(0, 0)) {
+            None => Ok(()),
+            Some(Fault::Fail(reaction)) => Err(injected(reaction, block)),
+            Some(Fault::FlipBit(_) | Fault::Short(_)) => Err(injected(Reaction::Fatal, block)),
+        }
+    }
+}
+
+fn injected(reaction: Reaction, block: BlockId) -> Error {
+    Error::new(reaction, "a fault was injected").block(block)
+}
+
+fn flip(bytes: &mut [u8], bit: u64) {
+    if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
+        *byte ^= 1 << (bit % 8);
+    }
+}

@@ -1,0 +1,118 @@
+//! A directory as a disk.
+//!
+//! ```text
+//! DIR/disk                          what this disk is (see `label`)
+//! DIR/lock                          held by the process that uses it
+//! DIR/blocks/0c7/s199-b003-c0-g1        payload; its name here is what makes the block exist
+//! DIR/blocks/0c7/s199-b003-c0-g1.meta   sidecar
+//! DIR/tmp/                          blocks being written; emptied at start
+//! DIR/quarantine/NAME/{payload,sidecar,reason}
+//! ```
+//!
+//! What is assumed of the file system: `rename` within it is atomic; what `fsync` of a file or directory has confirmed is there
+//! after a loss of power; and a failed `fsync` may have lost anything written since the last one, which is why it is not
+//! repeated but fails the disk.
+
+mod disk;
+mod label;
+mod reader;
+mod recover;
+mod steps;
+mod writer;
+
+pub use label::NewDisk;
+pub use recover::Recovered;
+pub use steps::{NoSteps, Step, Steps};
+
+use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity};
+use crate::sidecar::check_meta;
+use disk::Disk;
+use reader::LocalReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weft_types::{BlockId, BlockMeta, ClusterId, Error, Result};
+use writer::LocalWriter;
+
+/// One disk: a directory with a payload file and a sidecar for each block.
+#[derive(Debug)]
+pub struct LocalStore {
+    disk: Arc<Disk>,
+    recovered: Recovered,
+}
+
+impl LocalStore {
+    /// Opens a disk and puts it in order; makes an empty or missing directory a disk of `cluster` first, with the identity `new`.
+    ///
+    /// Refused with [`Reaction::InvalidInput`](weft_types::Reaction): a disk of another cluster, one that another process
+    /// uses, a directory that holds something else.
+    pub fn open(dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<Self> {
+        Self::open_with_steps(dir, cluster, new, Arc::new(NoSteps))
+    }
+
+    /// The same, with somebody who is asked before each step that changes the disk: for tests.
+    pub fn open_with_steps(dir: &Path, cluster: ClusterId, new: NewDisk, steps: Arc<dyn Steps>) -> Result<Self> {
+        let disk = Disk::open(dir, cluster, new, steps)?;
+        let recovered = recover::recover(&disk)?;
+        Ok(Self { disk: Arc::new(disk), recovered })
+    }
+
+    /// The disk's own id, drawn when it was made.
+    pub fn disk_id(&self) -> u128 {
+        self.disk.label.disk_id
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.disk.dir
+    }
+
+    /// What was found and put in order when it was opened.
+    pub fn recovered(&self) -> &Recovered {
+        &self.recovered
+    }
+
+    /// Where a block's payload lies, whether it exists or not.
+    pub fn payload_path(&self, id: BlockId) -> PathBuf {
+        self.disk.payload_path(id)
+    }
+
+    /// Where a block's sidecar lies, whether it exists or not.
+    pub fn sidecar_path(&self, id: BlockId) -> PathBuf {
+        self.disk.sidecar_path(id)
+    }
+}
+
+impl BlockStore for LocalStore {
+    fn create(&self, meta: &BlockMeta) -> Result<Box<dyn BlockWriter>> {
+        check_meta(meta)?;
+        if meta.cluster != self.disk.label.cluster {
+            let what = format!("it is of cluster {}, this disk is of cluster {}", meta.cluster, self.disk.label.cluster);
+            return Err(Error::invalid(what).block(meta.id));
+        }
+        Ok(Box::new(LocalWriter::create(&self.disk, meta).map_err(|error| error.block(meta.id))?))
+    }
+
+    fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>> {
+        Ok(Arc::new(LocalReader::open(&self.disk, id).map_err(|error| error.block(id))?))
+    }
+
+    fn remove(&self, id: BlockId) -> Result<bool> {
+        self.disk.remove(id).map_err(|error| error.block(id))
+    }
+
+    fn list_after(&self, after: Option<BlockId>, blocks_max: usize) -> Result<Vec<BlockId>> {
+        recover::list_after(&self.disk, after, blocks_max)
+    }
+
+    fn quarantine(&self, id: BlockId, reason: &str) -> Result<()> {
+        self.disk.quarantine(id, reason).map_err(|error| error.block(id))
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        self.disk.capacity()
+    }
+
+    fn failed(&self) -> Option<String> {
+        self.disk.failed()
+    }
+}

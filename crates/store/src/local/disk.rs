@@ -1,0 +1,307 @@
+//! The directory itself: its paths, its lock, whether it has failed, and every step that changes it.
+
+use super::label::{Label, NewDisk};
+use super::steps::{Step, Steps};
+use crate::block_store::Capacity;
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use weft_types::{BlockId, ClusterId, Error, Result};
+
+/// Directories that blocks are spread over by stripe: with ten million blocks on a disk, each holds some 5000 files.
+const SHARDS: u64 = 4096;
+
+const LABEL: &str = "disk";
+const NEW_LABEL: &str = "disk.new";
+const LOCK: &str = "lock";
+const BLOCKS: &str = "blocks";
+const TEMPORARY: &str = "tmp";
+const QUARANTINE: &str = "quarantine";
+pub(super) const SIDECAR_SUFFIX: &str = ".meta";
+
+#[derive(Debug)]
+pub(super) struct Disk {
+    pub(super) dir: PathBuf,
+    pub(super) label: Label,
+    steps: Arc<dyn Steps>,
+    /// Blocks that somebody writes, removes or moves.
+    claimed: Mutex<BTreeSet<BlockId>>,
+    failed: Mutex<Option<String>>,
+    /// Shards whose directories are durable.
+    shards: Mutex<BTreeSet<u64>>,
+    /// Holds the lock as long as anybody uses the disk.
+    lock: File,
+}
+
+impl Disk {
+    pub(super) fn open(dir: &Path, cluster: ClusterId, new: NewDisk, steps: Arc<dyn Steps>) -> Result<Self> {
+        let context = |what: &'static str| move |error: io::Error| cannot_open(dir, what, &error);
+        fs::create_dir_all(dir).map_err(context("it cannot be made"))?;
+        let (lock, killed) = lock(dir)?;
+        let label = match fs::read_to_string(dir.join(LABEL)) {
+            Ok(text) => Label::decode(&text)
+                .map_err(|error| Error { message: format!("{}: {}", dir.display(), error.message), ..error })?,
+            Err(error) if error.kind() == ErrorKind::NotFound => format_disk(dir, cluster, new)?,
+            Err(error) => return Err(cannot_open(dir, "its disk file cannot be read", &error)),
+        };
+        if label.cluster != cluster {
+            let (dir, its) = (dir.display(), label.cluster);
+            return Err(Error::invalid(format!(
+                "{dir} belongs to cluster {its}, not to cluster {cluster}: choose another directory"
+            )));
+        }
+        for name in [BLOCKS, TEMPORARY, QUARANTINE] {
+            fs::create_dir_all(dir.join(name)).map_err(context("its directories cannot be made"))?;
+        }
+        sync_dir(dir).map_err(context("it cannot be synced"))?;
+        if killed {
+            // A block of which the payload has its name, but whose directory was not synced any more, will be listed from
+            // now on: so it has to last.
+            rustix::fs::syncfs(&lock).map_err(|error| cannot_open(dir, "it cannot be synced", &error.into()))?;
+        }
+        let (claimed, failed, shards) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Ok(Self { dir: dir.to_owned(), label, steps, claimed, failed, shards, lock })
+    }
+
+    pub(super) fn blocks_dir(&self) -> PathBuf {
+        self.dir.join(BLOCKS)
+    }
+
+    pub(super) fn temporary_dir(&self) -> PathBuf {
+        self.dir.join(TEMPORARY)
+    }
+
+    pub(super) fn shard_dir(&self, id: BlockId) -> PathBuf {
+        self.blocks_dir().join(shard_name(shard(id)))
+    }
+
+    pub(super) fn payload_path(&self, id: BlockId) -> PathBuf {
+        self.shard_dir(id).join(id.to_string())
+    }
+
+    pub(super) fn sidecar_path(&self, id: BlockId) -> PathBuf {
+        self.shard_dir(id).join(format!("{id}{SIDECAR_SUFFIX}"))
+    }
+
+    pub(super) fn failed(&self) -> Option<String> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Refuses whatever would write once the disk has failed.
+    pub(super) fn check_alive(&self) -> Result<()> {
+        match self.failed() {
+            Some(why) => Err(Error::fatal(format!("disk {} has failed and takes no writes: {why}", self.dir.display()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a change of the disk, and judges its error: a full disk and a lack of file handles pass; all else fails the disk.
+    pub(super) fn step<T>(&self, step: Step, change: impl FnOnce() -> io::Result<T>) -> Result<T> {
+        self.check_alive()?;
+        self.steps.before(step).and_then(|()| change()).map_err(|error| self.judge(step, &error))
+    }
+
+    /// Takes a block for oneself: nobody else writes, removes or moves it until the claim is dropped.
+    pub(super) fn claim(self: &Arc<Self>, id: BlockId) -> Result<Claim> {
+        if self.claims().insert(id) {
+            return Ok(Claim { disk: Arc::clone(self), id });
+        }
+        Err(Error::retry("somebody else writes or removes it at the moment"))
+    }
+
+    pub(super) fn make_shard(&self, id: BlockId) -> Result<PathBuf> {
+        let dir = self.shard_dir(id);
+        // Held until the directory is durable, so that nobody builds on one that is not.
+        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        if !shards.contains(&shard(id)) {
+            self.step(Step::CreateShard, || {
+                fs::create_dir_all(&dir)?;
+                sync_dir(&self.blocks_dir())
+            })?;
+            shards.insert(shard(id));
+        }
+        Ok(dir)
+    }
+
+    /// The payload goes first and durably: with it, the block. The other way round, a crash between the two would leave a
+    /// payload that nothing describes, which nobody dares to delete.
+    pub(super) fn remove(self: &Arc<Self>, id: BlockId) -> Result<bool> {
+        let _claim = self.claim(id)?;
+        let payload = self.payload_path(id);
+        if !exists(&payload)? {
+            self.check_alive()?;
+            return Ok(false);
+        }
+        self.step(Step::RemovePayload, || fs::remove_file(&payload))?;
+        self.step(Step::SyncDirectory, || sync_dir(&self.shard_dir(id)))?;
+        self.step(Step::RemoveSidecar, || remove_if_there(&self.sidecar_path(id)))?;
+        Ok(true)
+    }
+
+    /// The reason and a second name for the sidecar come first: a crash before the payload moves leaves the block as it
+    /// was, and a crash after it leaves a sidecar whose content the quarantine has too.
+    pub(super) fn quarantine(self: &Arc<Self>, id: BlockId, reason: &str) -> Result<()> {
+        let _claim = self.claim(id)?;
+        self.quarantine_claimed(id, reason)
+    }
+
+    pub(super) fn quarantine_claimed(&self, id: BlockId, reason: &str) -> Result<()> {
+        let (payload, sidecar) = (self.payload_path(id), self.sidecar_path(id));
+        if !exists(&payload)? {
+            return Err(Error::not_found("it is not on this disk"));
+        }
+        let place = self.step(Step::WriteReason, || {
+            let place = self.new_quarantine_place(id)?;
+            let mut file = File::create(place.join("reason"))?;
+            file.write_all(format!("{id}: {reason}\n").as_bytes())?;
+            file.sync_all()?;
+            Ok(place)
+        })?;
+        self.step(Step::LinkSidecar, || match fs::hard_link(&sidecar, place.join("sidecar")) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => sync_dir(&place).and_then(|()| sync_dir(&self.dir.join(QUARANTINE))),
+        })?;
+        self.step(Step::QuarantinePayload, || fs::rename(&payload, place.join("payload")).and_then(|()| sync_dir(&place)))?;
+        self.step(Step::RemoveSidecar, || remove_if_there(&sidecar))?;
+        self.step(Step::SyncDirectory, || sync_dir(&self.shard_dir(id)))?;
+        tracing::warn!(block = %id, place = %place.display(), reason, "block quarantined");
+        Ok(())
+    }
+
+    pub(super) fn capacity(&self) -> Result<Capacity> {
+        let stat =
+            rustix::fs::statvfs(&self.dir).map_err(|error| cannot_open(&self.dir, "its size cannot be asked", &error.into()))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        Ok(Capacity { total_bytes: bytes(stat.f_blocks), free_bytes: bytes(stat.f_bavail) })
+    }
+
+    fn claims(&self) -> std::sync::MutexGuard<'_, BTreeSet<BlockId>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn judge(&self, step: Step, error: &io::Error) -> Error {
+        let what = format!("disk {}: {step:?}: {error}", self.dir.display());
+        // A sync that fails may have dropped anything, even for lack of space: it is never harmless.
+        let sync = matches!(step, Step::SyncPayload | Step::SyncSidecar | Step::SyncDirectory);
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge if !sync => {
+                Error::unavailable(format!("the disk is full: {what}"))
+            }
+            _ if !sync && too_many_files(error) => Error::retry(what),
+            _ => {
+                self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| what.clone());
+                tracing::error!(disk = %self.dir.display(), ?step, %error, "the disk has failed");
+                Error::fatal(what)
+            }
+        }
+    }
+
+    fn new_quarantine_place(&self, id: BlockId) -> io::Result<PathBuf> {
+        let quarantine = self.dir.join(QUARANTINE);
+        let mut times = 1u32;
+        loop {
+            let place = quarantine.join(format!("{id}.{times}"));
+            match fs::create_dir(&place) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && times < u32::MAX => times += 1,
+                made => return made.map(|()| place),
+            }
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Says that nobody was killed; see `lock`.
+        if let Err(error) = self.lock.set_len(0) {
+            tracing::warn!(disk = %self.dir.display(), %error, "the lock file could not be emptied");
+        }
+    }
+}
+
+/// A block taken for oneself.
+#[derive(Debug)]
+pub(super) struct Claim {
+    disk: Arc<Disk>,
+    id: BlockId,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.disk.claims().remove(&self.id);
+    }
+}
+
+pub(super) fn shard(id: BlockId) -> u64 {
+    id.stripe.0 % SHARDS
+}
+
+pub(super) fn shard_name(shard: u64) -> String {
+    format!("{shard:03x}")
+}
+
+pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Lack of file handles is not the disk's fault.
+pub(super) fn too_many_files(error: &io::Error) -> bool {
+    matches!(rustix::io::Errno::from_io_error(error), Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE))
+}
+
+pub(super) fn cannot_open(path: &Path, what: &str, error: &io::Error) -> Error {
+    let message = format!("{}: {what}: {error}", path.display());
+    if too_many_files(error) { Error::retry(message) } else { Error::fatal(message) }
+}
+
+fn exists(path: &Path) -> Result<bool> {
+    path.try_exists().map_err(|error| cannot_open(path, "it cannot be looked up", &error))
+}
+
+/// The lock, and whether its last holder was killed: the file has content exactly while somebody holds it.
+fn lock(dir: &Path) -> Result<(File, bool)> {
+    let failed = |error: io::Error| cannot_open(dir, "its lock file cannot be used", &error);
+    let mut file = File::options().create(true).truncate(false).read(true).write(true).open(dir.join(LOCK)).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(Error::invalid(format!("{} is in use by another process", dir.display()))),
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    let killed = file.metadata().map_err(failed)?.len() > 0;
+    file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
+    Ok((file, killed))
+}
+
+/// Makes an empty directory a disk. The label appears whole or not at all.
+fn format_disk(dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<Label> {
+    let failed = |error: io::Error| cannot_open(dir, "it cannot be made a disk", &error);
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        // What a crash while this was done before may have left, and what mkfs leaves.
+        if ![LOCK, NEW_LABEL, "lost+found"].iter().any(|own| name == *own) {
+            let (dir, name) = (dir.display(), name.display());
+            return Err(Error::invalid(format!(
+                "{dir} is neither empty nor a disk of weft: it holds '{name}'; choose another directory"
+            )));
+        }
+    }
+    let label = Label { cluster, disk_id: new.disk_id, created_ms: new.created_ms };
+    let write = || {
+        let mut file = File::create(dir.join(NEW_LABEL))?;
+        file.write_all(label.encode().as_bytes())?;
+        file.sync_all()?;
+        fs::rename(dir.join(NEW_LABEL), dir.join(LABEL))?;
+        sync_dir(dir)?;
+        dir.canonicalize()?.parent().map_or(Ok(()), sync_dir)
+    };
+    write().map_err(failed)?;
+    Ok(label)
+}

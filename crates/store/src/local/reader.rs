@@ -1,0 +1,141 @@
+//! Reads one block, every page checked.
+
+use super::disk::{Disk, cannot_open, too_many_files};
+use crate::block_store::BlockReader;
+use crate::coverage::page_span;
+use crate::crc;
+use crate::sidecar::{SIDECAR_BYTES_MAX, Sidecar};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use weft_types::{BlockId, BlockMeta, ClusterId, Error, PAGE_LEN, Result, Span};
+
+pub(super) struct LocalReader {
+    payload: File,
+    sidecar: Sidecar,
+}
+
+impl LocalReader {
+    pub(super) fn open(disk: &Disk, id: BlockId) -> Result<Self> {
+        let path = disk.payload_path(id);
+        let payload = File::open(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::not_found("it is not on this disk"),
+            _ => unreadable(&path, &error),
+        })?;
+        let sidecar = match read_sidecar(&disk.sidecar_path(id), id, disk.label.cluster)? {
+            Some(sidecar) => sidecar,
+            // Removed between the two looks, or gone for no good reason.
+            None if !path.exists() => return Err(Error::not_found("it is not on this disk")),
+            None => return Err(Error::corrupt("it has no sidecar")),
+        };
+        Ok(Self { payload, sidecar })
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let len = self.meta().len();
+        let inside = len.saturating_sub(offset).min(buf.len() as u64) as usize;
+        let (mut rest, beyond) = buf.split_at_mut(inside);
+        beyond.fill(0);
+        let mut at = offset;
+        while !rest.is_empty() {
+            let page = page_span(at / PAGE_LEN, len);
+            let end = at + rest.len() as u64;
+            let piece;
+            if at == page.start && end >= page.end {
+                // Whole pages go straight to where they are wanted and are checked there.
+                let whole_end = if end == len { end } else { end / PAGE_LEN * PAGE_LEN };
+                (piece, rest) = rest.split_at_mut((whole_end - at) as usize);
+                self.read_pages(at, piece)?;
+            } else {
+                let mut aside = [0; PAGE_LEN as usize];
+                let aside = &mut aside[..page.len() as usize];
+                self.read_pages(page.start, aside)?;
+                let wanted = Span::new(at, end.min(page.end));
+                (piece, rest) = rest.split_at_mut(wanted.len() as usize);
+                piece.copy_from_slice(&aside[(wanted.start - page.start) as usize..(wanted.end - page.start) as usize]);
+            }
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Reads and checks whole pages, from the start of one.
+    fn read_pages(&self, start: u64, buf: &mut [u8]) -> Result<()> {
+        let end = start + buf.len() as u64;
+        self.payload.read_exact_at(buf, start).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => {
+                let found = self.payload.metadata().map_or(0, |it| it.len());
+                Error::corrupt(format!("bytes {}..{end} are missing: the file ends at {found}", found.clamp(start, end)))
+            }
+            _ => unreadable_bytes(Span::new(start, end), &error),
+        })?;
+        let first = start / PAGE_LEN;
+        for (number, page) in (first..).zip(buf.chunks(PAGE_LEN as usize)) {
+            if self.sidecar.pages().get(number as usize) != Some(&crc::crc32c(page)) {
+                let span = page_span(number, self.meta().len());
+                return Err(Error::corrupt(format!("page {number} (bytes {}..{}) fails its checksum", span.start, span.end)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BlockReader for LocalReader {
+    fn meta(&self) -> &BlockMeta {
+        self.sidecar.meta()
+    }
+
+    fn units(&self) -> &[u32] {
+        self.sidecar.units()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read(offset, buf).map_err(|error| error.block(self.meta().id))
+    }
+}
+
+/// Reads a sidecar and makes sure that it is this block's. `None` when there is none.
+pub(super) fn read_sidecar(path: &Path, id: BlockId, cluster: ClusterId) -> Result<Option<Sidecar>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(|error| unreadable(path, &error))?,
+    };
+    let mut bytes = Vec::new();
+    file.take(SIDECAR_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| unreadable(path, &error))?;
+    if bytes.len() as u64 > SIDECAR_BYTES_MAX {
+        return Err(Error::corrupt("the sidecar is larger than any"));
+    }
+    let sidecar = Sidecar::decode(&bytes)?;
+    let meta = sidecar.meta();
+    if meta.id != id {
+        return Err(Error::corrupt(format!("the sidecar is that of block {}", meta.id)));
+    }
+    if meta.cluster != cluster {
+        return Err(Error::corrupt(format!("the sidecar is of cluster {}", meta.cluster)));
+    }
+    Ok(Some(sidecar))
+}
+
+/// A sector that cannot be read is a page that is not what it was; everything else is trouble with the machine.
+fn unreadable(path: &Path, error: &io::Error) -> Error {
+    if is_media_error(error) {
+        return Error::corrupt(format!("{} cannot be read: {error}", path.display()));
+    }
+    cannot_open(path, "it cannot be read", error)
+}
+
+fn unreadable_bytes(span: Span, error: &io::Error) -> Error {
+    let message = format!("bytes {}..{} cannot be read: {error}", span.start, span.end);
+    if is_media_error(error) {
+        Error::corrupt(message)
+    } else if too_many_files(error) {
+        Error::retry(message)
+    } else {
+        Error::fatal(message)
+    }
+}
+
+fn is_media_error(error: &io::Error) -> bool {
+    rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::IO)
+}

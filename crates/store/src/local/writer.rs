@@ -1,0 +1,156 @@
+//! Writes one block: payload under a temporary name, sidecar, and the commit.
+
+use super::disk::{Claim, Disk, remove_if_there, sync_dir};
+use super::steps::Step;
+use crate::block_store::{BlockWriter, Receipt};
+use crate::coverage::{Coverage, units_of};
+use crate::sidecar::Sidecar;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use weft_types::{BlockMeta, CHECKSUM_UNIT_LEN, Error, Result, Span};
+
+pub(super) struct LocalWriter {
+    disk: Arc<Disk>,
+    meta: BlockMeta,
+    payload: File,
+    coverage: Coverage,
+    /// A write failed half-way: what is in the file is not known.
+    broken: bool,
+    leftovers: Leftovers,
+    // The last field, dropped after the leftovers are gone: the next writer of this block may use their names.
+    _claim: Claim,
+}
+
+impl LocalWriter {
+    pub(super) fn create(disk: &Arc<Disk>, meta: &BlockMeta) -> Result<Self> {
+        disk.check_alive()?;
+        let claim = disk.claim(meta.id)?;
+        if disk.payload_path(meta.id).exists() {
+            return Err(Error::invalid("it is on this disk already"));
+        }
+        let temporary = disk.temporary_dir().join(meta.id.to_string());
+        let leftovers = Leftovers { paths: vec![temporary.clone()] };
+        let payload = disk.step(Step::CreateTemporary, || {
+            File::options().read(true).write(true).create(true).truncate(true).open(&temporary)
+        })?;
+        let len = meta.len();
+        if len > 0 {
+            // All of it now, so that a full disk shows before bytes are moved, and scattered writes do not scatter the file.
+            disk.step(Step::Allocate, || match rustix::fs::fallocate(&payload, FallocateFlags::empty(), 0, len) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => payload.set_len(len),
+                other => Ok(other?),
+            })?;
+        }
+        let disk = Arc::clone(disk);
+        Ok(Self { disk, meta: meta.clone(), payload, coverage: Coverage::new(len), broken: false, leftovers, _claim: claim })
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        if self.broken {
+            return Err(Error::fatal("an earlier write of this block failed"));
+        }
+        let len = self.meta.len();
+        let end = offset.checked_add(bytes.len() as u64).ok_or_else(|| Error::invalid("the bytes lie beyond all blocks"))?;
+        let (bytes, beyond) = bytes.split_at(len.saturating_sub(offset).min(bytes.len() as u64) as usize);
+        if beyond.iter().any(|byte| *byte != 0) {
+            return Err(Error::corrupt(format!("bytes {}..{end} lie beyond its end and are not zeros", offset.max(len))));
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.coverage.admit(Span::new(offset, offset + bytes.len() as u64))?;
+        let written = self.disk.step(Step::WritePayload, || self.payload.write_all_at(bytes, offset));
+        self.broken = written.is_err();
+        written?;
+        self.coverage.add(offset, bytes);
+        Ok(())
+    }
+
+    /// The sidecar is durable before the payload has its name, and that name is what makes the block exist.
+    fn commit(mut self, expected_units: Option<&[u32]>) -> Result<Receipt> {
+        if self.broken {
+            return Err(Error::fatal("an earlier write of this block failed"));
+        }
+        if let Some(first) = self.coverage.missing().first() {
+            return Err(Error::replan(format!("bytes {}..{} never came", first.start, first.end)));
+        }
+        let (id, len) = (self.meta.id, self.meta.len());
+        let pages = self.coverage.into_pages();
+        compare(&units_of(&pages, len), expected_units, len)?;
+        let sidecar = Sidecar::new(self.meta, pages)?;
+        let disk = &self.disk;
+        let shard = disk.make_shard(id)?;
+
+        let (temporary, name) = (disk.temporary_dir().join(format!("{id}.meta")), disk.sidecar_path(id));
+        self.leftovers.paths.extend([temporary.clone(), name.clone()]);
+        let encoded = sidecar.encode()?;
+        let file = disk.step(Step::WriteSidecar, || {
+            let mut file = File::create(&temporary)?;
+            file.write_all(&encoded).map(|()| file)
+        })?;
+        disk.step(Step::SyncSidecar, || file.sync_all())?;
+        disk.step(Step::RenameSidecar, || fs::rename(&temporary, &name))?;
+
+        disk.step(Step::SyncPayload, || self.payload.sync_all())?;
+        disk.step(Step::RenamePayload, || {
+            fs::rename(disk.temporary_dir().join(id.to_string()), disk.payload_path(id))?;
+            // From here on the block exists, and what belongs to it is no leftover.
+            self.leftovers.paths.clear();
+            Ok(())
+        })?;
+        disk.step(Step::SyncDirectory, || sync_dir(&shard))?;
+        Ok(Receipt { len, units: sidecar.units().to_vec() })
+    }
+}
+
+impl BlockWriter for LocalWriter {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.write(offset, bytes).map_err(|error| error.block(self.meta.id))
+    }
+
+    fn missing(&self) -> Vec<Span> {
+        self.coverage.missing()
+    }
+
+    fn finish(self: Box<Self>, expected_units: Option<&[u32]>) -> Result<Receipt> {
+        let id = self.meta.id;
+        self.commit(expected_units).map_err(|error| error.block(id))
+    }
+}
+
+/// Files that are removed when a block does not come to be.
+#[derive(Debug)]
+struct Leftovers {
+    paths: Vec<PathBuf>,
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        for path in &self.paths {
+            // What stays is removed at the next start.
+            if let Err(error) = remove_if_there(path) {
+                tracing::warn!(path = %path.display(), %error, "a leftover could not be removed");
+            }
+        }
+    }
+}
+
+fn compare(units: &[u32], expected: Option<&[u32]>, len: u64) -> Result<()> {
+    let Some(expected) = expected else { return Ok(()) };
+    if units.len() != expected.len() {
+        return Err(Error::invalid(format!("{} unit checksums for a block of {}", expected.len(), units.len())));
+    }
+    match units.iter().zip(expected).position(|(unit, expected)| unit != expected) {
+        None => Ok(()),
+        Some(unit) => {
+            let start = unit as u64 * CHECKSUM_UNIT_LEN;
+            let end = (start + CHECKSUM_UNIT_LEN).min(len);
+            Err(Error::corrupt(format!("unit {unit} (bytes {start}..{end}) is not what its recorded checksum says")))
+        }
+    }
+}

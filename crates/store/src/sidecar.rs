@@ -1,0 +1,215 @@
+//! The sidecar: what lies beside a payload and describes it fully. The format is in `docs/formats.md`.
+//!
+//! What is encoded are structures of this file, not those that the rest of weft works with, so that those can change and
+//! what was written remains readable. A new version is a new structure and a new arm in [`Sidecar::decode`].
+
+use crate::coverage::units_of;
+use crate::crc;
+use serde::{Deserialize, Serialize};
+use weft_types::{BLOCKS_MAX, BlockId, BlockMeta, ClusterId, Error, Layout, PAGE_LEN, Result, StripeId, StripeLayout};
+
+/// The version that is written.
+pub const SIDECAR_VERSION: u32 = 1;
+
+/// No sidecar is larger: the checksums of a block of 1 TiB and room for its description. Larger files are not read.
+pub const SIDECAR_BYTES_MAX: u64 = (1 << 30) + (1 << 23);
+
+const MAGIC: [u8; 8] = *b"weftmeta";
+/// Magic, version, length of the description, number of pages, number of units.
+const HEAD_LEN: usize = 8 + 4 * 4;
+const CRC_LEN: usize = 4;
+
+/// A block's description and the checksums of its payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sidecar {
+    meta: BlockMeta,
+    pages: Vec<u32>,
+    units: Vec<u32>,
+}
+
+impl Sidecar {
+    /// A sidecar for a payload whose pages have these checksums. The units' checksums follow from them.
+    pub fn new(meta: BlockMeta, pages: Vec<u32>) -> Result<Self> {
+        check_meta(&meta)?;
+        if pages.len() as u64 != meta.len().div_ceil(PAGE_LEN) {
+            return Err(Error::invalid(format!("{} page checksums for {} bytes", pages.len(), meta.len())).block(meta.id));
+        }
+        let units = units_of(&pages, meta.len());
+        Ok(Self { meta, pages, units })
+    }
+
+    /// What the block is.
+    pub fn meta(&self) -> &BlockMeta {
+        &self.meta
+    }
+
+    /// CRC32C of each page of 4 KiB; the last one may be shorter.
+    pub fn pages(&self) -> &[u32] {
+        &self.pages
+    }
+
+    /// CRC32C of each MiB; the last one may be shorter.
+    pub fn units(&self) -> &[u32] {
+        &self.units
+    }
+
+    /// The file's bytes.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let description = postcard::to_stdvec(&DescriptionV1::from(&self.meta))
+            .map_err(|error| Error::fatal(format!("the description cannot be encoded: {error}")).block(self.meta.id))?;
+        let mut bytes = Vec::with_capacity(HEAD_LEN + description.len() + 4 * (self.pages.len() + self.units.len()) + CRC_LEN);
+        bytes.extend(MAGIC);
+        for number in [SIDECAR_VERSION as usize, description.len(), self.pages.len(), self.units.len()] {
+            let number = u32::try_from(number).map_err(|_| Error::invalid("the block is too large").block(self.meta.id))?;
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.extend(description);
+        bytes.extend(self.pages.iter().chain(&self.units).flat_map(|sum| sum.to_le_bytes()));
+        bytes.extend(crc::crc32c(&bytes).to_le_bytes());
+        Ok(bytes)
+    }
+
+    /// Reads a file's bytes, of this version or an older one. Whatever they are, this returns.
+    pub fn decode(bytes: &[u8]) -> Result<Self> {
+        let wrong = |what: &str| Error::corrupt(format!("the sidecar {what}"));
+        let (body, sum) = bytes.split_last_chunk::<CRC_LEN>().ok_or_else(|| wrong("is too short"))?;
+        let (magic, rest) = body.split_first_chunk::<8>().ok_or_else(|| wrong("is too short"))?;
+        if *magic != MAGIC {
+            return Err(wrong("is not one: it does not begin with 'weftmeta'"));
+        }
+        // Every version ends with this checksum, so that a newer version is told apart from a flipped bit.
+        if crc::crc32c(body) != u32::from_le_bytes(*sum) {
+            return Err(wrong("fails its checksum"));
+        }
+        let (version, rest) = split_u32(rest).ok_or_else(|| wrong("is too short"))?;
+        match version {
+            1 => decode_v1(rest).ok_or_else(|| wrong("does not describe a block"))?,
+            _ => Err(Error::fatal(format!(
+                "the sidecar is of version {version}; this program reads up to version {SIDECAR_VERSION}: use a newer one"
+            ))),
+        }
+    }
+}
+
+/// Refuses a description that makes no sense, so that nothing that is computed from it overflows or divides by zero.
+pub(crate) fn check_meta(meta: &BlockMeta) -> Result<()> {
+    let refuse = |why: String| Err(Error::invalid(why).block(meta.id));
+    let stripe = &meta.stripe;
+    Layout::new(stripe.layout.block_len, stripe.layout.cell_len, stripe.layout.alpha).map_err(|error| error.block(meta.id))?;
+    let n = u64::from(stripe.k) + u64::from(stripe.m);
+    if stripe.k == 0 || n > BLOCKS_MAX as u64 {
+        return refuse(format!(
+            "a stripe of {} + {} blocks: 1 to {BLOCKS_MAX} with at least one of data are",
+            stripe.k, stripe.m
+        ));
+    }
+    if u64::from(meta.id.index) >= n {
+        return refuse(format!("the stripe has {n} blocks"));
+    }
+    // At most 2^40 bytes a block and 255 blocks: no overflow.
+    let data_len_max = u64::from(stripe.k) * stripe.layout.block_len;
+    if stripe.data_len == 0 || stripe.data_len > data_len_max {
+        return refuse(format!("a stripe with {} bytes of data: 1 to {data_len_max} are", stripe.data_len));
+    }
+    if meta.object.len() > TEXT_BYTES_MAX || meta.code.len() > TEXT_BYTES_MAX {
+        return refuse(format!("the object's name and the code's spec have at most {TEXT_BYTES_MAX} bytes each"));
+    }
+    Ok(())
+}
+
+/// The longest object name or code spec in a sidecar.
+const TEXT_BYTES_MAX: usize = 64 << 10;
+
+/// `None`: lengths that do not fit. `Some(Err)`: a description that makes no sense.
+fn decode_v1(rest: &[u8]) -> Option<Result<Sidecar>> {
+    let (description_len, rest) = split_u32(rest)?;
+    let (pages_len, rest) = split_u32(rest)?;
+    let (units_len, rest) = split_u32(rest)?;
+    let (description, rest) = rest.split_at_checked(description_len as usize)?;
+    let (pages, units) = rest.split_at_checked((pages_len as usize).checked_mul(4)?)?;
+    if (units_len as usize).checked_mul(4)? != units.len() {
+        return None;
+    }
+    let (description, left) = postcard::take_from_bytes::<DescriptionV1>(description).ok()?;
+    if !left.is_empty() {
+        return None;
+    }
+    let sums = |bytes: &[u8]| bytes.chunks_exact(4).map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]])).collect();
+    let (pages, units): (Vec<u32>, Vec<u32>) = (sums(pages), sums(units));
+    Some(Sidecar::new(description.into(), pages).map_err(as_corrupt).and_then(|sidecar| {
+        if sidecar.units == units { Ok(sidecar) } else { Err(Error::corrupt("the sidecar's checksums contradict each other")) }
+    }))
+}
+
+fn as_corrupt(error: Error) -> Error {
+    Error::corrupt(format!("the sidecar does not make sense: {}", error.message))
+}
+
+fn split_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk::<4>()?;
+    Some((u32::from_le_bytes(*number), rest))
+}
+
+/// A block's description as version 1 of the format has it, in postcard.
+#[derive(Serialize, Deserialize)]
+struct DescriptionV1 {
+    cluster: u128,
+    stripe: u64,
+    index: u8,
+    copy: u8,
+    generation: u32,
+    object: String,
+    version: u64,
+    object_offset: u64,
+    code: String,
+    generator_hash: u64,
+    block_len: u64,
+    cell_len: u64,
+    alpha: u32,
+    k: u32,
+    m: u32,
+    data_len: u64,
+    seq: u64,
+}
+
+impl From<&BlockMeta> for DescriptionV1 {
+    fn from(meta: &BlockMeta) -> Self {
+        let (id, stripe) = (meta.id, meta.stripe);
+        Self {
+            cluster: meta.cluster.0,
+            stripe: id.stripe.0,
+            index: id.index,
+            copy: id.copy,
+            generation: id.generation,
+            object: meta.object.clone(),
+            version: meta.version,
+            object_offset: meta.object_offset,
+            code: meta.code.clone(),
+            generator_hash: meta.generator_hash,
+            block_len: stripe.layout.block_len,
+            cell_len: stripe.layout.cell_len,
+            alpha: stripe.layout.alpha,
+            k: stripe.k,
+            m: stripe.m,
+            data_len: stripe.data_len,
+            seq: meta.seq,
+        }
+    }
+}
+
+impl From<DescriptionV1> for BlockMeta {
+    fn from(it: DescriptionV1) -> Self {
+        let layout = Layout { block_len: it.block_len, cell_len: it.cell_len, alpha: it.alpha };
+        Self {
+            cluster: ClusterId(it.cluster),
+            id: BlockId { stripe: StripeId(it.stripe), index: it.index, copy: it.copy, generation: it.generation },
+            object: it.object,
+            version: it.version,
+            object_offset: it.object_offset,
+            code: it.code,
+            generator_hash: it.generator_hash,
+            stripe: StripeLayout { layout, k: it.k, m: it.m, data_len: it.data_len },
+            seq: it.seq,
+        }
+    }
+}
