@@ -27,7 +27,7 @@ pub trait Code: fmt::Debug + Send + Sync {
         self.k() + self.m()
     }
 
-    /// Ways to get what is wanted from what is there, the best first; at least one.
+    /// Ways to get what is wanted from what is there, the best first; at least one. A wanted block that is there is read.
     /// The default is the generic recipe ([`solve::recipe`]), which every linear code has; a code overrides it to read less.
     fn recipes(&self, ask: &Ask) -> Result<Vec<Recipe>, NotRecoverable> {
         Ok(vec![solve::recipe(self, ask)?])

@@ -135,15 +135,24 @@ impl<'a> Suite<'a> {
                 }
             }
         }
-        if recoverable && pattern.len() > 1 {
-            for index in pattern {
-                let mut ask = self.ask(&[*index], &available);
-                ask.read_anyway = available.iter().copied().take(self.code.k() / 2).collect();
-                let recipes = self.code.recipes(&ask).map_err(|refusal| refusal.to_string())?;
-                self.recipes(&ask, &recipes)?;
-            }
+        if !recoverable {
+            return Ok(());
         }
-        Ok(())
+        for index in pattern {
+            let mut ask = self.ask(&[*index], &available);
+            ask.read_anyway = available.iter().copied().take(self.code.k() / 2).collect();
+            self.recoverable(&ask)?;
+        }
+        // A wanted block may be there, anywhere among the others: it is read.
+        let mut wanted = pattern.to_vec();
+        wanted.push(available[(self.random.next() % available.len() as u64) as usize]);
+        self.random.shuffle(&mut wanted);
+        self.recoverable(&self.ask(&wanted, &available))
+    }
+
+    fn recoverable(&mut self, ask: &Ask) -> Result<(), String> {
+        let recipes = self.code.recipes(ask).map_err(|refusal| refusal.to_string())?;
+        self.recipes(ask, &recipes)
     }
 
     fn ask(&self, wanted: &[u8], available: &[u8]) -> Ask {

@@ -97,7 +97,7 @@ fn what_is_wrong_is_found() {
     for (spoil, says) in [
         (Spoil::Coefficient, "wrong bytes"),
         (Spoil::WantedInAscendingOrder, "wrong bytes"),
-        (Spoil::RefusesTwo, "it refuses [0, 1]"),
+        (Spoil::RefusesTwo, "cannot be recovered"),
         (Spoil::UselessHelper, "nobody needs"),
         (Spoil::NamesNothing, "does not name it"),
         (Spoil::NoRecipe, "no recipe"),

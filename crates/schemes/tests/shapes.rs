@@ -2,7 +2,7 @@
 
 mod world;
 
-use weft_plan::{Hold, Input, Job, Lane, Plan, Sink, Source, Want, WantKind};
+use weft_plan::{Change, Hold, Input, Job, Lane, Plan, Sink, Source, Want, WantKind};
 use weft_schemes::{disseminate, plan_repair, plan_write, repair};
 use weft_types::{BlockId, Layout, Party, Reaction, Span};
 use world::{World, block, holder, spare};
@@ -119,9 +119,19 @@ fn helpers_are_taken_and_stand_in_the_chain_as_preferred() {
 }
 
 #[test]
+fn what_is_read_anyway_helps_and_keeps_its_place_in_the_chain() {
+    let world = World::whole("rs(4,2)", BLOCK_LEN);
+    let wants = [0, 4].map(|index| world.want(WantKind::Output, CLIENT, index)).to_vec();
+    let job = Job { holds: world.holds_without(&[0]), wants, ..Job::default() };
+    let prefer = [5, 1, 2, 3, 4].map(holder);
+    let plan = world.repair(&job, &[], &prefer, 8, repair::by_name("pipeline").unwrap());
+    assert_eq!(readers(&plan, 0), [5, 1, 2, 4].map(holder));
+}
+
+#[test]
 fn a_requestor_that_holds_a_block_helps_itself() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
-    let reader = holder(5);
+    let reader = holder(1);
     let job = Job { holds: world.holds_without(&[0]), wants: vec![world.want(WantKind::Output, reader, 0)], ..Job::default() };
     for (scheme, hops_expected) in [("conventional", 1), ("ppr", 2), ("pipeline", 3)] {
         let plan = world.repair(&job, &[], &[], 8, repair::by_name(scheme).unwrap());
@@ -228,6 +238,20 @@ fn the_writer_sends_every_block_to_its_node() {
     part.inputs.push(Input { party: holder(3), index: 3 });
     let error = plan_write(&world.request(&part, &stores, &[], 8), disseminate::by_name("direct").unwrap()).unwrap_err();
     assert!(error.to_string().contains("one writer"), "{error}");
+}
+
+#[test]
+fn a_lane_ends_where_a_change_does() {
+    let world = World::whole("rs(4,2)", BLOCK_LEN);
+    let inputs = (0..4).map(|index| Input { party: CLIENT, index }).collect();
+    let wants = (0..6).map(|index| world.want(WantKind::Store, holder(index), index)).collect();
+    let stores: Vec<_> = (0..6).map(|index| (holder(index), block(index, 1))).collect();
+    let changed = vec![Change { index: 1, sub_block: 0, span: Span::new(0, 24) }];
+    let job = Job { inputs, wants, changed, ..Job::default() };
+    let plan = plan_write(&world.request(&job, &stores, &[], 8), disseminate::by_name("direct").unwrap()).unwrap();
+    world.prove(&plan, &job);
+    let spans: Vec<Span> = plan.shape.lanes.iter().map(|lane| lane.span).collect();
+    assert_eq!(spans, [Span::new(0, 24), Span::new(24, 64)]);
 }
 
 #[test]

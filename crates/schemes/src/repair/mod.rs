@@ -97,9 +97,7 @@ impl Planner<'_> {
         let mut reads = present;
         for group in groups(&lost) {
             let hub = group[0].party;
-            let along = |read: &&Delivery| {
-                self.scheme.sends_plain_blocks() && read.party == hub && region.holder(read.index, &[hub]) != Some(hub)
-            };
+            let along = |read: &&Delivery| self.scheme.sends_plain_blocks() && read.party == hub;
             let (along, rest): (Vec<&Delivery>, Vec<&Delivery>) = reads.into_iter().partition(along);
             reads = rest;
             self.repair(region, &[group, along].concat())?;
