@@ -5,6 +5,7 @@
 
 mod code;
 pub mod conformance;
+mod hash;
 mod info;
 mod mds;
 mod registry;
@@ -13,6 +14,7 @@ pub mod solve;
 mod spec;
 
 pub use code::{Ask, Code, HelperShare, NotRecoverable, Recipe, SharedCode, SubBlock};
+pub use hash::generator_hash;
 pub use info::{BlockInfo, CodeInfo, info};
 pub use registry::{FAMILIES, Family};
 pub use spec::{Arguments, SpecError, parse, parse_policy};

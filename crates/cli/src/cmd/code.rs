@@ -1,0 +1,282 @@
+//! `weft code`: erasure coding of plain files, without a cluster.
+
+use crate::{
+    exit::Exit,
+    offline::{self, Decoded, Encoded, Health, Repaired, Sizes, Verified},
+    output::{Output, human_rate},
+};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::{fmt::Write as _, path::PathBuf};
+use weft_types::{ByteSize, Error, Result, human_bytes};
+
+/// Encode, repair and decode plain files, without a cluster
+#[derive(Debug, Args)]
+pub(super) struct Code {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Encode(Encode),
+    Repair(Dir),
+    Decode(Decode),
+    Verify(Verify),
+    Info(Info),
+}
+
+/// Encode FILE into blocks: DIR/block-000, DIR/block-001, … and DIR/manifest.json
+///
+/// Every block file holds the raw bytes of one block. Without --block-size all of FILE becomes one stripe, with blocks just large
+/// enough. With it, a FILE larger than k blocks becomes several stripes, whose blocks lie one after another in each block file.
+/// Blocks end with their last byte of FILE, so that the last ones may be short; what is not there counts as zeros.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft code encode --code 'rs(10,4)' photos.tar /backup/photos
+  weft code encode --code RS-6-3-1024k --block-size 64MiB photos.tar /backup/photos
+
+EXIT CODES
+  0 done   1 failed on the way   2 unknown code, sizes that make no sense, or DIR holds blocks already   3 no FILE")]
+struct Encode {
+    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`
+    #[arg(long, value_name = "SPEC")]
+    code: String,
+    /// Bytes of a block: a multiple of the cell size, and of the code's sub-blocks
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<ByteSize>,
+    /// Bytes that go to one block before the next one's turn; without it, the block size
+    #[arg(long, value_name = "SIZE")]
+    cell_size: Option<ByteSize>,
+    /// What to encode
+    file: PathBuf,
+    /// Where the blocks go; it is made if it is not there
+    dir: PathBuf,
+}
+
+/// Rebuild whatever is missing or corrupt in DIR
+///
+/// All blocks are compared with the manifest's checksums first; only what is good is used, MiB by MiB, and what is rebuilt is
+/// compared before it takes its place.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft code repair /backup/photos --json
+
+EXIT CODES
+  0 every block is good now   1 failed on the way   3 no DIR, or no manifest there   4 more is lost than the code recovers
+  5 the manifest is damaged, or what was rebuilt is not what was recorded")]
+struct Dir {
+    /// The directory that `weft code encode` wrote
+    dir: PathBuf,
+}
+
+/// Write the file that was encoded to OUT, in spite of what is missing or corrupt
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft code decode /backup/photos photos.tar
+
+EXIT CODES
+  0 done, and OUT's SHA-256 is the recorded one   1 failed on the way   3 no DIR, or no manifest there
+  4 more is lost than the code recovers   5 the manifest is damaged, or what came out is not what was recorded")]
+struct Decode {
+    /// The directory that `weft code encode` wrote
+    dir: PathBuf,
+    /// The file to write; it appears only when it is whole
+    out: PathBuf,
+}
+
+/// Compare every block in DIR with its checksums
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft code verify /backup/photos && echo good
+
+EXIT CODES
+  0 every block is good   3 no DIR, or no manifest there   4 more is lost than the code recovers
+  5 something is missing or corrupt, and `weft code repair` would rebuild it; or the manifest is damaged")]
+struct Verify {
+    /// The directory that `weft code encode` wrote
+    dir: PathBuf,
+}
+
+/// What a code is and what it costs
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft code info 'rs(10,4)'
+
+EXIT CODES
+  0 done   2 no such code")]
+struct Info {
+    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`
+    spec: String,
+}
+
+impl Code {
+    pub(super) fn run(self, output: Output) -> Result<Exit> {
+        match self.command {
+            Command::Encode(encode) => encode.run(output),
+            Command::Repair(repair) => {
+                output.result(&offline::repair(&repair.dir, output.json)?, repaired_text).map(|()| Exit::Ok)
+            }
+            Command::Decode(decode) => {
+                output.result(&offline::decode(&decode.dir, &decode.out, output.json)?, decoded_text).map(|()| Exit::Ok)
+            }
+            Command::Verify(verify) => verify.run(output),
+            Command::Info(info) => info.run(output),
+        }
+    }
+}
+
+impl Encode {
+    fn run(self, output: Output) -> Result<Exit> {
+        let (code, cell_len) = weft_codes::parse_policy(&self.code).map_err(Error::invalid)?;
+        let sizes = Sizes { block: self.block_size.map(|size| size.0), cell: self.cell_size.map(|size| size.0).or(cell_len) };
+        let encoded = offline::encode(&code, sizes, &self.file, &self.dir, output.json)?;
+        output.result(&encoded, encoded_text).map(|()| Exit::Ok)
+    }
+}
+
+impl Verify {
+    fn run(self, output: Output) -> Result<Exit> {
+        let verified = offline::verify(&self.dir, output.json)?;
+        output.result(&verified, verified_text)?;
+        Ok(match (verified.ok, verified.recoverable) {
+            (true, _) => Exit::Ok,
+            (false, true) => Exit::Corrupt,
+            (false, false) => Exit::Unavailable,
+        })
+    }
+}
+
+fn encoded_text(it: &Encoded) -> String {
+    let stripes = if it.stripes == 1 { "1 stripe".to_owned() } else { format!("{} stripes", it.stripes) };
+    format!(
+        "{} as {} blocks under {}: {stripes}, blocks of {} in cells of {}, {} stored, {}\nsha256 {}",
+        human_bytes(it.file_size),
+        it.blocks,
+        it.code,
+        ByteSize(it.block_size),
+        ByteSize(it.cell_size),
+        human_bytes(it.bytes_stored),
+        human_rate(it.file_size, it.seconds),
+        it.sha256
+    )
+}
+
+fn repaired_text(it: &Repaired) -> String {
+    if it.repaired.is_empty() {
+        return format!("every block is good ({} checked)", human_bytes(it.bytes_checked));
+    }
+    let mut text = String::new();
+    for block in &it.repaired {
+        let was = if block.was == Health::Missing { "was missing" } else { "was corrupt" };
+        let _ = writeln!(text, "{} {was} ({}): {} rebuilt", block.file, block.reason, human_bytes(block.bytes_rebuilt));
+    }
+    let _ = write!(
+        text,
+        "read {} of blocks {}, moved {}; all checksums are right",
+        human_bytes(it.bytes_read),
+        list(&it.helpers),
+        human_bytes(it.bytes_moved)
+    );
+    text
+}
+
+fn decoded_text(it: &Decoded) -> String {
+    let rebuilt =
+        if it.rebuilt.is_empty() { String::new() } else { format!(", blocks {} rebuilt on the way", list(&it.rebuilt)) };
+    format!("{}{rebuilt}, {}\nsha256 {}, as recorded", human_bytes(it.file_size), human_rate(it.file_size, it.seconds), it.sha256)
+}
+
+fn verified_text(it: &Verified) -> String {
+    let mut text = String::new();
+    for block in it.blocks.iter().filter(|block| block.health != Health::Ok) {
+        let health = if block.health == Health::Missing { "missing" } else { "corrupt" };
+        let _ = writeln!(text, "{} {health}: {}", block.file, block.reason);
+    }
+    let (good, all) = (it.blocks.iter().filter(|block| block.health == Health::Ok).count(), it.blocks.len());
+    let _ = write!(text, "{good} of {all} blocks of {} are good", it.code);
+    match (it.ok, it.recoverable) {
+        (true, _) => {}
+        (false, true) => text.push_str("; `weft code repair` would rebuild the others"),
+        (false, false) => text.push_str("; that is too few to rebuild the others"),
+    }
+    text
+}
+
+fn list(indices: &[u8]) -> String {
+    indices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// [`weft_codes::CodeInfo`], to be printed.
+#[derive(Debug, Serialize)]
+struct InfoReport {
+    code: String,
+    k: usize,
+    m: usize,
+    alpha: usize,
+    overhead: f64,
+    tolerance: usize,
+    distance: usize,
+    generator_hash: String,
+    blocks: Vec<InfoBlock>,
+}
+
+#[derive(Debug, Serialize)]
+struct InfoBlock {
+    index: u8,
+    helpers: Vec<u8>,
+    blocks_read: f64,
+    blocks_moved: f64,
+}
+
+impl Info {
+    fn run(self, output: Output) -> Result<Exit> {
+        let code = weft_codes::parse(&self.spec).map_err(Error::invalid)?;
+        let info = weft_codes::info(code.as_ref()).map_err(Error::fatal)?;
+        let block = |block: weft_codes::BlockInfo| InfoBlock {
+            index: block.index,
+            helpers: block.helpers,
+            blocks_read: block.blocks_read,
+            blocks_moved: block.blocks_moved,
+        };
+        let report = InfoReport {
+            code: info.spec,
+            k: info.k,
+            m: info.m,
+            alpha: info.alpha,
+            overhead: info.overhead,
+            tolerance: info.tolerance,
+            distance: info.distance,
+            generator_hash: format!("{:016x}", weft_codes::generator_hash(code.as_ref())),
+            blocks: info.blocks.into_iter().map(block).collect(),
+        };
+        output.result(&report, info_text).map(|()| Exit::Ok)
+    }
+}
+
+fn info_text(it: &InfoReport) -> String {
+    let mut text = String::new();
+    let plural = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+    let _ = writeln!(text, "{}: {} data and {} parity blocks, {} a cell", it.code, it.k, it.m, plural(it.alpha, "sub-block"));
+    let _ = writeln!(text, "stores      {:.2} bytes for each byte", it.overhead);
+    let _ = writeln!(text, "recovers    any {} lost (distance {})", plural(it.tolerance, "block"), it.distance);
+    let _ = writeln!(text, "generator   {}", it.generator_hash);
+    let _ = writeln!(text, "to rebuild one block alone, in blocks:");
+    // Neighbours that cost the same are one line.
+    let mut rest = it.blocks.as_slice();
+    while let Some(first) = rest.first() {
+        let cost = |block: &InfoBlock| (block.helpers.len(), block.blocks_read.to_bits(), block.blocks_moved.to_bits());
+        let same = rest.iter().take_while(|block| cost(block) == cost(first)).count();
+        let last = rest.get(same - 1).unwrap_or(first);
+        let which = if same == 1 { format!("block {}", first.index) } else { format!("blocks {}-{}", first.index, last.index) };
+        let (helpers, read, moved) = (first.helpers.len(), first.blocks_read, first.blocks_moved);
+        let _ = writeln!(text, "  {which:<14} {helpers} helpers   reads {read:.2}   moves {moved:.2}");
+        rest = &rest[same..];
+    }
+    text
+}

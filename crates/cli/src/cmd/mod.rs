@@ -1,0 +1,114 @@
+//! The command line: what there is, and where it goes.
+
+mod code;
+
+use crate::{
+    exit::{EXIT_CODES, Exit, report},
+    output::{Output, print},
+};
+use clap::{CommandFactory as _, Parser, Subcommand, error::ErrorKind};
+use weft_types::{Error, Result};
+
+/// Erasure-coded storage that repairs at the speed of a read.
+#[derive(Debug, Parser)]
+#[command(
+    name = "weft",
+    version,
+    disable_help_subcommand = true,
+    max_term_width = 110,
+    after_help = "`weft help exit-codes` says what exit codes mean; `weft COMMAND --help` has examples."
+)]
+struct Weft {
+    /// Print results (and errors) as JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Code(code::Code),
+    /// Help on a command, or on `exit-codes`
+    Help {
+        /// `exit-codes`, or a command: `code encode`
+        topic: Vec<String>,
+    },
+}
+
+/// Reads the command line and does what it says.
+pub(crate) fn main() -> Exit {
+    let weft = match Weft::try_parse() {
+        Ok(weft) => weft,
+        Err(error) => return refuse(&error),
+    };
+    let output = Output { json: weft.json };
+    let done = match weft.command {
+        Command::Code(code) => code.run(output),
+        Command::Help { topic } => help(&topic),
+    };
+    done.unwrap_or_else(|error| report(&error, output.json))
+}
+
+/// Help and version are asked for; the rest is a command line that makes no sense, in one line like every other error.
+fn refuse(error: &clap::Error) -> Exit {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return print(&error.to_string()).map_or(Exit::Failed, |()| Exit::Ok);
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprint!("{error}");
+        return Exit::Usage;
+    }
+    let json = std::env::args_os().any(|arg| arg == "--json");
+    report(&Error::invalid(one_line(&error.to_string())), json)
+}
+
+/// clap says what is wrong in its first paragraph, and what would be right in `tip:` lines and the usage.
+fn one_line(message: &str) -> String {
+    let mut said = String::new();
+    for line in message.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("For more information")) {
+        let line = line.strip_prefix("error: ").or(line.strip_prefix("tip: ")).unwrap_or(line);
+        if !said.is_empty() {
+            said.push_str(if said.ends_with(':') { " " } else { "; " });
+        }
+        said.push_str(line);
+    }
+    said
+}
+
+fn help(topic: &[String]) -> Result<Exit> {
+    if topic == ["exit-codes"] {
+        return print(EXIT_CODES).map(|()| Exit::Ok);
+    }
+    let mut command = Weft::command();
+    command.build();
+    let mut named = &mut command;
+    for word in topic {
+        named = named.find_subcommand_mut(word).ok_or_else(|| {
+            Error::not_found(format!("there is no command '{}'; `weft help` lists what there is", topic.join(" ")))
+        })?;
+    }
+    print(&named.render_long_help().to_string()).map(|()| Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_an_example() {
+        fn check(command: &clap::Command, path: &str) {
+            for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+                let path = format!("{path} {}", sub.get_name());
+                if sub.get_subcommands().next().is_none() {
+                    let after = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+                    assert!(after.contains("EXAMPLE") && after.contains(&path), "{path} has no example of itself");
+                    assert!(after.contains("EXIT CODES"), "{path} does not tell its exit codes");
+                }
+                check(sub, &path);
+            }
+        }
+        Weft::command().debug_assert();
+        check(&Weft::command(), "weft");
+    }
+}

@@ -1,0 +1,171 @@
+//! Block files: what state they are in, and how a rebuilt one takes its place.
+
+use super::{Geometry, Manifest, crc32c, io_error, manifest::block_name};
+use crate::progress::Progress;
+use std::{
+    fs::File,
+    io::Read as _,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+};
+use weft_types::{CHECKSUM_UNIT_LEN, Error, Result, Span};
+
+/// What a block file is found to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Scan {
+    pub(crate) health: Health,
+    /// Byte ranges that are not what was recorded, whole checksum units.
+    pub(crate) bad: Vec<Span>,
+    /// What is wrong, for a person; empty if nothing is.
+    pub(crate) reason: String,
+}
+
+/// Whether a block can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Health {
+    /// Every byte is what was recorded.
+    Ok,
+    /// There is no such file.
+    Missing,
+    /// Some bytes are not what was recorded, or their number is not.
+    Corrupt,
+}
+
+/// Reads every block file and compares it with what was recorded.
+pub(crate) fn scan_all(dir: &Path, manifest: &Manifest, quiet: bool) -> Result<Vec<Scan>> {
+    let total = manifest.blocks.iter().map(|block| block.size).sum();
+    let progress = Progress::new("checking", total, quiet);
+    let scans = (manifest.blocks.iter())
+        .map(|block| scan(&dir.join(&block.file), block.size, &block.crc32c, &progress))
+        .collect::<Result<_>>()?;
+    progress.finish();
+    Ok(scans)
+}
+
+fn scan(path: &Path, size: u64, units: &[u32], progress: &Progress) -> Result<Scan> {
+    let missing = |reason: &str| Scan { health: Health::Missing, bad: vec![Span::new(0, size)], reason: reason.to_owned() };
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(missing("there is no such file")),
+        Err(error) => return Err(io_error(path, "open", &error)),
+    };
+    let metadata = file.metadata().map_err(|error| io_error(path, "look at", &error))?;
+    if !metadata.is_file() {
+        return Err(Error::invalid(format!("{} is not a file: move it out of the way", path.display())));
+    }
+    let (mut bad, mut at) = (Vec::new(), 0);
+    let mut buffer = Vec::new();
+    for expected in units {
+        let unit = Span::new(at, (at + CHECKSUM_UNIT_LEN).min(size));
+        buffer.resize(unit.len() as usize, 0);
+        // A unit that cannot be read, or not to its end, is as good as a wrong one; what follows it fails too.
+        if file.read_exact(&mut buffer).is_err() || crc32c(&buffer) != *expected {
+            bad.push(unit);
+        }
+        progress.add(unit.len());
+        at = unit.end;
+    }
+    let bad = Span::normalize(bad);
+    let reason = match bad.first() {
+        _ if metadata.len() != size => format!("it has {} bytes and should have {size}", metadata.len()),
+        Some(first) => format!("bytes {}-{} are not what was recorded", first.start, first.end - 1),
+        None => String::new(),
+    };
+    let health = if reason.is_empty() { Health::Ok } else { Health::Corrupt };
+    Ok(Scan { health, bad, reason })
+}
+
+/// The positions that byte ranges of a block touch: with several sub-blocks, those of whole cells.
+pub(crate) fn positions_of(geometry: &Geometry, bytes: &[Span]) -> Vec<Span> {
+    let layout = geometry.stripe.layout;
+    let widen = |span: &Span| {
+        if layout.alpha == 1 {
+            return *span;
+        }
+        let (first, end) = (span.start / layout.cell_len, span.end.div_ceil(layout.cell_len));
+        Span::new(first * layout.sub_len(), end * layout.sub_len())
+    };
+    Span::normalize(bytes.iter().map(widen).collect())
+}
+
+/// A block file that is being written under another name, and takes its place only when it is whole.
+#[derive(Debug)]
+pub(crate) struct NewBlock {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+    placed: bool,
+}
+
+impl NewBlock {
+    /// Begins one of `len` bytes: zeros, and at `keep` what the file that is there has.
+    pub(crate) fn create(dir: &Path, index: u8, len: u64, keep: &[Span]) -> Result<Self> {
+        let path = dir.join(block_name(index));
+        let temporary = dir.join(format!(".{}.tmp", block_name(index)));
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(true).open(&temporary);
+        let file = file.map_err(|error| io_error(&temporary, "create", &error))?;
+        let new = Self { file, temporary, path, placed: false };
+        new.file.set_len(len).map_err(|error| io_error(&new.temporary, "write", &error))?;
+        if !keep.is_empty() {
+            new.keep_what_is_there(keep)?;
+        }
+        Ok(new)
+    }
+
+    /// Writes some of its bytes.
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.file.write_all_at(bytes, offset).map_err(|error| io_error(&self.temporary, "write", &error))
+    }
+
+    /// The CRC32C of each MiB, as it can be read back.
+    pub(crate) fn units(&self, len: u64) -> Result<Vec<u32>> {
+        let mut buffer = Vec::new();
+        let starts = (0..len.div_ceil(CHECKSUM_UNIT_LEN)).map(|unit| unit * CHECKSUM_UNIT_LEN);
+        starts
+            .map(|start| {
+                buffer.resize((len - start).min(CHECKSUM_UNIT_LEN) as usize, 0);
+                self.file.read_exact_at(&mut buffer, start).map_err(|error| io_error(&self.temporary, "read back", &error))?;
+                Ok(crc32c(&buffer))
+            })
+            .collect()
+    }
+
+    /// Makes it durable and gives it its name.
+    pub(crate) fn place(mut self) -> Result<()> {
+        self.file.sync_all().map_err(|error| io_error(&self.temporary, "flush", &error))?;
+        std::fs::rename(&self.temporary, &self.path).map_err(|error| io_error(&self.path, "replace", &error))?;
+        self.placed = true;
+        Ok(())
+    }
+
+    fn keep_what_is_there(&self, keep: &[Span]) -> Result<()> {
+        let old = File::open(&self.path).map_err(|error| io_error(&self.path, "open", &error))?;
+        let mut buffer = vec![0; CHECKSUM_UNIT_LEN as usize];
+        for span in keep {
+            let mut at = span.start;
+            while at < span.end {
+                let piece = &mut buffer[..(span.end - at).min(CHECKSUM_UNIT_LEN) as usize];
+                old.read_exact_at(piece, at).map_err(|error| io_error(&self.path, "read", &error))?;
+                self.write_at(piece, at)?;
+                at += piece.len() as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for NewBlock {
+    fn drop(&mut self) {
+        if !self.placed {
+            // Best effort: what is left behind has a name that nobody reads, and is written over next time.
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Makes the names in a directory durable.
+pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| io_error(dir, "flush", &error))
+}

@@ -1,0 +1,41 @@
+//! What commands print: text for people, JSON for programs, both from the same result.
+
+use serde::Serialize;
+use std::io::{ErrorKind, Write as _};
+use weft_types::{Error, Result};
+
+/// Where a command's result goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    /// `--json`.
+    pub(crate) json: bool,
+}
+
+impl Output {
+    /// Prints a result: as JSON, or as the text that `text` makes of it.
+    pub(crate) fn result<T: Serialize>(self, value: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+        if self.json {
+            let json = serde_json::to_string_pretty(value).map_err(Error::fatal)?;
+            return print(&json);
+        }
+        print(&text(value))
+    }
+}
+
+/// Prints text to stdout, with a line feed at its end. A reader that has gone away (`weft … | head`) is no error.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    let written = stdout.write_all(text.trim_end_matches('\n').as_bytes()).and_then(|()| stdout.write_all(b"\n"));
+    match written.and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Error::fatal(format!("cannot write to stdout: {error}"))),
+        _ => Ok(()),
+    }
+}
+
+/// A rate for a person: `412.0 MiB/s`.
+pub(crate) fn human_rate(bytes: u64, seconds: f64) -> String {
+    if seconds <= 0.0 {
+        return "-".to_owned();
+    }
+    format!("{}/s", weft_types::human_bytes((bytes as f64 / seconds) as u64))
+}

@@ -1,0 +1,252 @@
+//! `weft code` on plain files, by the real binary.
+
+mod common;
+
+use common::{bytes, flip, weft};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A file that was encoded.
+struct Encoded {
+    _scratch: TempDir,
+    file: PathBuf,
+    dir: PathBuf,
+    out: PathBuf,
+    content: Vec<u8>,
+}
+
+fn encoded(spec: &str, len: usize, options: &[&str]) -> Encoded {
+    let scratch = TempDir::new().unwrap();
+    let [file, dir, out] = ["file", "blocks", "out"].map(|name| scratch.path().join(name));
+    let content = bytes(len, len as u64);
+    std::fs::write(&file, &content).unwrap();
+    let it = Encoded { _scratch: scratch, file, dir, out, content };
+    weft([&["code", "encode", "--code", spec], options, &[it.file(), it.dir()]].concat()).ok();
+    it
+}
+
+impl Encoded {
+    fn file(&self) -> &str {
+        self.file.to_str().unwrap()
+    }
+    fn dir(&self) -> &str {
+        self.dir.to_str().unwrap()
+    }
+    fn out(&self) -> &str {
+        self.out.to_str().unwrap()
+    }
+    fn block(&self, index: usize) -> PathBuf {
+        self.dir.join(format!("block-{index:03}"))
+    }
+    fn blocks(&self) -> Vec<Vec<u8>> {
+        (0..).map(|index| self.block(index)).take_while(|path| path.exists()).map(|path| std::fs::read(path).unwrap()).collect()
+    }
+    fn repair(&self) -> Value {
+        weft(["code", "repair", self.dir(), "--json"]).ok().json()
+    }
+    fn decodes(&self) {
+        weft(["code", "decode", self.dir(), self.out()]).ok();
+        assert!(std::fs::read(&self.out).unwrap() == self.content, "the decoded file differs");
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn blocks_are_the_raw_bytes_of_an_independent_model() {
+    let golden: Value = serde_json::from_str(include_str!("../../codes/tests/data/rs.json")).unwrap();
+    let hex = |value: &Value| -> Vec<u8> {
+        let text = value.as_str().unwrap();
+        (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    };
+    for code in golden["codes"].as_array().unwrap().iter().filter(|code| code["mds"] == true) {
+        let scratch = TempDir::new().unwrap();
+        let [file, dir] = ["file", "blocks"].map(|name| scratch.path().join(name));
+        std::fs::write(&file, hex(&code["data"])).unwrap();
+        let spec = format!("rs({},{},matrix={})", code["k"], code["m"], code["matrix"].as_str().unwrap());
+        weft(["code", "encode", "--code", &spec, file.to_str().unwrap(), dir.to_str().unwrap()]).ok();
+        for (index, block) in code["blocks"].as_array().unwrap().iter().enumerate() {
+            assert_eq!(std::fs::read(dir.join(format!("block-{index:03}"))).unwrap(), hex(block), "{spec} block {index}");
+        }
+        for repair in code["repairs"].as_array().unwrap().iter().take(4) {
+            let lost = dir.join(format!("block-{:03}", repair["lost"].as_u64().unwrap()));
+            std::fs::remove_file(&lost).unwrap();
+            let repaired = weft(["code", "repair", dir.to_str().unwrap(), "--json"]).ok().json();
+            assert_eq!(std::fs::read(&lost).unwrap(), hex(&repair["expect"]));
+            assert_eq!((&repaired["bytes_read"], &repaired["bytes_moved"]), (&repair["bytes_read"], &repair["bytes_moved"]));
+        }
+    }
+}
+
+#[test]
+fn every_pattern_up_to_m_is_repaired_and_decoded() {
+    let it = encoded("rs(3,2)", 10_001, &[]);
+    let blocks = it.blocks();
+    assert_eq!(blocks.iter().map(Vec::len).collect::<Vec<_>>(), [3334, 3334, 3333, 3334, 3334]);
+    assert_eq!(blocks[..3].concat(), it.content, "without a cell size the data blocks are the file, cut up");
+    for first in 0..5 {
+        for second in first..5 {
+            std::fs::remove_file(it.block(first)).unwrap();
+            if second != first {
+                flip(&it.block(second), 1000);
+            }
+            it.decodes();
+            let repaired = it.repair();
+            assert_eq!(it.blocks(), blocks, "{first} {second}");
+            let lost: Vec<u64> = repaired["repaired"].as_array().unwrap().iter().map(|b| b["index"].as_u64().unwrap()).collect();
+            assert_eq!(lost, if first == second { vec![first as u64] } else { vec![first as u64, second as u64] });
+            let helpers = repaired["helpers"].as_array().unwrap();
+            assert_eq!(helpers.len(), 3);
+            assert!(helpers.iter().all(|helper| !lost.contains(&helper.as_u64().unwrap())), "a bad block helped");
+        }
+    }
+    assert_eq!(names(&it.dir).len(), 6, "nothing is left behind");
+}
+
+#[test]
+fn sizes_of_all_kinds_come_back() {
+    for (spec, len, options) in [
+        ("rs(3,2)", 0, &[][..]),
+        ("rs(3,2)", 1, &[]),
+        ("rs(10,4)", 7, &[]),
+        ("rs(1,1)", 5000, &[]),
+        ("rs(3,2)", 100_000, &["--block-size", "4096"]),
+        ("rs(3,2)", 98_304, &["--block-size", "4KiB", "--cell-size", "1KiB"]),
+        ("rs(3,2)", 98_305, &["--block-size", "4KiB", "--cell-size", "512"]),
+        ("rs(3,2)", 500, &["--block-size", "64MiB", "--cell-size", "1MiB"]),
+        ("RS-6-3-1k", 100_000, &[]),
+        ("rs(10,4,matrix=vandermonde)", 3_000_001, &["--cell-size", "77"]),
+        ("rs(4,2)", 9_000_000, &[]),
+    ] {
+        let it = encoded(spec, len, options);
+        let blocks = it.blocks();
+        it.decodes();
+        let m = if spec.contains("10,4") { 4 } else { 1 };
+        for index in 0..m {
+            std::fs::remove_file(it.block(index)).unwrap();
+        }
+        it.decodes();
+        it.repair();
+        assert!(it.blocks() == blocks, "{spec} {len}");
+        let verified = weft(["code", "verify", it.dir(), "--json"]).ok().json();
+        assert_eq!((&verified["ok"], &verified["file_size"]), (&Value::from(true), &Value::from(len)));
+    }
+}
+
+#[test]
+fn blocks_that_are_corrupt_in_different_places_help_each_other() {
+    // Five of five blocks are damaged, in five different MiBs: each MiB has four good blocks, and three are enough.
+    let it = encoded("rs(3,2)", 15 << 20, &[]);
+    let blocks = it.blocks();
+    (0..5).for_each(|index| flip(&it.block(index), (index << 20) + 17));
+    let verified = weft(["code", "verify", it.dir(), "--json"]);
+    assert_eq!((verified.code, &verified.json()["recoverable"]), (5, &Value::from(true)));
+    it.decodes();
+    let repaired = it.repair();
+    assert_eq!(repaired["bytes_read"], 15 << 20);
+    assert!(it.blocks() == blocks);
+}
+
+#[test]
+fn truncated_and_overlong_blocks_are_found() {
+    let it = encoded("rs(3,2)", 9000, &[]);
+    let blocks = it.blocks();
+    std::fs::write(it.block(1), &blocks[1][..100]).unwrap();
+    std::fs::write(it.block(4), [&blocks[4][..], b"more"].concat()).unwrap();
+    let verified = weft(["code", "verify", it.dir()]);
+    assert_eq!(verified.code, 5);
+    assert!(verified.stdout.contains("block-001 corrupt: it has 100 bytes and should have 3000"), "{}", verified.stdout);
+    assert!(verified.stdout.contains("block-004 corrupt: it has 3004 bytes"), "{}", verified.stdout);
+    it.repair();
+    assert!(it.blocks() == blocks);
+}
+
+#[test]
+fn one_loss_too_many_names_the_blocks_and_writes_nothing() {
+    let it = encoded("rs(3,2)", 9000, &[]);
+    std::fs::remove_file(it.block(0)).unwrap();
+    std::fs::remove_file(it.block(3)).unwrap();
+    flip(&it.block(4), 0);
+    let before = names(&it.dir);
+    weft(["code", "repair", it.dir()]).refused(4, "missing: block-000, block-003; corrupt: block-004");
+    weft(["code", "decode", it.dir(), it.out()]).refused(4, "rs(3,2) recovers any 2 blocks");
+    assert!(!it.out.exists());
+    assert_eq!(names(&it.dir), before);
+    assert_eq!(weft(["code", "verify", it.dir()]).code, 4);
+    let error = weft(["code", "repair", it.dir(), "--json"]);
+    let said: Value = serde_json::from_str(&error.stderr).unwrap();
+    assert_eq!((error.code, error.stdout.as_str()), (4, ""));
+    assert_eq!((&said["error"]["kind"], &said["error"]["exit_code"]), (&Value::from("unavailable"), &Value::from(4)));
+}
+
+#[test]
+fn a_damaged_or_foreign_manifest_is_refused() {
+    let it = encoded("rs(3,2)", 9000, &[]);
+    let path = it.dir.join("manifest.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    for (from, to, code, says) in [
+        ("\"size\": 3000", "\"size\": 3001", 5, "its own checksum"),
+        ("\"code\": \"rs(3,2)\"", "\"code\": \"rs(3,3)\"", 5, "its own checksum"),
+        ("\"version\": 1", "\"version\": 2", 2, "it is of version 2; this weft reads version 1"),
+        ("\"format\": \"weft-blocks\"", "\"format\": \"tar\"", 2, "its format is 'tar'"),
+        ("{", "", 5, "not a manifest"),
+    ] {
+        assert!(text.contains(from));
+        std::fs::write(&path, text.replacen(from, to, 1)).unwrap();
+        for command in ["repair", "verify"] {
+            weft(["code", command, it.dir()]).refused(code, says);
+        }
+    }
+    // Blanks do not count.
+    std::fs::write(&path, text.replace('\n', "\n\n")).unwrap();
+    weft(["code", "verify", it.dir()]).ok();
+    std::fs::remove_file(&path).unwrap();
+    weft(["code", "verify", it.dir()]).refused(3, "manifest.json does not exist");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_written() {
+    let scratch = TempDir::new().unwrap();
+    let [file, dir] = ["file", "blocks"].map(|name| scratch.path().join(name).to_str().unwrap().to_owned());
+    std::fs::write(&file, bytes(1000, 1)).unwrap();
+    let encode = |options: &[&str]| weft([&["code", "encode"], options, &[file.as_str(), dir.as_str()]].concat());
+    encode(&["--code", "raid(5)"]).refused(2, "there is no code 'raid'; there are: rs(k,m)");
+    encode(&["--code", "rs(0,4)"]).refused(2, "k is at least 1");
+    encode(&["--code", "rs(200,56)"]).refused(2, "at most 255");
+    encode(&["--code", "rs(10,5,matrix=vandermonde)"]).refused(2, "would lose data: blocks [");
+    encode(&["--code", "rs(3,2)", "--block-size", "0"]).refused(2, "must be greater than zero");
+    encode(&["--code", "rs(3,2)", "--block-size", "4096", "--cell-size", "1000"]).refused(2, "does not divide the block size");
+    encode(&["--code", "rs(3,2)", "--block-size", "many"]).refused(2, "'many' is not a size");
+    encode(&[]).refused(2, "--code <SPEC>");
+    assert!(!Path::new(&dir).exists());
+    weft(["code", "encode", "--code", "rs(3,2)", "/no/such/file", &dir]).refused(3, "/no/such/file: it does not exist");
+    weft(["code", "encode", "--code", "rs(3,2)", "/dev/null", &dir]).refused(2, "is not a plain file");
+    encode(&["--code", "rs(3,2)"]).ok();
+    encode(&["--code", "rs(3,2)"]).refused(2, "choose a directory that holds no blocks yet");
+    weft(["code", "decode", &dir, scratch.path().to_str().unwrap()]).refused(2, "is a directory");
+    weft(["code", "info", "rs(9"]).refused(2, "is not a code");
+    weft(["frobnicate"]).refused(2, "unrecognized subcommand 'frobnicate'");
+}
+
+#[test]
+fn info_says_what_a_code_costs() {
+    let info = weft(["code", "info", "RS-10-4-1024k", "--json"]).ok().json();
+    assert_eq!((&info["code"], &info["k"], &info["tolerance"]), (&"rs(10,4)".into(), &10.into(), &4.into()));
+    assert_eq!(info["blocks"][13]["blocks_read"], 10.0);
+    assert!(weft(["code", "info", "rs(10,4)"]).ok().stdout.contains("recovers    any 4 blocks lost"));
+}
+
+#[test]
+fn help_is_there_for_everything() {
+    assert!(weft(["help", "exit-codes"]).ok().stdout.contains("5  corrupt"));
+    assert!(weft(["help", "code", "encode"]).ok().stdout.contains("EXAMPLE"));
+    assert!(weft(["code", "repair", "--help"]).ok().stdout.contains("weft code repair /backup/photos --json"));
+    weft(["help", "nothing"]).refused(3, "there is no command 'nothing'");
+    assert!(weft(["--version"]).ok().stdout.starts_with("weft 0."));
+}

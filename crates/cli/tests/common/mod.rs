@@ -1,0 +1,67 @@
+//! Runs the real binary, and looks at what a person or a script would see.
+
+// Every test file is a program of its own, and uses its own part of this.
+#![allow(dead_code)]
+
+use serde_json::Value;
+use std::{
+    ffi::OsStr,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// What a run of `weft` ended with.
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// Runs `weft` with these arguments.
+pub(crate) fn weft<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    let ended = command.args(args).stdin(Stdio::null()).output().expect("weft starts");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("what weft prints is UTF-8");
+    Ended { code: ended.status.code().expect("weft ends by itself"), stdout: text(ended.stdout), stderr: text(ended.stderr) }
+}
+
+impl Ended {
+    /// It must have ended well.
+    pub(crate) fn ok(self) -> Self {
+        assert_eq!(self.code, 0, "{}{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// It must have ended with this code, and told why in one line that contains `says`.
+    pub(crate) fn refused(self, code: i32, says: &str) -> Self {
+        assert_eq!(self.code, code, "{}{}", self.stdout, self.stderr);
+        let lines: Vec<&str> = self.stderr.lines().collect();
+        assert!(lines.len() == 1 && lines[0].starts_with("weft: "), "not one line of error: {}", self.stderr);
+        assert!(lines[0].contains(says), "'{says}' is not said: {}", self.stderr);
+        self
+    }
+
+    /// What it printed, as JSON.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
+    }
+}
+
+/// Bytes that repeat nowhere near, the same for the same seed.
+pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Flips one bit of a file.
+pub(crate) fn flip(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 0x10;
+    std::fs::write(path, bytes).unwrap();
+}
