@@ -4,21 +4,29 @@
 //! party its [`Task`].
 
 mod code_view;
+mod cost;
 mod data;
 mod eval;
 mod executor;
+mod explain;
 pub mod limits;
+mod predict;
 mod refusal;
+mod save;
 mod slices;
 mod task;
 mod verify;
 
 pub use code_view::CodeView;
+pub use cost::{Cost, PartyCost, cost};
 pub use data::{
     Binding, BoundBlock, Change, Class, Hold, Input, Job, Lane, Link, Plan, Shape, Sink, Slices, Source, Stage, Want, WantKind,
 };
 pub use eval::{Data, Memory, eval};
+pub use explain::{explain, to_dot};
+pub use predict::{Network, predict};
 pub use refusal::{Place, Refusal, Rule};
+pub use save::{FORMAT_VERSION, JSON_BYTES_MAX, Saved, from_json, to_json};
 pub use slices::SliceSet;
 pub use task::{Task, TaskBlock, TaskLane, TaskLink, TaskStage, cut, link_id};
 pub use verify::verify;

@@ -1,9 +1,11 @@
 //! One party's share of a plan: what an agent (or a client) is sent, and nothing else.
 
-use crate::{Plan, Sink, Source};
+use crate::{Plan, Sink, SliceSet, Source};
 use serde::{Deserialize, Serialize};
 use weft_gf::SparseMatrix;
 use weft_types::{BlockId, Layout, Party, PlanId, Span};
+
+mod check;
 
 /// One party's share of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,9 +103,17 @@ impl TaskLane {
     pub fn slices(&self, slice_len: u64) -> crate::Slices {
         crate::Slices::new(self.span, self.first, self.step, slice_len)
     }
+
+    /// The lane's slices, to calculate with.
+    pub fn slice_set(&self, slice_len: u64) -> SliceSet {
+        SliceSet { span: self.span, first: self.first, step: self.step, slice_len }
+    }
 }
 
-/// Cuts out the share of the party at `vertex`. The plan must have been verified.
+/// Cuts out the share of the party at `vertex`, which may be empty.
+///
+/// # Panics
+/// If the plan has not been verified, or has no such vertex.
 pub fn cut(plan: &Plan, vertex: u16) -> Task {
     let binding = &plan.binding;
     let mut lanes = Vec::new();

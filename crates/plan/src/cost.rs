@@ -1,0 +1,165 @@
+//! What a plan costs each party, without a network.
+
+use crate::{Lane, Plan, Refusal, Rule, Sink, Source, executor::check_lane, limits};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use weft_types::{Layout, Party};
+
+/// What a plan costs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Cost {
+    /// Each party's share, ordered by party.
+    pub parties: Vec<PartyCost>,
+    /// The most links that anything goes through, one after another.
+    pub hops: u32,
+}
+
+/// What a plan costs one party.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartyCost {
+    /// Who.
+    pub party: Party,
+    /// Bytes that it sends.
+    pub up_bytes: u64,
+    /// Bytes that it receives.
+    pub down_bytes: u64,
+    /// Bytes that it reads from blocks (a patch reads what it changes).
+    pub read_bytes: u64,
+    /// Bytes that it writes to blocks.
+    pub written_bytes: u64,
+    /// Products of a byte and a coefficient that it adds up. Equal rows are computed once, and copies cost none.
+    pub products: u64,
+}
+
+impl Cost {
+    /// Bytes that cross the network.
+    pub fn moved_bytes(&self) -> u64 {
+        self.sum(|party| party.up_bytes)
+    }
+
+    /// Bytes that are read from blocks.
+    pub fn read_bytes(&self) -> u64 {
+        self.sum(|party| party.read_bytes)
+    }
+
+    /// Bytes that are written to blocks.
+    pub fn written_bytes(&self) -> u64 {
+        self.sum(|party| party.written_bytes)
+    }
+
+    /// One party's share, if it has one.
+    pub fn of(&self, party: Party) -> Option<&PartyCost> {
+        self.parties.iter().find(|share| share.party == party)
+    }
+
+    fn sum(&self, of: impl Fn(&PartyCost) -> u64) -> u64 {
+        self.parties.iter().map(of).fold(0, u64::saturating_add)
+    }
+}
+
+impl PartyCost {
+    fn new(party: Party) -> Self {
+        Self { party, up_bytes: 0, down_bytes: 0, read_bytes: 0, written_bytes: 0, products: 0 }
+    }
+}
+
+/// What the plan costs. It need not be verified, but its lanes must be such that they could run.
+pub fn cost(plan: &Plan) -> Result<Cost, Refusal> {
+    check(plan)?;
+    let mut shares: BTreeMap<Party, PartyCost> = BTreeMap::new();
+    let blocks = lens(&plan.binding.blocks);
+    let stores = lens(&plan.binding.stores);
+    let mut hops = 0;
+    for (number, lane) in plan.shape.lanes.iter().enumerate() {
+        hops = hops.max(lane_hops(lane, &check_lane(plan, number)?));
+        let slices = lane.slice_set(plan.binding.slice_len);
+        let positions = slices.positions();
+        // Bytes of some sub-blocks of a block, as far as the block has them.
+        let bytes = |len: Option<&u64>, sub_blocks: &[u16]| {
+            let (layout, len) = (&plan.binding.layout, len.copied().unwrap_or(plan.binding.layout.block_len));
+            let of = |sub_block: &u16| slices.positions_below(positions_before(layout, *sub_block, len));
+            sub_blocks.iter().map(of).fold(0, u64::saturating_add)
+        };
+        for stage in &lane.stages {
+            let party = plan.binding.parties[usize::from(stage.vertex)];
+            let share = shares.entry(party).or_insert_with(|| PartyCost::new(party));
+            for source in &stage.sources {
+                match source {
+                    Source::Block { index, sub_blocks } => {
+                        share.read_bytes += bytes(blocks.get(&(stage.vertex, *index)), sub_blocks);
+                    }
+                    Source::Link(_) => share.down_bytes += positions * lane.source_width(source) as u64,
+                    Source::Input { .. } => {}
+                }
+            }
+            for sink in &stage.sinks {
+                match sink {
+                    Sink::Store { index, sub_blocks } => {
+                        share.written_bytes += bytes(stores.get(&(stage.vertex, *index)), sub_blocks);
+                    }
+                    Sink::Patch { index, sub_blocks } => {
+                        let patched = bytes(blocks.get(&(stage.vertex, *index)), sub_blocks);
+                        share.read_bytes += patched;
+                        share.written_bytes += patched;
+                    }
+                    Sink::Link(_) => share.up_bytes += positions * lane.sink_width(sink) as u64,
+                    Sink::Output { .. } | Sink::Check { .. } => {}
+                }
+            }
+            share.products = share.products.saturating_add(positions.saturating_mul(products(&stage.matrix)));
+        }
+    }
+    Ok(Cost { parties: shares.into_values().collect(), hops })
+}
+
+/// Checks what calculating with a plan relies on: sizes, its layout, lanes that could run, and that its vertices are parties.
+pub(crate) fn check(plan: &Plan) -> Result<(), Refusal> {
+    limits::check_plan(plan)?;
+    let Layout { block_len, cell_len, alpha } = plan.binding.layout;
+    Layout::new(block_len, cell_len, alpha).map_err(|error| Refusal::new(Rule::Binding, error.message))?;
+    for (number, lane) in plan.shape.lanes.iter().enumerate() {
+        check_lane(plan, number)?;
+        if lane.span.end > plan.binding.layout.positions() {
+            return Err(Refusal::new(Rule::Lane, format!("lane {number} goes beyond the block")));
+        }
+        if lane.stages.iter().any(|stage| usize::from(stage.vertex) >= plan.binding.parties.len()) {
+            return Err(Refusal::new(Rule::Binding, format!("lane {number} has a vertex that is no party")));
+        }
+    }
+    Ok(())
+}
+
+fn lens(blocks: &[crate::BoundBlock]) -> HashMap<(u16, u8), u64> {
+    blocks.iter().map(|block| ((block.vertex, block.id.index), block.len)).collect()
+}
+
+/// The first position of a sub-block that lies beyond the block's first `len` bytes.
+fn positions_before(layout: &Layout, sub_block: u16, len: u64) -> u64 {
+    let (cells, rest) = (len / layout.cell_len, len % layout.cell_len);
+    let within = rest.saturating_sub(u64::from(sub_block) * layout.sub_len()).min(layout.sub_len());
+    cells * layout.sub_len() + within
+}
+
+/// Products for each position: of distinct rows, without those that only copy.
+fn products(matrix: &weft_gf::SparseMatrix) -> u64 {
+    let rows: HashSet<Vec<(u32, u8)>> = matrix
+        .terms()
+        .chunk_by(|a, b| a.0 == b.0)
+        .map(|row| row.iter().map(|(_, column, coefficient)| (*column, *coefficient)).collect())
+        .collect();
+    let copies = |row: &&Vec<(u32, u8)>| !matches!(row.as_slice(), [(_, 1)]);
+    rows.iter().filter(copies).map(|row| row.len() as u64).sum()
+}
+
+fn lane_hops(lane: &Lane, order: &[usize]) -> u32 {
+    let mut depth = vec![0u32; lane.stages.len()];
+    for stage in order {
+        for sink in &lane.stages[*stage].sinks {
+            if let Sink::Link(link) = sink {
+                let to = usize::from(lane.links[usize::from(*link)].to);
+                depth[to] = depth[to].max(depth[*stage] + 1);
+            }
+        }
+    }
+    depth.into_iter().max().unwrap_or(0)
+}

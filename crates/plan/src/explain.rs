@@ -1,0 +1,247 @@
+//! A plan for people: who reads what, who sends what to whom, how much it is and how long it should take.
+
+use crate::{BoundBlock, Class, Cost, Lane, Network, Plan, Refusal, Sink, Source, Stage, cost, executor::check_lane, predict};
+use std::fmt::Write;
+use weft_types::{Party, human_bytes};
+
+/// Lanes that are drawn in full; of more there is one line each.
+const LANES_DRAWN_MAX: usize = 4;
+/// Lanes that are mentioned at all.
+const LANES_LISTED_MAX: usize = 32;
+
+/// The plan as text. With a network there are times and rates in it.
+pub fn explain(plan: &Plan, network: Option<&Network>) -> Result<String, Refusal> {
+    let cost = cost(plan)?;
+    let seconds = network.map(|network| predict(plan, network)).transpose()?;
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = head(&mut text, plan);
+    for (number, lane) in plan.shape.lanes.iter().enumerate() {
+        let _ = match number {
+            _ if number < LANES_DRAWN_MAX => draw_lane(&mut text, plan, number, seconds)?,
+            _ if number < LANES_LISTED_MAX => writeln!(text, "{}", one_line(plan, number, lane)),
+            _ if number == LANES_LISTED_MAX => {
+                writeln!(text, "… and {} more lanes", plan.shape.lanes.len() - LANES_LISTED_MAX)
+            }
+            _ => Ok(()),
+        };
+    }
+    let _ = table(&mut text, &cost);
+    let _ = sum_up(&mut text, plan, &cost, network, seconds);
+    Ok(text)
+}
+
+/// The plan as a graph in Graphviz' language.
+pub fn to_dot(plan: &Plan) -> Result<String, Refusal> {
+    crate::cost::check(plan)?;
+    let mut dot = String::from("digraph plan {\n  rankdir=LR;\n  node [shape=box, fontname=\"sans-serif\"];\n");
+    for (number, lane) in plan.shape.lanes.iter().enumerate() {
+        let _ = writeln!(dot, "  subgraph cluster_{number} {{\n    label=\"{}\";", lane_name(plan, number, lane));
+        for (at, stage) in lane.stages.iter().enumerate() {
+            let _ = writeln!(dot, "    l{number}s{at} [label=\"{}\\n{}\"];", party(plan, stage), does(plan, stage));
+        }
+        let positions = lane.slice_set(plan.binding.slice_len).positions();
+        for link in &lane.links {
+            let bytes = human_bytes(positions * u64::from(link.width));
+            let _ = writeln!(dot, "    l{number}s{} -> l{number}s{} [label=\"{bytes}\"];", link.from, link.to);
+        }
+        dot.push_str("  }\n");
+    }
+    dot.push_str("}\n");
+    Ok(dot)
+}
+
+fn head(text: &mut String, plan: &Plan) -> std::fmt::Result {
+    let binding = &plan.binding;
+    let what = match plan.class {
+        Class::Foreground => "somebody waits for it",
+        Class::Repair => "repair",
+        Class::Scrub => "scrub",
+    };
+    let stripe = binding.blocks.iter().chain(&binding.stores).map(|block| block.id.stripe).next();
+    let of = stripe.map(|stripe| format!(" of stripe {stripe}")).unwrap_or_default();
+    let lanes = plan.shape.lanes.len();
+    let lanes = if lanes == 1 { String::new() } else { format!(", {lanes} lanes") };
+    writeln!(text, "Plan {} ({what}){of}, {}{lanes}", plan.id, plan.shape.code)?;
+    let alpha = binding.layout.alpha;
+    let subs = if alpha == 1 { String::new() } else { format!(" in {alpha} sub-blocks") };
+    let (block, slice) = (human_bytes(binding.layout.block_len), human_bytes(binding.slice_len.saturating_mul(alpha.into())));
+    writeln!(text, "Blocks of {block}{subs}, sent in slices of {slice}")
+}
+
+fn lane_name(plan: &Plan, number: usize, lane: &Lane) -> String {
+    let slices = lane.slice_set(plan.binding.slice_len);
+    let turn = match lane.step {
+        1 => String::new(),
+        step => format!(", every {step}. slice from slice {}", lane.first),
+    };
+    format!("Lane {number}: positions {}..{}{turn}, {} slices", lane.span.start, lane.span.end, slices.count())
+}
+
+fn party(plan: &Plan, stage: &Stage) -> Party {
+    // Checked by whoever calls: all vertices are parties.
+    plan.binding.parties.get(usize::from(stage.vertex)).copied().unwrap_or(Party::Client(0))
+}
+
+/// What a stage does, in words.
+fn does(plan: &Plan, stage: &Stage) -> String {
+    let generation = |blocks: &[BoundBlock], index: u8| {
+        let bound = blocks.iter().find(|block| (block.vertex, block.id.index) == (stage.vertex, index));
+        bound.map(|block| format!(" (generation {})", block.id.generation)).unwrap_or_default()
+    };
+    let part = |sub_blocks: &[u16]| match (plan.binding.layout.alpha as usize, sub_blocks.len()) {
+        (alpha, some) if some < alpha => format!("{some} of {alpha} sub-blocks of "),
+        _ => String::new(),
+    };
+    let mut words: Vec<String> = Vec::new();
+    let mut put_in: Vec<String> = Vec::new();
+    for source in &stage.sources {
+        match source {
+            Source::Link(_) => {}
+            Source::Block { index, sub_blocks } => words.push(format!("reads {}block {index}", part(sub_blocks))),
+            Source::Input { index, sub_blocks, delta } => {
+                put_in.push(format!("{}{}{index}", part(sub_blocks), if *delta { "changes of " } else { "" }));
+            }
+        }
+    }
+    match put_in.as_slice() {
+        [] => {}
+        [one] => words.push(format!("puts in block {one}")),
+        more => words.push(format!("puts in blocks {}", more.join(", "))),
+    }
+    let links = stage.sources.iter().filter(|source| matches!(source, Source::Link(_))).count();
+    let copies = stage.matrix.terms().len() == stage.matrix.rows() && stage.matrix.terms().iter().all(|term| term.2 == 1);
+    if !copies && stage.sources.len() > 1 {
+        words.push(if links == 1 && stage.sources.len() == 2 { "adds it".into() } else { "combines".into() });
+    } else if !copies {
+        words.push("multiplies".into());
+    }
+    for sink in &stage.sinks {
+        match sink {
+            Sink::Link(_) => {}
+            Sink::Store { index, sub_blocks } => {
+                words.push(format!("stores {}block {index}{}", part(sub_blocks), generation(&plan.binding.stores, *index)));
+            }
+            Sink::Patch { index, sub_blocks } => words.push(format!("patches {}block {index}", part(sub_blocks))),
+            Sink::Output { index, sub_blocks } => words.push(format!("takes delivery of {}block {index}", part(sub_blocks))),
+            Sink::Check { width } => words.push(format!("checks that {width} sums are zero")),
+        }
+    }
+    if words.is_empty() {
+        words.push("passes it on".into());
+    }
+    words.join(", ")
+}
+
+fn one_line(plan: &Plan, number: usize, lane: &Lane) -> String {
+    let ins = |at: usize| lane.links.iter().filter(|link| usize::from(link.to) == at).count();
+    let first = (0..lane.stages.len()).filter(|at| ins(*at) == 0);
+    let path = is_chain(lane).then(|| {
+        let mut at = first.clone().next();
+        let mut names = Vec::new();
+        while let Some(stage) = at {
+            names.push(party(plan, &lane.stages[stage]).to_string());
+            at = lane.links.iter().find(|link| usize::from(link.from) == stage).map(|link| usize::from(link.to));
+        }
+        names.join(" → ")
+    });
+    let path = path.unwrap_or_else(|| format!("{} parties, {} links", lane.stages.len(), lane.links.len()));
+    format!("{}: {path}", lane_name(plan, number, lane))
+}
+
+fn is_chain(lane: &Lane) -> bool {
+    let count = |of: fn(&crate::Link) -> u16, at: usize| lane.links.iter().filter(|link| usize::from(of(link)) == at).count();
+    let slim = |at| count(|link| link.from, at) <= 1 && count(|link| link.to, at) <= 1;
+    lane.stages.len() <= 1 + lane.links.len() && lane.stages.len() <= 256 && (0..lane.stages.len()).all(slim)
+}
+
+/// Draws a lane: a chain hop by hop; else every stage with what it receives below it.
+fn draw_lane(text: &mut String, plan: &Plan, number: usize, seconds: Option<f64>) -> Result<std::fmt::Result, Refusal> {
+    let lane = &plan.shape.lanes[number];
+    let order = check_lane(plan, number)?;
+    Ok(draw(text, plan, number, lane, &order, seconds))
+}
+
+fn draw(text: &mut String, plan: &Plan, number: usize, lane: &Lane, order: &[usize], seconds: Option<f64>) -> std::fmt::Result {
+    let positions = lane.slice_set(plan.binding.slice_len).positions();
+    let name = |stage: usize| party(plan, &lane.stages[stage]).to_string();
+    let wide = (0..lane.stages.len()).map(|stage| name(stage).len()).max().unwrap_or(0);
+    let amount = |link: u16| {
+        let bytes = positions * u64::from(lane.links[usize::from(link)].width);
+        match seconds {
+            Some(seconds) if seconds.is_finite() && seconds > 0.0 => {
+                format!("{} at {}/s", human_bytes(bytes), human_bytes((bytes as f64 / seconds) as u64))
+            }
+            _ => human_bytes(bytes),
+        }
+    };
+    writeln!(text, "\n{}", lane_name(plan, number, lane))?;
+    let chain = is_chain(lane);
+    for at in order {
+        let stage = &lane.stages[*at];
+        if !chain {
+            for source in &stage.sources {
+                let Source::Link(link) = source else { continue };
+                let from = name(usize::from(lane.links[usize::from(*link)].from));
+                writeln!(text, "  {from:wide$} ──{}──▶ {}", amount(*link), name(*at))?;
+            }
+        }
+        writeln!(text, "  {:wide$} {}", name(*at), does(plan, stage))?;
+        if chain {
+            for sink in &stage.sinks {
+                let Sink::Link(link) = sink else { continue };
+                let to = name(usize::from(lane.links[usize::from(*link)].to));
+                writeln!(text, "  {:wide$} ──{}──▶ {to}", name(*at), amount(*link))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn table(text: &mut String, cost: &Cost) -> std::fmt::Result {
+    let bytes = |bytes: u64| if bytes == 0 { "–".to_string() } else { human_bytes(bytes) };
+    let mut rows = vec![["", "reads", "receives", "sends", "writes"].map(String::from)];
+    rows.extend(cost.parties.iter().map(|share| {
+        let read_and_written = (bytes(share.read_bytes), bytes(share.written_bytes));
+        [share.party.to_string(), read_and_written.0, bytes(share.down_bytes), bytes(share.up_bytes), read_and_written.1]
+    }));
+    let moved = bytes(cost.moved_bytes());
+    rows.push(["in all".into(), bytes(cost.read_bytes()), moved.clone(), moved, bytes(cost.written_bytes())]);
+    let wide = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..5).map(wide).collect();
+    writeln!(text)?;
+    for row in &rows {
+        write!(text, "  {:<1$}", row[0], widths[0])?;
+        for (cell, width) in row.iter().zip(&widths).skip(1) {
+            write!(text, "  {cell:>width$}")?;
+        }
+        writeln!(text)?;
+    }
+    Ok(())
+}
+
+fn sum_up(text: &mut String, plan: &Plan, cost: &Cost, network: Option<&Network>, seconds: Option<f64>) -> std::fmt::Result {
+    let hops = if cost.hops == 1 { "1 hop".into() } else { format!("{} hops", cost.hops) };
+    writeln!(text)?;
+    let (Some(network), Some(seconds)) = (network, seconds) else {
+        return writeln!(text, "{hops}; how long it takes depends on the network.");
+    };
+    if !seconds.is_finite() {
+        return writeln!(text, "{hops}; it never ends: there is no bandwidth on one of its links.");
+    }
+    let one = plan.binding.layout.block_len as f64 / network.link_bytes_per_s;
+    write!(text, "{hops}; should take {} on links of {}/s", time(seconds), human_bytes(network.link_bytes_per_s as u64))?;
+    if one > 0.0 && one.is_finite() {
+        write!(text, ": {:.2} times as long as sending one block", seconds / one)?;
+    }
+    writeln!(text, ".")
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.0} µs", s * 1e6),
+        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s if s < 120.0 => format!("{s:.2} s"),
+        s => format!("{:.1} min", s / 60.0),
+    }
+}

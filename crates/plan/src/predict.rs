@@ -1,0 +1,274 @@
+//! How long a plan takes on a network of given bandwidths: its slices sent one by one over virtual links.
+//!
+//! A party has one line up and one line down, each of which serves one slice after another; a pair of parties may have a line
+//! of its own between them. A stage goes on when the next slice of everything that it receives is there and there is room for
+//! what it sends. Disks and arithmetic take no time: on the machines that weft is for, the network is everything.
+
+use crate::cost::check;
+use crate::{Plan, Refusal, Sink, Source};
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use weft_types::Party;
+
+/// Slices that are sent one by one, over all links. Plans with more are sent in part, twice, and the rest is extrapolated.
+const TRANSFERS_MAX: u64 = 1 << 18;
+
+/// Bandwidths between parties.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Network {
+    /// Up and down, of whoever is not named below, bytes a second.
+    pub link_bytes_per_s: f64,
+    /// What a party can send.
+    pub up_bytes_per_s: BTreeMap<Party, f64>,
+    /// What a party can receive.
+    pub down_bytes_per_s: BTreeMap<Party, f64>,
+    /// What can go from one party to another, where that is less.
+    pub pair_bytes_per_s: BTreeMap<(Party, Party), f64>,
+    /// What each slice costs its sender besides its bytes, seconds.
+    pub slice_overhead_s: f64,
+}
+
+impl Network {
+    /// The same bandwidth for everybody.
+    pub fn uniform(link_bytes_per_s: f64) -> Self {
+        Self {
+            link_bytes_per_s,
+            up_bytes_per_s: BTreeMap::new(),
+            down_bytes_per_s: BTreeMap::new(),
+            pair_bytes_per_s: BTreeMap::new(),
+            slice_overhead_s: 0.0,
+        }
+    }
+}
+
+/// Seconds from the plan's start to its end. Infinite, if something goes over a line without bandwidth.
+pub fn predict(plan: &Plan, network: &Network) -> Result<f64, Refusal> {
+    check(plan)?;
+    let transfers = |share: f64| -> (u64, Vec<u64>) {
+        let counts = plan.shape.lanes.iter().map(|lane| {
+            let all = lane.slice_set(plan.binding.slice_len).count();
+            ((all as f64 * share).ceil() as u64).clamp(all.min(1), all)
+        });
+        let counts: Vec<u64> = counts.collect();
+        let sent = counts.iter().zip(&plan.shape.lanes).map(|(count, lane)| count.saturating_mul(lane.links.len() as u64));
+        (sent.fold(0, u64::saturating_add), counts)
+    };
+    let (all, counts) = transfers(1.0);
+    if all <= TRANSFERS_MAX {
+        return Ok(Run::new(plan, network, counts).run());
+    }
+    let share = TRANSFERS_MAX as f64 / all as f64;
+    let ((more, more_counts), (less, less_counts)) = (transfers(share), transfers(share / 2.0));
+    let (slow, fast) = (Run::new(plan, network, more_counts).run(), Run::new(plan, network, less_counts).run());
+    let per_transfer = if more > less { (slow - fast) / (more - less) as f64 } else { slow / more as f64 };
+    Ok(if slow.is_finite() { slow + per_transfer * (all - more) as f64 } else { slow })
+}
+
+/// Something that happens at a time. At one time, slices arrive before others are sent, and lower ranks are sent first.
+#[derive(Debug, Clone, Copy)]
+struct Event {
+    at: f64,
+    arrives: bool,
+    rank: u32,
+    slice: u64,
+    link: usize,
+}
+
+impl Event {
+    fn key(&self) -> (bool, u32, u64, usize) {
+        (!self.arrives, self.rank, self.slice, self.link)
+    }
+}
+
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.at.total_cmp(&other.at).then(self.key().cmp(&other.key()))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Event {}
+
+/// A line that serves one after another.
+#[derive(Debug, Clone, Copy, Default)]
+struct Line {
+    seconds_per_byte: f64,
+    free_at: f64,
+}
+
+impl Line {
+    fn new(bytes_per_s: f64) -> Self {
+        // Also what is no number is no bandwidth.
+        let seconds_per_byte = if bytes_per_s > 0.0 { bytes_per_s.recip() } else { f64::INFINITY };
+        Self { seconds_per_byte, free_at: 0.0 }
+    }
+
+    /// Serves so many bytes from `from` on; when it begins and when it is done.
+    fn serve(&mut self, from: f64, bytes: f64, more_s: f64) -> (f64, f64) {
+        let start = self.free_at.max(from);
+        self.free_at = start + bytes * self.seconds_per_byte + more_s;
+        (start, self.free_at)
+    }
+}
+
+struct LinkState {
+    rank: u32,
+    from: usize,
+    to: usize,
+    up: usize,
+    down: usize,
+    pair: Option<usize>,
+    slice_bytes: f64,
+    last_bytes: f64,
+    sent: u64,
+    sending: bool,
+}
+
+struct StageState {
+    ins: Vec<usize>,
+    outs: Vec<usize>,
+    window: u64,
+    slices: u64,
+    done: u64,
+}
+
+struct Run<'a> {
+    network: &'a Network,
+    links: Vec<LinkState>,
+    stages: Vec<StageState>,
+    lines: Vec<Line>,
+    events: BinaryHeap<Reverse<Event>>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum LineOf {
+    Up(Party),
+    Down(Party),
+    Pair(Party, Party),
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &Plan, network: &'a Network, counts: Vec<u64>) -> Self {
+        let mut run = Self { network, links: vec![], stages: vec![], lines: vec![], events: BinaryHeap::new() };
+        let mut known: HashMap<LineOf, usize> = HashMap::new();
+        for (lane, count) in plan.shape.lanes.iter().zip(counts) {
+            let (first_stage, first_link) = (run.stages.len(), run.links.len());
+            let slices = lane.slice_set(plan.binding.slice_len);
+            let full = slices.slice_len.min(slices.positions());
+            let last = if count == slices.count() && count > 0 { slices.slice(count - 1).len() } else { full };
+            for link in &lane.links {
+                let (from, to) = (usize::from(link.from), usize::from(link.to));
+                let party = |stage: usize| plan.binding.parties[usize::from(lane.stages[stage].vertex)];
+                let (sender, receiver) = (party(from), party(to));
+                let mut line = |of: LineOf, bytes_per_s: f64| {
+                    *known.entry(of).or_insert_with(|| {
+                        run.lines.push(Line::new(bytes_per_s));
+                        run.lines.len() - 1
+                    })
+                };
+                let rate = |of: &BTreeMap<Party, f64>, party| of.get(party).copied().unwrap_or(network.link_bytes_per_s);
+                let pair = network.pair_bytes_per_s.get(&(sender, receiver));
+                run.links.push(LinkState {
+                    rank: link.rank,
+                    from: first_stage + from,
+                    to: first_stage + to,
+                    up: line(LineOf::Up(sender), rate(&network.up_bytes_per_s, &sender)),
+                    down: line(LineOf::Down(receiver), rate(&network.down_bytes_per_s, &receiver)),
+                    pair: pair.map(|rate| line(LineOf::Pair(sender, receiver), *rate)),
+                    slice_bytes: full as f64 * f64::from(link.width),
+                    last_bytes: last as f64 * f64::from(link.width),
+                    sent: 0,
+                    sending: false,
+                });
+            }
+            for stage in &lane.stages {
+                let ins = stage.sources.iter().filter_map(|s| if let Source::Link(link) = s { Some(*link) } else { None });
+                let outs = stage.sinks.iter().filter_map(|s| if let Sink::Link(link) = s { Some(*link) } else { None });
+                run.stages.push(StageState {
+                    ins: ins.map(|link| first_link + usize::from(link)).collect(),
+                    outs: outs.map(|link| first_link + usize::from(link)).collect(),
+                    window: u64::from(lane.window),
+                    slices: count,
+                    done: 0,
+                });
+            }
+        }
+        run
+    }
+
+    fn run(mut self) -> f64 {
+        (0..self.stages.len()).for_each(|stage| self.wake(stage, 0.0));
+        let mut now = 0.0f64;
+        while let Some(Reverse(event)) = self.events.pop() {
+            if !event.at.is_finite() {
+                return f64::INFINITY;
+            }
+            if event.arrives {
+                now = now.max(event.at);
+                self.arrive(event);
+            } else {
+                self.send(event);
+            }
+        }
+        now
+    }
+
+    /// A stage goes on as long as all that it receives is there and there is room for what it sends.
+    fn wake(&mut self, stage: usize, now: f64) {
+        loop {
+            let StageState { ins, outs, window, slices, done } = &self.stages[stage];
+            let there = ins.iter().all(|link| self.links[*link].sent > *done);
+            let room = outs.iter().all(|link| done - self.links[*link].sent <= *window);
+            if done == slices || !there || !room {
+                break;
+            }
+            self.stages[stage].done += 1;
+        }
+        for at in 0..self.stages[stage].outs.len() {
+            self.ask(self.stages[stage].outs[at], now);
+        }
+        for at in 0..self.stages[stage].ins.len() {
+            self.ask(self.stages[stage].ins[at], now);
+        }
+    }
+
+    /// A link that has a slice to send, and a receiver with room for it, asks for its lines.
+    fn ask(&mut self, link: usize, now: f64) {
+        let LinkState { rank, from, to, sent, sending, .. } = &mut self.links[link];
+        let (from, to) = (&self.stages[*from], &self.stages[*to]);
+        if !*sending && *sent < from.done && *sent - to.done <= to.window {
+            *sending = true;
+            self.events.push(Reverse(Event { at: now, arrives: false, rank: *rank, slice: *sent, link }));
+        }
+    }
+
+    fn send(&mut self, event: Event) {
+        let link = &self.links[event.link];
+        let is_last = event.slice + 1 == self.stages[link.from].slices;
+        let bytes = if is_last { link.last_bytes } else { link.slice_bytes };
+        let (start, mut end) = self.lines[link.up].serve(event.at, bytes, self.network.slice_overhead_s.max(0.0));
+        for line in [link.pair, Some(link.down)].into_iter().flatten() {
+            end = self.lines[line].serve(start, bytes, 0.0).1.max(end);
+        }
+        self.events.push(Reverse(Event { at: end, arrives: true, ..event }));
+    }
+
+    fn arrive(&mut self, event: Event) {
+        let LinkState { from, to, sent, sending, .. } = &mut self.links[event.link];
+        (*sent, *sending) = (*sent + 1, false);
+        let (from, to) = (*from, *to);
+        self.wake(to, event.at);
+        self.wake(from, event.at);
+    }
+}

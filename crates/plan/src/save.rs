@@ -1,0 +1,165 @@
+//! Plans in files: JSON with a version, which a person can read and edit.
+
+use crate::{Cost, Job, Plan, cost};
+use serde::{Deserialize, Serialize};
+use weft_types::{Error, Result};
+
+/// The version of the format that is written, and the newest that is read.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// A file of a plan is at most this long.
+pub const JSON_BYTES_MAX: usize = 64 << 20;
+
+/// Lines are broken to about this many characters.
+const LINE_CHARS: usize = 120;
+
+/// A plan with the job that it answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    /// The format's version: [`FORMAT_VERSION`].
+    pub weft_plan: u32,
+    /// The plan.
+    pub plan: Plan,
+    /// The question that it answers.
+    pub job: Job,
+    /// What it costs; for readers, and not believed when it is read back.
+    #[serde(default)]
+    pub cost: Option<Cost>,
+}
+
+/// A plan and its job as JSON that [`from_json`] reads back.
+pub fn to_json(plan: &Plan, job: &Job) -> Result<String> {
+    let saved = Saved { weft_plan: FORMAT_VERSION, plan: plan.clone(), job: job.clone(), cost: cost(plan).ok() };
+    let compact = serde_json::to_string(&saved).map_err(|error| Error::fatal(format!("the plan is not written: {error}")))?;
+    Ok(break_lines(&compact))
+}
+
+/// Reads a saved plan. What it says is not believed: verify it.
+pub fn from_json(text: &str) -> Result<Saved> {
+    #[derive(Deserialize)]
+    struct Version {
+        weft_plan: u32,
+    }
+    if text.len() > JSON_BYTES_MAX {
+        return Err(Error::invalid(format!("a plan of more than {JSON_BYTES_MAX} bytes is not read")));
+    }
+    let wrong = |error: serde_json::Error| Error::invalid(format!("not a saved plan: {error}"));
+    let Version { weft_plan } = serde_json::from_str(text).map_err(wrong)?;
+    if weft_plan != FORMAT_VERSION {
+        return Err(Error::invalid(format!("a plan of format {weft_plan}; this weft reads format {FORMAT_VERSION}")));
+    }
+    serde_json::from_str(text).map_err(wrong)
+}
+
+/// Breaks compact JSON into lines: whatever fits on a line stays on one; long lists of short things fill their lines.
+fn break_lines(json: &str) -> String {
+    let ends = ends(json.as_bytes());
+    let mut out = String::with_capacity(json.len() * 5 / 4);
+    let (mut at, mut depth, mut line_start) = (0, 0, 0);
+    // Of each open list or object: whether its elements fill lines.
+    let mut fills: Vec<bool> = Vec::new();
+    let bytes = json.as_bytes();
+    while at < bytes.len() {
+        let room = |out: &String| LINE_CHARS.saturating_sub(out.len() - line_start);
+        let end = ends[at].max(at + 1);
+        match bytes[at] {
+            b'{' | b'[' if end - at > room(&out) => {
+                out.push(bytes[at] as char);
+                depth += 1;
+                fills.push(bytes[at] == b'[' && bytes.get(at + 1) != Some(&b'{'));
+                line_start = new_line(&mut out, depth);
+                at += 1;
+            }
+            b'}' | b']' => {
+                depth -= 1;
+                fills.pop();
+                line_start = new_line(&mut out, depth);
+                out.push(bytes[at] as char);
+                at += 1;
+            }
+            b',' => {
+                out.push(',');
+                let next_len = element_len(bytes, &ends, at + 1);
+                if fills.last() == Some(&true) && next_len + 2 < room(&out) {
+                    out.push(' ');
+                } else {
+                    line_start = new_line(&mut out, depth);
+                }
+                at += 1;
+            }
+            b':' => {
+                out.push_str(": ");
+                at += 1;
+            }
+            // A string, or a list or object that fits.
+            _ => {
+                out.push_str(&json[at..end]);
+                at = end;
+            }
+        }
+    }
+    out.push('\n');
+    out
+}
+
+fn new_line(out: &mut String, depth: usize) -> usize {
+    out.push('\n');
+    let start = out.len();
+    out.extend(std::iter::repeat_n("  ", depth));
+    start
+}
+
+/// Characters up to the end of the list's element that begins at `from`.
+fn element_len(bytes: &[u8], ends: &[usize], from: usize) -> usize {
+    let mut at = from;
+    while at < bytes.len() && !matches!(bytes[at], b',' | b']' | b'}') {
+        at = ends[at].max(at + 1);
+    }
+    at - from
+}
+
+/// For each byte where a string, list or object begins: where it ends (one past); zero elsewhere.
+fn ends(json: &[u8]) -> Vec<usize> {
+    let mut ends = vec![0; json.len()];
+    let mut open = Vec::new();
+    let mut at = 0;
+    while at < json.len() {
+        match json[at] {
+            b'{' | b'[' => open.push(at),
+            b'}' | b']' => {
+                if let Some(start) = open.pop() {
+                    ends[start] = at + 1;
+                }
+            }
+            b'"' => {
+                let start = at;
+                at += 1;
+                while at < json.len() && json[at] != b'"' {
+                    at += if json[at] == b'\\' { 2 } else { 1 };
+                }
+                ends[start] = at + 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_and_mean_the_same() {
+        let long: Vec<(u32, u32, u8)> = (0..100).map(|i| (i, i + 1, 7)).collect();
+        let value = serde_json::json!({
+            "short": [1, 2, {"a": "b, ]\"}:"}], "terms": long, "empty": [], "nothing": {},
+            "objects": (0..20).map(|i| serde_json::json!({"index": i, "name": "something longer"})).collect::<Vec<_>>(),
+        });
+        let text = break_lines(&value.to_string());
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value, "{text}");
+        assert!(text.lines().all(|line| line.len() <= LINE_CHARS + 2), "{text}");
+        assert!(text.lines().count() < 50, "{text}");
+    }
+}
