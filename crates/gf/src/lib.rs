@@ -7,6 +7,6 @@ mod kernel;
 mod matrix;
 mod sparse;
 
-pub use kernel::{Combination, Kernel};
+pub use kernel::{Combination, Kernel, UnusableKernel};
 pub use matrix::Matrix;
 pub use sparse::SparseMatrix;

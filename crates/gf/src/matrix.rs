@@ -1,6 +1,9 @@
 //! Dense matrices over GF(2^8): products, ranks, inverses, and the solution of X·L = E.
 
-use crate::field::{inv, mul};
+use crate::{
+    field::{inv, mul},
+    kernel::add_scaled,
+};
 use std::fmt;
 
 /// A dense matrix, row by row.
@@ -61,6 +64,14 @@ impl Matrix {
     /// One row, to change.
     pub fn row_mut(&mut self, row: usize) -> &mut [u8] {
         &mut self.data[row * self.cols..(row + 1) * self.cols]
+    }
+
+    /// All rows, to change.
+    pub(crate) fn rows_mut(&mut self) -> Vec<&mut [u8]> {
+        if self.cols == 0 {
+            return (0..self.rows).map(|_| &mut [][..]).collect();
+        }
+        self.data.chunks_exact_mut(self.cols).collect()
     }
 
     /// The rows named, in that order.
@@ -182,15 +193,6 @@ impl Matrix {
             for c in 0..self.cols {
                 self.data.swap(a * self.cols + c, b * self.cols + c);
             }
-        }
-    }
-}
-
-/// `dst ^= factor · src`.
-fn add_scaled(dst: &mut [u8], src: &[u8], factor: u8) {
-    if factor != 0 {
-        for (d, s) in dst.iter_mut().zip(src) {
-            *d ^= mul(*s, factor);
         }
     }
 }

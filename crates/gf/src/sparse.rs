@@ -1,6 +1,6 @@
 //! Sparse matrices over GF(2^8): the form in which codes, recipes and plans carry their coefficients.
 
-use crate::{Matrix, field::mul};
+use crate::{Combination, Matrix};
 use serde::{Deserialize, Serialize};
 
 /// A sparse matrix: its non-zero elements as (row, column, coefficient), sorted, no two at one place.
@@ -81,13 +81,8 @@ impl SparseMatrix {
     pub fn times(&self, right: &Matrix) -> Matrix {
         assert_eq!(self.cols(), right.rows(), "a product needs as many columns left as rows right");
         let mut product = Matrix::zero(self.rows(), right.cols());
-        for (r, c, coefficient) in &self.terms {
-            let (row, source) = (*r as usize, *c as usize);
-            for col in 0..right.cols() {
-                let value = product.get(row, col) ^ mul(*coefficient, right.get(source, col));
-                product.set(row, col, value);
-            }
-        }
+        let sources: Vec<&[u8]> = (0..right.rows()).map(|row| right.row(row)).collect();
+        Combination::new(self).apply(&sources, &mut product.rows_mut());
         product
     }
 

@@ -1,0 +1,104 @@
+//! AVX2: as SSSE3, with the tables in both halves of the vector.
+
+#![allow(unsafe_code)]
+
+use super::{
+    lanes::{self, Lanes, Xor},
+    pass::{Nibbles, PASS_SOURCES_MAX, Pass, Work},
+};
+use std::arch::x86_64::*;
+
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("avx2")
+}
+
+pub(super) fn run(pass: Pass<'_, '_>) {
+    assert!(is_available(), "AVX2");
+    // SAFETY: the instructions are there.
+    unsafe { run_enabled(pass) }
+}
+
+#[target_feature(enable = "avx2")]
+unsafe fn run_enabled(mut pass: Pass<'_, '_>) {
+    let ones = &[(); PASS_SOURCES_MAX][..pass.sources.len()];
+    // SAFETY: this function enables the instructions.
+    unsafe {
+        match (pass.work, pass.outs.len()) {
+            (Work::Xor, 1) => lanes::run::<Xor<Ymm>, 0, 1>(&mut pass, ones),
+            (Work::Products(factors), 1) => lanes::run::<Ymm, 0, 1>(&mut pass, factors.nibbles),
+            (Work::Products(factors), 2) => lanes::run::<Ymm, 0, 2>(&mut pass, factors.nibbles),
+            (Work::Products(factors), 3) => lanes::run::<Ymm, 0, 3>(&mut pass, factors.nibbles),
+            (Work::Products(factors), 4) => lanes::run::<Ymm, 0, 4>(&mut pass, factors.nibbles),
+            (_, rows) => unreachable!("a pass of {rows} rows"),
+        }
+    }
+}
+
+struct Ymm;
+
+// SAFETY (all blocks): the trait's contract: the caller has the instructions, and the bytes are there.
+impl Lanes for Ymm {
+    type Vector = __m256i;
+    /// The low halves, and the high halves.
+    type Source = [__m256i; 2];
+    type Constant = Nibbles;
+    type Factor = [__m256i; 2];
+
+    const BYTES: usize = 32;
+
+    #[inline(always)]
+    unsafe fn zero() -> __m256i {
+        unsafe { _mm256_setzero_si256() }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> __m256i {
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, vector: __m256i) {
+        unsafe { _mm256_storeu_si256(to.cast(), vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream(to: *mut u8, vector: __m256i) {
+        unsafe { _mm256_stream_si256(to.cast(), vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn fence() {
+        unsafe { _mm_sfence() }
+    }
+
+    #[inline(always)]
+    unsafe fn source(vector: __m256i) -> [__m256i; 2] {
+        unsafe {
+            let half = _mm256_set1_epi8(0x0f);
+            [_mm256_and_si256(vector, half), _mm256_and_si256(_mm256_srli_epi64::<4>(vector), half)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn factor(constant: &Nibbles) -> [__m256i; 2] {
+        let table = constant.0.as_ptr();
+        unsafe {
+            let low = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.cast()));
+            let high = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.add(16).cast()));
+            [low, high]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn xor(a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_xor_si256(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_product(sum: __m256i, source: [__m256i; 2], factor: [__m256i; 2]) -> __m256i {
+        unsafe {
+            let product = _mm256_xor_si256(_mm256_shuffle_epi8(factor[0], source[0]), _mm256_shuffle_epi8(factor[1], source[1]));
+            _mm256_xor_si256(sum, product)
+        }
+    }
+}

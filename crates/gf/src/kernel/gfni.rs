@@ -1,0 +1,134 @@
+//! AVX-512 with GFNI: multiplication by a constant is linear over GF(2), so one affine transformation of each byte.
+
+#![allow(unsafe_code)]
+
+use super::{
+    lanes::{self, Lanes, Xor},
+    pass::{PASS_SOURCES_MAX, Pass, Work},
+};
+use std::arch::x86_64::*;
+
+pub(super) fn is_available() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("gfni")
+}
+
+pub(super) fn run(pass: Pass<'_, '_>) {
+    assert!(is_available(), "AVX-512 and GFNI");
+    // SAFETY: the instructions are there.
+    unsafe { run_enabled(pass) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
+unsafe fn run_enabled(mut pass: Pass<'_, '_>) {
+    let ones = &[(); PASS_SOURCES_MAX][..pass.sources.len()];
+    // SAFETY: this function enables the instructions.
+    unsafe {
+        match (pass.work, pass.outs.len()) {
+            (Work::Xor, 1) => unrolled::<Xor<Zmm>, 1>(&mut pass, ones),
+            (Work::Products(factors), 1) => unrolled::<Zmm, 1>(&mut pass, factors.affine),
+            (Work::Products(factors), 2) => unrolled::<Zmm, 2>(&mut pass, factors.affine),
+            (Work::Products(factors), 3) => unrolled::<Zmm, 3>(&mut pass, factors.affine),
+            (Work::Products(factors), 4) => unrolled::<Zmm, 4>(&mut pass, factors.affine),
+            (_, rows) => unreachable!("a pass of {rows} rows"),
+        }
+    }
+}
+
+/// The instance for the number of sources.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
+unsafe fn unrolled<L: Lanes, const M: usize>(pass: &mut Pass<'_, '_>, constants: &[L::Constant]) {
+    macro_rules! instances {
+        ($($sources:literal)*) => {
+            match pass.sources.len() {
+                // SAFETY: this function enables the instructions.
+                $($sources => unsafe { instance::<L, $sources, M>(pass, constants) },)*
+                sources => unreachable!("a pass of {sources} sources"),
+            }
+        };
+    }
+    instances!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16)
+}
+
+/// A function of its own: compilers take long over one that holds all instances.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
+unsafe fn instance<L: Lanes, const K: usize, const M: usize>(pass: &mut Pass<'_, '_>, constants: &[L::Constant]) {
+    // SAFETY: this function enables the instructions.
+    unsafe { lanes::run::<L, K, M>(pass, constants) }
+}
+
+struct Zmm;
+
+// SAFETY (all blocks): the trait's contract: the caller has the instructions, and the bytes are there.
+impl Lanes for Zmm {
+    type Vector = __m512i;
+    type Source = __m512i;
+    type Constant = u64;
+    type Factor = __m512i;
+
+    const BYTES: usize = 64;
+
+    #[inline(always)]
+    unsafe fn zero() -> __m512i {
+        unsafe { _mm512_setzero_si512() }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, vector: __m512i) {
+        unsafe { _mm512_storeu_si512(to.cast(), vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream(to: *mut u8, vector: __m512i) {
+        unsafe { _mm512_stream_si512(to.cast(), vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn fence() {
+        unsafe { _mm_sfence() }
+    }
+
+    #[inline(always)]
+    unsafe fn source(vector: __m512i) -> __m512i {
+        vector
+    }
+
+    #[inline(always)]
+    unsafe fn factor(constant: &u64) -> __m512i {
+        unsafe { _mm512_set1_epi64(constant.cast_signed()) }
+    }
+
+    #[inline(always)]
+    unsafe fn xor(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_xor_si512(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_product(sum: __m512i, source: __m512i, factor: __m512i) -> __m512i {
+        unsafe { _mm512_xor_si512(sum, _mm512_gf2p8affine_epi64_epi8::<0>(source, factor)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(from: *const u8, len: usize) -> __m512i {
+        unsafe { _mm512_maskz_loadu_epi8(first(len), from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part(to: *mut u8, vector: __m512i, len: usize) {
+        unsafe { _mm512_mask_storeu_epi8(to.cast(), first(len), vector) }
+    }
+}
+
+/// The mask of the first `len` < 64 bytes.
+#[inline(always)]
+fn first(len: usize) -> u64 {
+    (1 << len) - 1
+}

@@ -1,0 +1,279 @@
+//! The loop that all SIMD kernels share: one pass over the sources, the sums of all rows in registers.
+//!
+//! Where a kernel asks for it, it is unrolled over the sources by a const generic, so that each source has a load instruction
+//! of its own: hardware prefetchers follow streams by the instruction that reads them.
+
+#![allow(unsafe_code)]
+// A row, a source and a vector each index several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
+use super::pass::{PASS_SOURCES_MAX, Pass};
+use std::{array, marker::PhantomData, ptr};
+
+/// Vectors of one instruction set.
+///
+/// # Safety
+/// All functions need the instruction set that the implementation is for. Pointers must be good for the bytes that the
+/// function names; no alignment is needed but for [`Lanes::stream`].
+pub(super) trait Lanes {
+    /// A vector of bytes.
+    type Vector: Copy;
+    /// A vector of source bytes, made ready for products.
+    type Source: Copy;
+    /// What a coefficient is kept as.
+    type Constant;
+    /// A coefficient in registers.
+    type Factor: Copy;
+
+    /// Bytes of a vector.
+    const BYTES: usize;
+
+    unsafe fn zero() -> Self::Vector;
+    /// Reads [`Lanes::BYTES`] bytes.
+    unsafe fn load(from: *const u8) -> Self::Vector;
+    /// Writes [`Lanes::BYTES`] bytes.
+    unsafe fn store(to: *mut u8, vector: Self::Vector);
+    /// Writes [`Lanes::BYTES`] bytes past the caches; `to` must be a multiple of [`Lanes::BYTES`].
+    unsafe fn stream(to: *mut u8, vector: Self::Vector);
+    /// Makes what was streamed visible before whatever is written later.
+    unsafe fn fence();
+    unsafe fn source(vector: Self::Vector) -> Self::Source;
+    unsafe fn factor(constant: &Self::Constant) -> Self::Factor;
+    unsafe fn xor(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `sum ^ factor · source`.
+    unsafe fn add_product(sum: Self::Vector, source: Self::Source, factor: Self::Factor) -> Self::Vector;
+
+    /// Reads `len` < [`Lanes::BYTES`] bytes; zeros follow.
+    #[inline(always)]
+    unsafe fn load_part(from: *const u8, len: usize) -> Self::Vector {
+        let mut padded = [0u8; VECTOR_BYTES_MAX];
+        // SAFETY: the caller vouches for `len` bytes at `from`; `padded` holds a whole vector, so more than `len`.
+        unsafe {
+            from.copy_to_nonoverlapping(padded.as_mut_ptr(), len);
+            Self::load(padded.as_ptr())
+        }
+    }
+
+    /// Writes the first `len` < [`Lanes::BYTES`] bytes.
+    #[inline(always)]
+    unsafe fn store_part(to: *mut u8, vector: Self::Vector, len: usize) {
+        let mut padded = [0u8; VECTOR_BYTES_MAX];
+        // SAFETY: `padded` holds a whole vector; the caller vouches for `len` bytes at `to`.
+        unsafe {
+            Self::store(padded.as_mut_ptr(), vector);
+            to.copy_from_nonoverlapping(padded.as_ptr(), len);
+        }
+    }
+}
+
+/// The widest vector of any kernel.
+const VECTOR_BYTES_MAX: usize = 64;
+
+/// Sums without products, on the vectors of `L`.
+pub(super) struct Xor<L>(PhantomData<L>);
+
+// SAFETY (all blocks): handed on: the caller keeps the trait's contract.
+impl<L: Lanes> Lanes for Xor<L> {
+    type Vector = L::Vector;
+    type Source = L::Vector;
+    type Constant = ();
+    type Factor = ();
+
+    const BYTES: usize = L::BYTES;
+
+    #[inline(always)]
+    unsafe fn zero() -> L::Vector {
+        unsafe { L::zero() }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> L::Vector {
+        unsafe { L::load(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, vector: L::Vector) {
+        unsafe { L::store(to, vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn stream(to: *mut u8, vector: L::Vector) {
+        unsafe { L::stream(to, vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn fence() {
+        unsafe { L::fence() }
+    }
+
+    #[inline(always)]
+    unsafe fn source(vector: L::Vector) -> L::Vector {
+        vector
+    }
+
+    #[inline(always)]
+    unsafe fn factor(_: &()) {}
+
+    #[inline(always)]
+    unsafe fn xor(a: L::Vector, b: L::Vector) -> L::Vector {
+        unsafe { L::xor(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_product(sum: L::Vector, source: L::Vector, _: ()) -> L::Vector {
+        unsafe { L::xor(sum, source) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(from: *const u8, len: usize) -> L::Vector {
+        unsafe { L::load_part(from, len) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part(to: *mut u8, vector: L::Vector, len: usize) {
+        unsafe { L::store_part(to, vector, len) }
+    }
+}
+
+/// A pass for `M` rows.
+///
+/// `K` is the number of sources, for which the loop over them is unrolled; or 0: any number, in an ordinary loop.
+///
+/// # Safety
+/// The instruction set of `L` must be there.
+#[inline(always)]
+pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize>(pass: &mut Pass<'_, '_>, constants: &[L::Constant]) {
+    const { assert!(K <= PASS_SOURCES_MAX && L::BYTES <= VECTOR_BYTES_MAX) };
+    let (count, len) = (pass.sources.len(), pass.outs[0].len());
+    assert!((K == 0 || K == count) && count <= PASS_SOURCES_MAX, "the pass's sources");
+    assert!(pass.outs.len() == M && constants.len() == count * M, "the pass's shape");
+    assert!(pass.sources.iter().all(|source| source.len() == len), "sources of one length");
+    assert!(pass.outs.iter().all(|out| out.len() == len), "outputs of one length");
+    let mut from = [ptr::null(); PASS_SOURCES_MAX];
+    from.iter_mut().zip(pass.sources).for_each(|(from, source)| *from = source.as_ptr());
+    let slices = Slices::<L, M> {
+        from,
+        to: array::from_fn(|m| pass.outs[m].as_mut_ptr()),
+        constants: constants.as_ptr(),
+        count: if K == 0 { count } else { K },
+        add: pass.add,
+    };
+    let aligned = if pass.stream { aligned_head::<L, M>(&slices.to, len) } else { None };
+    let mut at = aligned.unwrap_or(0);
+    // SAFETY: all slices hold `len` bytes and there is a constant for each source and row, checked above; no step begins or
+    // ends beyond `len`. Outputs are exclusive borrows, so that they overlap neither each other nor a source.
+    unsafe {
+        if at > 0 {
+            slices.part(0, at);
+        }
+        while len - at >= DEPTH * L::BYTES {
+            slices.whole::<K, DEPTH>(at, aligned.is_some());
+            at += DEPTH * L::BYTES;
+        }
+        while len - at >= L::BYTES {
+            slices.whole::<0, 1>(at, aligned.is_some());
+            at += L::BYTES;
+        }
+        if at < len {
+            slices.part(at, len - at);
+        }
+        if aligned.is_some() {
+            L::fence();
+        }
+    }
+}
+
+/// Vectors of each source that are worked on together, so that a factor is loaded once for all of them.
+const DEPTH: usize = 2;
+
+/// The bytes before all outputs are aligned for streaming; `None` if they never are at once.
+fn aligned_head<L: Lanes, const M: usize>(to: &[*mut u8; M], len: usize) -> Option<usize> {
+    let head = to[0].align_offset(L::BYTES);
+    let alike = to.iter().all(|out| out.align_offset(L::BYTES) == head);
+    (alike && head <= len).then_some(head)
+}
+
+/// Where a pass reads and writes.
+struct Slices<L: Lanes, const M: usize> {
+    from: [*const u8; PASS_SOURCES_MAX],
+    to: [*mut u8; M],
+    /// `M` for each source.
+    constants: *const L::Constant,
+    /// Of sources.
+    count: usize,
+    add: bool,
+}
+
+// SAFETY (all blocks): the caller sees to it that the bytes named lie within all slices, that there are `count` sources, and
+// `M` constants for each, and that the instruction set is there.
+impl<L: Lanes, const M: usize> Slices<L, M> {
+    /// `D` vectors of each row; over `K` sources, or over `count` if `K` is 0.
+    #[inline(always)]
+    unsafe fn whole<const K: usize, const D: usize>(&self, at: usize, stream: bool) {
+        unsafe {
+            let mut sums = [[L::zero(); D]; M];
+            if self.add {
+                for m in 0..M {
+                    for d in 0..D {
+                        sums[m][d] = L::load(self.to[m].wrapping_add(at + d * L::BYTES));
+                    }
+                }
+            }
+            if K == 0 {
+                for k in 0..self.count {
+                    self.add_source(&mut sums, k, at);
+                }
+            } else {
+                // Written out, since a loop might be left rolled.
+                macro_rules! unrolled {
+                    ($($k:literal)*) => { $(if $k < K { self.add_source(&mut sums, $k, at); })* };
+                }
+                unrolled!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+            }
+            for m in 0..M {
+                for d in 0..D {
+                    let to = self.to[m].wrapping_add(at + d * L::BYTES);
+                    if stream { L::stream(to, sums[m][d]) } else { L::store(to, sums[m][d]) }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_source<const D: usize>(&self, sums: &mut [[L::Vector; D]; M], k: usize, at: usize) {
+        unsafe {
+            let mut source = [L::source(L::zero()); D];
+            for d in 0..D {
+                source[d] = L::source(L::load(self.from[k].wrapping_add(at + d * L::BYTES)));
+            }
+            for m in 0..M {
+                let factor = L::factor(&*self.constants.wrapping_add(k * M + m));
+                for d in 0..D {
+                    sums[m][d] = L::add_product(sums[m][d], source[d], factor);
+                }
+            }
+        }
+    }
+
+    /// Fewer bytes than a vector.
+    #[inline(always)]
+    unsafe fn part(&self, at: usize, len: usize) {
+        unsafe {
+            let mut sums = [L::zero(); M];
+            if self.add {
+                for m in 0..M {
+                    sums[m] = L::load_part(self.to[m].wrapping_add(at), len);
+                }
+            }
+            for k in 0..self.count {
+                let source = L::source(L::load_part(self.from[k].wrapping_add(at), len));
+                for m in 0..M {
+                    sums[m] = L::add_product(sums[m], source, L::factor(&*self.constants.wrapping_add(k * M + m)));
+                }
+            }
+            for m in 0..M {
+                L::store_part(self.to[m].wrapping_add(at), sums[m], len);
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The fused kernel `dst[0..r] (^)= M[r×c] × src[0..c]`: which implementations there are, and which one this machine gets.
+//!
+//! [`Combination`] cuts a matrix into passes of few rows and few sources; a kernel does one pass over the bytes with the
+//! sums of all its rows in registers. Every kernel is held to [`Kernel::Naive`] by the tests.
+
+mod combination;
+mod naive;
+mod pass;
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod gfni;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod lanes;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "x86_64")]
+mod ssse3;
+
+pub use combination::Combination;
+pub(crate) use combination::add_scaled;
+#[cfg(test)]
+use combination::{even_parts, runs};
+
+use pass::Pass;
+use std::{env, fmt, str::FromStr, sync::OnceLock};
+
+/// The environment variable that chooses a kernel by name.
+const KERNEL_VARIABLE: &str = "WEFT_KERNEL";
+
+/// An implementation of the kernel. All give the same bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// One product a byte, by logarithms: the oracle.
+    Naive,
+    /// Eight bytes at a time in ordinary registers, bit by bit; runs everywhere.
+    Scalar,
+    /// x86-64: look-ups of half bytes, 16 bytes at a time.
+    Ssse3,
+    /// x86-64: look-ups of half bytes, 32 bytes at a time.
+    Avx2,
+    /// x86-64: AVX-512 with GFNI's affine transformation, 64 bytes at a time.
+    Gfni,
+    /// AArch64: look-ups of half bytes, 16 bytes at a time.
+    Neon,
+}
+
+impl Kernel {
+    /// All of them, the slowest first.
+    const ALL: [Self; 6] = [Self::Naive, Self::Scalar, Self::Neon, Self::Ssse3, Self::Avx2, Self::Gfni];
+
+    /// The kernels that run on this machine, the slowest first.
+    pub fn available() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|kernel| kernel.is_available()).collect()
+    }
+
+    /// The kernel that is used unless one is named: chosen once, the fastest that runs here.
+    ///
+    /// `WEFT_KERNEL=naive|scalar|ssse3|avx2|gfni|neon` chooses another. A name that is unknown, or a kernel that does not run
+    /// on this machine, is said once on standard error and then ignored: all kernels give the same bytes.
+    pub fn best() -> Self {
+        static BEST: OnceLock<Kernel> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            let fastest = Self::available().last().copied().unwrap_or(Self::Scalar);
+            let Ok(name) = env::var(KERNEL_VARIABLE) else { return fastest };
+            Self::named(&name).unwrap_or_else(|error| {
+                eprintln!("weft: {KERNEL_VARIABLE}={name}: {error}; going on with {fastest}");
+                fastest
+            })
+        })
+    }
+
+    /// The kernel of that name, if it runs here.
+    fn named(name: &str) -> Result<Self, UnusableKernel> {
+        let kernel: Self = name.parse()?;
+        if kernel.is_available() { Ok(kernel) } else { Err(UnusableKernel::NotHere(kernel)) }
+    }
+
+    /// Whether this machine has the instructions.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Naive | Self::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Ssse3 => ssse3::is_available(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => avx2::is_available(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Gfni => gfni::is_available(),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => neon::is_available(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Ssse3 | Self::Avx2 | Self::Gfni => false,
+            #[cfg(not(target_arch = "aarch64"))]
+            Self::Neon => false,
+        }
+    }
+
+    /// One pass over the bytes. A kernel that is not available never gets here ([`Combination::with_kernel`] sees to it);
+    /// the SIMD modules check it again, since memory safety hangs on it.
+    #[inline]
+    fn run(self, pass: Pass<'_, '_>) {
+        match self {
+            Self::Naive => naive::run(pass),
+            #[cfg(target_arch = "x86_64")]
+            Self::Ssse3 => ssse3::run(pass),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => avx2::run(pass),
+            #[cfg(target_arch = "x86_64")]
+            Self::Gfni => gfni::run(pass),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => neon::run(pass),
+            _ => scalar::run(pass),
+        }
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Naive => "naive",
+            Self::Scalar => "scalar",
+            Self::Ssse3 => "ssse3",
+            Self::Avx2 => "avx2",
+            Self::Gfni => "gfni",
+            Self::Neon => "neon",
+        })
+    }
+}
+
+impl FromStr for Kernel {
+    type Err = UnusableKernel;
+
+    fn from_str(name: &str) -> Result<Self, UnusableKernel> {
+        Self::ALL.into_iter().find(|kernel| kernel.to_string() == name).ok_or(UnusableKernel::Unknown)
+    }
+}
+
+/// Why a kernel that was asked for by name cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnusableKernel {
+    /// There is none of that name.
+    Unknown,
+    /// This machine lacks the instructions.
+    NotHere(Kernel),
+}
+
+impl fmt::Display for UnusableKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => write!(f, "no such kernel")?,
+            Self::NotHere(kernel) => write!(f, "{kernel} does not run on this machine")?,
+        }
+        let usable: Vec<String> = Kernel::available().iter().map(ToString::to_string).collect();
+        write!(f, " (there are {})", usable.join(", "))
+    }
+}
+
+impl std::error::Error for UnusableKernel {}

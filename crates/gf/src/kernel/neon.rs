@@ -1,0 +1,93 @@
+//! NEON: a byte's product is the sum of its halves' products, each looked up in a 16-byte table.
+
+#![allow(unsafe_code)]
+
+use super::{
+    lanes::{self, Lanes, Xor},
+    pass::{Nibbles, PASS_SOURCES_MAX, Pass, Work},
+};
+use std::arch::{aarch64::*, is_aarch64_feature_detected};
+
+pub(super) fn is_available() -> bool {
+    is_aarch64_feature_detected!("neon")
+}
+
+pub(super) fn run(pass: Pass<'_, '_>) {
+    assert!(is_available(), "NEON");
+    // SAFETY: the instructions are there.
+    unsafe { run_enabled(pass) }
+}
+
+#[target_feature(enable = "neon")]
+unsafe fn run_enabled(mut pass: Pass<'_, '_>) {
+    let ones = &[(); PASS_SOURCES_MAX][..pass.sources.len()];
+    // SAFETY: this function enables the instructions.
+    unsafe {
+        match (pass.work, pass.outs.len()) {
+            (Work::Xor, 1) => lanes::run::<Xor<Quad>, 0, 1>(&mut pass, ones),
+            (Work::Products(factors), 1) => lanes::run::<Quad, 0, 1>(&mut pass, factors.nibbles),
+            (Work::Products(factors), 2) => lanes::run::<Quad, 0, 2>(&mut pass, factors.nibbles),
+            (Work::Products(factors), 3) => lanes::run::<Quad, 0, 3>(&mut pass, factors.nibbles),
+            (Work::Products(factors), 4) => lanes::run::<Quad, 0, 4>(&mut pass, factors.nibbles),
+            (_, rows) => unreachable!("a pass of {rows} rows"),
+        }
+    }
+}
+
+struct Quad;
+
+// SAFETY (all blocks): the trait's contract: the caller has the instructions, and the bytes are there.
+impl Lanes for Quad {
+    type Vector = uint8x16_t;
+    /// The low halves, and the high halves.
+    type Source = [uint8x16_t; 2];
+    type Constant = Nibbles;
+    type Factor = [uint8x16_t; 2];
+
+    const BYTES: usize = 16;
+
+    #[inline(always)]
+    unsafe fn zero() -> uint8x16_t {
+        unsafe { vdupq_n_u8(0) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> uint8x16_t {
+        unsafe { vld1q_u8(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, vector: uint8x16_t) {
+        unsafe { vst1q_u8(to, vector) }
+    }
+
+    /// There is no store past the caches that needs a hint here: the hardware notices streams of whole lines by itself.
+    #[inline(always)]
+    unsafe fn stream(to: *mut u8, vector: uint8x16_t) {
+        unsafe { Self::store(to, vector) }
+    }
+
+    #[inline(always)]
+    unsafe fn fence() {}
+
+    #[inline(always)]
+    unsafe fn source(vector: uint8x16_t) -> [uint8x16_t; 2] {
+        unsafe { [vandq_u8(vector, vdupq_n_u8(0x0f)), vshrq_n_u8::<4>(vector)] }
+    }
+
+    #[inline(always)]
+    unsafe fn factor(constant: &Nibbles) -> [uint8x16_t; 2] {
+        let table = constant.0.as_ptr();
+        unsafe { [Self::load(table), Self::load(table.add(16))] }
+    }
+
+    #[inline(always)]
+    unsafe fn xor(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        unsafe { veorq_u8(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn add_product(sum: uint8x16_t, source: [uint8x16_t; 2], factor: [uint8x16_t; 2]) -> uint8x16_t {
+        unsafe { veorq_u8(sum, veorq_u8(vqtbl1q_u8(factor[0], source[0]), vqtbl1q_u8(factor[1], source[1]))) }
+    }
+}
