@@ -245,6 +245,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         Self { stream, ahead: [0; HEADER_LEN], ahead_len: 0, stall: PEER_TIMEOUT }
     }
 
+    /// The connection itself.
+    pub fn into_inner(self) -> S {
+        self.stream
+    }
+
     /// A read or write that moves nothing for this long fails, from now on.
     pub fn set_stall(&mut self, stall: Duration) {
         self.stall = stall;

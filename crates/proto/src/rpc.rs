@@ -25,7 +25,7 @@ use std::{
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{
     Request, Status,
@@ -34,7 +34,7 @@ use tonic::{
     transport::{Channel, Endpoint, Server, server::Connected},
 };
 use tower::{ServiceExt, util::BoxCloneSyncService};
-use weft_types::{Error, Result};
+use weft_types::{Error, Reaction, Result};
 
 /// The largest message of the control plane, bytes.
 pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -146,11 +146,36 @@ pub async fn serve(
 
 /// A channel to `expected` at `address`, connected; it reconnects by itself from then on.
 pub async fn connect(net: Arc<dyn Net>, security: &Security, address: &str, expected: &Peer) -> Result<Channel> {
+    let endpoint = endpoint(address)?;
+    if security.is_insecure() {
+        probe(net.as_ref(), address, expected).await?;
+    }
     let connector = connector(net, security, address, expected);
-    endpoint(address)?.connect_with_connector(connector).await.map_err(|error| match find_error(&error) {
+    endpoint.connect_with_connector(connector).await.map_err(|error| match find_error(&error) {
         Some(ours) => ours,
         None => Error::retry(format!("{expected} at {address}: {}", innermost(&error))),
     })
+}
+
+/// Says hello to an HTTP/2 server and waits for its first byte. HTTP/2 itself would only tell that the stream was closed when
+/// it is a TLS server that answers.
+async fn probe(net: &dyn Net, address: &str, expected: &Peer) -> Result<()> {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const EMPTY_SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let mut stream = Security::Insecure.dial(net, address, expected).await?;
+    let answer = async {
+        stream.write_all(&[PREFACE, EMPTY_SETTINGS].concat()).await?;
+        stream.read_u8().await
+    };
+    let failed = |error: String| Error::retry(format!("{expected} at {address}: {error}"));
+    match tokio::time::timeout(CONNECT_TIMEOUT, answer).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(Error { reaction: Reaction::InvalidInput, ..failed(error.to_string()) })
+        }
+        Ok(Err(error)) => Err(failed(error.to_string())),
+        Err(_) => Err(failed(format!("no answer within {CONNECT_TIMEOUT:?}"))),
+    }
 }
 
 /// A channel to `expected` at `address` that connects when it is first used.

@@ -276,6 +276,10 @@ impl PlainStream {
 /// The types of the two TLS records that can come first: an alert, or a handshake. Nothing of ours begins with either.
 const TLS_FIRST_BYTES: [u8; 2] = [0x15, 0x16];
 
+fn speaks_tls() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the peer speaks TLS, and this side was told to be --insecure")
+}
+
 impl AsyncRead for PlainStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
@@ -285,8 +289,7 @@ impl AsyncRead for PlainStream {
             && let Some(first) = buf.filled().get(before)
         {
             if TLS_FIRST_BYTES.contains(first) {
-                let message = "the peer speaks TLS, and this side was told to be --insecure";
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, message)));
+                return Poll::Ready(Err(speaks_tls()));
             }
             self.seen_first_byte = true;
         }

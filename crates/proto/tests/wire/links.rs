@@ -1,0 +1,150 @@
+//! Links over loopback sockets, with and without TLS.
+
+use super::{Cluster, connection};
+use bytes::BytesMut;
+use std::time::Duration;
+use tokio::time::timeout;
+use weft_proto::frame::{Header, Kind};
+use weft_proto::{LinkReceiver, LinkSender};
+use weft_types::{Error, FRAME_PAYLOAD_BYTES_MAX, Reaction, Span};
+
+const STALL: Duration = Duration::from_secs(10);
+
+fn rows(slice: Span, width: u32) -> Vec<u8> {
+    (0..slice.len() * u64::from(width)).map(|x| (x % 251) as u8 ^ (slice.start >> 12) as u8).collect()
+}
+
+async fn carry(cluster: Option<&Cluster>, width: u32, slices: &[Span]) {
+    let (ours, theirs) = connection(cluster).await;
+    let sending = async {
+        let mut sender = LinkSender::new(ours, 9, width, STALL);
+        for slice in slices {
+            sender.send(*slice, &rows(*slice, width)).await.unwrap();
+        }
+        sender.end().await.unwrap();
+        sender.into_frames()
+    };
+    let receiving = async {
+        let mut receiver = LinkReceiver::new(theirs, 9, width, STALL);
+        for slice in slices {
+            let received = receiver.receive(*slice).await.unwrap();
+            assert!(received == rows(*slice, width), "slice {slice:?} came out otherwise");
+        }
+        receiver.end().await.unwrap();
+        receiver.into_frames()
+    };
+    let (ours, theirs) = tokio::join!(sending, receiving);
+    assert!(ours.is_some() && theirs.is_some());
+}
+
+#[tokio::test]
+async fn slices_of_all_sizes_come_out_as_they_went_in() {
+    let frame = FRAME_PAYLOAD_BYTES_MAX as u64;
+    let slices = [
+        Span::new(0, 1),
+        Span::new(4096, 4096 + 32768),
+        Span::new(frame, 2 * frame),
+        Span::new(3 * frame, 6 * frame + 1),
+        Span::new(9 * frame, 9 * frame + 3),
+    ];
+    let cluster = Cluster::new(1);
+    for width in [1, 3] {
+        carry(None, width, &slices).await;
+        carry(Some(&cluster), width, &slices).await;
+    }
+}
+
+#[tokio::test]
+async fn who_breaks_off_says_why() {
+    let cluster = Cluster::new(1);
+    for cluster in [None, Some(&cluster)] {
+        let reason = Error::corrupt("page 3 is not what was written");
+        let (ours, theirs) = connection(cluster).await;
+        let sender = LinkSender::new(ours, 9, 1, STALL);
+        let mut receiver = LinkReceiver::new(theirs, 9, 1, STALL);
+        sender.fail(&reason).await;
+        let told = receiver.receive(Span::new(4096, 8192)).await.unwrap_err();
+        assert_eq!(told, reason.clone().link(9, 4096));
+        assert!(receiver.into_frames().is_none(), "a broken connection would be used again");
+
+        let (ours, theirs) = connection(cluster).await;
+        let mut sender = LinkSender::new(ours, 9, 1, STALL);
+        let receiver = LinkReceiver::new(theirs, 9, 1, STALL);
+        receiver.fail(&reason).await;
+        let mut told = Ok(());
+        for slice in 0..1000 {
+            told = sender.send(Span::new(slice * 65536, (slice + 1) * 65536), &[0; 65536]).await;
+            if told.is_err() {
+                break;
+            }
+        }
+        let told = told.unwrap_err();
+        assert_eq!((told.reaction, &told.message), (reason.reaction, &reason.message));
+        assert!(sender.into_frames().is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_moves_nothing_is_given_up() {
+    let stall = Duration::from_millis(100);
+    let (ours, theirs) = connection(None).await;
+    let mut receiver = LinkReceiver::new(ours, 9, 1, stall);
+    let error = timeout(STALL, receiver.receive(Span::new(0, 10))).await.unwrap().unwrap_err();
+    assert!(error.message.contains("100 ms") && error.reaction == Reaction::Replan && error.link == Some(9), "{error}");
+    drop(theirs);
+
+    let (ours, _theirs) = connection(None).await;
+    let mut sender = LinkSender::new(ours, 9, 1, stall);
+    let mut sent = Ok(());
+    let sending = async {
+        for slice in 0..1000 {
+            sent = sender.send(Span::new(slice << 20, (slice + 1) << 20), &vec![0; 1 << 20]).await;
+            if sent.is_err() {
+                break;
+            }
+        }
+    };
+    timeout(STALL, sending).await.unwrap();
+    assert_eq!(sent.unwrap_err().reaction, Reaction::Replan);
+}
+
+#[tokio::test]
+async fn pieces_that_do_not_make_up_a_slice_are_refused() {
+    let piece = |more, len| Header { kind: Kind::Data, more, link: 9, span: Span::new(0, 100), payload_len: len };
+    let wrong: [&[Header]; 5] = [
+        &[piece(false, 99)],
+        &[piece(true, 100)],
+        &[piece(true, 60), piece(false, 41)],
+        &[piece(true, 0)],
+        &[Header { span: Span::new(0, 101), ..piece(false, 101) }],
+    ];
+    for frames in wrong {
+        let (mut ours, theirs) = connection(None).await;
+        for header in frames {
+            ours.write_frame(header, &vec![1; header.payload_len]).await.unwrap();
+        }
+        let mut receiver = LinkReceiver::new(theirs, 9, 1, STALL);
+        let error = timeout(STALL, receiver.receive(Span::new(0, 100))).await.unwrap().unwrap_err();
+        assert_eq!(error.reaction, Reaction::Replan, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn one_connection_carries_one_link_after_another() {
+    let (mut ours, mut theirs) = connection(None).await;
+    for link in 0..3u32 {
+        let mut sender = LinkSender::new(ours, link, 1, STALL);
+        sender.send(Span::new(0, 5), b"slice").await.unwrap();
+        sender.end().await.unwrap();
+        ours = sender.into_frames().unwrap();
+        // What follows is read ahead together with what went before, and is not lost.
+        ours.send_hello(&super::hello(link)).await.unwrap();
+        let mut receiver = LinkReceiver::new(theirs, link, 1, STALL);
+        assert_eq!(receiver.receive(Span::new(0, 5)).await.unwrap(), "slice");
+        receiver.end().await.unwrap();
+        theirs = receiver.into_frames().unwrap();
+        assert_eq!(theirs.read_hello().await.unwrap().link, link);
+    }
+    drop(ours);
+    assert!(theirs.read_frame(&mut BytesMut::new()).await.is_err());
+}
