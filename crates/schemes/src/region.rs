@@ -4,11 +4,24 @@ use crate::{Requestor, request::Vertices};
 use std::collections::BTreeMap;
 use weft_codes::SubBlock;
 use weft_gf::Matrix;
-use weft_plan::{Job, Sink, WantKind};
+use weft_plan::{Hold, Job, Sink, WantKind};
 use weft_types::{Error, Party, Result, Span};
 
-/// A job is cut at most into this many regions.
-const REGIONS_MAX: usize = 4096;
+/// A job is cut at most into this many regions: each has a lane of its own, with buffers at everybody in it.
+const REGIONS_MAX: usize = 512;
+
+/// The job without the blocks that have holes somewhere where something is wanted.
+pub(crate) fn without_holes(job: &Job) -> Job {
+    let wanted = Span::normalize(job.wants.iter().map(|want| want.span).collect());
+    let mut held: BTreeMap<(Party, u8), Vec<Span>> = BTreeMap::new();
+    for hold in &job.holds {
+        held.entry((hold.party, hold.block.index)).or_default().push(hold.span);
+    }
+    held.retain(|_, spans| wanted.iter().all(|wanted| wanted.subtract(spans).is_empty()));
+    let whole = job.holds.iter().filter(|hold| held.contains_key(&(hold.party, hold.block.index)));
+    let whole = whole.map(|hold| Hold { span: Span::new(0, u64::MAX), ..hold.clone() });
+    Job { holds: whole.collect(), ..job.clone() }
+}
 
 /// Positions at which everything is the same.
 #[derive(Debug)]

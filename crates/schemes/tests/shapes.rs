@@ -4,7 +4,7 @@ mod world;
 
 use weft_plan::{Change, Hold, Input, Job, Lane, Plan, Sink, Source, Want, WantKind};
 use weft_schemes::{disseminate, plan_repair, plan_write, repair};
-use weft_types::{BlockId, Layout, Party, Reaction, Span};
+use weft_types::{BlockId, Party, Reaction, Span};
 use world::{World, block, holder, spare};
 
 const CLIENT: Party = Party::Client(9);
@@ -297,12 +297,35 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
+fn of_two_holders_the_preferred_one_is_read() {
+    let world = World::whole("rs(2,1)", BLOCK_LEN);
+    let mut job = Job { holds: world.holds_without(&[]), wants: vec![world.want(WantKind::Output, CLIENT, 0)], ..Job::default() };
+    job.holds.push(Hold { party: spare(0), ..job.holds[0].clone() });
+    for (prefer, reader) in [(vec![], holder(0)), (vec![spare(0)], spare(0)), (vec![holder(0), spare(0)], holder(0))] {
+        let plan = world.repair(&job, &[], &prefer, 8, repair::by_name("pipeline").unwrap());
+        assert_eq!(readers(&plan, 0), [reader]);
+    }
+}
+
+#[test]
+fn a_block_full_of_holes_counts_as_lost() {
+    let world = World::whole("rs(2,2)", 2000);
+    let (mut job, stores) = store_job(&world, &[0]);
+    let hold = job.holds.remove(0);
+    job.holds.extend((0..1000).map(|at| Hold { span: Span::new(2 * at, 2 * at + 1), ..hold.clone() }));
+    let plan = world.repair(&job, &stores, &[holder(1)], 8, repair::by_name("pipeline").unwrap());
+    assert_eq!((plan.shape.lanes.len(), readers(&plan, 0)), (1, [2, 3].map(holder).to_vec()));
+
+    job.holds.retain(|hold| hold.party != holder(3));
+    let error = plan_repair(&world.request(&job, &stores, &[], 8), repair::by_name("pipeline").unwrap()).unwrap_err();
+    assert!(error.message.contains("falls into 2000 pieces: at most 512"), "{error}");
+}
+
+#[test]
 fn more_pieces_than_a_plan_can_have_are_refused() {
-    let mut world = World::whole("rs(1,1)", 20_000);
-    world.stripe.layout = Layout::new(20_000, 20_000, 1).unwrap();
-    let pieces =
-        |count: u64| (0..count).map(|at| Want { span: Span::new(2 * at, 2 * at + 1), ..world.want(WantKind::Output, CLIENT, 0) });
-    let job = Job { holds: world.holds_without(&[0]), wants: pieces(5000).collect(), ..Job::default() };
+    let world = World::whole("rs(1,1)", 2000);
+    let pieces = (0..600).map(|at| Want { span: Span::new(2 * at, 2 * at + 1), ..world.want(WantKind::Output, CLIENT, 0) });
+    let job = Job { holds: world.holds_without(&[0]), wants: pieces.collect(), ..Job::default() };
     let error = plan_repair(&world.request(&job, &[], &[], 8), repair::by_name("pipeline").unwrap()).unwrap_err();
-    assert!(error.message.contains("falls into 5000 pieces: at most 4096"), "{error}");
+    assert!(error.message.contains("falls into 600 pieces: at most 512"), "{error}");
 }

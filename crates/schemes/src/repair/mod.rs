@@ -74,12 +74,22 @@ pub fn by_name(name: &str) -> Result<&'static dyn RepairScheme> {
 }
 
 /// A plan for a job that wants blocks stored or delivered, from what is there.
+///
+/// Blocks with so many holes that a plan around each of them would be too large count as lost.
 pub fn plan_repair(request: &Request<'_>, scheme: &dyn RepairScheme) -> Result<Plan> {
     request.check()?;
-    let mut planner = Planner { request, scheme, vertices: Vertices::default(), lanes: Vec::new() };
-    for region in region::cut(request.job, request.prefer)? {
-        planner.region(&region)?;
+    match region::cut(request.job, request.prefer) {
+        Ok(regions) => plan_regions(request, scheme, &regions),
+        Err(too_many) => {
+            let regions = region::cut(&region::without_holes(request.job), request.prefer);
+            regions.and_then(|regions| plan_regions(request, scheme, &regions)).map_err(|_| too_many)
+        }
     }
+}
+
+fn plan_regions(request: &Request<'_>, scheme: &dyn RepairScheme, regions: &[Region]) -> Result<Plan> {
+    let mut planner = Planner { request, scheme, vertices: Vertices::default(), lanes: Vec::new() };
+    regions.iter().try_for_each(|region| planner.region(region))?;
     request.plan(planner.vertices, planner.lanes)
 }
 
