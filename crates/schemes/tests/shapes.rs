@@ -2,7 +2,7 @@
 
 mod world;
 
-use weft_plan::{Change, Hold, Input, Job, Lane, Plan, Sink, Source, Want, WantKind};
+use weft_plan::{Change, Hold, Input, Job, Network, Plan, Sink, Source, Want, WantKind, cost, predict};
 use weft_schemes::{disseminate, plan_repair, plan_write, repair};
 use weft_types::{BlockId, Party, Reaction, Span};
 use world::{World, block, holder, spare};
@@ -10,18 +10,11 @@ use world::{World, block, holder, spare};
 const CLIENT: Party = Party::Client(9);
 const BLOCK_LEN: u64 = 64;
 
-/// Blocks that each party sends and receives (up, down), of `BLOCK_LEN`.
+/// Blocks that a party sends and receives (up, down), of `BLOCK_LEN`.
 fn traffic(plan: &Plan, party: Party) -> (f64, f64) {
-    let (mut up, mut down) = (0, 0);
-    for lane in &plan.shape.lanes {
-        let at = |stage: u16| plan.binding.parties[usize::from(lane.stages[usize::from(stage)].vertex)];
-        for link in &lane.links {
-            let bytes = lane.span.len() * u64::from(link.width);
-            up += if at(link.from) == party { bytes } else { 0 };
-            down += if at(link.to) == party { bytes } else { 0 };
-        }
-    }
-    (up as f64 / BLOCK_LEN as f64, down as f64 / BLOCK_LEN as f64)
+    let cost = cost(plan).unwrap();
+    let share = cost.of(party).unwrap();
+    (share.up_bytes as f64 / BLOCK_LEN as f64, share.down_bytes as f64 / BLOCK_LEN as f64)
 }
 
 fn worst_traffic(plan: &Plan) -> (f64, f64) {
@@ -29,15 +22,13 @@ fn worst_traffic(plan: &Plan) -> (f64, f64) {
     each.fold((0.0, 0.0), |worst, one| (worst.0.max(one.0), worst.1.max(one.1)))
 }
 
-/// Links that a slice passes one after another.
-fn hops(lane: &Lane) -> usize {
-    let mut depth = vec![0; lane.stages.len()];
-    for _ in &lane.stages {
-        for link in &lane.links {
-            depth[usize::from(link.to)] = depth[usize::from(link.to)].max(depth[usize::from(link.from)] + 1);
-        }
-    }
-    depth.into_iter().max().unwrap_or(0)
+fn hops(plan: &Plan) -> u32 {
+    cost(plan).unwrap().hops
+}
+
+/// How long it takes, in plain reads of a block: every line carries one block in a second.
+fn reads(plan: &Plan) -> f64 {
+    predict(plan, &Network::uniform(BLOCK_LEN as f64)).unwrap()
 }
 
 /// The parties of a lane's stages that read blocks, in the order of the stages.
@@ -62,19 +53,41 @@ fn repair_one(world: &World, lost: &[u8], scheme: &str) -> Plan {
 fn one_block_costs_what_the_papers_say() {
     for k in 1..=20usize {
         let world = World::whole(&format!("rs({k},3)"), BLOCK_LEN);
-        let rounds = (k + 1).next_power_of_two().ilog2() as usize;
+        let rounds = (k as u32 + 1).next_power_of_two().ilog2();
         for lost in [0, k as u8] {
             let conventional = repair_one(&world, &[lost], "conventional");
-            assert_eq!((hops(&conventional.shape.lanes[0]), traffic(&conventional, spare(lost)).1), (1, k as f64));
+            assert_eq!((hops(&conventional), traffic(&conventional, spare(lost)).1), (1, k as f64));
 
             let ppr = repair_one(&world, &[lost], "ppr");
-            assert_eq!(hops(&ppr.shape.lanes[0]), rounds, "k = {k}");
-            assert!(worst_traffic(&ppr) <= (1.0, rounds as f64), "nobody gives twice, nobody takes twice in a round");
+            assert_eq!(hops(&ppr), rounds, "k = {k}");
+            assert!(worst_traffic(&ppr) <= (1.0, f64::from(rounds)), "nobody gives twice, nobody takes twice in a round");
 
             let pipeline = repair_one(&world, &[lost], "pipeline");
-            assert_eq!((hops(&pipeline.shape.lanes[0]), worst_traffic(&pipeline)), (k, (1.0, 1.0)));
+            assert_eq!((hops(&pipeline), worst_traffic(&pipeline)), (k as u32, (1.0, 1.0)));
             for plan in [conventional, ppr, pipeline] {
                 assert_eq!((plan.shape.lanes.len(), plan.shape.lanes[0].links.len(), plan.shape.lanes[0].window), (1, k, 4));
+            }
+        }
+    }
+}
+
+#[test]
+fn one_block_takes_as_long_as_the_papers_say() {
+    for k in [1, 2, 3, 6, 10, 12] {
+        let world = World::whole(&format!("rs({k},2)"), BLOCK_LEN);
+        let (job, stores) = store_job(&world, &[1]);
+        for slices in [1, 4, 8, 64] {
+            let time = |scheme: &str| {
+                let plan = world.repair(&job, &stores, &[], BLOCK_LEN / slices, repair::by_name(scheme).unwrap());
+                reads(&plan)
+            };
+            let (k, s) = (k as f64, slices as f64);
+            let close =
+                |time: f64, expected: f64| assert!((time - expected).abs() < 1e-9, "{time}, not {expected}: k {k}, s {s}");
+            close(time("conventional"), k);
+            close(time("pipeline"), 1.0 + (k - 1.0) / s);
+            if slices == 1 {
+                close(time("ppr"), (k + 1.0).log2().ceil());
             }
         }
     }
@@ -136,7 +149,7 @@ fn a_requestor_that_holds_a_block_helps_itself() {
     for (scheme, hops_expected) in [("conventional", 1), ("ppr", 2), ("pipeline", 3)] {
         let plan = world.repair(&job, &[], &[], 8, repair::by_name(scheme).unwrap());
         assert!(readers(&plan, 0).contains(&reader), "{scheme}");
-        assert_eq!((plan.shape.lanes[0].links.len(), hops(&plan.shape.lanes[0])), (3, hops_expected), "{scheme}");
+        assert_eq!((plan.shape.lanes[0].links.len(), hops(&plan)), (3, hops_expected), "{scheme}");
     }
 }
 
