@@ -1,8 +1,9 @@
 //! `weft code`: erasure coding of plain files, without a cluster.
 
+use super::explain;
 use crate::{
     exit::Exit,
-    offline::{self, Decoded, Encoded, Health, Repaired, Sizes, Verified},
+    offline::{self, Decoded, Encoded, Health, Proved, Repaired, Sizes, Stored, Verified},
     output::{Output, human_rate},
 };
 use clap::{Args, Subcommand};
@@ -20,7 +21,7 @@ pub(super) struct Code {
 #[derive(Debug, Subcommand)]
 enum Command {
     Encode(Encode),
-    Repair(Dir),
+    Repair(Repair),
     Decode(Decode),
     Verify(Verify),
     Info(Info),
@@ -49,6 +50,9 @@ struct Encode {
     /// Bytes that go to one block before the next one's turn; without it, the block size
     #[arg(long, value_name = "SIZE")]
     cell_size: Option<ByteSize>,
+    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    #[arg(long)]
+    explain: bool,
     /// What to encode
     file: PathBuf,
     /// Where the blocks go; it is made if it is not there
@@ -67,7 +71,10 @@ EXAMPLE
 EXIT CODES
   0 every block is good now   1 failed on the way   3 no DIR, or no manifest there   4 more is lost than the code recovers
   5 the manifest is damaged, or what was rebuilt is not what was recorded")]
-struct Dir {
+struct Repair {
+    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    #[arg(long)]
+    explain: bool,
     /// The directory that `weft code encode` wrote
     dir: PathBuf,
 }
@@ -82,6 +89,9 @@ EXIT CODES
   0 done, and OUT's SHA-256 is the recorded one   1 failed on the way   3 no DIR, or no manifest there
   4 more is lost than the code recovers   5 the manifest is damaged, or what came out is not what was recorded")]
 struct Decode {
+    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    #[arg(long)]
+    explain: bool,
     /// The directory that `weft code encode` wrote
     dir: PathBuf,
     /// The file to write; it appears only when it is whole
@@ -119,12 +129,8 @@ impl Code {
     pub(super) fn run(self, output: Output) -> Result<Exit> {
         match self.command {
             Command::Encode(encode) => encode.run(output),
-            Command::Repair(repair) => {
-                output.result(&offline::repair(&repair.dir, output.json)?, repaired_text).map(|()| Exit::Ok)
-            }
-            Command::Decode(decode) => {
-                output.result(&offline::decode(&decode.dir, &decode.out, output.json)?, decoded_text).map(|()| Exit::Ok)
-            }
+            Command::Repair(repair) => repair.run(output),
+            Command::Decode(decode) => decode.run(output),
             Command::Verify(verify) => verify.run(output),
             Command::Info(info) => info.run(output),
         }
@@ -135,14 +141,44 @@ impl Encode {
     fn run(self, output: Output) -> Result<Exit> {
         let (code, cell_len) = weft_codes::parse_policy(&self.code).map_err(Error::invalid)?;
         let sizes = Sizes { block: self.block_size.map(|size| size.0), cell: self.cell_size.map(|size| size.0).or(cell_len) };
+        if self.explain {
+            return show(offline::explain_encode(&code, sizes, &self.file)?, output);
+        }
         let encoded = offline::encode(&code, sizes, &self.file, &self.dir, output.json)?;
         output.result(&encoded, encoded_text).map(|()| Exit::Ok)
     }
 }
 
+impl Repair {
+    fn run(self, output: Output) -> Result<Exit> {
+        let stored = Stored::open(&self.dir, output.json)?;
+        if self.explain {
+            return show(stored.plan_repair()?, output);
+        }
+        output.result(&stored.repair()?, repaired_text).map(|()| Exit::Ok)
+    }
+}
+
+impl Decode {
+    fn run(self, output: Output) -> Result<Exit> {
+        let stored = Stored::open(&self.dir, output.json)?;
+        if self.explain {
+            return show(stored.plan_decode()?, output);
+        }
+        output.result(&stored.decode(&self.out)?, decoded_text).map(|()| Exit::Ok)
+    }
+}
+
+fn show(planned: Option<Proved>, output: Output) -> Result<Exit> {
+    match planned {
+        Some(Proved { plan, job }) => explain::show(&plan, &job, None, output),
+        None => output.result(&serde_json::Value::Null, |_| "nothing would have to be moved".to_owned()).map(|()| Exit::Ok),
+    }
+}
+
 impl Verify {
     fn run(self, output: Output) -> Result<Exit> {
-        let verified = offline::verify(&self.dir, output.json)?;
+        let verified = Stored::open(&self.dir, output.json)?.verify();
         output.result(&verified, verified_text)?;
         Ok(match (verified.ok, verified.recoverable) {
             (true, _) => Exit::Ok,

@@ -1,6 +1,8 @@
 //! The command line: what there is, and where it goes.
 
 mod code;
+mod explain;
+mod plan;
 
 use crate::{
     exit::{EXIT_CODES, Exit, report},
@@ -29,6 +31,7 @@ struct Weft {
 #[derive(Debug, Subcommand)]
 enum Command {
     Code(code::Code),
+    Plan(plan::Plan),
     /// Help on a command, or on `exit-codes`
     Help {
         /// `exit-codes`, or a command: `code encode`
@@ -45,6 +48,7 @@ pub(crate) fn main() -> Exit {
     let output = Output { json: weft.json };
     let done = match weft.command {
         Command::Code(code) => code.run(output),
+        Command::Plan(plan) => plan.run(output),
         Command::Help { topic } => help(&topic),
     };
     done.unwrap_or_else(|error| report(&error, output.json))

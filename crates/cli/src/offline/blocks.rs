@@ -1,6 +1,9 @@
 //! Block files: what state they are in, and how a rebuilt one takes its place.
 
-use super::{Geometry, Manifest, crc32c, io_error, manifest::block_name};
+use super::{
+    io_error,
+    manifest::{Geometry, Manifest, block_name},
+};
 use crate::progress::Progress;
 use std::{
     fs::File,
@@ -8,6 +11,7 @@ use std::{
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
+use weft_proto::crc32c;
 use weft_types::{CHECKSUM_UNIT_LEN, Error, Result, Span};
 
 /// What a block file is found to be.

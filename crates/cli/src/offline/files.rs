@@ -3,7 +3,7 @@
 //! Offline there is no node. Block i is held by a party of its own, `n(i+1)`, as it would be in a cluster, and this process is the
 //! client: so the plans are those that a cluster would run, and they are verified and counted in the same way.
 
-use super::{Geometry, blocks::NewBlock, io_error};
+use super::{blocks::NewBlock, io_error, manifest::Geometry};
 use crate::progress::Progress;
 use std::{
     collections::BTreeMap,

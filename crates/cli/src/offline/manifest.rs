@@ -189,7 +189,7 @@ impl Manifest {
 
     fn checksum(&self) -> u32 {
         let blank = Self { manifest_crc32c: 0, ..self.clone() };
-        serde_json::to_vec(&blank).map_or(0, |json| super::crc32c(&json))
+        serde_json::to_vec(&blank).map_or(0, |json| weft_proto::crc32c(&json))
     }
 }
 

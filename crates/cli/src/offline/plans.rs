@@ -1,17 +1,24 @@
 //! The plans of offline work: made by the same schemes as a cluster's, verified before a byte is touched, and run over files.
 
 use super::{
-    Geometry,
     files::{Files, SELF, block_id, holder},
+    manifest::Geometry,
 };
 use std::collections::BTreeMap;
 use weft_codes::SharedCode;
-use weft_plan::{Change, Class, CodeView, Hold, Input, Job, Plan, Want, WantKind};
+use weft_plan::{Change, Class, CodeView, Hold, Input, Job, Plan, Refusal, Want, WantKind};
 use weft_schemes::{Request, Run, disseminate, plan_repair, plan_write, repair};
 use weft_types::{Error, PlanId, Result, Span};
 
+/// A plan, and the job that it was proved to do.
+#[derive(Debug)]
+pub(crate) struct Proved {
+    pub(crate) plan: Plan,
+    pub(crate) job: Job,
+}
+
 /// All blocks, from the file.
-pub(crate) fn encode(code: &SharedCode, geometry: &Geometry) -> Result<Plan> {
+pub(crate) fn encode(code: &SharedCode, geometry: &Geometry) -> Result<Proved> {
     let span = geometry.stripe.coded_span();
     let all = sub_blocks(code);
     let data = 0..code.k() as u8;
@@ -25,11 +32,12 @@ pub(crate) fn encode(code: &SharedCode, geometry: &Geometry) -> Result<Plan> {
     };
     let stores: Vec<_> = (0..code.n() as u8).map(|index| (holder(index), block_id(index))).collect();
     let request = request(code, geometry, &job, &stores);
-    proved(plan_write(&request, disseminate::by_name("direct")?)?, code, &job)
+    let plan = plan_write(&request, disseminate::by_name("direct")?)?;
+    Proved::new(plan, code, job)
 }
 
 /// The positions `wanted` of blocks, from what `good` says is there: both by block.
-pub(crate) fn rebuild(code: &SharedCode, geometry: &Geometry, wanted: &Spans, good: &Spans) -> Result<Plan> {
+pub(crate) fn rebuild(code: &SharedCode, geometry: &Geometry, wanted: &Spans, good: &Spans) -> Result<Proved> {
     let all = sub_blocks(code);
     let len = |index: u8| geometry.stripe.block_len(index.into());
     // Short blocks first: what is not there need not be read.
@@ -48,42 +56,36 @@ pub(crate) fn rebuild(code: &SharedCode, geometry: &Geometry, wanted: &Spans, go
     let job =
         Job { holds: order.iter().flat_map(hold).collect(), wants: wanted.iter().flat_map(want).collect(), ..Job::default() };
     let request = request(code, geometry, &job, &[]);
-    proved(plan_repair(&request, repair::by_name("conventional")?)?, code, &job)
+    let plan = plan_repair(&request, repair::by_name("conventional")?)?;
+    Proved::new(plan, code, job)
 }
 
 /// Positions, by block.
 pub(crate) type Spans = BTreeMap<u8, Vec<Span>>;
 
-/// Runs a verified plan over files, in bounded memory.
-pub(crate) fn run(plan: &Plan, files: &mut Files<'_>) -> Result<()> {
-    weft_plan::eval(plan, files)
+impl Proved {
+    fn new(plan: Plan, code: &SharedCode, job: Job) -> Result<Self> {
+        // We made it ourselves: a refusal is a defect of a scheme, and better told than run.
+        prove(&plan, code, &job).map_err(|refusal| Error::fatal(format!("our own plan is refused: {refusal}")))?;
+        Ok(Self { plan, job })
+    }
+
+    /// Runs it over files, in bounded memory.
+    pub(crate) fn run(&self, files: &mut Files<'_>) -> Result<()> {
+        weft_plan::eval(&self.plan, files)
+    }
+
+    /// What it sends over its links, bytes.
+    pub(crate) fn bytes_moved(&self) -> Result<u64> {
+        Ok(weft_plan::cost(&self.plan)?.moved_bytes())
+    }
 }
 
-/// What a plan sends over its links, bytes.
-pub(crate) fn bytes_moved(plan: &Plan) -> u64 {
-    let lane = |lane: &weft_plan::Lane| {
-        let width: u64 = lane.links.iter().map(|link| u64::from(link.width)).sum();
-        width * lane.slice_set(plan.binding.slice_len).positions()
-    };
-    plan.shape.lanes.iter().map(lane).sum()
-}
-
-/// What a code is to a plan's proof.
-pub(crate) fn prove(plan: &Plan, code: &SharedCode, job: &Job) -> Result<()> {
-    let view = CodeView {
-        spec: &code.spec(),
-        k: code.k(),
-        n: code.n(),
-        alpha: code.alpha(),
-        generator: code.generator(),
-        tolerance: code.tolerance(),
-    };
-    weft_plan::verify(plan, view, job).map_err(Error::from)
-}
-
-fn proved(plan: Plan, code: &SharedCode, job: &Job) -> Result<Plan> {
-    // We made it ourselves: a refusal is a defect of a scheme, and better told than run.
-    prove(&plan, code, job).map_err(|error| Error::fatal(error.message)).map(|()| plan)
+/// Whether a plan does what the job wants under a code.
+pub(crate) fn prove(plan: &Plan, code: &SharedCode, job: &Job) -> std::result::Result<(), Refusal> {
+    let spec = code.spec();
+    let (k, n, alpha, generator, tolerance) = (code.k(), code.n(), code.alpha(), code.generator(), code.tolerance());
+    weft_plan::verify(plan, CodeView { spec: &spec, k, n, alpha, generator, tolerance }, job)
 }
 
 fn request<'a>(

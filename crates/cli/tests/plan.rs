@@ -1,0 +1,81 @@
+//! `weft plan`, and `--explain` where it comes from, by the real binary.
+
+mod common;
+
+use common::{bytes, weft};
+use serde_json::Value;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// The plan that rebuilds block 2 of an rs(3,2), saved.
+fn saved() -> (TempDir, PathBuf, Value) {
+    let scratch = TempDir::new().unwrap();
+    let [file, dir, plan] = ["file", "blocks", "plan.json"].map(|name| scratch.path().join(name));
+    std::fs::write(&file, bytes(100_000, 3)).unwrap();
+    let (file, dir) = (file.to_str().unwrap(), dir.to_str().unwrap());
+    weft(["code", "encode", "--code", "rs(3,2)", file, dir]).ok();
+    let lost = scratch.path().join("blocks/block-002");
+    std::fs::remove_file(&lost).unwrap();
+    let json = weft(["code", "repair", dir, "--explain", "--json"]).ok();
+    assert!(!lost.exists(), "--explain did something");
+    std::fs::write(&plan, &json.stdout).unwrap();
+    (scratch, plan, json.json())
+}
+
+#[test]
+fn explained_plans_are_shown_and_proved() {
+    let (_scratch, plan, json) = saved();
+    let plan = plan.to_str().unwrap();
+    assert!(weft(["plan", "verify", plan]).ok().stdout.starts_with("proved"));
+    assert_eq!(weft(["plan", "verify", plan, "--json"]).ok().json()["verified"], true);
+    let shown = weft(["plan", "show", plan]).ok().stdout;
+    assert!(shown.contains("rs(3,2)") && shown.contains("takes delivery of block 2"), "{shown}");
+    let timed = weft(["plan", "show", plan, "--bandwidth", "1MiB"]).ok().stdout;
+    assert!(timed.len() > shown.len(), "a bandwidth gives a time: {timed}");
+    assert!(weft(["plan", "show", plan, "--dot"]).ok().stdout.starts_with("digraph"));
+    assert_eq!(weft(["plan", "show", plan, "--json"]).ok().json(), json);
+}
+
+#[test]
+fn encoding_and_decoding_are_explained_too() {
+    let scratch = TempDir::new().unwrap();
+    let [file, dir] = ["file", "blocks"].map(|name| scratch.path().join(name).to_str().unwrap().to_owned());
+    std::fs::write(&file, bytes(1000, 4)).unwrap();
+    let explained = weft(["code", "encode", "--code", "rs(3,2)", "--explain", &file, &dir]).ok().stdout;
+    assert!(explained.contains("stores block 4"), "{explained}");
+    assert!(!scratch.path().join("blocks").exists());
+    weft(["code", "encode", "--code", "rs(3,2)", &file, &dir]).ok();
+    assert!(weft(["code", "decode", "--explain", &dir, "out"]).ok().stdout.contains("takes delivery of block 0"));
+    assert_eq!(weft(["code", "repair", "--explain", &dir]).ok().stdout, "nothing would have to be moved\n");
+}
+
+#[test]
+fn a_plan_that_was_changed_is_refused_and_the_stage_named() {
+    let (_scratch, path, json) = saved();
+    let mut wrong = json;
+    let stages = wrong["plan"]["shape"]["lanes"][0]["stages"].as_array_mut().unwrap();
+    let last = stages.iter_mut().rfind(|stage| stage["sources"].as_array().unwrap().len() > 1).unwrap();
+    let term = &mut last["matrix"]["terms"][0][2];
+    *term = Value::from(term.as_u64().unwrap() ^ 1);
+    std::fs::write(&path, wrong.to_string()).unwrap();
+    let path = path.to_str().unwrap();
+    weft(["plan", "verify", path]).refused(5, "the plan is refused: ");
+    let verdict = weft(["plan", "verify", path, "--json"]);
+    assert_eq!((verdict.code, &verdict.json()["verified"]), (5, &Value::from(false)));
+    assert_eq!(verdict.json()["rule"], "algebra");
+}
+
+#[test]
+fn what_is_no_plan_is_refused() {
+    let (scratch, path, _) = saved();
+    let other = scratch.path().join("other.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    for (content, says) in [("[]", "not a saved plan"), ("", "not a saved plan"), ("{\"weft_plan\": 9}", "a plan of format 9")] {
+        std::fs::write(&other, content).unwrap();
+        weft(["plan", "verify", other.to_str().unwrap()]).refused(2, says);
+        weft(["plan", "show", other.to_str().unwrap()]).refused(2, says);
+    }
+    std::fs::write(&other, text.replace("rs(3,2)", "raid(3,2)")).unwrap();
+    weft(["plan", "verify", other.to_str().unwrap()]).refused(2, "there is no code 'raid'");
+    weft(["plan", "verify", "/no/such/plan"]).refused(3, "it does not exist");
+}
