@@ -10,6 +10,7 @@ pub fn check<S: BlockStore>(cluster: ClusterId, mut make_store: impl FnMut() -> 
         what_is_written_is_read(&make_store(), cluster, len);
     }
     runs_in_any_order(&make_store(), cluster);
+    sub_blocks_of_less_than_a_page(&make_store(), cluster);
     nothing_is_seen_before_finish(&make_store(), cluster);
     refusals(&make_store(), cluster);
     removal(&make_store(), cluster);
@@ -104,6 +105,28 @@ fn runs_in_any_order(store: &dyn BlockStore, cluster: ClusterId) {
         assert!(read == bytes);
         assert!(store.remove(meta.id).expect("remove"));
     }
+}
+
+/// Codes over sub-blocks write as many strided runs as a cell has sub-blocks, here each of half a page, in two lanes.
+fn sub_blocks_of_less_than_a_page(store: &dyn BlockStore, cluster: ClusterId) {
+    let mut meta = block(cluster, 11, 50_000);
+    let layout = Layout { block_len: 1 << 20, cell_len: 8192, alpha: 4 };
+    meta.stripe.layout = layout;
+    meta.id.index = 2;
+    let len = meta.len();
+    let bytes = pattern(len);
+    let mut writer = store.create(&meta).expect("create");
+    let positions = len / u64::from(layout.alpha);
+    let slices: Vec<Span> = (0..positions).step_by(4096).map(|start| Span::new(start, (start + 4096).min(positions))).collect();
+    let lanes = [1, 0].into_iter().flat_map(|lane| slices.iter().skip(lane).step_by(2));
+    for slice in lanes {
+        for extent in (0..layout.alpha).rev().flat_map(|sub_block| layout.extents(sub_block, *slice)) {
+            let run = &bytes[extent.offset as usize..(extent.offset + extent.len) as usize];
+            writer.write_at(extent.offset, run).expect("write");
+        }
+    }
+    assert_eq!(writer.finish(Some(&[crc::crc32c(&bytes)])).expect("finish").len, len);
+    assert_eq!(verify(&*store.open(meta.id).expect("open")).expect("verify"), []);
 }
 
 fn nothing_is_seen_before_finish(store: &dyn BlockStore, cluster: ClusterId) {

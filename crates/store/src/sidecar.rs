@@ -83,6 +83,7 @@ impl Sidecar {
         }
         let (version, rest) = split_u32(rest).ok_or_else(|| wrong("is too short"))?;
         match version {
+            0 => Err(wrong("has version 0, which never was")),
             1 => decode_v1(rest).ok_or_else(|| wrong("does not describe a block"))?,
             _ => Err(Error::fatal(format!(
                 "the sidecar is of version {version}; this program reads up to version {SIDECAR_VERSION}: use a newer one"
@@ -213,3 +214,6 @@ impl From<DescriptionV1> for BlockMeta {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

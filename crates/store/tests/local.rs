@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::Path;
-use weft_store::{BlockStore, LocalStore, NewDisk, conformance, verify};
-use weft_types::{ClusterId, Error, Reaction, Span};
+use std::sync::Arc;
+use weft_store::{BlockStore, CallKind, Fault, FaultStore, LocalStore, NewDisk, conformance, crc, verify};
+use weft_types::{BlockMeta, ClusterId, Error, Reaction, Span};
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
 const NEW: NewDisk = NewDisk { disk_id: 0xd15c, created_ms: 1_700_000_000_000 };
@@ -13,11 +14,11 @@ fn open(dir: &Path) -> LocalStore {
 }
 
 fn refused(dir: &Path, cluster: ClusterId) -> Error {
-    LocalStore::open(dir, cluster, NEW).err().expect("the directory was opened")
+    LocalStore::open(dir, cluster, NEW).expect_err("the directory was opened")
 }
 
 /// Puts a block and returns its bytes.
-fn put(store: &LocalStore, stripe: u64, len: u64) -> (weft_types::BlockMeta, Vec<u8>) {
+fn put(store: &LocalStore, stripe: u64, len: u64) -> (BlockMeta, Vec<u8>) {
     let (meta, bytes) = (conformance::block(CLUSTER, stripe, len), conformance::pattern(len));
     let mut writer = store.create(&meta).unwrap();
     writer.write_at(0, &bytes).unwrap();
@@ -53,6 +54,7 @@ fn a_directory_that_is_something_else_is_refused() {
     let error = refused(dir.path(), CLUSTER);
     assert_eq!(error.reaction, Reaction::InvalidInput);
     assert!(error.message.contains("thesis.tex"), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing was written there");
 
     let disk = dir.path().join("disk1");
     drop(open(&disk));
@@ -100,4 +102,105 @@ fn a_flipped_byte_is_found_and_named() {
     assert_eq!(error.reaction, Reaction::Corrupt);
     assert!(error.message.contains("the file ends at 5000"), "{error}");
     assert_eq!(verify(&*reader).unwrap(), [Span::new(4096, 10_000)]);
+}
+
+/// What a quarantined block's directory holds: reason, payload, sidecar.
+fn quarantined(dir: &Path, name: &str) -> (String, Vec<u8>, Option<Vec<u8>>) {
+    let place = dir.join("quarantine").join(name);
+    let reason = fs::read_to_string(place.join("reason")).unwrap();
+    (reason, fs::read(place.join("payload")).unwrap(), fs::read(place.join("sidecar")).ok())
+}
+
+#[test]
+fn a_start_puts_the_disk_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let blocks: Vec<_> = (1..=6).map(|stripe| put(&store, stripe, stripe * 5000)).collect();
+    let payload = |i: usize| store.payload_path(blocks[i].0.id);
+    let sidecar = |i: usize| store.sidecar_path(blocks[i].0.id);
+    fs::remove_file(payload(1)).unwrap();
+    fs::remove_file(sidecar(2)).unwrap();
+    let mut rotten = fs::read(sidecar(3)).unwrap();
+    rotten[30] ^= 1;
+    fs::write(sidecar(3), &rotten).unwrap();
+    fs::copy(sidecar(0), sidecar(4)).unwrap();
+    fs::write(dir.path().join("tmp/s9-b000-c0-g1"), "half a block").unwrap();
+    let foreign = [payload(0).with_file_name("notes.txt"), payload(0).with_file_name("s2-b000-c0-g1")];
+    for path in &foreign {
+        fs::write(path, "somebody put it here").unwrap();
+    }
+    drop(store);
+
+    let store = open(dir.path());
+    let found = store.recovered();
+    assert_eq!((found.blocks, found.temporaries_removed, found.sidecars_removed), (2, 1, 1));
+    let reasons: Vec<&str> = found.quarantined.iter().map(|(_, reason)| reason.as_str()).collect();
+    let expected = ["it has no sidecar", "the sidecar fails its checksum", "the sidecar is that of block s1-b000-c0-g1"];
+    assert_eq!(reasons, expected);
+    assert_eq!(store.list().unwrap(), [blocks[0].0.id, blocks[5].0.id]);
+    assert!(foreign.iter().all(|path| path.exists()), "what is not ours stays");
+    assert_eq!(quarantined(dir.path(), "s3-b000-c0-g1.1").1, blocks[2].1);
+    let (reason, payload, sidecar) = quarantined(dir.path(), "s4-b000-c0-g1.1");
+    assert_eq!(reason, "s4-b000-c0-g1: the sidecar fails its checksum\n");
+    assert_eq!((payload, sidecar), (blocks[3].1.clone(), Some(rotten)));
+    assert!(!dir.path().join("tmp/s9-b000-c0-g1").exists());
+    put(&store, 2, 4096);
+    drop(store);
+    let quiet = open(dir.path());
+    assert_eq!((quiet.recovered().blocks, quiet.recovered().quarantined.len()), (3, 0));
+}
+
+/// Quarantining what a newer program wrote would empty the disk after a downgrade.
+#[test]
+fn a_sidecar_of_a_newer_version_is_no_broken_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let (meta, bytes) = put(&store, 1, 5000);
+    let (payload, sidecar) = (store.payload_path(meta.id), store.sidecar_path(meta.id));
+    drop(store);
+    let mut newer = fs::read(&sidecar).unwrap();
+    newer[8] = 2;
+    let body_len = newer.len() - 4;
+    let sum = crc::crc32c(&newer[..body_len]);
+    newer[body_len..].copy_from_slice(&sum.to_le_bytes());
+    fs::write(&sidecar, newer).unwrap();
+    let error = refused(dir.path(), CLUSTER);
+    assert_eq!(error.reaction, Reaction::Fatal);
+    assert!(error.message.contains("version 2"), "{error}");
+    assert_eq!(fs::read(payload).unwrap(), bytes);
+}
+
+#[test]
+fn faults_come_when_they_are_due() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk: Arc<LocalStore> = Arc::new(open(dir.path()));
+    let meta = conformance::block(CLUSTER, 1, 8192);
+    let bytes = conformance::pattern(8192);
+    let units = [crc::crc32c(&bytes)];
+    let write = |store: &FaultStore| {
+        let mut writer = store.create(&meta)?;
+        for (start, part) in (0..).step_by(4096).zip(bytes.chunks(4096)) {
+            writer.write_at(start, part)?;
+        }
+        writer.finish(Some(&units))
+    };
+    let faulty = |kind, passed, fault| FaultStore::nth(disk.clone(), kind, passed, fault);
+    let reaction = |kind, passed, fault| write(&faulty(kind, passed, fault)).unwrap_err().reaction;
+    assert_eq!(reaction(CallKind::Create, 0, Fault::Fail(Reaction::Unavailable)), Reaction::Unavailable);
+    assert_eq!(reaction(CallKind::Write, 1, Fault::Short(100)), Reaction::Fatal);
+    assert_eq!(reaction(CallKind::Write, 1, Fault::FlipBit(77)), Reaction::Corrupt, "the expected checksum finds it");
+    assert_eq!(reaction(CallKind::Finish, 0, Fault::Fail(Reaction::Fatal)), Reaction::Fatal);
+    assert_eq!(disk.list().unwrap(), [], "no failed write left a block");
+    let store = faulty(CallKind::Write, 2, Fault::Fail(Reaction::Fatal));
+    write(&store).unwrap();
+
+    let store = faulty(CallKind::Read, 1, Fault::FlipBit(8));
+    let reader = store.open(meta.id).unwrap();
+    let mut read = [0; 2];
+    for expected in [[bytes[0], bytes[1]], [bytes[0], bytes[1] ^ 1], [bytes[0], bytes[1]]] {
+        reader.read_at(0, &mut read).unwrap();
+        assert_eq!(read, expected);
+    }
+    assert!(faulty(CallKind::Remove, 0, Fault::Fail(Reaction::Retry)).remove(meta.id).is_err());
+    assert!(disk.open(meta.id).is_ok());
 }

@@ -39,7 +39,11 @@ impl Disk {
     pub(super) fn open(dir: &Path, cluster: ClusterId, new: NewDisk, steps: Arc<dyn Steps>) -> Result<Self> {
         let context = |what: &'static str| move |error: io::Error| cannot_open(dir, what, &error);
         fs::create_dir_all(dir).map_err(context("it cannot be made"))?;
-        let (lock, killed) = lock(dir)?;
+        if !dir.join(LABEL).try_exists().map_err(context("it cannot be looked at"))? {
+            // Before anything is written there.
+            refuse_foreign(dir)?;
+        }
+        let mut lock = lock(dir)?;
         let label = match fs::read_to_string(dir.join(LABEL)) {
             Ok(text) => Label::decode(&text)
                 .map_err(|error| Error { message: format!("{}: {}", dir.display(), error.message), ..error })?,
@@ -56,11 +60,13 @@ impl Disk {
             fs::create_dir_all(dir.join(name)).map_err(context("its directories cannot be made"))?;
         }
         sync_dir(dir).map_err(context("it cannot be synced"))?;
-        if killed {
+        // The lock file has content exactly while somebody holds it: so the last one was killed.
+        if lock.metadata().map_err(context("its lock file cannot be read"))?.len() > 0 {
             // A block of which the payload has its name, but whose directory was not synced any more, will be listed from
             // now on: so it has to last.
             rustix::fs::syncfs(&lock).map_err(|error| cannot_open(dir, "it cannot be synced", &error.into()))?;
         }
+        lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(context("its lock file cannot be written"))?;
         let (claimed, failed, shards) = (Mutex::default(), Mutex::default(), Mutex::default());
         Ok(Self { dir: dir.to_owned(), label, steps, claimed, failed, shards, lock })
     }
@@ -213,7 +219,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Says that nobody was killed; see `lock`.
+        // Says that nobody was killed.
         if let Err(error) = self.lock.set_len(0) {
             tracing::warn!(disk = %self.dir.display(), %error, "the lock file could not be emptied");
         }
@@ -266,33 +272,34 @@ fn exists(path: &Path) -> Result<bool> {
     path.try_exists().map_err(|error| cannot_open(path, "it cannot be looked up", &error))
 }
 
-/// The lock, and whether its last holder was killed: the file has content exactly while somebody holds it.
-fn lock(dir: &Path) -> Result<(File, bool)> {
+fn lock(dir: &Path) -> Result<File> {
     let failed = |error: io::Error| cannot_open(dir, "its lock file cannot be used", &error);
-    let mut file = File::options().create(true).truncate(false).read(true).write(true).open(dir.join(LOCK)).map_err(failed)?;
+    let file = File::options().create(true).truncate(false).read(true).write(true).open(dir.join(LOCK)).map_err(failed)?;
     match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(Error::invalid(format!("{} is in use by another process", dir.display()))),
-        Err(TryLockError::Error(error)) => return Err(failed(error)),
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::invalid(format!("{} is in use by another process", dir.display()))),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
     }
-    let killed = file.metadata().map_err(failed)?.len() > 0;
-    file.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(failed)?;
-    Ok((file, killed))
 }
 
-/// Makes an empty directory a disk. The label appears whole or not at all.
-fn format_disk(dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<Label> {
-    let failed = |error: io::Error| cannot_open(dir, "it cannot be made a disk", &error);
+/// Refuses a directory that is no disk and is not empty.
+fn refuse_foreign(dir: &Path) -> Result<()> {
+    let failed = |error: io::Error| cannot_open(dir, "it cannot be listed", &error);
     for entry in fs::read_dir(dir).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
-        // What a crash while this was done before may have left, and what mkfs leaves.
-        if ![LOCK, NEW_LABEL, "lost+found"].iter().any(|own| name == *own) {
+        // What somebody who is making it a disk has there, or has left there in a crash; and what mkfs leaves.
+        if ![LABEL, LOCK, NEW_LABEL, "lost+found"].iter().any(|own| name == *own) {
             let (dir, name) = (dir.display(), name.display());
             return Err(Error::invalid(format!(
                 "{dir} is neither empty nor a disk of weft: it holds '{name}'; choose another directory"
             )));
         }
     }
+    Ok(())
+}
+
+/// Makes an empty directory a disk. The label appears whole or not at all.
+fn format_disk(dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<Label> {
     let label = Label { cluster, disk_id: new.disk_id, created_ms: new.created_ms };
     let write = || {
         let mut file = File::create(dir.join(NEW_LABEL))?;
@@ -302,6 +309,6 @@ fn format_disk(dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<Label> {
         sync_dir(dir)?;
         dir.canonicalize()?.parent().map_or(Ok(()), sync_dir)
     };
-    write().map_err(failed)?;
+    write().map_err(|error| cannot_open(dir, "it cannot be made a disk", &error))?;
     Ok(label)
 }

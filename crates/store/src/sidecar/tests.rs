@@ -1,0 +1,102 @@
+use super::*;
+use crate::conformance;
+use proptest::prelude::*;
+use weft_types::Reaction;
+
+const CLUSTER: ClusterId = ClusterId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
+
+fn sidecar(len: u64) -> Sidecar {
+    let meta = conformance::block(CLUSTER, 300, len);
+    let pages = conformance::pattern(len).chunks(PAGE_LEN as usize).map(crc::crc32c).collect();
+    Sidecar::new(meta, pages).unwrap()
+}
+
+fn sealed(mut body: Vec<u8>) -> Vec<u8> {
+    body.extend(crc::crc32c(&body).to_le_bytes());
+    body
+}
+
+/// What version 1 wrote stays readable: these bytes are never to be changed.
+#[test]
+fn version_1_is_still_read() {
+    let golden = include_bytes!("sidecar-v1.bin");
+    assert_eq!(Sidecar::decode(golden).unwrap(), sidecar(5000));
+    assert_eq!(sidecar(5000).encode().unwrap(), golden);
+}
+
+#[test]
+fn every_changed_byte_and_every_cut_is_found() {
+    let bytes = sidecar(3 * PAGE_LEN + 7).encode().unwrap();
+    for at in 0..bytes.len() {
+        for change in [0x01, 0x80, 0xff] {
+            let mut changed = bytes.clone();
+            changed[at] ^= change;
+            assert_eq!(Sidecar::decode(&changed).unwrap_err().reaction, Reaction::Corrupt, "byte {at}");
+        }
+        assert!(Sidecar::decode(&bytes[..at]).is_err(), "cut at {at}");
+    }
+    assert!(Sidecar::decode(&[&bytes[..], &[0]].concat()).is_err(), "a byte too many");
+}
+
+#[test]
+fn descriptions_that_make_no_sense_are_refused() {
+    let good = conformance::block(CLUSTER, 1, 5000);
+    let changes: [fn(&mut BlockMeta); 9] = [
+        |meta| meta.stripe.k = 0,
+        |meta| (meta.stripe.k, meta.stripe.m) = (u32::MAX, u32::MAX),
+        |meta| meta.stripe.layout.block_len = 0,
+        |meta| meta.stripe.layout.block_len = u64::MAX,
+        |meta| meta.stripe.layout.cell_len = 0,
+        |meta| meta.stripe.layout.alpha = 0,
+        |meta| meta.stripe.data_len = 0,
+        |meta| meta.stripe.data_len = u64::MAX,
+        |meta| meta.id.index = 3,
+    ];
+    for change in changes {
+        let mut meta = good.clone();
+        change(&mut meta);
+        assert!(check_meta(&meta).is_err(), "{meta:?}");
+        let bytes = Sidecar { meta, pages: vec![1, 2], units: vec![3] }.encode().unwrap();
+        assert_eq!(Sidecar::decode(&bytes).unwrap_err().reaction, Reaction::Corrupt);
+    }
+    let contradiction = Sidecar { meta: good, pages: vec![1, 2], units: vec![3] };
+    assert!(Sidecar::decode(&contradiction.encode().unwrap()).unwrap_err().message.contains("contradict"));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_at_all_are_only_refused(bytes: Vec<u8>) {
+        prop_assert!(Sidecar::decode(&bytes).is_err());
+    }
+
+    /// The same behind a good magic, version and checksum, where the decoder proper gets to see them.
+    #[test]
+    fn any_sealed_bytes_are_only_refused(head: [u32; 3], body: Vec<u8>) {
+        let head = [SIDECAR_VERSION, head[0], head[1], head[2]].map(u32::to_le_bytes).concat();
+        prop_assert!(Sidecar::decode(&sealed([&MAGIC[..], &head, &body].concat())).is_err());
+    }
+
+    /// Changes that somebody took care to seal: either refused, or a description that makes sense.
+    #[test]
+    fn sealed_changes_never_panic(changes in proptest::collection::vec((8usize..160, any::<u8>()), 1..4)) {
+        let mut bytes = sidecar(5000).encode().unwrap();
+        bytes.truncate(bytes.len() - CRC_LEN);
+        for (at, value) in changes {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        if let Ok(read) = Sidecar::decode(&sealed(bytes)) {
+            prop_assert!(check_meta(read.meta()).is_ok());
+            prop_assert_eq!(read.pages().len() as u64, read.meta().len().div_ceil(PAGE_LEN));
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded(len in 0u64..3_000_000, object in ".{0,40}", seq: u64, copy: u8, generation: u32) {
+        let mut meta = conformance::block(CLUSTER, 1, len);
+        (meta.object, meta.seq, meta.id.copy, meta.id.generation) = (object, seq, copy, generation);
+        let pages = (0..len.div_ceil(PAGE_LEN) as u32).map(|page| page.wrapping_mul(0x9e37_79b9)).collect();
+        let sidecar = Sidecar::new(meta, pages).unwrap();
+        prop_assert_eq!(Sidecar::decode(&sidecar.encode().unwrap()).unwrap(), sidecar);
+    }
+}
