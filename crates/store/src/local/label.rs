@@ -52,3 +52,23 @@ fn decode_v1(text: &str) -> Option<Label> {
     // There is one spelling of a label, and its checksum is part of it.
     (label.encode() == text).then_some(label)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of `docs/formats.md`, whose checksum another program computed.
+    #[test]
+    fn version_1_is_still_read() {
+        let text = include_str!("../../../../docs/formats.md");
+        let example = text.split("```text\n").find(|part| part.starts_with("weft-disk 1\n")).unwrap();
+        let example = &example[..example.find("```").unwrap()];
+        let label = Label {
+            cluster: ClusterId(0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f),
+            disk_id: 0xf0e0_d0c0_b0a0_9080_7060_5040_3020_1000,
+            created_ms: 1_700_000_000_000,
+        };
+        assert_eq!(Label::decode(example), Ok(label));
+        assert_eq!(label.encode(), example);
+    }
+}
