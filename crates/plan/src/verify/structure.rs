@@ -128,6 +128,10 @@ fn check_job(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Result<(), Refusal>
             return refuse(Rule::Job, format!("it changes {where_}, which is no data of the stripe"));
         }
     }
+    if let Some(hold) = job.holds.iter().find(|hold| usize::from(hold.block.index) >= code.n) {
+        let message = format!("{} holds {}, but {} has only {} blocks", hold.party, hold.block, code.spec, code.n);
+        return refuse(Rule::Job, message);
+    }
     if let Some(input) = job.inputs.iter().find(|input| usize::from(input.index) >= code.k) {
         return refuse(Rule::Job, format!("it has an input for block {}, which is no data block", input.index));
     }
@@ -269,9 +273,6 @@ fn check_mixed(plan: &Plan, code: &CodeView<'_>, job: &Job, held: &Held, tiles: 
     let mut holds: Vec<_> = held.spans.iter().collect();
     holds.sort_unstable_by_key(|(key, _)| **key);
     for ((party, block), spans) in holds {
-        if usize::from(block.index) >= code.n {
-            return refuse(Rule::Job, format!("{party} holds {block}, but {} has only {} blocks", code.spec, code.n));
-        }
         for sub_block in 0..code.alpha as u16 {
             let reached = code.row(block.index, sub_block).iter().filter_map(|(_, column, _)| changed.get(column)).flatten();
             let reached = Span::normalize(reached.copied().collect());

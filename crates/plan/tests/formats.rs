@@ -1,0 +1,282 @@
+//! Plans on disk and on the wire, and what is shown of them to people.
+
+mod common;
+
+use common::{CLIENT, TestCode, World, direct_job, node, scrub_job, update_job};
+use proptest::prelude::*;
+use weft_plan::{Job, Network, Plan, Task, WantKind, cost, cut, eval, explain, from_json, predict, to_dot, to_json, verify};
+
+/// Plans of all shapes, with their jobs.
+fn plans(world: &World) -> Vec<(Plan, Job)> {
+    let code = &world.code;
+    let helpers: Vec<u8> = (1..=code.k as u8).collect();
+    let target = (WantKind::Store, node(90), 0);
+    let job = world.repair_job(&[0], &[target]);
+    let mut plans = Vec::new();
+    for shape in 0..6 {
+        let mut build = world.build();
+        let span = world.span();
+        let job = match shape {
+            0 => {
+                build.chain(span, 0, 1, &helpers, &[target]);
+                job.clone()
+            }
+            1 => {
+                build.star(span, &helpers, target);
+                job.clone()
+            }
+            2 => {
+                build.tree(span, &helpers, target);
+                job.clone()
+            }
+            3 => {
+                build.update(span, 0);
+                update_job(world, span, 0)
+            }
+            4 => {
+                build.direct(span);
+                direct_job(world)
+            }
+            _ => {
+                build.scrub(span, CLIENT);
+                scrub_job(world, CLIENT)
+            }
+        };
+        plans.push((build.plan(), job));
+    }
+    let mut build = world.build();
+    for first in 0..2 {
+        build.chain(world.span(), first, 2, &helpers, &[target]);
+    }
+    plans.push((build.plan(), job));
+    plans
+}
+
+fn world(k: usize, m: usize, alpha: usize) -> World {
+    let code = if alpha == 1 { TestCode::rs(k, m) } else { TestCode::vector(k, m, alpha) };
+    World::new(code, 2, 8, 5, 3)
+}
+
+#[test]
+fn plans_and_tasks_read_back() {
+    for world in [world(4, 2, 1), world(3, 2, 3)] {
+        for (plan, job) in plans(&world) {
+            let text = to_json(&plan, &job).unwrap();
+            let saved = from_json(&text).unwrap();
+            assert_eq!((&saved.plan, &saved.job, saved.cost), (&plan, &job, cost(&plan).ok()), "{text}");
+            assert!(text.starts_with("{\n  \"weft_plan\": 1,\n  \"plan\": "), "{text}");
+            let long = text.lines().filter(|line| line.chars().count() > 125).count();
+            assert_eq!(long, 0, "{text}");
+            let bytes = postcard::to_stdvec(&plan).unwrap();
+            assert_eq!(postcard::from_bytes::<Plan>(&bytes).unwrap(), plan);
+            assert_eq!(postcard::from_bytes::<Job>(&postcard::to_stdvec(&job).unwrap()).unwrap(), job);
+            for vertex in 0..plan.binding.parties.len() as u16 {
+                let task = cut(&plan, vertex);
+                assert_eq!(postcard::from_bytes::<Task>(&postcard::to_stdvec(&task).unwrap()).unwrap(), task);
+            }
+        }
+    }
+}
+
+#[test]
+fn other_versions_and_other_files_are_refused() {
+    let (plan, job) = plans(&world(4, 2, 1)).remove(0);
+    let text = to_json(&plan, &job).unwrap();
+    let newer = text.replace("\"weft_plan\": 1", "\"weft_plan\": 2");
+    assert_eq!(from_json(&newer).unwrap_err().to_string(), "a plan of format 2; this weft reads format 1");
+    for wrong in ["", "{}", "[]", "{\"weft_plan\": 1}", "{\"weft_plan\": -1}", &text[..text.len() / 2], &"[".repeat(100_000)] {
+        assert!(from_json(wrong).unwrap_err().to_string().starts_with("not a saved plan: "), "{wrong}");
+    }
+    assert!(from_json(&" ".repeat(weft_plan::JSON_BYTES_MAX + 1)).unwrap_err().to_string().contains("bytes is not read"));
+}
+
+#[test]
+fn a_chain_explains_itself() {
+    let world = World::new(TestCode::rs(2, 1), 1, 64 << 10, 4 << 10, 1);
+    let mut build = world.build();
+    build.chain(world.span(), 0, 1, &[1, 2], &[(WantKind::Output, CLIENT, 0)]);
+    let text = explain(&build.plan(), Some(&Network::uniform(64.0 * 1024.0))).unwrap();
+    let expected = "\
+Plan 0000000100000001 (repair) of stripe s7, rs(2,1)
+Blocks of 64.0 KiB, sent in slices of 4.0 KiB
+
+Lane 0: positions 0..65536, 16 slices
+  n2     reads block 1, multiplies
+  n2     ──64.0 KiB at 60.2 KiB/s──▶ n3
+  n3     reads block 2, adds it
+  n3     ──64.0 KiB at 60.2 KiB/s──▶ client
+  client takes delivery of block 0
+
+             reads   receives      sends  writes
+  n2      64.0 KiB          –   64.0 KiB       –
+  n3      64.0 KiB   64.0 KiB   64.0 KiB       –
+  client         –   64.0 KiB          –       –
+  in all  128.0 KiB  128.0 KiB  128.0 KiB       –
+
+2 hops; should take 1.06 s on links of 64.0 KiB/s: 1.06 times as long as sending one block.
+";
+    let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(squeeze(&text), squeeze(expected), "{text}");
+    let columns: Vec<usize> = text.lines().filter(|line| line.contains('–')).map(|line| line.chars().count()).collect();
+    assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "the table is not straight:\n{text}");
+}
+
+#[test]
+fn every_shape_explains_itself() {
+    for world in [world(4, 2, 1), world(3, 2, 3)] {
+        for (plan, _) in plans(&world) {
+            let text = explain(&plan, None).unwrap();
+            let dot = to_dot(&plan).unwrap();
+            for (vertex, party) in plan.binding.parties.iter().enumerate() {
+                let name = party.to_string();
+                let lines = text.lines().filter(|line| line.split_whitespace().next() == Some(&name)).count();
+                assert!(lines >= 2, "{name} is not shown:\n{text}");
+                assert!(dot.contains(&format!("[label=\"{name}\\n")), "{vertex}: {dot}");
+            }
+            let links: usize = plan.shape.lanes.iter().map(|lane| lane.links.len()).sum();
+            assert_eq!((text.matches("──▶").count(), dot.matches(" -> ").count()), (links, links), "{text}");
+            assert_eq!(dot.matches('{').count(), dot.matches('}').count());
+        }
+    }
+}
+
+#[test]
+fn a_party_gets_its_own_share() {
+    let world = world(4, 2, 1);
+    let (plan, _) = plans(&world).remove(6);
+    let task = cut(&plan, 1);
+    let helper = world.at(2);
+    assert_eq!((task.party, task.lanes.len(), task.blocks.len(), task.stores.len()), (helper, 2, 1, 0));
+    assert_eq!(task.blocks[0].id, world.id(2, 1));
+    let ends: Vec<(u32, bool, weft_types::Party)> = task.links.iter().map(|link| (link.id(), link.sends, link.peer)).collect();
+    let expected =
+        [(0, false, world.at(1)), (1, true, world.at(3)), (1 << 16, false, world.at(1)), (1 << 16 | 1, true, world.at(3))];
+    assert_eq!(ends, expected);
+    // Three ports a lane, of one sub-block each; five slices of five positions at each.
+    assert_eq!(task.memory_bytes(), 2 * 3 * 5 * 5);
+    let requestor = plan.binding.parties.iter().position(|party| *party == node(90)).unwrap();
+    let task = cut(&plan, requestor as u16);
+    assert_eq!((task.blocks.len(), task.stores.len()), (0, 1));
+}
+
+#[test]
+fn shares_of_proved_plans_are_valid() {
+    for world in [world(4, 2, 1), world(3, 2, 3)] {
+        for (plan, job) in plans(&world) {
+            verify(&plan, world.code.view(), &job).unwrap();
+            let mut ends = Vec::new();
+            for vertex in 0..plan.binding.parties.len() as u16 {
+                let task = cut(&plan, vertex);
+                task.validate().unwrap();
+                ends.extend(task.links.iter().map(|link| (link.id(), link.sends)));
+            }
+            ends.sort_unstable();
+            ends.dedup();
+            let links: usize = plan.shape.lanes.iter().map(|lane| lane.links.len()).sum();
+            assert_eq!(ends.len(), 2 * links, "every link has two ends");
+        }
+    }
+}
+
+#[test]
+fn wrong_shares_are_refused() {
+    let world = world(4, 2, 1);
+    let (plan, _) = plans(&world).remove(0);
+    let right = cut(&plan, 1);
+    let says = |spoil: &dyn Fn(&mut Task), text: &str| {
+        let mut task = right.clone();
+        spoil(&mut task);
+        let error = task.validate().expect_err(text).to_string();
+        assert!(error.starts_with("n3: ") && error.contains(text), "{error}");
+    };
+    says(&|task| task.slice_len = 0, "slices of no position");
+    says(&|task| task.layout.cell_len = 0, "greater than zero");
+    says(&|task| task.links[0].width = 0, "0 sub-blocks");
+    says(&|task| task.links[0].peer = task.party, "the other end n3");
+    says(&|task| task.links[0].sends = true, "link 0 goes the other way");
+    says(&|task| task.links.truncate(1), "link 1 does not exist");
+    says(&|task| task.links.push(weft_plan::TaskLink { link: 7, ..task.links[0].clone() }), "link 7 of lane 0 is used 0 times");
+    says(&|task| task.links.push(task.links[0].clone()), "is there twice");
+    says(&|task| task.lanes.push(task.lanes[0].clone()), "lane 0 is there twice");
+    says(&|task| task.lanes[0].span.end = 17, "positions 0..17, of a block that has 16");
+    says(&|task| task.lanes[0].first = 9, "no slice");
+    says(&|task| task.lanes[0].window = 5000, "a window of 5000 slices");
+    says(&|task| task.lanes[0].stages.extend_from_within(..), "stage 1 is there twice");
+    says(&|task| task.lanes[0].stages[0].matrix = weft_gf::SparseMatrix::identity(2), "the matrix is 2×2");
+    says(&|task| task.blocks.clear(), "block 2 is read, but not named");
+    says(&|task| task.blocks[0].len = 17, "17 bytes");
+    says(&|task| task.blocks.push(task.blocks[0].clone()), "another block of this index");
+    says(&|task| task.stores.push(task.blocks[0].clone()), "generation 1 is there already");
+}
+
+/// Numbers that have hurt somebody before.
+const NUMBERS: [u64; 14] = [0, 1, 2, 3, 5, 255, 256, 65535, 65536, 1 << 31, 1 << 32, 1 << 40, 1 << 63, u64::MAX];
+
+/// Changes one thing somewhere in a document.
+fn mutate(value: &mut serde_json::Value, path: &mut impl Iterator<Item = usize>) {
+    use serde_json::Value;
+    let step = path.next().unwrap_or(0);
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            let at = step % map.len();
+            if let Some(inner) = map.values_mut().nth(at) {
+                mutate(inner, path);
+            }
+        }
+        Value::Array(list) if !list.is_empty() => {
+            let (at, what) = (step % list.len(), path.next().unwrap_or(0));
+            match what % 12 {
+                0 => drop(list.remove(at)),
+                1 => list.push(list[at].clone()),
+                2 => list.swap(at, 0),
+                _ => mutate(&mut list[at], path),
+            }
+        }
+        Value::Number(_) => *value = Value::from(NUMBERS[step % NUMBERS.len()]),
+        Value::String(text) => text.push('x'),
+        _ => *value = Value::from(NUMBERS[step % NUMBERS.len()]),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever a file or a peer says: an answer, in bounded time, and no panic.
+    #[test]
+    fn no_document_brings_anything_down(
+        which in 0usize..7,
+        alpha in 1usize..=2,
+        paths in proptest::collection::vec(proptest::collection::vec(any::<usize>(), 24), 1..4),
+    ) {
+        let world = world(3, 2, alpha);
+        let (plan, job) = plans(&world).swap_remove(which);
+        let mut memory = world.memory(&job);
+        let mut document: serde_json::Value = serde_json::from_str(&to_json(&plan, &job).unwrap()).unwrap();
+        let mut task = serde_json::to_value(cut(&plan, which as u16 % 3)).unwrap();
+        for path in paths {
+            mutate(&mut task, &mut path.iter().copied());
+            mutate(&mut document, &mut path.into_iter());
+        }
+        if let Ok(task) = serde_json::from_value::<Task>(task) {
+            let _ = task.validate();
+            let _ = task.memory_bytes();
+        }
+        let Ok(saved) = from_json(&document.to_string()) else { return Ok(()) };
+        let (plan, job) = (saved.plan, saved.job);
+        let _ = cost(&plan);
+        let _ = predict(&plan, &Network::uniform(1e6));
+        let _ = explain(&plan, Some(&Network::uniform(1e6)));
+        let _ = to_dot(&plan);
+        let verdict = verify(&plan, world.code.view(), &job);
+        if plan.shape.lanes.iter().all(|lane| lane.span.len() < 1000) {
+            memory.inputs = (0..3).map(|index| ((CLIENT, index as u8, false), world.data[index].clone())).collect();
+            let _ = eval(&plan, &mut memory);
+        }
+        if verdict.is_ok() {
+            for vertex in 0..plan.binding.parties.len() as u16 {
+                let task = cut(&plan, vertex);
+                prop_assert!(task.lanes.is_empty() || task.validate().is_ok(), "{:?}", task.validate());
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Large plans: bounded time, for what is right and for what somebody made up.
+
+mod common;
+
+use common::{CLIENT, TestCode, World, identity, sink};
+use weft_plan::{Network, Plan, Rule, Sink, Source, WantKind, cost, explain, predict, verify};
+use weft_types::{Layout, Span};
+
+/// A chain over a TiB in slices of one page, in lanes that take turns.
+#[test]
+fn a_tebibyte_in_pages_is_proved_at_once() {
+    let mut world = World::new(TestCode::rs(10, 4), 1, 64, 4, 1);
+    world.layout = Layout::new(1 << 40, 1 << 40, 1).unwrap();
+    world.slice_len = 4096;
+    let helpers: Vec<u8> = (1..=10).collect();
+    let target = (WantKind::Output, CLIENT, 0);
+    let mut build = world.build();
+    for first in 0..9 {
+        build.chain(world.span(), first, 9, &helpers, &[target]);
+    }
+    let (plan, job) = (build.plan(), world.repair_job(&[0], &[target]));
+    verify(&plan, world.code.view(), &job).unwrap();
+    assert_eq!(cost(&plan).unwrap().moved_bytes(), 10 << 40);
+    let seconds = predict(&plan, &Network::uniform((1u64 << 40) as f64)).unwrap();
+    assert!((1.0..1.2).contains(&seconds), "{seconds}");
+    assert!(explain(&plan, None).unwrap().lines().count() < 200);
+    // One lane less, and nobody can say without a walk over 200 million slices.
+    let mut less = plan;
+    less.shape.lanes.pop();
+    assert_eq!(verify(&less, world.code.view(), &job).unwrap_err().rule, Rule::Limits);
+}
+
+/// Dense matrices over 64 sub-blocks, from and to many.
+#[test]
+fn many_sub_blocks_are_proved() {
+    let world = World::new(TestCode::vector(3, 1, 60), 1, 4, 4, 1);
+    let helpers: Vec<u8> = (1..=3).collect();
+    let target = (WantKind::Store, common::node(90), 0);
+    let mut build = world.build();
+    build.chain(world.span(), 0, 1, &helpers, &[target]);
+    let (mut plan, job) = (build.plan(), world.repair_job(&[0], &[target]));
+    verify(&plan, world.code.view(), &job).unwrap();
+    let stage = &mut plan.shape.lanes[0].stages[1];
+    let terms: Vec<_> = stage.matrix.terms().iter().map(|(r, c, v)| (*r as usize, *c as usize, *v)).collect();
+    let (rows, cols) = (stage.matrix.rows(), stage.matrix.cols());
+    stage.matrix = weft_gf::SparseMatrix::new(rows, cols, terms.into_iter().chain([(7, 70, 1)])).unwrap();
+    let refusal = verify(&plan, world.code.view(), &job).unwrap_err();
+    assert!(refusal.to_string().starts_with("lane 0 stage 1 (n3): a coefficient of this stage is wrong"), "{refusal}");
+}
+
+/// Lanes, stages and widths beyond all measure.
+#[test]
+fn what_is_too_large_is_refused_at_once() {
+    let world = World::new(TestCode::rs(4, 2), 1, 64, 4, 1);
+    let target = (WantKind::Output, CLIENT, 0);
+    let job = world.repair_job(&[0], &[target]);
+    let plan = |lanes: usize| {
+        let mut build = world.build();
+        build.chain(world.span(), 0, 1, &[1, 2, 3, 4], &[target]);
+        let lane = build.lanes[0].clone();
+        build.lanes = vec![lane; lanes];
+        build.plan()
+    };
+    let says = |plan: &Plan, text: &str| {
+        let refusal = verify(plan, world.code.view(), &job).unwrap_err();
+        assert!(refusal.to_string().contains(text), "{refusal}");
+    };
+    says(&plan(4097), "4097 lanes; at most 4096");
+    says(&plan(4096), "comes out twice");
+    let mut wide = plan(1);
+    wide.shape.lanes[0].links[0].width = u32::MAX;
+    says(&wide, "sub-blocks on its ports and links; at most");
+    let mut wide = plan(1);
+    wide.shape.lanes[0].stages[4].sinks = vec![Sink::Check { width: u32::MAX }];
+    says(&wide, "sub-blocks on its ports and links; at most");
+    // A small file that would multiply for hours: a link as wide as can be between stages that do nothing.
+    let mut build = world.build();
+    let mut lane = build.lane(Span::new(0, 64), 0, 1);
+    let width = 60_000;
+    let (a, b) = (lane.link(width), lane.link(1));
+    let block = |index| Source::Block { index, sub_blocks: vec![0] };
+    let ones = weft_gf::Matrix::from_fn(width, 1, |_, _| 1);
+    build.stage(&mut lane, world.at(1), vec![block(1)], &ones, vec![Sink::Link(a)]);
+    build.stage(&mut lane, world.at(2), vec![Source::Link(a)], &ones.transpose(), vec![Sink::Link(b)]);
+    build.stage(&mut lane, CLIENT, vec![Source::Link(b)], &identity(1), vec![sink(WantKind::Output, 0, vec![0])]);
+    build.lanes.push(lane.lane);
+    says(&build.plan(), "what is delivered as block 0");
+}
