@@ -19,7 +19,10 @@ pub fn explain(plan: &Plan, network: Option<&Network>) -> Result<String, Refusal
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
         let _ = match number {
             _ if number < LANES_DRAWN_MAX => draw_lane(&mut text, plan, number, seconds)?,
-            _ if number < LANES_LISTED_MAX => writeln!(text, "{}", one_line(plan, number, lane)),
+            _ if number < LANES_LISTED_MAX => {
+                let gap = if number == LANES_DRAWN_MAX { "\n" } else { "" };
+                writeln!(text, "{gap}{}", one_line(plan, number, lane))
+            }
             _ if number == LANES_LISTED_MAX => {
                 writeln!(text, "… and {} more lanes", plan.shape.lanes.len() - LANES_LISTED_MAX)
             }
@@ -73,7 +76,7 @@ fn lane_name(plan: &Plan, number: usize, lane: &Lane) -> String {
     let slices = lane.slice_set(plan.binding.slice_len);
     let turn = match lane.step {
         1 => String::new(),
-        step => format!(", every {step}. slice from slice {}", lane.first),
+        step => format!(", one slice in {step} from slice {} on", lane.first),
     };
     format!("Lane {number}: positions {}..{}{turn}, {} slices", lane.span.start, lane.span.end, slices.count())
 }
@@ -112,7 +115,7 @@ fn does(plan: &Plan, stage: &Stage) -> String {
     let links = stage.sources.iter().filter(|source| matches!(source, Source::Link(_))).count();
     let copies = stage.matrix.terms().len() == stage.matrix.rows() && stage.matrix.terms().iter().all(|term| term.2 == 1);
     if !copies && stage.sources.len() > 1 {
-        words.push(if links == 1 && stage.sources.len() == 2 { "adds it".into() } else { "combines".into() });
+        words.push(if links == 1 && stage.sources.len() == 2 { "adds it to what came".into() } else { "combines".into() });
     } else if !copies {
         words.push("multiplies".into());
     }

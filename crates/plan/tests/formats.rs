@@ -103,7 +103,7 @@ Blocks of 64.0 KiB, sent in slices of 4.0 KiB
 Lane 0: positions 0..65536, 16 slices
   n2     reads block 1, multiplies
   n2     ──64.0 KiB at 60.2 KiB/s──▶ n3
-  n3     reads block 2, adds it
+  n3     reads block 2, adds it to what came
   n3     ──64.0 KiB at 60.2 KiB/s──▶ client
   client takes delivery of block 0
 

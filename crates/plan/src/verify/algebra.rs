@@ -31,7 +31,10 @@ fn check_effort(plan: &Plan, code: &CodeView<'_>, changes: &Changes) -> Result<(
         products = products.saturating_add(terms.saturating_mul(row_len));
         let links: u64 = lane.links.iter().map(|link| u64::from(link.width)).sum();
         let ports: u64 = lane.stages.iter().map(|stage| (stage.matrix.rows() + stage.matrix.cols()) as u64).max().unwrap_or(0);
-        if (links + ports).saturating_mul(row_len) > limits::PROOF_LANE_BYTES_MAX {
+        // Whether a check proves something is seen over all sub-blocks of all blocks.
+        let checks = lane.stages.iter().flat_map(|stage| &stage.sinks).any(|sink| matches!(sink, Sink::Check { .. }));
+        let row_bytes = if checks { row_len.max((code.n * code.alpha) as u64) } else { row_len };
+        if (links + ports).saturating_mul(row_bytes) > limits::PROOF_LANE_BYTES_MAX {
             let message = format!("to prove a lane would need more than {} bytes", limits::PROOF_LANE_BYTES_MAX);
             return Err(Refusal::new(Rule::Limits, message));
         }
