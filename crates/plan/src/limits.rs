@@ -11,7 +11,7 @@ pub const STAGES_MAX: usize = 1 << 16;
 pub const LANE_LINKS_MAX: usize = 1 << 16;
 /// Sub-blocks that one source, sink or link carries, at most.
 pub const PORT_WIDTH_MAX: usize = u16::MAX as usize;
-/// Sub-blocks of all sources, sinks and links of a plan, at most.
+/// Sub-blocks of all sources, sinks and links of a plan, at most; and of all wants of a job.
 pub const PLAN_WIDTH_MAX: usize = 1 << 20;
 /// Coefficients of a plan, at most, over all stages.
 pub const TERMS_MAX: usize = 1 << 24;
@@ -19,9 +19,9 @@ pub const TERMS_MAX: usize = 1 << 24;
 pub const WINDOW_SLICES_MAX: u32 = 4096;
 /// Parties of a plan, at most.
 pub const PARTIES_MAX: usize = 4096;
-/// Blocks that a plan binds, at most; and holds and inputs of a job.
+/// Blocks that a plan reads, at most, and that it stores; and inputs of a job.
 pub const BLOCKS_BOUND_MAX: usize = 4096;
-/// Changes, and wants, of a job, at most; and the sub-blocks that all wants name.
+/// Holds, changes, and wants of a job, at most, each. A block with holes is one hold for each part between them.
 pub const JOB_ENTRIES_MAX: usize = 1 << 14;
 /// Slices that are looked at one by one to see whether they tile what is wanted (lanes that share a span evenly need none).
 pub const TILED_SLICES_MAX: u64 = 1 << 18;
@@ -67,12 +67,12 @@ pub(crate) fn ports_width(sources: &[Source], sinks: &[Sink]) -> usize {
 
 /// Refuses a job that is larger than any job needs to be.
 pub(crate) fn check_job(job: &Job) -> Result<(), Refusal> {
-    at_most("holds", job.holds.len(), BLOCKS_BOUND_MAX)?;
+    at_most("holds", job.holds.len(), JOB_ENTRIES_MAX)?;
     at_most("inputs", job.inputs.len(), BLOCKS_BOUND_MAX)?;
     at_most("changes", job.changed.len(), JOB_ENTRIES_MAX)?;
     at_most("wants", job.wants.len(), JOB_ENTRIES_MAX)?;
     let wanted = job.wants.iter().map(|want| want.sub_blocks.len()).fold(0, usize::saturating_add);
-    at_most("wanted sub-blocks", wanted, JOB_ENTRIES_MAX)
+    at_most("wanted sub-blocks", wanted, PLAN_WIDTH_MAX)
 }
 
 pub(crate) fn at_most(what: &str, count: usize, max: usize) -> Result<(), Refusal> {
