@@ -1,0 +1,48 @@
+//! One large buffer, cut into the blocks of many stripes.
+
+/// Between blocks: strides that are powers of two make blocks contend for the same lines of the caches.
+const PAD_BYTES: usize = 5 * 64;
+const LINE_BYTES: usize = 64;
+
+pub struct Arena {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+/// The blocks of one stripe.
+pub struct Stripe<'a> {
+    pub data: Vec<&'a [u8]>,
+    pub parity: Vec<&'a mut [u8]>,
+}
+
+impl Arena {
+    /// Filled with bytes that do not repeat, so that every page is there.
+    pub fn new(len: usize) -> Self {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut bytes = Vec::with_capacity(len);
+        for _ in 0..len / 8 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            bytes.extend_from_slice(&state.to_le_bytes());
+        }
+        let start = bytes.as_ptr().align_offset(LINE_BYTES);
+        Self { bytes, start }
+    }
+
+    /// How many stripes of so many blocks there is room for.
+    pub fn sets(&self, blocks: usize, block_len: usize) -> usize {
+        (self.bytes.len() - self.start) / (blocks * (block_len + PAD_BYTES))
+    }
+
+    /// The blocks of stripe `set`.
+    pub fn stripe(&mut self, set: usize, k: usize, m: usize, block_len: usize) -> Stripe<'_> {
+        let stride = block_len + PAD_BYTES;
+        let start = self.start + set * (k + m) * stride;
+        let (data, parity) = self.bytes[start..start + (k + m) * stride].split_at_mut(k * stride);
+        Stripe {
+            data: data.chunks_exact(stride).map(|block| &block[..block_len]).collect(),
+            parity: parity.chunks_exact_mut(stride).map(|block| &mut block[..block_len]).collect(),
+        }
+    }
+}

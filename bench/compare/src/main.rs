@@ -1,0 +1,119 @@
+//! Compares weft's kernel with ISA-L, interleaved in one run and checked byte by byte, beside memory copies and the limits of
+//! the machine's memory.
+//!
+//! Machines differ, and this one may be busy: the ratio to ISA-L is what counts. Every figure is the median over rounds in
+//! which all contestants take turns.
+
+// It is real time that is measured here.
+#![allow(clippy::disallowed_methods)]
+
+mod arena;
+mod contestants;
+mod report;
+
+use arena::Arena;
+use contestants::{Contestant, Encoder, Job};
+use report::{Machine, Report, Row};
+use std::{env, error::Error, hint::black_box, time::Instant};
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+/// Bytes of a block.
+const BLOCK_LENS: [usize; 4] = [4 * KIB, 32 * KIB, 64 * KIB, MIB];
+/// What cold runs rotate through: far more than any cache holds.
+const COLD_BYTES: usize = 1200 * MIB;
+/// Data that one contestant works on before the next takes its turn: so little that a busy scheduler seldom cuts in.
+const TURN_BYTES: usize = 8 * MIB;
+const ROUNDS_DEFAULT: usize = 101;
+
+const HELP: &str = "usage: weft-compare [--json] [--rounds N] [--only TEXT]
+
+Encodes rs(10,4), rs(6,3), rs(12,4) and computes a repair hop (out = in ^ c*local) with weft's kernel and with ISA-L, beside
+memcpy and plain reading, on warm and on cold buffers. GiB/s are of data (sources) read.
+
+  --json       the same as JSON
+  --rounds N   rounds to take the median of (101)
+  --only TEXT  only jobs whose name contains TEXT";
+
+struct Options {
+    json: bool,
+    rounds: usize,
+    only: String,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let Some(options) = options()? else {
+        println!("{HELP}");
+        return Ok(());
+    };
+    let mut arena = Arena::new(COLD_BYTES);
+    let mut rows = Vec::new();
+    for job in Job::all().into_iter().filter(|job| job.name.contains(&options.only)) {
+        let encoder = Encoder::new(job);
+        for block_len in BLOCK_LENS {
+            encoder.check(&mut arena, block_len)?;
+            for warm in [true, false] {
+                eprintln!("{} {} KiB {}", encoder.job.name, block_len / KIB, if warm { "warm" } else { "cold" });
+                rows.push(measure(&encoder, &mut arena, block_len, warm, options.rounds));
+            }
+        }
+    }
+    let report = Report { machine: Machine::here(), isal: env!("ISAL_VERSION"), rounds: options.rounds, rows };
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report)?)
+    } else {
+        print!("{report}")
+    }
+    Ok(())
+}
+
+fn options() -> Result<Option<Options>, String> {
+    let mut options = Options { json: false, rounds: ROUNDS_DEFAULT, only: String::new() };
+    let mut words = env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--json" => options.json = true,
+            "--rounds" => {
+                let rounds = words.next().and_then(|rounds| rounds.parse().ok()).filter(|rounds| (1..=1000).contains(rounds));
+                options.rounds = rounds.ok_or("--rounds wants a number from 1 to 1000")?;
+            }
+            "--only" => options.only = words.next().ok_or("--only wants a text")?,
+            "--help" | "-h" => return Ok(None),
+            other => return Err(format!("unknown option {other}; --help lists them")),
+        }
+    }
+    Ok(Some(options))
+}
+
+/// One row of the table: all contestants take turns, round by round.
+fn measure(encoder: &Encoder, arena: &mut Arena, block_len: usize, warm: bool, rounds: usize) -> Row {
+    let (k, m) = (encoder.job.k(), encoder.job.m());
+    let sets = if warm { 1 } else { arena.sets(k + m, block_len) };
+    let repeats = (TURN_BYTES / (k * block_len)).clamp(1, if warm { usize::MAX } else { sets });
+    let mut seconds = [const { Vec::new() }; Contestant::ALL.len()];
+    // Turns go on where the one before ended: a buffer comes again only after all others.
+    let mut set = 0;
+    for _ in 0..rounds {
+        for (contestant, seconds) in Contestant::ALL.into_iter().zip(&mut seconds) {
+            if warm {
+                let mut stripe = arena.stripe(0, k, m, block_len);
+                encoder.run(contestant, &mut stripe);
+            }
+            let start = Instant::now();
+            for _ in 0..repeats {
+                let mut stripe = arena.stripe(set, k, m, block_len);
+                encoder.run(contestant, black_box(&mut stripe));
+                set = (set + 1) % sets;
+            }
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+    }
+    let data_gib = (repeats * k * block_len) as f64 / (1u64 << 30) as f64;
+    Row::new(&encoder.job.name, block_len, warm, seconds.map(|seconds| data_gib / median(seconds)))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
