@@ -1,1 +1,47 @@
-//! The library that people embed.
+//! The library that people embed: put, get and repair objects of a weft cluster.
+//!
+//! ```no_run
+//! # async fn example() -> weft_types::Result<()> {
+//! use weft_client::{Client, ClientConfig, GetOptions, PutOptions};
+//! use weft_proto::{Peer, Security, certs::CertificateFiles};
+//!
+//! let files = CertificateFiles::in_dir("cluster/certs".as_ref(), &Peer::Client);
+//! let config = ClientConfig::new(["127.0.0.1:7400"], Security::load(&files)?);
+//! let client = Client::connect(config).await?;
+//!
+//! client.put("photos", "cat.jpg", &b"not really a cat"[..], &PutOptions::default()).await?;
+//! let mut bytes = Vec::new();
+//! client.get("photos", "cat.jpg", &mut bytes, &GetOptions::default()).await?;
+//! assert_eq!(bytes, b"not really a cat");
+//! client.close().await;
+//! # Ok(()) }
+//! ```
+//!
+//! The coordinator makes the plans; a client runs its own share of each with the same engine as the agents do: in a put it
+//! codes and sends, in a get it receives, and what was rebuilt on the way is checked against recorded checksums before a byte
+//! of it is handed out.
+
+mod background;
+mod calls;
+mod client;
+mod config;
+mod fetch;
+mod get;
+mod links;
+mod place;
+mod ports;
+mod progress;
+mod put;
+mod repair;
+mod stripe_data;
+mod sums;
+
+pub use client::{Client, Listing};
+pub use config::{ClientConfig, DiskMode, Limits};
+pub use get::{GetOptions, Got};
+pub use progress::{Progress, ProgressFn};
+pub use put::PutOptions;
+pub use repair::{Repair, RepairOptions};
+
+/// The messages of the control plane that the client gives and takes.
+pub use weft_proto::v1 as api;

@@ -45,3 +45,9 @@ pub mod v1 {
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
+
+/// The CRC32C of two runs of bytes, one after the other, from the CRC32C of each and the length of the second.
+pub fn crc32c_joined(first: u32, second: u32, second_len: u64) -> u32 {
+    let algorithm = crc_fast::CrcAlgorithm::Crc32Iscsi;
+    crc_fast::checksum_combine(algorithm, u64::from(first), u64::from(second), second_len) as u32
+}

@@ -1,0 +1,279 @@
+//! A connection to a cluster, and what needs no plan: buckets, policies, nodes, lists.
+
+use crate::{
+    background::Background,
+    calls::{Calls, Random},
+    config::ClientConfig,
+};
+use std::{sync::Arc, time::Duration};
+use weft_proto::{
+    Peer, Pool, rpc,
+    v1::{
+        Bucket, Empty, ListObjectsRequest, ListPoliciesRequest, Name, ObjectEntry, ObjectName, ObjectReply, Policy, StatusReply,
+        StatusRequest,
+    },
+};
+use weft_types::{ClusterId, Error, Result};
+
+/// A connection to a cluster. Clones share it.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+/// What a client's operations share.
+pub(crate) struct Shared {
+    pub(crate) config: ClientConfig,
+    pub(crate) calls: Calls,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) cluster: ClusterId,
+    pub(crate) random: Random,
+    pub(crate) background: Background,
+}
+
+/// Objects of a bucket, page by page.
+pub struct Listing {
+    shared: Arc<Shared>,
+    request: ListObjectsRequest,
+    done: bool,
+}
+
+/// Objects in a page of a listing.
+const PAGE_OBJECTS_MAX: u32 = 1000;
+/// How long [`Client::close`] waits for what is still to be told to the coordinator.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Client {
+    /// Connects to the first coordinator that answers, and asks it which cluster it is of.
+    ///
+    /// ```no_run
+    /// # async fn example() -> weft_types::Result<()> {
+    /// use weft_client::{Client, ClientConfig};
+    /// use weft_proto::Security;
+    ///
+    /// let client = Client::connect(ClientConfig::new(["127.0.0.1:7400"], Security::Insecure)).await?;
+    /// println!("cluster {}", client.cluster());
+    /// # Ok(()) }
+    /// ```
+    pub async fn connect(config: ClientConfig) -> Result<Self> {
+        let random = Random::seeded(config.seed);
+        let mut last = Error::invalid("no coordinator's address was given");
+        for address in &config.coordinators {
+            match rpc::connect(config.net.clone(), &config.security, address, &Peer::Coordinator).await {
+                Ok(channel) => {
+                    let calls = Calls::new(channel, config.limits.clone(), random.clone());
+                    let cluster = cluster_of(&calls, &config).await?;
+                    let pool = Pool::new(config.net.clone(), config.security.clone(), config.limits.pool.clone());
+                    let (pool, background) = (Arc::new(pool), Background::default());
+                    return Ok(Self { shared: Arc::new(Shared { config, calls, pool, cluster, random, background }) });
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> ClusterId {
+        self.shared.cluster
+    }
+
+    /// Waits, a few seconds at most, until the coordinator has been told of puts that were given up and reads that are over.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) {
+    /// # use weft_client::PutOptions;
+    /// let options = PutOptions::default();
+    /// tokio::select! {
+    ///     stored = client.put_file("b", "k", "file", &options) => println!("{stored:?}"),
+    ///     _ = tokio::signal::ctrl_c() => {}
+    /// }
+    /// client.close().await; // nothing of a put that was given up is left behind
+    /// # }
+    /// ```
+    pub async fn close(&self) {
+        self.shared.background.finish(CLOSE_TIMEOUT).await;
+    }
+
+    /// The cluster's nodes and how they are.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// for node in client.status().await?.nodes {
+    ///     println!("{} is {}", node.name, node.state);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn status(&self) -> Result<StatusReply> {
+        self.shared.calls.ask(StatusRequest {}, |mut client, request| async move { client.status(request).await }).await
+    }
+
+    /// An object: its stripes, where their blocks are, and their checksums.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// println!("{} bytes", client.stat("photos", "cat.jpg").await?.size);
+    /// # Ok(()) }
+    /// ```
+    pub async fn stat(&self, bucket: &str, key: &str) -> Result<ObjectReply> {
+        self.shared.stat(bucket, key).await
+    }
+
+    /// Removes an object.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// client.remove("photos", "cat.jpg").await
+    /// # }
+    /// ```
+    pub async fn remove(&self, bucket: &str, key: &str) -> Result<()> {
+        let request = ObjectName { bucket: bucket.into(), key: key.into() };
+        let removed = self.shared.calls.once(request, |mut client, request| async move { client.remove_object(request).await });
+        removed.await.map(|Empty {}| ()).map_err(|error| error.object(format_args!("{bucket}/{key}")))
+    }
+
+    /// The objects of a bucket whose keys begin with `prefix`, by key.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// let mut listing = client.list("photos", "2024/");
+    /// while let Some(page) = listing.next_page().await? {
+    ///     page.iter().for_each(|object| println!("{} {}", object.key, object.size));
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn list(&self, bucket: &str, prefix: &str) -> Listing {
+        let (bucket, prefix) = (bucket.into(), prefix.into());
+        let request = ListObjectsRequest { bucket, prefix, after: String::new(), limit: PAGE_OBJECTS_MAX };
+        Listing { shared: self.shared.clone(), request, done: false }
+    }
+
+    /// Makes a bucket; without a policy's name it gets the default policy.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// client.create_bucket("photos", "").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn create_bucket(&self, name: &str, policy: &str) -> Result<Bucket> {
+        let request = Bucket { name: name.into(), policy: policy.into(), ..Bucket::default() };
+        self.shared.calls.once(request, |mut client, request| async move { client.create_bucket(request).await }).await
+    }
+
+    /// All buckets.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// client.buckets().await?.iter().for_each(|bucket| println!("{}", bucket.name));
+    /// # Ok(()) }
+    /// ```
+    pub async fn buckets(&self) -> Result<Vec<Bucket>> {
+        let asked = self.shared.calls.ask(Empty {}, |mut client, request| async move { client.list_buckets(request).await });
+        asked.await.map(|reply| reply.buckets)
+    }
+
+    /// Removes an empty bucket.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// client.remove_bucket("photos").await
+    /// # }
+    /// ```
+    pub async fn remove_bucket(&self, name: &str) -> Result<()> {
+        let request = Name { name: name.into() };
+        let removed = self.shared.calls.once(request, |mut client, request| async move { client.remove_bucket(request).await });
+        removed.await.map(|Empty {}| ())
+    }
+
+    /// Makes a policy.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// use weft_client::api::Policy;
+    /// let wide = Policy { name: "wide".into(), code: "rs(20,4)".into(), block_len: 64 << 20, ..Policy::default() };
+    /// client.create_policy(wide).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn create_policy(&self, policy: Policy) -> Result<Policy> {
+        self.shared.calls.once(policy, |mut client, request| async move { client.create_policy(request).await }).await
+    }
+
+    /// All policies.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// client.policies().await?.iter().for_each(|policy| println!("{} {}", policy.name, policy.code));
+    /// # Ok(()) }
+    /// ```
+    pub async fn policies(&self) -> Result<Vec<Policy>> {
+        let request = ListPoliciesRequest {};
+        let asked = self.shared.calls.ask(request, |mut client, request| async move { client.list_policies(request).await });
+        asked.await.map(|reply| reply.policies)
+    }
+
+    /// Removes a policy that no bucket has.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// client.remove_policy("wide").await
+    /// # }
+    /// ```
+    pub async fn remove_policy(&self, name: &str) -> Result<()> {
+        let request = Name { name: name.into() };
+        let removed = self.shared.calls.once(request, |mut client, request| async move { client.remove_policy(request).await });
+        removed.await.map(|Empty {}| ())
+    }
+
+    /// Makes a policy the one that new buckets get.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// client.set_default_policy("wide").await
+    /// # }
+    /// ```
+    pub async fn set_default_policy(&self, name: &str) -> Result<()> {
+        let request = Name { name: name.into() };
+        let set = self.shared.calls.once(request, |mut client, request| async move { client.set_default_policy(request).await });
+        set.await.map(|Empty {}| ())
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Shared {
+    pub(crate) async fn stat(&self, bucket: &str, key: &str) -> Result<ObjectReply> {
+        let request = ObjectName { bucket: bucket.into(), key: key.into() };
+        let asked = self.calls.ask(request, |mut client, request| async move { client.stat_object(request).await });
+        asked.await.map_err(|error| error.object(format_args!("{bucket}/{key}")))
+    }
+}
+
+impl Listing {
+    /// The next objects; `None`: there are no more.
+    pub async fn next_page(&mut self) -> Result<Option<Vec<ObjectEntry>>> {
+        if self.done {
+            return Ok(None);
+        }
+        let asked =
+            self.shared.calls.ask(self.request.clone(), |mut client, request| async move { client.list_objects(request).await });
+        let reply = asked.await?;
+        match reply.objects.last() {
+            Some(last) if reply.more => self.request.after.clone_from(&last.key),
+            _ => self.done = true,
+        }
+        Ok((!reply.objects.is_empty()).then_some(reply.objects))
+    }
+}
+
+async fn cluster_of(calls: &Calls, config: &ClientConfig) -> Result<ClusterId> {
+    let status = calls.ask(StatusRequest {}, |mut client, request| async move { client.status(request).await }).await?;
+    let cluster: ClusterId = status.cluster.parse().map_err(Error::fatal)?;
+    match config.cluster {
+        Some(expected) if expected != cluster => {
+            Err(Error::invalid(format!("the coordinator is of cluster {cluster}, and {expected} was asked for")))
+        }
+        _ => Ok(cluster),
+    }
+}

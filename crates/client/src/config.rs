@@ -1,0 +1,105 @@
+//! What a client takes from outside.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+use weft_proto::{Net, PoolLimits, Security, TcpNet};
+use weft_types::{ClusterId, Error, Result};
+
+/// What a client takes from outside: whom to talk to, and how.
+///
+/// ```
+/// # use weft_client::ClientConfig;
+/// # use weft_proto::Security;
+/// let config = ClientConfig { seed: 7, ..ClientConfig::new(["127.0.0.1:7400"], Security::Insecure) };
+/// assert_eq!(config.coordinators, ["127.0.0.1:7400"]);
+/// ```
+#[derive(Clone)]
+pub struct ClientConfig {
+    /// The coordinator's addresses, `host:port`; the first that answers is taken.
+    pub coordinators: Vec<String>,
+    /// How connections are secured.
+    pub security: Security,
+    /// The cluster that must answer; `None`: whichever does.
+    pub cluster: Option<ClusterId>,
+    /// The network.
+    pub net: Arc<dyn Net>,
+    /// What is drawn at random (pauses before trying again, names of temporary files) comes from it.
+    pub seed: u64,
+    /// Where calls to the disk block.
+    pub disk_mode: DiskMode,
+    /// Where data from a pipe waits that is too much for memory.
+    pub spool_dir: PathBuf,
+    /// What the client may use, and how long it waits.
+    pub limits: Limits,
+}
+
+/// What a client may use, and how long it waits.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Data of one stripe from a pipe that is kept in memory, bytes; what is more goes to a file in the spool directory. Three
+    /// stripes may be there at once: one is read, one is sent, one is being ended.
+    pub stripe_memory_bytes_max: usize,
+    /// Data that is fetched at once when it goes to a pipe, bytes; two such windows are in flight.
+    pub window_bytes_max: u64,
+    /// Plans for one window of a read, or one stripe of a write, that may fail without any progress.
+    pub attempts_max: u32,
+    /// An answer of the coordinator must come within this time …
+    pub call_timeout: Duration,
+    /// … but it may have to rebuild a block before it can say that a stripe is complete.
+    pub end_stripe_timeout: Duration,
+    /// A coordinator that cannot be reached or is busy is asked again for this long.
+    pub patience: Duration,
+    /// Connections to agents.
+    pub pool: PoolLimits,
+}
+
+/// Where calls to the disk block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskMode {
+    /// On the caller's thread: the same order of events at every run.
+    Inline,
+    /// On threads of the runtime's that may block.
+    Pool,
+}
+
+impl ClientConfig {
+    /// The machine's own network and disk, and the usual limits.
+    pub fn new(coordinators: impl IntoIterator<Item = impl Into<String>>, security: Security) -> Self {
+        Self {
+            coordinators: coordinators.into_iter().map(Into::into).collect(),
+            security,
+            cluster: None,
+            net: Arc::new(TcpNet::default()),
+            seed: u64::from(std::process::id()),
+            disk_mode: DiskMode::Pool,
+            spool_dir: std::env::temp_dir(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            stripe_memory_bytes_max: 32 << 20,
+            window_bytes_max: 32 << 20,
+            attempts_max: 5,
+            call_timeout: Duration::from_secs(30),
+            end_stripe_timeout: Duration::from_secs(600),
+            patience: Duration::from_secs(15),
+            pool: PoolLimits::default(),
+        }
+    }
+}
+
+impl DiskMode {
+    /// Does `work`, which may block.
+    pub(crate) async fn run<T: Send + 'static>(self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        match self {
+            Self::Inline => work(),
+            Self::Pool => match tokio::task::spawn_blocking(work).await {
+                Ok(done) => done,
+                Err(error) => Err(Error::fatal(format!("a call to the disk did not come back: {error}"))),
+            },
+        }
+    }
+}

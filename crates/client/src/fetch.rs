@@ -1,0 +1,342 @@
+//! Brings a range of one stripe's data here: by one plan, or by as many as it takes to get around what fails.
+//!
+//! What arrives is counted as there only when it may be believed: a rebuilt block by whole checksum units that are what the
+//! metadata recorded, a block that was read (whose pages its agent has checked) by every byte, unless a whole unit of it is
+//! wrong. The next plan is asked for what is still missing.
+
+use crate::{
+    client::Shared,
+    place::Place,
+    ports::{OpenTask, Work},
+    progress::Meter,
+    sums::UnitSums,
+};
+use bytes::Bytes;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use weft_proto::{
+    status::encode_error,
+    v1::{BlockRange, EndReadRequest, ReadStripeReply, ReadStripeRequest},
+};
+use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, PlanId, Reaction, Result, Span, StripeId, StripeLayout};
+
+/// A range of one stripe's data that is to be fetched.
+#[derive(Clone)]
+pub(crate) struct Window {
+    pub(crate) stripe: Arc<StripePlace>,
+    /// In the stripe's data, bytes.
+    pub(crate) data: Span,
+}
+
+/// A stripe of an object.
+pub(crate) struct StripePlace {
+    pub(crate) bucket: String,
+    pub(crate) key: String,
+    pub(crate) version: u64,
+    pub(crate) scheme: String,
+    /// The stripe's number in the object.
+    pub(crate) number: u64,
+    pub(crate) id: StripeId,
+    /// Where its data begins in the object.
+    pub(crate) offset: u64,
+    pub(crate) layout: StripeLayout,
+    /// The generation of each block.
+    pub(crate) generations: BTreeMap<u32, u32>,
+}
+
+/// What a get met on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Met {
+    pub(crate) rebuilt: BTreeSet<BlockId>,
+    pub(crate) errors: Vec<Error>,
+    pub(crate) plans: u64,
+}
+
+/// Errors of failed plans that are kept, and told to the coordinator.
+const ERRORS_MAX: usize = 64;
+
+impl StripePlace {
+    pub(crate) fn block(&self, index: u32) -> BlockId {
+        let generation = self.generations.get(&index).copied().unwrap_or(0);
+        BlockId { stripe: self.id, index: index as u8, copy: 0, generation }
+    }
+
+    /// The bytes of its data blocks that are the range `data` of its data.
+    pub(crate) fn ranges(&self, data: Span) -> BTreeMap<u32, Vec<Span>> {
+        let ranges = (0..self.layout.k).map(|index| (index, self.layout.block_range(index, data)));
+        ranges.filter(|(_, range)| !range.is_empty()).map(|(index, range)| (index, vec![range])).collect()
+    }
+
+    pub(crate) fn request(&self, missing: &BTreeMap<u32, Vec<Span>>, errors: &[Error], explain: bool) -> ReadStripeRequest {
+        let range = |index: u32, span: &Span| BlockRange { index, start: span.start, end: span.end };
+        ReadStripeRequest {
+            bucket: self.bucket.clone(),
+            key: self.key.clone(),
+            version: self.version,
+            number: self.number,
+            ranges: missing.iter().flat_map(|(index, spans)| spans.iter().map(|span| range(*index, span))).collect(),
+            scheme: self.scheme.clone(),
+            errors: errors.iter().map(encode_error).collect(),
+            explain,
+        }
+    }
+
+    fn place(&self, error: Error) -> Error {
+        error.object(format_args!("{}/{}", self.bucket, self.key))
+    }
+}
+
+/// Fetches a window into a place.
+pub(crate) async fn fetch(
+    shared: &Arc<Shared>,
+    window: &Window,
+    place: Arc<Place>,
+    meter: &Meter,
+    met: &Mutex<Met>,
+) -> Result<()> {
+    let stripe = &window.stripe;
+    let mut missing = stripe.ranges(window.data);
+    let (mut errors, mut fruitless) = (Vec::new(), 0);
+    while !missing.is_empty() {
+        let before = len_of(&missing);
+        let outcome = attempt(shared, stripe, &missing, &errors, place.clone(), meter, met).await;
+        match outcome {
+            Ok(tried) => {
+                missing = tried.missing;
+                if !missing.is_empty() && tried.errors.is_empty() {
+                    return Err(stripe.place(Error::fatal("the coordinator's plan brings less than was asked for")));
+                }
+                note(met, &tried.errors);
+                errors = tried.errors;
+            }
+            // Another plan, and perhaps somebody is back by then.
+            Err(error) if matches!(error.reaction, Reaction::Replan | Reaction::Retry | Reaction::Corrupt) => {
+                errors = vec![error]
+            }
+            Err(error) => return Err(stripe.place(error)),
+        }
+        if len_of(&missing) < before {
+            fruitless = 0;
+            continue;
+        }
+        fruitless += 1;
+        if fruitless >= shared.config.limits.attempts_max {
+            let cause = errors.into_iter().next().unwrap_or_else(|| Error::unavailable("nothing arrived"));
+            return Err(stripe.place(cause));
+        }
+        tokio::time::sleep(shared.random.pause(fruitless)).await;
+    }
+    Ok(())
+}
+
+/// What one plan left.
+struct Tried {
+    missing: BTreeMap<u32, Vec<Span>>,
+    errors: Vec<Error>,
+}
+
+async fn attempt(
+    shared: &Arc<Shared>,
+    stripe: &Arc<StripePlace>,
+    missing: &BTreeMap<u32, Vec<Span>>,
+    errors: &[Error],
+    place: Arc<Place>,
+    meter: &Meter,
+    met: &Mutex<Met>,
+) -> Result<Tried> {
+    let request = stripe.request(missing, errors, false);
+    let mut reply = shared.calls.ask(request, |mut client, request| async move { client.read_stripe(request).await }).await?;
+    let open = OpenTask::new(reply.task.take())?;
+    let mut reading = Reading { shared: shared.clone(), plan: open.task.plan, errors: Vec::new() };
+    {
+        let mut met = met.lock().unwrap_or_else(PoisonError::into_inner);
+        met.plans += 1;
+        met.rebuilt.extend(reply.rebuilt.iter().map(|index| stripe.block(*index)));
+    }
+    let arrivals = Arc::new(Arrivals::new(stripe.clone(), missing, &reply, place, meter.clone())?);
+    let outcome = open.run(shared, &Work::Get(arrivals.clone())).await;
+    if let Some(error) = arrivals.failed_here() {
+        return Err(error);
+    }
+    let mut tried = arrivals.judge(missing);
+    tried.errors.extend(outcome.errors);
+    tried.errors.truncate(ERRORS_MAX);
+    reading.errors = tried.errors.iter().map(encode_error).collect();
+    Ok(tried)
+}
+
+fn note(met: &Mutex<Met>, errors: &[Error]) {
+    let mut met = met.lock().unwrap_or_else(PoisonError::into_inner);
+    let room = ERRORS_MAX.saturating_sub(met.errors.len());
+    met.errors.extend(errors.iter().take(room).cloned());
+}
+
+fn len_of(ranges: &BTreeMap<u32, Vec<Span>>) -> u64 {
+    ranges.values().flatten().map(|span| span.len()).sum()
+}
+
+/// A plan that the coordinator holds open for this read; it is told when the plan is over, however that comes about.
+struct Reading {
+    shared: Arc<Shared>,
+    plan: PlanId,
+    errors: Vec<Vec<u8>>,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let request = EndReadRequest { plan: self.plan.0, errors: std::mem::take(&mut self.errors) };
+        let calls = self.shared.calls.clone();
+        self.shared.background.start(async move {
+            let ended = calls.ask(request, |mut client, request| async move { client.end_read(request).await }).await;
+            if let Err(error) = ended {
+                tracing::debug!(%error, "the coordinator was not told of a read's end: the plan's deadline ends it");
+            }
+        });
+    }
+}
+
+/// What one plan delivers.
+pub(crate) struct Arrivals {
+    stripe: Arc<StripePlace>,
+    blocks: BTreeMap<u32, Arriving>,
+    place: Arc<Place>,
+    meter: Meter,
+    /// It failed at this end: no other plan would help.
+    failed_here: Mutex<Option<Error>>,
+}
+
+struct Arriving {
+    /// The bytes that are missing. Nothing else is written to the place: what has been believed stays.
+    wanted: Vec<Span>,
+    rebuilt: bool,
+    /// The recorded checksum of each unit.
+    recorded: Vec<u32>,
+    sums: Mutex<UnitSums>,
+}
+
+impl Arrivals {
+    fn new(
+        stripe: Arc<StripePlace>,
+        missing: &BTreeMap<u32, Vec<Span>>,
+        reply: &ReadStripeReply,
+        place: Arc<Place>,
+        meter: Meter,
+    ) -> Result<Self> {
+        let recorded: BTreeMap<u32, &Vec<u32>> = reply.units.iter().map(|block| (block.index, &block.units)).collect();
+        let indices: BTreeSet<u32> = missing
+            .keys()
+            .copied()
+            .chain(reply.delivers.iter().map(|range| range.index))
+            .chain(reply.rebuilt.iter().copied())
+            .collect();
+        let mut blocks = BTreeMap::new();
+        for index in indices.into_iter().filter(|index| *index < stripe.layout.n()) {
+            let rebuilt = reply.rebuilt.contains(&index);
+            let recorded = recorded.get(&index).map_or_else(Vec::new, |units| (*units).clone());
+            if rebuilt && recorded.len() as u64 != stripe.layout.checksum_units(index) {
+                let message = "the coordinator gave no checksums for a block that is rebuilt";
+                return Err(Error::fatal(message).block(stripe.block(index)));
+            }
+            let wanted = missing.get(&index).cloned().unwrap_or_default();
+            let sums = Mutex::new(UnitSums::new(stripe.layout.block_len(index)));
+            blocks.insert(index, Arriving { wanted, rebuilt, recorded, sums });
+        }
+        Ok(Self { stripe, blocks, place, meter, failed_here: Mutex::new(None) })
+    }
+
+    /// Takes pieces of a block, each at its offset in it.
+    pub(crate) async fn take(&self, index: u32, pieces: Vec<(u64, Bytes)>) -> Result<()> {
+        let Some(arriving) = self.blocks.get(&index) else {
+            return Err(Error::fatal("a block was delivered that nobody asked for").block(self.stripe.block(index)));
+        };
+        let mut writes = Vec::new();
+        for (offset, piece) in &pieces {
+            for wanted in &arriving.wanted {
+                self.split(index, *offset, piece, *wanted, &mut writes);
+            }
+        }
+        let written: u64 = writes.iter().map(|(_, piece)| piece.len() as u64).sum();
+        if let Err(error) = self.place.write(writes).await {
+            *lock(&self.failed_here) = Some(error.clone());
+            return Err(error);
+        }
+        self.meter.add(written);
+        let mut sums = lock(&arriving.sums);
+        for (offset, piece) in &pieces {
+            sums.add(*offset, piece);
+        }
+        Ok(())
+    }
+
+    /// The parts of a piece of a block that are wanted, each at its offset in the object.
+    fn split(&self, index: u32, offset: u64, piece: &Bytes, wanted: Span, writes: &mut Vec<(u64, Bytes)>) {
+        let layout = &self.stripe.layout;
+        let part = wanted.intersect(Span::new(offset, offset + piece.len() as u64));
+        let mut from = part.start;
+        while from < part.end {
+            let cell_end = (from / layout.layout.cell_len + 1) * layout.layout.cell_len;
+            let to = cell_end.min(part.end);
+            let bytes = piece.slice((from - offset) as usize..(to - offset) as usize);
+            writes.push((self.stripe.offset + layout.offset_of(index, from), bytes));
+            from = to;
+        }
+    }
+
+    fn failed_here(&self) -> Option<Error> {
+        lock(&self.failed_here).clone()
+    }
+
+    /// What of it may be believed, and what is missing still.
+    fn judge(&self, missing: &BTreeMap<u32, Vec<Span>>) -> Tried {
+        let mut tried = Tried { missing: BTreeMap::new(), errors: Vec::new() };
+        for (index, spans) in missing {
+            let Some(arriving) = self.blocks.get(index) else {
+                tried.missing.insert(*index, spans.clone());
+                continue;
+            };
+            let sums = lock(&arriving.sums);
+            let believed = believed(arriving, &sums, |unit| {
+                let message = format!("unit {unit} arrived with a checksum that is not the recorded one");
+                tried.errors.push(Error::corrupt(message).block(self.stripe.block(*index)));
+            });
+            let left: Vec<Span> = spans.iter().flat_map(|span| span.subtract(&believed)).collect();
+            let written: u64 =
+                spans.iter().flat_map(|span| sums.arrived().into_iter().map(move |run| span.intersect(run).len())).sum();
+            let kept: u64 = spans.iter().map(|span| span.len()).sum::<u64>() - left.iter().map(|span| span.len()).sum::<u64>();
+            if written > kept {
+                self.meter.take_back(written - kept);
+            }
+            if !left.is_empty() {
+                tried.missing.insert(*index, left);
+            }
+        }
+        tried
+    }
+}
+
+/// The bytes of a block that may be believed; tells of each unit that is wrong.
+fn believed(arriving: &Arriving, sums: &UnitSums, mut wrong: impl FnMut(u64)) -> Vec<Span> {
+    let arrived = sums.arrived();
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for (unit, recorded) in (0u64..).zip(&arriving.recorded) {
+        match sums.unit(unit) {
+            Some(found) if found == *recorded => good.push(sums.unit_span(unit)),
+            Some(_) => {
+                bad.push(sums.unit_span(unit));
+                wrong(unit);
+            }
+            None => {}
+        }
+    }
+    if arriving.rebuilt {
+        return Span::normalize(good);
+    }
+    debug_assert!(bad.iter().all(|span| span.len() <= CHECKSUM_UNIT_LEN));
+    arrived.into_iter().flat_map(|run| run.subtract(&bad)).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

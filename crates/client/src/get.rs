@@ -1,0 +1,279 @@
+//! Gets: to a file, whole stripes at a time and in any order; to a pipe, window after window.
+
+use crate::{
+    Client,
+    background::Owned,
+    client::Shared,
+    fetch::{self, Met, StripePlace, Window},
+    place::{Place, TemporaryFile},
+    progress::{Meter, ProgressFn},
+};
+use futures::stream::{self, StreamExt, TryStreamExt};
+use std::{
+    ops::Range,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use weft_proto::v1::{ObjectReply, ReadStripeReply};
+use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Result, Span, StripeId, StripeLayout};
+
+/// What of an object is fetched, and how.
+///
+/// ```
+/// # use weft_client::GetOptions;
+/// let first_kilobyte = GetOptions { range: Some(0..1024), ..GetOptions::default() };
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct GetOptions {
+    /// Bytes of the object; `None`: all.
+    pub range: Option<Range<u64>>,
+    /// The scheme for what is lost; empty: the coordinator's choice.
+    pub scheme: String,
+    /// Is told of progress.
+    pub progress: ProgressFn,
+}
+
+/// What a get has brought, and what it met on its way.
+#[derive(Debug)]
+pub struct Got {
+    /// The object.
+    pub object: ObjectReply,
+    /// Bytes that were handed out.
+    pub bytes: u64,
+    /// The blocks that were rebuilt on the way.
+    pub rebuilt: Vec<BlockId>,
+    /// What failed and was got around; the first 64 of it.
+    pub errors: Vec<Error>,
+    /// Plans that were run.
+    pub plans: u64,
+}
+
+/// Windows in flight at once.
+const WINDOWS_MAX: usize = 2;
+
+impl Client {
+    /// Hands out an object, or a range of it, in order. What it needs of memory is bounded, however slowly `writer` takes it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// # use weft_client::GetOptions;
+    /// let got = client.get("logs", "today", tokio::io::stdout(), &GetOptions::default()).await?;
+    /// eprintln!("{} bytes, {} blocks rebuilt", got.bytes, got.rebuilt.len());
+    /// # Ok(()) }
+    /// ```
+    pub async fn get(&self, bucket: &str, key: &str, mut writer: impl AsyncWrite + Unpin, options: &GetOptions) -> Result<Got> {
+        let get = Get::begin(self.shared(), bucket, key, options).await?;
+        let window_bytes_max = self.shared().config.limits.window_bytes_max;
+        let windows = get.stripes().flat_map(|(stripe, data)| windows(stripe, data, window_bytes_max));
+        let fetching = windows.map(|window| {
+            let start = window.stripe.offset + window.data.start;
+            let place = Arc::new(Place::memory(start, window.data.len() as usize));
+            // A task of its own: it goes on while the writer is slow, so that no agent waits for whoever reads the pipe.
+            let mut fetched = get.fetch(window, place.clone());
+            async move { joined(&mut fetched).await.map(|()| place.take_memory()) }
+        });
+        let mut fetched = stream::iter(fetching).buffered(WINDOWS_MAX);
+        let cannot_write = |error: std::io::Error| Error::fatal(format!("cannot write: {error}"));
+        while let Some(bytes) = fetched.try_next().await? {
+            writer.write_all(&bytes).await.map_err(cannot_write)?;
+        }
+        writer.flush().await.map_err(cannot_write)?;
+        drop(fetched);
+        Ok(get.into_got())
+    }
+
+    /// Fetches an object, or a range of it, into a file. The file has its name when it is complete and not before; a get that
+    /// fails leaves nothing.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// # use weft_client::GetOptions;
+    /// client.get_file("photos", "cat.jpg", "cat.jpg", &GetOptions::default()).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn get_file(&self, bucket: &str, key: &str, path: impl AsRef<Path>, options: &GetOptions) -> Result<Got> {
+        let get = Get::begin(self.shared(), bucket, key, options).await?;
+        let mode = self.shared().config.disk_mode;
+        let temporary = TemporaryFile::create(path.as_ref(), get.range.len(), mode, &self.shared().random).await?;
+        let place = Arc::new(Place::File { start: get.range.start, file: temporary.file.clone(), mode });
+        let fetching = get.stripes().map(|(stripe, data)| {
+            let mut fetched = get.fetch(Window { stripe, data }, place.clone());
+            async move { joined(&mut fetched).await }
+        });
+        stream::iter(fetching).buffer_unordered(WINDOWS_MAX).try_collect::<()>().await?;
+        temporary.keep().await?;
+        Ok(get.into_got())
+    }
+
+    /// How a get would go: for each of its stripes the coordinator's answer with the plan's JSON. Nothing is fetched.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// # use weft_client::GetOptions;
+    /// for stripe in client.explain_get("photos", "cat.jpg", &GetOptions::default()).await? {
+    ///     println!("{}", String::from_utf8_lossy(&stripe.plan));
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn explain_get(&self, bucket: &str, key: &str, options: &GetOptions) -> Result<Vec<ReadStripeReply>> {
+        let get = Get::begin(self.shared(), bucket, key, options).await?;
+        let mut plans = Vec::new();
+        for (stripe, data) in get.stripes() {
+            let request = stripe.request(&stripe.ranges(data), &[], true);
+            let asked = self.shared().calls.ask(request, |mut client, request| async move { client.read_stripe(request).await });
+            plans.push(asked.await.map_err(|error| error.object(format_args!("{bucket}/{key}")))?);
+        }
+        Ok(plans)
+    }
+}
+
+/// A get that has begun.
+struct Get {
+    shared: Arc<Shared>,
+    object: ObjectReply,
+    stripes: Vec<Arc<StripePlace>>,
+    /// Bytes of the object.
+    range: Span,
+    meter: Meter,
+    met: Arc<Mutex<Met>>,
+}
+
+impl Get {
+    async fn begin(shared: &Arc<Shared>, bucket: &str, key: &str, options: &GetOptions) -> Result<Self> {
+        let object = shared.stat(bucket, key).await?;
+        let range =
+            range_of(options.range.as_ref(), object.size).map_err(|error| error.object(format_args!("{bucket}/{key}")))?;
+        let stripes = stripes_of(&object, &options.scheme)?;
+        let meter = Meter::new(Some(range.len()), &options.progress);
+        Ok(Self { shared: shared.clone(), object, stripes, range, meter, met: Arc::default() })
+    }
+
+    /// The stripes that the range touches, and what of their data it is.
+    fn stripes(&self) -> impl Iterator<Item = (Arc<StripePlace>, Span)> {
+        self.stripes.iter().filter_map(|stripe| {
+            let whole = Span::new(stripe.offset, stripe.offset + stripe.layout.data_len);
+            let part = self.range.intersect(whole);
+            let data = Span::new(part.start.wrapping_sub(stripe.offset), part.end.wrapping_sub(stripe.offset));
+            (!part.is_empty()).then(|| (stripe.clone(), data))
+        })
+    }
+
+    fn fetch(&self, window: Window, place: Arc<Place>) -> Owned<Result<()>> {
+        let (shared, meter, met) = (self.shared.clone(), self.meter.clone(), self.met.clone());
+        Owned::start(async move { fetch::fetch(&shared, &window, place, &meter, &met).await })
+    }
+
+    fn into_got(self) -> Got {
+        let met = std::mem::take(&mut *self.met.lock().unwrap_or_else(PoisonError::into_inner));
+        let rebuilt = met.rebuilt.into_iter().collect();
+        Got { object: self.object, bytes: self.range.len(), rebuilt, errors: met.errors, plans: met.plans }
+    }
+}
+
+async fn joined(fetched: &mut Owned<Result<()>>) -> Result<()> {
+    fetched.join().await.unwrap_or_else(|| Err(Error::fatal("the task that fetches is gone")))
+}
+
+fn range_of(range: Option<&Range<u64>>, size: u64) -> Result<Span> {
+    match range {
+        None => Ok(Span::new(0, size)),
+        Some(range) if range.start <= range.end && range.end <= size => Ok(Span::new(range.start, range.end)),
+        Some(range) => {
+            Err(Error::invalid(format!("bytes {} to {} are not in the object, which has {size}", range.start, range.end)))
+        }
+    }
+}
+
+fn stripes_of(object: &ObjectReply, scheme: &str) -> Result<Vec<Arc<StripePlace>>> {
+    let name = format!("{}/{}", object.bucket, object.key);
+    let unreadable = |message: &str| Error::fatal(message).object(&name);
+    let (mut stripes, mut offset) = (Vec::with_capacity(object.stripes.len()), 0);
+    for (number, stripe) in (0..).zip(&object.stripes) {
+        let layout: StripeLayout = postcard::from_bytes(&stripe.layout)
+            .map_err(|_| unreadable("the coordinator's answer has a layout that cannot be read"))?;
+        let layout_is_sound = weft_types::Layout::new(layout.layout.block_len, layout.layout.cell_len, layout.layout.alpha)
+            .is_ok()
+            && (1..=255).contains(&layout.k)
+            && layout.m <= 255
+            && layout.data_len <= u64::from(layout.k) * layout.layout.block_len;
+        if !layout_is_sound || stripe.offset != offset {
+            return Err(unreadable("the coordinator's answer has stripes that do not follow one another"));
+        }
+        offset += layout.data_len;
+        stripes.push(Arc::new(StripePlace {
+            bucket: object.bucket.clone(),
+            key: object.key.clone(),
+            version: object.version,
+            scheme: scheme.to_string(),
+            number,
+            id: StripeId(stripe.id),
+            offset: stripe.offset,
+            layout,
+            generations: stripe.blocks.iter().map(|block| (block.index, block.generation)).collect(),
+        }));
+    }
+    match offset == object.size {
+        true => Ok(stripes),
+        false => Err(unreadable("the coordinator's answer has stripes that do not make up the object")),
+    }
+}
+
+/// Cuts a range of a stripe's data into windows: at whole rows of cells where these are small, so that what is rebuilt needs not
+/// be widened much, and at whole checksum units otherwise.
+fn windows(stripe: Arc<StripePlace>, data: Span, bytes_max: u64) -> impl Iterator<Item = Window> {
+    let row = stripe.layout.layout.cell_len * u64::from(stripe.layout.k);
+    let grain = if row <= bytes_max { row } else { CHECKSUM_UNIT_LEN };
+    let step = (bytes_max / grain).max(1) * grain;
+    let mut at = data.start;
+    std::iter::from_fn(move || {
+        let end = ((at / step + 1) * step).min(data.end);
+        let window = (at < data.end).then(|| Window { stripe: stripe.clone(), data: Span::new(at, end) });
+        at = end;
+        window
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::Layout;
+
+    fn stripe(cell_len: u64) -> Arc<StripePlace> {
+        let layout = StripeLayout { layout: Layout::new(64 << 20, cell_len, 1).unwrap(), k: 4, m: 2, data_len: 200 << 20 };
+        Arc::new(StripePlace {
+            bucket: "b".into(),
+            key: "k".into(),
+            version: 1,
+            scheme: String::new(),
+            number: 0,
+            id: StripeId(1),
+            offset: 0,
+            layout,
+            generations: Default::default(),
+        })
+    }
+
+    #[test]
+    fn windows_tile_the_range_and_are_bounded() {
+        for cell_len in [4096, 1 << 20, 64 << 20] {
+            for data in [Span::new(0, 200 << 20), Span::new(5, 7), Span::new((33 << 20) - 1, (99 << 20) + 1)] {
+                let windows: Vec<Span> = windows(stripe(cell_len), data, 32 << 20).map(|window| window.data).collect();
+                assert!(windows.iter().all(|window| !window.is_empty() && window.len() <= 32 << 20));
+                assert!(windows.windows(2).all(|pair| pair[0].end == pair[1].start && pair[0].end % (1 << 20) == 0));
+                assert_eq!((windows[0].start, windows[windows.len() - 1].end), (data.start, data.end));
+            }
+        }
+        assert_eq!(windows(stripe(4096), Span::new(7, 7), 32 << 20).count(), 0);
+    }
+
+    #[test]
+    fn ranges_outside_of_the_object_are_refused() {
+        assert_eq!(range_of(None, 10), Ok(Span::new(0, 10)));
+        assert_eq!(range_of(Some(&(3..10)), 10), Ok(Span::new(3, 10)));
+        assert_eq!(range_of(Some(&(10..10)), 10), Ok(Span::new(10, 10)));
+        for outside in [3..11, 11..11, Range { start: 5, end: 4 }] {
+            assert!(range_of(Some(&outside), 10).unwrap_err().message.contains("10"));
+        }
+    }
+}

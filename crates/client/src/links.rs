@@ -1,0 +1,182 @@
+//! A client's ends of links: it dials for both directions, and a queue lets a stage go on while a slice is on its way.
+
+use crate::background::Owned;
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::mpsc;
+use weft_engine::{SliceSink, SliceSource};
+use weft_plan::{Slices, TaskLane, TaskLink};
+use weft_proto::{Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, Peer, Pool, v1::LinkPeer};
+use weft_types::{ClusterId, Error, Party, PlanId, Result, Span};
+
+/// What is needed to open a link.
+pub(crate) struct Dialing<'a> {
+    pub(crate) pool: &'a Arc<Pool>,
+    pub(crate) cluster: ClusterId,
+    pub(crate) plan: PlanId,
+    pub(crate) party: Party,
+    pub(crate) link: &'a TaskLink,
+    pub(crate) peer: &'a LinkPeer,
+    pub(crate) stall: Duration,
+}
+
+/// Is told of each slice that was sent.
+pub(crate) type Tap = Box<dyn Fn(Span, &[u8]) + Send + Sync>;
+
+/// The sending end.
+pub(crate) struct LinkSink {
+    queue: Option<mpsc::Sender<Outgoing>>,
+    sending: Owned<Result<()>>,
+}
+
+enum Outgoing {
+    Slice(Span, Bytes),
+    End,
+}
+
+/// The receiving end.
+pub(crate) struct LinkSource {
+    queue: mpsc::Receiver<(Span, Bytes)>,
+    receiving: Owned<Result<()>>,
+}
+
+/// Where a connection comes from, and goes back to.
+struct Home {
+    pool: Arc<Pool>,
+    address: String,
+    peer: Peer,
+}
+
+impl Home {
+    fn put_back(&self, frames: Option<FrameStream>) {
+        if let Some(frames) = frames {
+            self.pool.put_back(&self.address, &self.peer, frames);
+        }
+    }
+}
+
+impl Dialing<'_> {
+    /// Opens a link that this client sends on.
+    pub(crate) async fn sink(&self, lane: &TaskLane, tap: Option<Tap>) -> Result<LinkSink> {
+        let (frames, home) = self.open(Direction::Push).await?;
+        let sender = LinkSender::new(frames, self.link.id(), self.link.width, self.stall);
+        let (queue, outgoing) = mpsc::channel(window(lane));
+        Ok(LinkSink { queue: Some(queue), sending: Owned::start(send_all(sender, outgoing, home, tap)) })
+    }
+
+    /// Opens a link that this client receives on.
+    pub(crate) async fn source(&self, lane: &TaskLane, slice_len: u64) -> Result<LinkSource> {
+        let (frames, home) = self.open(Direction::Pull).await?;
+        let receiver = LinkReceiver::new(frames, self.link.id(), self.link.width, self.stall);
+        let (incoming, queue) = mpsc::channel(window(lane));
+        let receiving = Owned::start(receive_all(receiver, lane.slices(slice_len), incoming, home));
+        Ok(LinkSource { queue, receiving })
+    }
+
+    async fn open(&self, direction: Direction) -> Result<(FrameStream, Home)> {
+        let (from, to) = match direction {
+            Direction::Push => (self.party, self.link.peer),
+            Direction::Pull => (self.link.peer, self.party),
+        };
+        let hello = Hello {
+            cluster: self.cluster,
+            plan: self.plan,
+            link: self.link.id(),
+            from,
+            to,
+            direction,
+            token: LinkToken::from_slice(&self.peer.token)?,
+        };
+        let peer = Peer::Agent(self.peer.name.clone());
+        let frames = self.pool.open(&self.peer.address, &peer, &hello).await?;
+        Ok((frames, Home { pool: self.pool.clone(), address: self.peer.address.clone(), peer }))
+    }
+}
+
+fn window(lane: &TaskLane) -> usize {
+    (lane.window as usize).clamp(1, 64)
+}
+
+async fn send_all(mut sender: LinkSender, mut outgoing: mpsc::Receiver<Outgoing>, home: Home, tap: Option<Tap>) -> Result<()> {
+    loop {
+        match outgoing.recv().await {
+            Some(Outgoing::Slice(slice, rows)) => {
+                sender.send(slice, &rows).await?;
+                if let Some(tap) = &tap {
+                    tap(slice, &rows);
+                }
+            }
+            Some(Outgoing::End) => {
+                sender.end().await?;
+                home.put_back(sender.into_frames());
+                return Ok(());
+            }
+            None => {
+                let error = Error::replan("the writer broke off");
+                sender.fail(&error).await;
+                return Err(error);
+            }
+        }
+    }
+}
+
+async fn receive_all(
+    mut receiver: LinkReceiver,
+    slices: Slices,
+    incoming: mpsc::Sender<(Span, Bytes)>,
+    home: Home,
+) -> Result<()> {
+    for slice in slices {
+        let rows = receiver.receive(slice).await?;
+        if incoming.send((slice, rows)).await.is_err() {
+            let error = Error::replan("the reader broke off");
+            receiver.fail(&error).await;
+            return Err(error);
+        }
+    }
+    receiver.end().await?;
+    home.put_back(receiver.into_frames());
+    Ok(())
+}
+
+/// How a task that moves slices ended.
+async fn ended(task: &mut Owned<Result<()>>) -> Result<()> {
+    task.join().await.unwrap_or_else(|| Err(Error::fatal("the task that moves slices is gone")))
+}
+
+#[async_trait]
+impl SliceSink for LinkSink {
+    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+        if let Some(queue) = &self.queue
+            && queue.send(Outgoing::Slice(slice, rows)).await.is_ok()
+        {
+            return Ok(());
+        }
+        self.queue = None;
+        ended(&mut self.sending).await.and_then(|()| Err(Error::fatal("a slice came after the link's end")))
+    }
+
+    async fn finish(&mut self) -> Result<()> {
+        if let Some(queue) = self.queue.take() {
+            // If nobody takes it, the task has failed, and says so.
+            let _taken = queue.send(Outgoing::End).await;
+        }
+        ended(&mut self.sending).await
+    }
+}
+
+#[async_trait]
+impl SliceSource for LinkSource {
+    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+        match self.queue.recv().await {
+            Some((received, rows)) if received == slice => Ok(rows),
+            Some((received, _)) => Err(Error::fatal(format!("slice {received:?} was received where {slice:?} was due"))),
+            None => ended(&mut self.receiving).await.and_then(|()| Err(Error::fatal("the link has no more slices"))),
+        }
+    }
+
+    async fn finish(&mut self) -> Result<()> {
+        ended(&mut self.receiving).await
+    }
+}

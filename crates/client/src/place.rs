@@ -1,0 +1,160 @@
+//! Where the bytes of a get go: into memory, or into a file that gets its name when it is complete.
+
+use crate::{calls::Random, config::DiskMode};
+use bytes::Bytes;
+use std::{
+    ffi::OsString,
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+use weft_types::{Error, Result};
+
+/// Where bytes of an object go, by their offset in it.
+pub(crate) enum Place {
+    /// A window of the object.
+    Memory { start: u64, bytes: Mutex<Vec<u8>> },
+    /// A file whose first byte is byte `start` of the object.
+    File { start: u64, file: Arc<File>, mode: DiskMode },
+}
+
+impl Place {
+    /// Memory for bytes `start..start + len`.
+    pub(crate) fn memory(start: u64, len: usize) -> Self {
+        Self::Memory { start, bytes: Mutex::new(vec![0; len]) }
+    }
+
+    /// Writes pieces, each at its offset in the object.
+    pub(crate) async fn write(&self, pieces: Vec<(u64, Bytes)>) -> Result<()> {
+        let outside = || Error::fatal("bytes were delivered that nobody asked for");
+        match self {
+            Self::Memory { start, bytes } => {
+                let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+                for (offset, piece) in pieces {
+                    let at = offset.checked_sub(*start).ok_or_else(outside)? as usize;
+                    bytes.get_mut(at..at + piece.len()).ok_or_else(outside)?.copy_from_slice(&piece);
+                }
+                Ok(())
+            }
+            Self::File { start, file, mode } => {
+                let (start, file) = (*start, file.clone());
+                let write = move || {
+                    for (offset, piece) in pieces {
+                        let at = offset.checked_sub(start).ok_or_else(outside)?;
+                        file.write_all_at(&piece, at).map_err(|error| Error::fatal(format!("cannot write: {error}")))?;
+                    }
+                    Ok(())
+                };
+                mode.run(write).await
+            }
+        }
+    }
+
+    /// The bytes, if they are in memory.
+    pub(crate) fn take_memory(&self) -> Vec<u8> {
+        match self {
+            Self::Memory { bytes, .. } => std::mem::take(&mut *bytes.lock().unwrap_or_else(PoisonError::into_inner)),
+            Self::File { .. } => Vec::new(),
+        }
+    }
+}
+
+/// A file under a temporary name beside its target; it is removed unless it is [kept](Self::keep).
+pub(crate) struct TemporaryFile {
+    pub(crate) file: Arc<File>,
+    path: Option<PathBuf>,
+    target: PathBuf,
+    mode: DiskMode,
+}
+
+impl TemporaryFile {
+    /// Makes a file of `len` bytes that is to become `target`.
+    pub(crate) async fn create(target: &Path, len: u64, mode: DiskMode, random: &Random) -> Result<Self> {
+        let name =
+            target.file_name().ok_or_else(|| Error::invalid(format!("'{}' is not the name of a file", target.display())))?;
+        let mut hidden = OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".weft-{:08x}", random.number() as u32));
+        let path = target.with_file_name(hidden);
+        let created = path.clone();
+        let create = move || {
+            let failed = |error| Error::invalid(format!("cannot write to {}: {error}", created.display()));
+            let file = File::options().write(true).create_new(true).open(&created).map_err(failed)?;
+            if let Err(error) = file.set_len(len) {
+                // It is of no use; that it cannot be made matters more than that it cannot be removed.
+                let _removed = std::fs::remove_file(&created);
+                return Err(failed(error));
+            }
+            Ok(Arc::new(file))
+        };
+        let file = mode.run(create).await?;
+        Ok(Self { file, path: Some(path), target: target.to_path_buf(), mode })
+    }
+
+    /// It is complete: it becomes durable and gets its name.
+    pub(crate) async fn keep(mut self) -> Result<()> {
+        let Some(path) = self.path.take() else { return Ok(()) };
+        let (file, target) = (self.file.clone(), self.target.clone());
+        let keep = move || {
+            let kept = file.sync_all().and_then(|()| std::fs::rename(&path, &target));
+            kept.map_err(|error| {
+                let _removed = std::fs::remove_file(&path);
+                Error::fatal(format!("cannot write {}: {error}", target.display()))
+            })
+        };
+        self.mode.run(keep).await
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take()
+            && let Err(error) = std::fs::remove_file(&path)
+        {
+            tracing::warn!(path = %path.display(), %error, "cannot remove what was left of a get");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_gets_its_name_when_it_is_complete_and_leaves_nothing_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("target");
+        let names = || {
+            let entries = std::fs::read_dir(dir.path()).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+        };
+        for keep in [false, true] {
+            let random = Random::seeded(7);
+            let temporary = TemporaryFile::create(&target, 6, DiskMode::Pool, &random).await.unwrap();
+            let place = Place::File { start: 100, file: temporary.file.clone(), mode: DiskMode::Pool };
+            place.write(vec![(103, Bytes::from("def")), (100, Bytes::from("abc"))]).await.unwrap();
+            assert!(place.write(vec![(99, Bytes::from("x"))]).await.is_err());
+            assert!(!target.exists());
+            if keep {
+                temporary.keep().await.unwrap()
+            } else {
+                drop(temporary)
+            }
+            assert_eq!(names(), if keep { vec!["target".to_string()] } else { vec![] });
+        }
+        assert_eq!(std::fs::read(&target).unwrap(), b"abcdef");
+        let nowhere = dir.path().join("no/such/file");
+        assert!(TemporaryFile::create(&nowhere, 1, DiskMode::Inline, &Random::seeded(1)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn memory_takes_what_is_in_its_window_only() {
+        let place = Place::memory(10, 4);
+        place.write(vec![(12, Bytes::from("cd")), (10, Bytes::from("ab"))]).await.unwrap();
+        for outside in [9, 13, 14] {
+            assert!(place.write(vec![(outside, Bytes::from("xy"))]).await.is_err());
+        }
+        assert_eq!(place.take_memory(), b"abcd");
+    }
+}

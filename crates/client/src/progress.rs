@@ -1,0 +1,92 @@
+//! How far a put or get has come.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+/// How far a put or get has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the object that are done. May fall back when something has to be done again.
+    pub done_bytes: u64,
+    /// Bytes of the object in all, where that is known.
+    pub total_bytes: Option<u64>,
+}
+
+/// Is told of progress, often; it must not block.
+///
+/// ```
+/// # use weft_client::{Progress, ProgressFn, PutOptions};
+/// let options = PutOptions {
+///     progress: ProgressFn::new(|Progress { done_bytes, .. }| eprintln!("{done_bytes} bytes")),
+///     ..PutOptions::default()
+/// };
+/// ```
+#[derive(Clone, Default)]
+pub struct ProgressFn(Option<Arc<dyn Fn(Progress) + Send + Sync>>);
+
+impl ProgressFn {
+    /// Calls `told` at each step.
+    pub fn new(told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(told)))
+    }
+}
+
+impl fmt::Debug for ProgressFn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "ProgressFn" } else { "ProgressFn(nobody)" })
+    }
+}
+
+/// Counts, and tells.
+#[derive(Clone)]
+pub(crate) struct Meter {
+    whole: Arc<Whole>,
+    /// What went through this meter and its clones.
+    counted: Arc<AtomicU64>,
+}
+
+struct Whole {
+    done_bytes: AtomicU64,
+    total_bytes: Option<u64>,
+    told: ProgressFn,
+}
+
+impl Meter {
+    pub(crate) fn new(total_bytes: Option<u64>, told: &ProgressFn) -> Self {
+        let whole = Whole { done_bytes: AtomicU64::new(0), total_bytes, told: told.clone() };
+        Self { whole: Arc::new(whole), counted: Arc::default() }
+    }
+
+    /// A meter for a part of the same whole.
+    pub(crate) fn part(&self) -> Self {
+        Self { whole: self.whole.clone(), counted: Arc::default() }
+    }
+
+    /// What went through this meter.
+    pub(crate) fn counted(&self) -> u64 {
+        self.counted.load(Relaxed)
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        self.counted.fetch_add(bytes, Relaxed);
+        self.whole.tell(self.whole.done_bytes.fetch_add(bytes, Relaxed).wrapping_add(bytes));
+    }
+
+    /// It has to be done again.
+    pub(crate) fn take_back(&self, bytes: u64) {
+        self.whole.tell(self.whole.done_bytes.fetch_sub(bytes, Relaxed).wrapping_sub(bytes));
+    }
+}
+
+impl Whole {
+    fn tell(&self, done_bytes: u64) {
+        if let Some(told) = &self.told.0 {
+            told(Progress { done_bytes, total_bytes: self.total_bytes });
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Puts: stripe by stripe, while the next one is read and the last one is being ended.
+
+use crate::{
+    Client,
+    client::Shared,
+    config::DiskMode,
+    ports::{OpenTask, Outgoing, Work},
+    progress::{Meter, ProgressFn},
+    stripe_data::{Spool, StripeData},
+    sums::UnitSums,
+};
+use futures::stream::{self, TryStreamExt};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::{io::AsyncRead, sync::Semaphore};
+use weft_proto::{
+    status::encode_error,
+    v1::{
+        AbortPutRequest, BeginPutReply, BeginPutRequest, BlockUnits, CommitPutRequest, EndStripeRequest, ObjectReply,
+        PutStripeReply, PutStripeRequest,
+    },
+};
+use weft_types::{Error, Reaction, Result, StripeLayout};
+
+/// How an object is put.
+///
+/// ```
+/// # use weft_client::PutOptions;
+/// let options = PutOptions { code: "rs(4,2)".into(), block_len: 1 << 20, ..PutOptions::default() };
+/// assert_eq!(options.cell_len, 0, "as the bucket's policy says");
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct PutOptions {
+    /// The code; empty: as the bucket's policy says.
+    pub code: String,
+    /// Bytes of a block; 0: as the bucket's policy says.
+    pub block_len: u64,
+    /// Bytes of a cell; 0: as the bucket's policy says.
+    pub cell_len: u64,
+    /// Is told of progress.
+    pub progress: ProgressFn,
+}
+
+/// Stripes of a put that are under way at once: one is sent, one is being ended.
+const STRIPES_MAX: usize = 2;
+
+impl Client {
+    /// Stores what `reader` gives as `bucket/key`. It is acknowledged when all of it is durable; before that nothing of it can be
+    /// seen. If the future is dropped, the put is aborted.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// # use weft_client::PutOptions;
+    /// let object = client.put("logs", "today", tokio::io::stdin(), &PutOptions::default()).await?;
+    /// println!("{} bytes in {} stripes", object.size, object.stripes.len());
+    /// # Ok(()) }
+    /// ```
+    pub async fn put(
+        &self,
+        bucket: &str,
+        key: &str,
+        reader: impl AsyncRead + Unpin + Send,
+        options: &PutOptions,
+    ) -> Result<ObjectReply> {
+        let put = Put::begin(self.shared(), bucket, key, None, options).await?;
+        let (limits, stripe_len) = (&self.shared().config.limits, put.stripe_len);
+        let spool = Spool {
+            dir: self.shared().config.spool_dir.clone(),
+            mode: self.shared().config.disk_mode,
+            random: self.shared().random.clone(),
+        };
+        let stripes = stream::try_unfold((reader, 0), |(mut reader, number)| {
+            let spool = &spool;
+            async move {
+                let data = StripeData::read(&mut reader, stripe_len, limits.stripe_memory_bytes_max, spool).await?;
+                Ok(if data.len == 0 { None } else { Some(((number, data), (reader, number + 1))) })
+            }
+        });
+        put.stripes_and_commit(stripes).await
+    }
+
+    /// Stores a file as `bucket/key`; it is read where it lies, as it is sent. Otherwise as [`put`](Self::put).
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// # use weft_client::PutOptions;
+    /// client.put_file("photos", "cat.jpg", "cat.jpg", &PutOptions::default()).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn put_file(&self, bucket: &str, key: &str, path: impl AsRef<Path>, options: &PutOptions) -> Result<ObjectReply> {
+        let mode = self.shared().config.disk_mode;
+        let (file, size) = open(path.as_ref(), mode).await?;
+        let put = Put::begin(self.shared(), bucket, key, Some(size), options).await?;
+        let stripe_len = put.stripe_len;
+        let stripes = (0..size.div_ceil(stripe_len)).map(|number| {
+            let start = number * stripe_len;
+            Ok((number, StripeData::in_file(file.clone(), start, stripe_len.min(size - start), mode)))
+        });
+        put.stripes_and_commit(stream::iter(stripes)).await
+    }
+
+    /// What a put would do, as the JSON of its first stripe's plan, and what the coordinator thinks of it. Nothing is stored.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// # use weft_client::PutOptions;
+    /// let begun = client.explain_put("photos", "cat.jpg", 1 << 30, &PutOptions::default()).await?;
+    /// println!("{} {}", begun.code, String::from_utf8_lossy(&begun.plan));
+    /// # Ok(()) }
+    /// ```
+    pub async fn explain_put(&self, bucket: &str, key: &str, size: u64, options: &PutOptions) -> Result<BeginPutReply> {
+        let request = BeginPutRequest { explain: true, ..request(bucket, key, Some(size), options) };
+        self.shared().calls.ask(request, |mut client, request| async move { client.begin_put(request).await }).await
+    }
+}
+
+async fn open(path: &Path, mode: DiskMode) -> Result<(Arc<File>, u64)> {
+    let path = path.to_path_buf();
+    let open = move || {
+        let cannot = |error| Error::invalid(format!("cannot read {}: {error}", path.display()));
+        let file = File::open(&path).map_err(cannot)?;
+        let metadata = file.metadata().map_err(cannot)?;
+        if !metadata.is_file() {
+            return Err(Error::invalid(format!("{} is not a regular file: put what it gives as from a pipe", path.display())));
+        }
+        Ok((Arc::new(file), metadata.len()))
+    };
+    mode.run(open).await
+}
+
+fn request(bucket: &str, key: &str, size: Option<u64>, options: &PutOptions) -> BeginPutRequest {
+    BeginPutRequest {
+        bucket: bucket.into(),
+        key: key.into(),
+        code: options.code.clone(),
+        block_len: options.block_len,
+        cell_len: options.cell_len,
+        explain: false,
+        size_hint: size.unwrap_or(0),
+    }
+}
+
+/// A put that has begun. Dropped before its commit, it is aborted.
+struct Put {
+    shared: Arc<Shared>,
+    object: String,
+    upload: u64,
+    stripe_len: u64,
+    meter: Meter,
+    /// Only one stripe is sent at a time.
+    sending: Semaphore,
+    open: bool,
+}
+
+impl Put {
+    async fn begin(shared: &Arc<Shared>, bucket: &str, key: &str, size: Option<u64>, options: &PutOptions) -> Result<Self> {
+        let object = format!("{bucket}/{key}");
+        let request = request(bucket, key, size, options);
+        let begun = shared.calls.once(request, |mut client, request| async move { client.begin_put(request).await }).await;
+        let begun = begun.map_err(|error| error.object(&object))?;
+        for warning in &begun.warnings {
+            tracing::warn!(%object, "{warning}");
+        }
+        let put = Self {
+            shared: shared.clone(),
+            object,
+            upload: begun.upload,
+            stripe_len: u64::from(begun.k).saturating_mul(begun.block_len),
+            meter: Meter::new(size, &options.progress),
+            sending: Semaphore::new(1),
+            open: true,
+        };
+        match put.stripe_len {
+            0 => Err(Error::fatal("the coordinator's answer has no block size")),
+            _ => Ok(put),
+        }
+    }
+
+    async fn stripes_and_commit(mut self, stripes: impl stream::Stream<Item = Result<(u64, StripeData)>>) -> Result<ObjectReply> {
+        let this = &self;
+        let written = stripes
+            .map_ok(|(number, data)| this.stripe(number, data))
+            .try_buffer_unordered(STRIPES_MAX)
+            .try_fold(0, |size, len| std::future::ready(Ok(size + len)))
+            .await;
+        let size = written.map_err(|error| error.object(&self.object))?;
+        let request = CommitPutRequest { upload: self.upload, size };
+        let committed =
+            self.shared.calls.once(request, |mut client, request| async move { client.commit_put(request).await }).await;
+        if let Err(error) = &committed
+            && error.reaction == Reaction::Retry
+        {
+            // The answer was lost, and perhaps not the commit: an abort could not undo it, and must not be tried.
+            self.open = false;
+            let message = format!("whether the object was stored is not known; its stat tells: {}", error.message);
+            return Err(Error { message, ..error.clone() }.object(&self.object));
+        }
+        let object = committed.map_err(|error| error.object(&self.object))?;
+        self.open = false;
+        Ok(object)
+    }
+
+    /// Sends a stripe until the coordinator is content with it. Returns its length.
+    async fn stripe(&self, number: u64, data: StripeData) -> Result<u64> {
+        let mut attempt = 0;
+        loop {
+            match self.try_stripe(number, &data).await {
+                Ok(()) => return Ok(data.len),
+                Err(error) if matches!(error.reaction, Reaction::Retry | Reaction::Replan | Reaction::Corrupt) => {
+                    attempt += 1;
+                    if attempt >= self.shared.config.limits.attempts_max {
+                        return Err(error);
+                    }
+                    tracing::info!(object = %self.object, number, %error, "a stripe is sent again");
+                    tokio::time::sleep(self.shared.random.pause(attempt)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn try_stripe(&self, number: u64, data: &StripeData) -> Result<()> {
+        let counted = Counted::new(&self.meter);
+        let turn = self.sending.acquire().await;
+        let request = PutStripeRequest { upload: self.upload, number, data_len: data.len };
+        let mut reply: PutStripeReply =
+            self.shared.calls.ask(request, |mut client, request| async move { client.put_stripe(request).await }).await?;
+        let open = OpenTask::new(reply.task.take())?;
+        let layout: StripeLayout = postcard::from_bytes(&reply.layout)
+            .map_err(|_| Error::fatal("the coordinator's answer has a layout that cannot be read"))?;
+        if layout.data_len != data.len {
+            return Err(Error::fatal(format!("the coordinator's plan is for {} bytes, not {}", layout.data_len, data.len)));
+        }
+        let sums = |index| (index, Arc::new(Mutex::new(UnitSums::new(layout.block_len(index)))));
+        let outgoing = Outgoing {
+            data: data.clone(),
+            layout,
+            meter: counted.meter(),
+            sent: (0..layout.n()).map(sums).collect(),
+            carries: reply.carries.iter().map(|carried| (carried.link, carried.index)).collect(),
+        };
+        let work = Work::Put(outgoing);
+        let outcome = open.run(&self.shared, &work).await;
+        drop(turn);
+
+        let Work::Put(outgoing) = work else { return Err(Error::fatal("a put became something else")) };
+        let request = EndStripeRequest {
+            upload: self.upload,
+            number,
+            plan: open.task.plan.0,
+            sent: sent_units(&outgoing.sent),
+            errors: outcome.errors.iter().map(encode_error).collect(),
+        };
+        let timeout = self.shared.config.limits.end_stripe_timeout;
+        self.shared.calls.within(timeout, request, |mut client, request| async move { client.end_stripe(request).await }).await?;
+        counted.keep();
+        Ok(())
+    }
+}
+
+/// The checksums of the blocks that were sent whole.
+fn sent_units(sent: &BTreeMap<u32, Arc<Mutex<UnitSums>>>) -> Vec<BlockUnits> {
+    let units = sent.iter().filter_map(|(index, sums)| {
+        let units = sums.lock().unwrap_or_else(PoisonError::into_inner).units()?;
+        Some(BlockUnits { index: *index, units })
+    });
+    units.collect()
+}
+
+impl Drop for Put {
+    fn drop(&mut self) {
+        if !self.open {
+            return;
+        }
+        let (calls, object) = (self.shared.calls.clone(), self.object.clone());
+        let request = AbortPutRequest { upload: self.upload };
+        self.shared.background.start(async move {
+            if let Err(error) = calls.ask(request, |mut client, request| async move { client.abort_put(request).await }).await {
+                tracing::warn!(%object, %error, "a put could not be aborted: what it left is swept when its lease is over");
+            }
+        });
+    }
+}
+
+/// What an attempt has added to the meter; it is taken back unless the attempt succeeds.
+struct Counted<'a> {
+    whole: &'a Meter,
+    own: Meter,
+    kept: bool,
+}
+
+impl<'a> Counted<'a> {
+    fn new(whole: &'a Meter) -> Self {
+        Self { whole, own: whole.part(), kept: false }
+    }
+
+    fn meter(&self) -> Meter {
+        self.own.clone()
+    }
+
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.whole.take_back(self.own.counted());
+        }
+    }
+}

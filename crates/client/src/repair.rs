@@ -1,0 +1,68 @@
+//! Repairs that an operator asks for: the coordinator and the agents do them; the client looks on.
+
+use crate::Client;
+use tonic::Streaming;
+use weft_proto::{
+    from_status,
+    v1::{RepairEvent, RepairObjectRequest},
+};
+use weft_types::{NodeId, Result};
+
+/// What is repaired, and how.
+///
+/// ```
+/// # use weft_client::RepairOptions;
+/// let options = RepairOptions { block: Some(3), scheme: "pipeline".into(), ..RepairOptions::default() };
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct RepairOptions {
+    /// The index of the block in its stripe; `None`: whatever is lost.
+    pub block: Option<u8>,
+    /// The scheme; empty: the coordinator's choice.
+    pub scheme: String,
+    /// The node that gets the rebuilt block; `None`: the coordinator chooses.
+    pub to: Option<NodeId>,
+    /// Only make the plans, and tell them.
+    pub explain: bool,
+}
+
+/// What happens in a repair, as it happens.
+pub struct Repair {
+    events: Streaming<RepairEvent>,
+    object: String,
+}
+
+impl Client {
+    /// Rebuilds lost blocks of an object.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// # use weft_client::RepairOptions;
+    /// let mut repair = client.repair("photos", "cat.jpg", &RepairOptions::default()).await?;
+    /// while let Some(event) = repair.next().await? {
+    ///     println!("{event:?}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn repair(&self, bucket: &str, key: &str, options: &RepairOptions) -> Result<Repair> {
+        let object = format!("{bucket}/{key}");
+        let request = RepairObjectRequest {
+            bucket: bucket.into(),
+            key: key.into(),
+            block: options.block.map_or(-1, i32::from),
+            scheme: options.scheme.clone(),
+            to_node: options.to.map_or(0, |node| node.0),
+            explain: options.explain,
+        };
+        let begun = self.shared().calls.stream(request, |mut client, request| async move { client.repair_object(request).await });
+        let events = begun.await.map_err(|error| error.object(&object))?;
+        Ok(Repair { events, object })
+    }
+}
+
+impl Repair {
+    /// What happens next; `None`: the repair is done. Dropping the repair does not stop it.
+    pub async fn next(&mut self) -> Result<Option<RepairEvent>> {
+        self.events.message().await.map_err(|status| from_status(&status).object(&self.object))
+    }
+}

@@ -1,0 +1,134 @@
+//! Checksums of a block whose bytes come in pieces, in any order: CRC32C of each MiB, and which bytes have come.
+
+use std::collections::BTreeMap;
+use weft_proto::{crc32c, crc32c_joined};
+use weft_types::{CHECKSUM_UNIT_LEN, Span};
+
+/// What has come of a block, with its checksums.
+#[derive(Debug)]
+pub(crate) struct UnitSums {
+    len: u64,
+    /// By their first byte; no two overlap or are neighbours within a unit, and none reaches over the end of a unit.
+    runs: BTreeMap<u64, Run>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    end: u64,
+    checksum: u32,
+}
+
+impl UnitSums {
+    /// Of a block of `len` bytes, nothing of which has come.
+    pub(crate) fn new(len: u64) -> Self {
+        Self { len, runs: BTreeMap::new() }
+    }
+
+    /// These bytes of the block have come. What lies beyond the block's end is not part of it.
+    pub(crate) fn add(&mut self, mut offset: u64, mut bytes: &[u8]) {
+        while offset < self.len && !bytes.is_empty() {
+            let unit_end = self.unit_span(offset / CHECKSUM_UNIT_LEN).end;
+            let (piece, rest) = bytes.split_at(bytes.len().min((unit_end - offset) as usize));
+            self.add_run(offset, Run { end: offset + piece.len() as u64, checksum: crc32c(piece) });
+            offset += piece.len() as u64;
+            bytes = rest;
+        }
+    }
+
+    /// The bytes that have come.
+    pub(crate) fn arrived(&self) -> Vec<Span> {
+        Span::normalize(self.runs.iter().map(|(start, run)| Span::new(*start, run.end)).collect())
+    }
+
+    /// The checksum of a unit that has come whole.
+    pub(crate) fn unit(&self, unit: u64) -> Option<u32> {
+        let span = self.unit_span(unit);
+        self.runs.get(&span.start).filter(|run| run.end == span.end).map(|run| run.checksum)
+    }
+
+    /// The checksums of all units, if the whole block has come.
+    pub(crate) fn units(&self) -> Option<Vec<u32>> {
+        (0..self.len.div_ceil(CHECKSUM_UNIT_LEN)).map(|unit| self.unit(unit)).collect()
+    }
+
+    /// The bytes of a unit.
+    pub(crate) fn unit_span(&self, unit: u64) -> Span {
+        let start = unit * CHECKSUM_UNIT_LEN;
+        Span::new(start, (start + CHECKSUM_UNIT_LEN).min(self.len))
+    }
+
+    /// Joins a run with its neighbours in its unit. One that overlaps what is there already is left out: the unit then stays
+    /// incomplete, or the checksum of what came first stands.
+    fn add_run(&mut self, start: u64, run: Run) {
+        let before = self.runs.range(..=start).next_back().map(|(at, run)| (*at, *run));
+        let after = self.runs.range(start..).next().map(|(at, run)| (*at, *run));
+        let overlaps = before.is_some_and(|(_, before)| before.end > start) || after.is_some_and(|(at, _)| at < run.end);
+        if overlaps {
+            return;
+        }
+        let (mut start, mut run) = (start, run);
+        let unit = start / CHECKSUM_UNIT_LEN;
+        if let Some((at, after)) = after
+            && at == run.end
+            && at / CHECKSUM_UNIT_LEN == unit
+        {
+            self.runs.remove(&at);
+            run = Run { end: after.end, checksum: crc32c_joined(run.checksum, after.checksum, after.end - at) };
+        }
+        if let Some((at, before)) = before
+            && before.end == start
+            && at / CHECKSUM_UNIT_LEN == unit
+        {
+            run.checksum = crc32c_joined(before.checksum, run.checksum, run.end - start);
+            start = at;
+        }
+        self.runs.insert(start, run);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
+
+    #[test]
+    fn pieces_in_any_order_give_the_checksums_of_the_whole() {
+        let mut random = StdRng::seed_from_u64(1);
+        for len in [1u64, 4096, CHECKSUM_UNIT_LEN, CHECKSUM_UNIT_LEN + 1, 3 * CHECKSUM_UNIT_LEN - 7] {
+            let block: Vec<u8> = (0..len).map(|_| random.random()).collect();
+            let expected: Vec<u32> = block.chunks(CHECKSUM_UNIT_LEN as usize).map(crc32c).collect();
+            let mut edges: Vec<u64> = (0..10).map(|_| random.random_range(0..len)).chain([0, len]).collect();
+            edges.sort_unstable();
+            let mut pieces: Vec<Span> = edges.windows(2).map(|pair| Span::new(pair[0], pair[1])).collect();
+            pieces.shuffle(&mut random);
+            let mut sums = UnitSums::new(len);
+            for (count, piece) in pieces.iter().enumerate() {
+                let whole = Span::normalize(pieces[..count].to_vec()) == [Span::new(0, len)];
+                assert_eq!(sums.units().is_some(), whole, "{count} pieces");
+                sums.add(piece.start, &block[piece.start as usize..piece.end as usize]);
+                assert_eq!(sums.arrived(), Span::normalize(pieces[..=count].to_vec()));
+            }
+            assert_eq!(sums.units(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn what_lies_beyond_the_end_does_not_count() {
+        let mut sums = UnitSums::new(10);
+        sums.add(0, &[7; 4096]);
+        assert_eq!(sums.units(), Some(vec![crc32c(&[7; 10])]));
+        sums.add(4096, &[1; 10]);
+        assert_eq!(sums.arrived(), [Span::new(0, 10)]);
+        assert_eq!(UnitSums::new(0).units(), Some(vec![]));
+    }
+
+    #[test]
+    fn bytes_that_come_twice_change_nothing() {
+        let mut sums = UnitSums::new(100);
+        sums.add(0, &[1; 50]);
+        sums.add(25, &[2; 50]);
+        assert_eq!(sums.arrived(), [Span::new(0, 50)]);
+        sums.add(50, &[1; 50]);
+        assert_eq!(sums.units(), Some(vec![crc32c(&[1; 100])]));
+    }
+}
