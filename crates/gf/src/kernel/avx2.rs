@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    lanes::{self, Lanes, Xor},
+    lanes::{self, Lanes, Plain, Xor},
     pass::{Nibbles, PASS_SOURCES_MAX, Pass, Work},
 };
 use std::arch::x86_64::*;
@@ -24,11 +24,11 @@ unsafe fn run_enabled(mut pass: Pass<'_, '_>) {
     // SAFETY: this function enables the instructions.
     unsafe {
         match (pass.work, pass.outs.len()) {
-            (Work::Xor, 1) => lanes::run::<Xor<Ymm>, 0, 1>(&mut pass, ones),
-            (Work::Products(factors), 1) => lanes::run::<Ymm, 0, 1>(&mut pass, factors.nibbles),
-            (Work::Products(factors), 2) => lanes::run::<Ymm, 0, 2>(&mut pass, factors.nibbles),
-            (Work::Products(factors), 3) => lanes::run::<Ymm, 0, 3>(&mut pass, factors.nibbles),
-            (Work::Products(factors), 4) => lanes::run::<Ymm, 0, 4>(&mut pass, factors.nibbles),
+            (Work::Xor, 1) => lanes::run::<Xor<Ymm>, Plain<0>, 1>(&mut pass, ones, &[]),
+            (Work::Products(factors), 1) => lanes::run::<Ymm, Plain<0>, 1>(&mut pass, factors.nibbles, &[]),
+            (Work::Products(factors), 2) => lanes::run::<Ymm, Plain<0>, 2>(&mut pass, factors.nibbles, &[]),
+            (Work::Products(factors), 3) => lanes::run::<Ymm, Plain<0>, 3>(&mut pass, factors.nibbles, &[]),
+            (Work::Products(factors), 4) => lanes::run::<Ymm, Plain<0>, 4>(&mut pass, factors.nibbles, &[]),
             (_, rows) => unreachable!("a pass of {rows} rows"),
         }
     }

@@ -2,9 +2,10 @@
 
 use super::{
     Kernel,
+    mirror::Arrangement,
     pass::{AFFINE, Factors, NIBBLES, Nibbles, PASS_ROWS_MAX, PASS_SOURCES_MAX, Pass, Work},
 };
-use crate::SparseMatrix;
+use crate::{Matrix, SparseMatrix};
 use std::ops::Range;
 
 /// A matrix made ready for a kernel: built once, applied to many slices.
@@ -36,11 +37,15 @@ enum StepWork {
     /// The row is zero.
     Clear,
     Xor,
-    Products {
-        coefficients: Vec<u8>,
-        affine: Vec<u64>,
-        nibbles: Vec<Nibbles>,
-    },
+    Products(Products),
+}
+
+#[derive(Debug, Clone)]
+struct Products {
+    coefficients: Vec<u8>,
+    affine: Vec<u64>,
+    nibbles: Vec<Nibbles>,
+    arrangement: Option<Arrangement>,
 }
 
 /// What all passes over one piece touch should stay within this: half of a small second-level cache.
@@ -144,7 +149,7 @@ impl Step {
             StepWork::Clear => return outs[0].fill(0),
             StepWork::Xor if self.sources.len() == 1 && !add && !write.stream => return outs[0].copy_from_slice(from[0]),
             StepWork::Xor => Work::Xor,
-            StepWork::Products { coefficients, affine, nibbles } => Work::Products(Factors { coefficients, affine, nibbles }),
+            StepWork::Products(products) => Work::Products(products.factors()),
         };
         kernel.run(Pass { work, sources: &from[..self.sources.len()], outs: &mut outs, add, stream: write.stream });
     }
@@ -214,8 +219,7 @@ fn push_steps(steps: &mut Vec<Step>, matrix: &SparseMatrix, run: Run) {
     let rows: Vec<usize> = run.rows.collect();
     for rows in even_parts(&rows, PASS_ROWS_MAX) {
         for (part, sources) in even_parts(&run.sources, PASS_SOURCES_MAX).enumerate() {
-            let work = products(matrix, rows, sources);
-            steps.push(Step { rows: rows.to_vec(), sources: sources.to_vec(), work, continues: part > 0 });
+            steps.push(products(matrix, rows, sources, part > 0));
         }
     }
 }
@@ -226,19 +230,39 @@ pub(super) fn even_parts(all: &[usize], len_max: usize) -> impl Iterator<Item = 
     (0..parts).map(move |part| &all[all.len() * part / parts..all.len() * (part + 1) / parts])
 }
 
-/// The coefficients of some rows and sources, source by source.
-fn products(matrix: &SparseMatrix, rows: &[usize], sources: &[usize]) -> StepWork {
-    let mut coefficients = vec![0; rows.len() * sources.len()];
+/// The step for some rows and sources, in the order in which they need the fewest products.
+fn products(matrix: &SparseMatrix, rows: &[usize], sources: &[usize], continues: bool) -> Step {
+    let mut dense = Matrix::zero(rows.len(), sources.len());
     for (m, row) in rows.iter().enumerate() {
         for (_, col, coefficient) in matrix.row(*row) {
             if let Ok(k) = sources.binary_search(&(*col as usize)) {
-                coefficients[k * rows.len() + m] = *coefficient;
+                dense.set(m, k, *coefficient);
             }
         }
     }
+    let arrangement = Arrangement::of(&dense);
+    let (mut rows, mut sources) = (rows.to_vec(), sources.to_vec());
+    if let Some(arrangement) = &arrangement {
+        dense = dense.select_rows(&arrangement.rows).select_cols(&arrangement.sources);
+        rows = arrangement.rows.iter().map(|row| rows[*row]).collect();
+        sources = arrangement.sources.iter().map(|source| sources[*source]).collect();
+    }
+    let coefficients: Vec<u8> =
+        (0..sources.len()).flat_map(|k| (0..rows.len()).map(move |m| (m, k))).map(|(m, k)| dense.get(m, k)).collect();
     let affine = coefficients.iter().map(|c| AFFINE[usize::from(*c)]).collect();
     let nibbles = coefficients.iter().map(|c| NIBBLES[usize::from(*c)]).collect();
-    StepWork::Products { coefficients, affine, nibbles }
+    Step { rows, sources, work: StepWork::Products(Products { coefficients, affine, nibbles, arrangement }), continues }
+}
+
+impl Products {
+    fn factors(&self) -> Factors<'_> {
+        Factors {
+            coefficients: &self.coefficients,
+            affine: &self.affine,
+            nibbles: &self.nibbles,
+            mirror: self.arrangement.as_ref().map(Arrangement::mirror),
+        }
+    }
 }
 
 /// `dst ^= factor · src`, over the length of the shorter: the step of Gaussian elimination.

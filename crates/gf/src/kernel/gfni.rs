@@ -3,8 +3,9 @@
 #![allow(unsafe_code)]
 
 use super::{
-    lanes::{self, Lanes, Xor},
-    pass::{PASS_SOURCES_MAX, Pass, Work},
+    lanes::{self, Body, Lanes, Plain, Xor},
+    mirror::{Mirror, Pairs, Quads},
+    pass::{Factors, PASS_SOURCES_MAX, Pass, Work},
 };
 use std::arch::x86_64::*;
 
@@ -24,14 +25,19 @@ pub(super) fn run(pass: Pass<'_, '_>) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
 unsafe fn run_enabled(mut pass: Pass<'_, '_>) {
     let ones = &[(); PASS_SOURCES_MAX][..pass.sources.len()];
-    // SAFETY: this function enables the instructions.
+    // SAFETY: this function enables the instructions, and the pass has as many sources as the body is for.
     unsafe {
         match (pass.work, pass.outs.len()) {
-            (Work::Xor, 1) => unrolled::<Xor<Zmm>, 1>(&mut pass, ones),
-            (Work::Products(factors), 1) => unrolled::<Zmm, 1>(&mut pass, factors.affine),
-            (Work::Products(factors), 2) => unrolled::<Zmm, 2>(&mut pass, factors.affine),
-            (Work::Products(factors), 3) => unrolled::<Zmm, 3>(&mut pass, factors.affine),
-            (Work::Products(factors), 4) => unrolled::<Zmm, 4>(&mut pass, factors.affine),
+            (Work::Xor, 1) => plain::<Xor<Zmm>, 1>(&mut pass, ones),
+            (Work::Products(Factors { mirror: Some(mirror), affine, .. }), rows) => match rows {
+                2 => pairs::<2>(&mut pass, affine, mirror),
+                3 => pairs::<3>(&mut pass, affine, mirror),
+                _ => quads(&mut pass, affine, mirror),
+            },
+            (Work::Products(factors), 1) => plain::<Zmm, 1>(&mut pass, factors.affine),
+            (Work::Products(factors), 2) => plain::<Zmm, 2>(&mut pass, factors.affine),
+            (Work::Products(factors), 3) => plain::<Zmm, 3>(&mut pass, factors.affine),
+            (Work::Products(factors), 4) => plain::<Zmm, 4>(&mut pass, factors.affine),
             (_, rows) => unreachable!("a pass of {rows} rows"),
         }
     }
@@ -39,12 +45,12 @@ unsafe fn run_enabled(mut pass: Pass<'_, '_>) {
 
 /// The instance for the number of sources.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
-unsafe fn unrolled<L: Lanes, const M: usize>(pass: &mut Pass<'_, '_>, constants: &[L::Constant]) {
+unsafe fn plain<L: Lanes, const M: usize>(pass: &mut Pass<'_, '_>, constants: &[L::Constant]) {
     macro_rules! instances {
         ($($sources:literal)*) => {
             match pass.sources.len() {
-                // SAFETY: this function enables the instructions.
-                $($sources => unsafe { instance::<L, $sources, M>(pass, constants) },)*
+                // SAFETY: this function enables the instructions, and there are as many sources.
+                $($sources => unsafe { instance::<L, Plain<$sources>, M>(pass, constants, &[]) },)*
                 sources => unreachable!("a pass of {sources} sources"),
             }
         };
@@ -52,12 +58,50 @@ unsafe fn unrolled<L: Lanes, const M: usize>(pass: &mut Pass<'_, '_>, constants:
     instances!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16)
 }
 
+/// The instance for the number of pairs; see [`mirror`](super::mirror).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
+unsafe fn pairs<const M: usize>(pass: &mut Pass<'_, '_>, constants: &[u64], mirror: Mirror<'_>) {
+    mirror.check(pass.sources.len(), M);
+    macro_rules! instances {
+        ($($pairs:literal)*) => {
+            match mirror.pairs {
+                // SAFETY: this function enables the instructions; sources and constants have been counted.
+                $($pairs => unsafe { instance::<Zmm, Pairs<$pairs>, M>(pass, constants, mirror.affine) },)*
+                pairs => unreachable!("a pass of {pairs} pairs"),
+            }
+        };
+    }
+    instances!(1 2 3 4 5 6 7 8)
+}
+
+/// The instance for the numbers of quads and pairs; see [`mirror`](super::mirror).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
+unsafe fn quads(pass: &mut Pass<'_, '_>, constants: &[u64], mirror: Mirror<'_>) {
+    mirror.check(pass.sources.len(), 4);
+    macro_rules! instances {
+        ($($quads:literal $pairs:literal),*) => {
+            match (mirror.quads, mirror.pairs) {
+                // SAFETY: this function enables the instructions; sources and constants have been counted.
+                $(($quads, $pairs) => unsafe { instance::<Zmm, Quads<$quads, $pairs>, 4>(pass, constants, mirror.affine) },)*
+                (quads, pairs) => unreachable!("a pass of {quads} quads and {pairs} pairs"),
+            }
+        };
+    }
+    instances!(
+        0 1, 0 2, 0 3, 0 4, 0 5, 0 6, 0 7, 0 8, 1 0, 1 1, 1 2, 1 3, 1 4, 1 5, 1 6, 2 0, 2 1, 2 2, 2 3, 2 4, 3 0, 3 1, 3 2, 4 0
+    )
+}
+
 /// A function of its own: compilers take long over one that holds all instances.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
-unsafe fn instance<L: Lanes, const K: usize, const M: usize>(pass: &mut Pass<'_, '_>, constants: &[L::Constant]) {
-    // SAFETY: this function enables the instructions.
-    unsafe { lanes::run::<L, K, M>(pass, constants) }
+unsafe fn instance<L: Lanes, B: Body<L, M>, const M: usize>(
+    pass: &mut Pass<'_, '_>,
+    constants: &[L::Constant],
+    mirrored: &[L::Constant],
+) {
+    // SAFETY: this function enables the instructions; the caller keeps what the body needs.
+    unsafe { lanes::run::<L, B, M>(pass, constants, mirrored) }
 }
 
 struct Zmm;

@@ -135,29 +135,51 @@ impl<L: Lanes> Lanes for Xor<L> {
     }
 }
 
-/// A pass for `M` rows.
-///
-/// `K` is the number of sources, for which the loop over them is unrolled; or 0: any number, in an ordinary loop.
+/// How the sums over whole vectors are computed.
 ///
 /// # Safety
-/// The instruction set of `L` must be there.
+/// As for [`Slices`].
+pub(super) trait Body<L: Lanes, const M: usize> {
+    /// Vectors of each slice that a step takes.
+    const DEPTH: usize;
+
+    /// `DEPTH` vectors of each row.
+    unsafe fn step(slices: &Slices<L, M>, at: usize, stream: bool);
+}
+
+/// Source by source: `K` of them, for which the loop is unrolled; or any number, in an ordinary loop, if `K` is 0.
+pub(super) struct Plain<const K: usize>;
+
+// SAFETY (both): handed on.
+impl<L: Lanes, const K: usize, const M: usize> Body<L, M> for Plain<K> {
+    const DEPTH: usize = 2;
+
+    #[inline(always)]
+    unsafe fn step(slices: &Slices<L, M>, at: usize, stream: bool) {
+        unsafe { slices.sum_up::<K, 2>(at, stream) }
+    }
+}
+
+/// A pass for `M` rows. `mirrored` are the constants of a [`Body`] that has its own.
+///
+/// # Safety
+/// The instruction set of `L` must be there, and what `B` needs beside it: sources and constants.
 #[inline(always)]
-pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize>(pass: &mut Pass<'_, '_>, constants: &[L::Constant]) {
-    const { assert!(K <= PASS_SOURCES_MAX && L::BYTES <= VECTOR_BYTES_MAX) };
+pub(super) unsafe fn run<L: Lanes, B: Body<L, M>, const M: usize>(
+    pass: &mut Pass<'_, '_>,
+    constants: &[L::Constant],
+    mirrored: &[L::Constant],
+) {
+    const { assert!(L::BYTES <= VECTOR_BYTES_MAX) };
     let (count, len) = (pass.sources.len(), pass.outs[0].len());
-    assert!((K == 0 || K == count) && count <= PASS_SOURCES_MAX, "the pass's sources");
+    assert!(count <= PASS_SOURCES_MAX, "the pass's sources");
     assert!(pass.outs.len() == M && constants.len() == count * M, "the pass's shape");
     assert!(pass.sources.iter().all(|source| source.len() == len), "sources of one length");
     assert!(pass.outs.iter().all(|out| out.len() == len), "outputs of one length");
     let mut from = [ptr::null(); PASS_SOURCES_MAX];
     from.iter_mut().zip(pass.sources).for_each(|(from, source)| *from = source.as_ptr());
-    let slices = Slices::<L, M> {
-        from,
-        to: array::from_fn(|m| pass.outs[m].as_mut_ptr()),
-        constants: constants.as_ptr(),
-        count: if K == 0 { count } else { K },
-        add: pass.add,
-    };
+    let to = array::from_fn(|m| pass.outs[m].as_mut_ptr());
+    let slices = Slices::<L, M> { from, to, constants: constants.as_ptr(), mirrored: mirrored.as_ptr(), count, add: pass.add };
     let aligned = if pass.stream { aligned_head::<L, M>(&slices.to, len) } else { None };
     let mut at = aligned.unwrap_or(0);
     // SAFETY: all slices hold `len` bytes and there is a constant for each source and row, checked above; no step begins or
@@ -166,12 +188,12 @@ pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize>(pass: &mut Pa
         if at > 0 {
             slices.part(0, at);
         }
-        while len - at >= DEPTH * L::BYTES {
-            slices.whole::<K, DEPTH>(at, aligned.is_some());
-            at += DEPTH * L::BYTES;
+        while len - at >= B::DEPTH * L::BYTES {
+            B::step(&slices, at, aligned.is_some());
+            at += B::DEPTH * L::BYTES;
         }
         while len - at >= L::BYTES {
-            slices.whole::<0, 1>(at, aligned.is_some());
+            slices.sum_up::<0, 1>(at, aligned.is_some());
             at += L::BYTES;
         }
         if at < len {
@@ -183,9 +205,6 @@ pub(super) unsafe fn run<L: Lanes, const K: usize, const M: usize>(pass: &mut Pa
     }
 }
 
-/// Vectors of each source that are worked on together, so that a factor is loaded once for all of them.
-const DEPTH: usize = 2;
-
 /// The bytes before all outputs are aligned for streaming; `None` if they never are at once.
 fn aligned_head<L: Lanes, const M: usize>(to: &[*mut u8; M], len: usize) -> Option<usize> {
     let head = to[0].align_offset(L::BYTES);
@@ -194,29 +213,60 @@ fn aligned_head<L: Lanes, const M: usize>(to: &[*mut u8; M], len: usize) -> Opti
 }
 
 /// Where a pass reads and writes.
-struct Slices<L: Lanes, const M: usize> {
+pub(super) struct Slices<L: Lanes, const M: usize> {
     from: [*const u8; PASS_SOURCES_MAX],
     to: [*mut u8; M],
     /// `M` for each source.
     constants: *const L::Constant,
+    /// Those of a body that has its own.
+    mirrored: *const L::Constant,
     /// Of sources.
-    count: usize,
+    pub(super) count: usize,
     add: bool,
 }
 
 // SAFETY (all blocks): the caller sees to it that the bytes named lie within all slices, that there are `count` sources, and
 // `M` constants for each, and that the instruction set is there.
 impl<L: Lanes, const M: usize> Slices<L, M> {
+    /// A vector of source `k`.
+    #[inline(always)]
+    pub(super) unsafe fn load(&self, k: usize, at: usize) -> L::Vector {
+        unsafe { L::load(self.from.as_ptr().wrapping_add(k).read().wrapping_add(at)) }
+    }
+
+    /// One of the constants of a body that has its own.
+    #[inline(always)]
+    pub(super) unsafe fn mirrored(&self, index: usize) -> L::Factor {
+        unsafe { L::factor(&*self.mirrored.wrapping_add(index)) }
+    }
+
+    /// What row `m` begins with.
+    #[inline(always)]
+    unsafe fn begin(&self, m: usize, at: usize) -> L::Vector {
+        unsafe { if self.add { L::load(self.to[m].wrapping_add(at)) } else { L::zero() } }
+    }
+
+    /// Writes a vector of row `m`.
+    #[inline(always)]
+    unsafe fn write(&self, m: usize, at: usize, sum: L::Vector, stream: bool) {
+        let to = self.to[m].wrapping_add(at);
+        unsafe { if stream { L::stream(to, sum) } else { L::store(to, sum) } }
+    }
+
+    /// Writes a vector of row `m` that was summed up from zero.
+    #[inline(always)]
+    pub(super) unsafe fn finish(&self, m: usize, at: usize, sum: L::Vector, stream: bool) {
+        unsafe { self.write(m, at, L::xor(sum, self.begin(m, at)), stream) }
+    }
+
     /// `D` vectors of each row; over `K` sources, or over `count` if `K` is 0.
     #[inline(always)]
-    unsafe fn whole<const K: usize, const D: usize>(&self, at: usize, stream: bool) {
+    unsafe fn sum_up<const K: usize, const D: usize>(&self, at: usize, stream: bool) {
         unsafe {
             let mut sums = [[L::zero(); D]; M];
-            if self.add {
-                for m in 0..M {
-                    for d in 0..D {
-                        sums[m][d] = L::load(self.to[m].wrapping_add(at + d * L::BYTES));
-                    }
+            for m in 0..M {
+                for d in 0..D {
+                    sums[m][d] = self.begin(m, at + d * L::BYTES);
                 }
             }
             if K == 0 {
@@ -232,8 +282,7 @@ impl<L: Lanes, const M: usize> Slices<L, M> {
             }
             for m in 0..M {
                 for d in 0..D {
-                    let to = self.to[m].wrapping_add(at + d * L::BYTES);
-                    if stream { L::stream(to, sums[m][d]) } else { L::store(to, sums[m][d]) }
+                    self.write(m, at + d * L::BYTES, sums[m][d], stream);
                 }
             }
         }
@@ -244,7 +293,7 @@ impl<L: Lanes, const M: usize> Slices<L, M> {
         unsafe {
             let mut source = [L::source(L::zero()); D];
             for d in 0..D {
-                source[d] = L::source(L::load(self.from[k].wrapping_add(at + d * L::BYTES)));
+                source[d] = L::source(self.load(k, at + d * L::BYTES));
             }
             for m in 0..M {
                 let factor = L::factor(&*self.constants.wrapping_add(k * M + m));

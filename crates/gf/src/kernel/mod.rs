@@ -4,6 +4,7 @@
 //! sums of all its rows in registers. Every kernel is held to [`Kernel::Naive`] by the tests.
 
 mod combination;
+mod mirror;
 mod naive;
 mod pass;
 mod scalar;

@@ -1,5 +1,6 @@
 //! One pass: a few rows over a few sources, in the form that kernels take.
 
+use super::mirror::Mirror;
 use crate::field::mul;
 
 /// Most sources of one pass: what the unrolled loops are made for.
@@ -40,6 +41,8 @@ pub(super) struct Factors<'a> {
     pub(super) affine: &'a [u64],
     /// As in [`NIBBLES`].
     pub(super) nibbles: &'a [Nibbles],
+    /// How to do with fewer products, for the kernels that can.
+    pub(super) mirror: Option<Mirror<'a>>,
 }
 
 impl Factors<'static> {
@@ -47,7 +50,7 @@ impl Factors<'static> {
     pub(super) fn single(coefficient: u8) -> Self {
         static COEFFICIENTS: [u8; 256] = coefficients();
         let at = usize::from(coefficient)..=usize::from(coefficient);
-        Self { coefficients: &COEFFICIENTS[at.clone()], affine: &AFFINE[at.clone()], nibbles: &NIBBLES[at] }
+        Self { coefficients: &COEFFICIENTS[at.clone()], affine: &AFFINE[at.clone()], nibbles: &NIBBLES[at], mirror: None }
     }
 }
 

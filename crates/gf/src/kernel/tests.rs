@@ -1,8 +1,12 @@
 //! Every kernel that runs here against the oracle.
 
-use super::{Combination, Kernel, add_scaled, even_parts, runs};
-use crate::{Matrix, SparseMatrix, field::mul};
+use super::{Combination, Kernel, add_scaled, even_parts, mirror::Arrangement, runs};
+use crate::{
+    Matrix, SparseMatrix,
+    field::{self, mul},
+};
 use proptest::prelude::*;
+use std::ops::Range;
 
 /// A source of bytes with a seed.
 struct Bytes(u64);
@@ -136,11 +140,45 @@ fn pieces_of_the_length_are_seamless() {
 
 #[test]
 fn generators_with_their_identity() {
-    let cauchy = Matrix::from_fn(14, 10, |r, c| match r {
-        0..10 => u8::from(r == c),
-        _ => crate::field::inv((r ^ c) as u8).unwrap(),
-    });
-    check(&SparseMatrix::from(&cauchy), 1000, 4);
+    let generator = Matrix::identity(10).stack(&cauchy(10..14, 0..10));
+    check(&SparseMatrix::from(&generator), 1000, 4);
+}
+
+/// 1/(i + j) for `rows` and columns from `first` on.
+fn cauchy(rows: Range<usize>, cols: Range<usize>) -> Matrix {
+    Matrix::from_fn(rows.len(), cols.len(), |r, c| field::inv(((rows.start + r) ^ (cols.start + c)) as u8).unwrap())
+}
+
+#[test]
+fn cauchy_matrices_of_every_size_are_computed_by_their_mirrors() {
+    for k in 1..=18 {
+        for m in 1..=6 {
+            for first in 0..4 {
+                let matrix = SparseMatrix::from(&cauchy(first + k..first + k + m, first..first + k));
+                check(&matrix, 777, (k * 100 + m * 10 + first) as u64);
+            }
+        }
+    }
+}
+
+#[test]
+fn mirrors_are_found_in_any_order_of_rows_and_columns() {
+    let mut bytes = Bytes(6);
+    let matrix = cauchy(12..16, 0..12);
+    for seed in 0..50 {
+        let mut shuffled = |len: usize| {
+            let mut order: Vec<(u8, usize)> = (0..len).map(|index| (bytes.next(), index)).collect();
+            order.sort_unstable();
+            order.into_iter().map(|(_, index)| index).collect::<Vec<_>>()
+        };
+        let matrix = matrix.select_rows(&shuffled(4)).select_cols(&shuffled(12));
+        assert_eq!(Arrangement::of(&matrix).map(|found| found.products()), Some(27));
+        check(&SparseMatrix::from(&matrix), 200, seed);
+    }
+    let products = |matrix: &Matrix| Arrangement::of(matrix).map(|found| found.products());
+    assert_eq!(products(&cauchy(10..14, 0..10)), Some(24));
+    assert_eq!(products(&cauchy(6..9, 0..6)), Some(15));
+    assert_eq!(products(&Matrix::from_fn(4, 10, |r, c| (r * 10 + c + 2) as u8)), None);
 }
 
 #[test]
