@@ -1,1 +1,38 @@
 //! The daemon on a node: sockets, timers and disks around the engine.
+//!
+//! The coordinator opens a task ([`weft_plan::Task`]) at every agent concerned, then starts them all. An agent answers at once:
+//! it reserves all that the task needs, or says that it is busy.
+//!
+//! ```text
+//! coordinator ──gRPC──► service ─► tasks ─► open ──► admission · disks · partial blocks · reception
+//!                                        └► run  ──► engine ─► ports ─┬► block_source   read ahead, every page checked
+//! other agents ─frames► reception ────────────────────────────────────┼► link           pumps between socket and queue
+//! clients      ─frames►                                               └► store_sink     commits when all has arrived
+//! ```
+//! Network, clock, randomness and disks come from outside ([`Seams`]).
+
+mod admission;
+mod agent;
+mod block_source;
+mod config;
+mod corruption;
+mod disks;
+mod link;
+mod membership;
+mod node;
+mod open;
+mod partial;
+mod ports;
+mod reception;
+mod run;
+mod seams;
+mod service;
+mod state;
+mod store_sink;
+mod tasks;
+mod traffic;
+mod wire;
+
+pub use agent::{Agent, Stopper};
+pub use config::{AgentConfig, Limits};
+pub use seams::{DiskMode, LocalDisks, OpenDisk, OpenedDisk, Seams};

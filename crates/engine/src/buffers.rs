@@ -1,4 +1,4 @@
-//! Buffers for results, used again and again: a stage in its stride allocates nothing.
+//! Buffers for slices, used again and again: a stage in its stride allocates nothing.
 
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,18 +9,19 @@ const POISON: u8 = 0xA5;
 /// Buffers of one size. It keeps at most `kept_max` of them; how many are out is bounded by the queues of the sinks that hold
 /// them.
 #[derive(Debug)]
-pub(crate) struct Buffers {
+pub struct Buffers {
     free: Mutex<Vec<Vec<u8>>>,
     kept_max: usize,
 }
 
 impl Buffers {
-    pub(crate) fn new(kept_max: usize) -> Arc<Self> {
+    /// None yet.
+    pub fn new(kept_max: usize) -> Arc<Self> {
         Arc::new(Self { free: Mutex::new(Vec::new()), kept_max })
     }
 
     /// A buffer of `len` bytes, whatever is in them.
-    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Buffer {
+    pub fn take(self: &Arc<Self>, len: usize) -> Buffer {
         let mut bytes = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         if bytes.len() < len {
             bytes.resize(len, 0);
@@ -34,7 +35,7 @@ impl Buffers {
 
 /// A buffer that goes back where it came from when nobody looks at it any more.
 #[derive(Debug)]
-pub(crate) struct Buffer {
+pub struct Buffer {
     bytes: Vec<u8>,
     len: usize,
     home: Arc<Buffers>,
@@ -42,12 +43,12 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     /// Its bytes, to write.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.len]
     }
 
     /// From now on it is only read, by as many as like.
-    pub(crate) fn freeze(self) -> Bytes {
+    pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
 }

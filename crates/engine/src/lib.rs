@@ -15,6 +15,7 @@ mod ports;
 mod run;
 mod stage;
 
+pub use buffers::{Buffer, Buffers};
 pub use observer::{Observer, Port, Waiting};
 pub use ports::{Ports, SliceSink, SliceSource};
 pub use run::{Outcome, StageOutcome, run, run_observed};

@@ -57,7 +57,7 @@ impl StageRun<'_> {
         if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
             return Err(Error::invalid(format!("slices of {} positions are too large", self.task.slice_len)));
         }
-        Combiner::new(&self.stage.matrix, &sources, &sinks, self.lane.window as usize + 2)
+        Combiner::new(&self.stage.matrix, &sources, &sinks, self.lane.window as usize + 1)
     }
 
     /// Opens all sources at once. All are needed.

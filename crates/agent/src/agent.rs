@@ -1,0 +1,170 @@
+//! The daemon as a whole: what it starts, and how it stops.
+
+use crate::{
+    AgentConfig, Seams,
+    membership::{self, Addresses},
+    node::Node,
+    service::Service,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::watch, task::JoinSet, time::interval};
+use weft_proto::{Incoming, Listen, rpc};
+use weft_types::{Error, NodeId, Result};
+
+/// A running agent.
+///
+/// Dropped, it is gone as if it had been killed: whatever it had open breaks off.
+pub struct Agent {
+    node: Arc<Node>,
+    services: JoinSet<Result<()>>,
+    stop: Stopper,
+    data_address: String,
+    control_address: String,
+}
+
+/// Stops an agent from elsewhere.
+#[derive(Debug, Clone)]
+pub struct Stopper(watch::Sender<bool>);
+
+impl Stopper {
+    /// Asks the agent to stop.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+impl Agent {
+    /// Opens the disks, listens, and begins to register with the coordinator. Fails at once where an operator must mend
+    /// something; a coordinator that cannot be reached is no failure.
+    pub async fn start(config: AgentConfig, seams: Seams) -> Result<Self> {
+        let (stop, stopping) = watch::channel(false);
+        let node = Node::new(config, seams, stopping)?;
+        if node.security.is_insecure() {
+            tracing::warn!("insecure: everybody who reaches this agent's ports is believed");
+        }
+        let known = *node.cluster.borrow();
+        if let Some(cluster) = known {
+            node.open_disks(cluster).await?;
+        }
+        let data = listen(&node, &node.config.data_listen).await?;
+        let control = listen(&node, &node.config.control_listen).await?;
+        let data_address = advertised(&node.config.data_advertise, data.as_ref())?;
+        let control_address = advertised(&node.config.control_advertise, control.as_ref())?;
+        tracing::info!(data = %data_address, control = %control_address, "listening");
+
+        let mut services = JoinSet::new();
+        services.spawn(serve_data(Arc::clone(&node), data));
+        services.spawn(serve_control(Arc::clone(&node), control));
+        services.spawn(keep_house(Arc::clone(&node)));
+        let addresses = Addresses { data: data_address.clone(), control: control_address.clone() };
+        services.spawn(stay_registered(Arc::clone(&node), addresses));
+        Ok(Self { node, services, stop: Stopper(stop), data_address, control_address })
+    }
+
+    /// Where it takes data.
+    pub fn data_address(&self) -> &str {
+        &self.data_address
+    }
+
+    /// Where it takes calls.
+    pub fn control_address(&self) -> &str {
+        &self.control_address
+    }
+
+    /// Its number, once it has one.
+    pub fn node(&self) -> Option<NodeId> {
+        self.node.registration().ok().map(|registration| registration.node)
+    }
+
+    /// Memory that its tasks have reserved, bytes.
+    pub fn memory_used_bytes(&self) -> u64 {
+        self.node.admission.memory_used_bytes()
+    }
+
+    /// Something that can stop it later.
+    pub fn stopper(&self) -> Stopper {
+        self.stop.clone()
+    }
+
+    /// Runs until it is stopped, or cannot go on.
+    pub async fn run(mut self) -> Result<()> {
+        let mut ended = Ok(());
+        while let Some(service) = self.services.join_next().await {
+            let service = service.unwrap_or_else(|error| Err(Error::fatal(format!("a part of the agent ended: {error}"))));
+            if let Err(error) = service
+                && ended.is_ok()
+            {
+                tracing::error!(%error, "the agent cannot go on");
+                ended = Err(error);
+            }
+            // One has ended: all do.
+            self.stop.stop();
+        }
+        let state = Arc::clone(&self.node.state);
+        ended.and(self.node.seams.disk_mode.run(move || state.update(|_| ())).await)
+    }
+
+    /// Stops it, and waits until it has stopped.
+    pub async fn shutdown(self) -> Result<()> {
+        self.stop.stop();
+        self.run().await
+    }
+}
+
+async fn listen(node: &Node, address: &str) -> Result<Box<dyn Listen>> {
+    let listening = node.seams.net.listen(address).await;
+    listening.map_err(|error| Error::invalid(format!("cannot listen on {address}: {error}")))
+}
+
+fn advertised(named: &Option<String>, listener: &dyn Listen) -> Result<String> {
+    match named {
+        Some(named) => Ok(named.clone()),
+        None => listener.local_address().map_err(|error| Error::fatal(format!("a listener without an address: {error}"))),
+    }
+}
+
+async fn serve_data(node: Arc<Node>, listener: Box<dyn Listen>) -> Result<()> {
+    let incoming = Incoming::start(listener, node.security.clone());
+    let reception = Arc::clone(&node.reception);
+    tokio::select! {
+        biased;
+        () = node.stopped() => Ok(()),
+        () = reception.serve(incoming, node.cluster.subscribe()) => Err(Error::fatal("the data port has closed")),
+    }
+}
+
+async fn serve_control(node: Arc<Node>, listener: Box<dyn Listen>) -> Result<()> {
+    let services = rpc::Services::new().with(rpc::agent_server(Service(Arc::clone(&node))));
+    let security = node.security.clone();
+    rpc::serve(services, listener, security, async move { node.stopped().await }).await
+}
+
+async fn stay_registered(node: Arc<Node>, addresses: Addresses) -> Result<()> {
+    tokio::select! {
+        biased;
+        () = node.stopped() => Ok(()),
+        ended = membership::stay(Arc::clone(&node), addresses) => ended,
+    }
+}
+
+/// Drops what nobody came back for.
+async fn keep_house(node: Arc<Node>) -> Result<()> {
+    let unstarted = Duration::from_millis(node.config.limits.unstarted_ms);
+    let mut ticks = interval(HOUSEKEEPING);
+    loop {
+        tokio::select! {
+            biased;
+            () = node.stopped() => return Ok(()),
+            _ = ticks.tick() => {}
+        }
+        let housekeeper = Arc::clone(&node);
+        let work = move || {
+            housekeeper.tasks.expire(unstarted);
+            housekeeper.partials.expire();
+            Ok(())
+        };
+        node.seams.disk_mode.run(work).await?;
+    }
+}

@@ -1,0 +1,186 @@
+//! What an operator says about a node. In TOML:
+//!
+//! ```toml
+//! name = "node-07"
+//! rack = "r2"
+//! coordinators = ["10.0.0.1:7400"]
+//! data_listen = "10.0.0.17:7411"
+//! control_listen = "10.0.0.17:7412"
+//! state_dir = "/var/lib/weft"
+//! disks = ["/srv/weft/a", "/srv/weft/b"]
+//! certificates = "/etc/weft/tls"
+//! ```
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use weft_proto::{Peer, Security, certs};
+use weft_types::{ByteSize, ClusterId, Error, Result};
+
+/// What an operator says about a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentConfig {
+    /// What the node is called: unique in the cluster, and the name in its certificate. Letters, digits and dashes.
+    pub name: String,
+    /// The rack that it stands in.
+    #[serde(default = "default_place")]
+    pub rack: String,
+    /// The zone that the rack stands in.
+    #[serde(default = "default_place")]
+    pub zone: String,
+    /// The cluster that it belongs to. Without it, the agent joins the cluster of the coordinator that it first reaches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterId>,
+    /// Where coordinators listen for agents, as `host:port`; they are tried in turn.
+    pub coordinators: Vec<String>,
+    /// Where it listens for data, as `host:port`.
+    pub data_listen: String,
+    /// Where it listens for the coordinator, as `host:port`.
+    pub control_listen: String,
+    /// Where others reach `data_listen`, if that is another address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_advertise: Option<String>,
+    /// Where the coordinator reaches `control_listen`, if that is another address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_advertise: Option<String>,
+    /// Where it keeps what it must remember: its number, its cluster, the highest epoch.
+    pub state_dir: PathBuf,
+    /// One directory for each disk.
+    pub disks: Vec<PathBuf>,
+    /// The directory with `ca.pem`, `agent-NAME.pem` and `agent-NAME-key.pem`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificates: Option<PathBuf>,
+    /// No TLS: everybody who reaches the ports is believed. Must be said by name, instead of `certificates`.
+    #[serde(default)]
+    pub insecure: bool,
+    /// What it takes on.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// What an agent takes on at once. What does not fit is answered with "busy", and the coordinator tries again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Memory of all tasks together.
+    pub memory_budget: ByteSize,
+    /// Connections of all tasks together; as many again may be idle between two links.
+    pub connections_max: u32,
+    /// Blocks of one disk that are read or written at once.
+    pub blocks_per_disk_max: u32,
+    /// Connections that came before the task that they are for, and wait for it.
+    pub parked_connections_max: u32,
+    /// How long they wait, milliseconds.
+    pub parked_ms: u64,
+    /// A task that was opened and is not started within this time is dropped, milliseconds.
+    pub unstarted_ms: u64,
+    /// Blocks that have not wholly arrived and are kept for a plan that goes on with them.
+    pub partial_blocks_max: u32,
+    /// How long each of them is kept, milliseconds.
+    pub partial_block_ms: u64,
+}
+
+fn default_place() -> String {
+    "default".into()
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory_budget: ByteSize(256 << 20),
+            connections_max: 1024,
+            blocks_per_disk_max: 256,
+            parked_connections_max: 64,
+            parked_ms: 5_000,
+            unstarted_ms: 30_000,
+            partial_blocks_max: 256,
+            partial_block_ms: 600_000,
+        }
+    }
+}
+
+impl AgentConfig {
+    /// Says what is wrong, and what would be right.
+    pub fn validate(&self) -> Result<()> {
+        certs::check_agent_name(&self.name)?;
+        for (what, text) in [("rack", &self.rack), ("zone", &self.zone)] {
+            if text.is_empty() || text.len() > 255 || text.chars().any(char::is_control) {
+                return Err(Error::invalid(format!("a {what}'s name has 1 to 255 printable characters")));
+            }
+        }
+        if self.coordinators.is_empty() {
+            return Err(Error::invalid("no coordinator is named: coordinators = [\"host:port\"] names one"));
+        }
+        if self.disks.is_empty() {
+            return Err(Error::invalid("no disk is named: disks = [\"/srv/weft/a\"] names one"));
+        }
+        for (at, disk) in self.disks.iter().enumerate() {
+            if self.disks[..at].contains(disk) {
+                return Err(Error::invalid(format!("the disk {} is named twice", disk.display())));
+            }
+        }
+        if self.certificates.is_some() == self.insecure {
+            return Err(Error::invalid(
+                "either certificates = \"DIR\" says where the certificates are, or insecure = true that there shall be none",
+            ));
+        }
+        let Limits { memory_budget, connections_max, blocks_per_disk_max, .. } = self.limits;
+        if memory_budget.0 == 0 || connections_max == 0 || blocks_per_disk_max == 0 {
+            return Err(Error::invalid("limits of 0 would let no task run: memory_budget, connections_max, blocks_per_disk_max"));
+        }
+        Ok(())
+    }
+
+    /// How its connections are secured.
+    pub fn security(&self) -> Result<Security> {
+        match &self.certificates {
+            Some(dir) if !self.insecure => Security::load(&certs::CertificateFiles::in_dir(dir, &Peer::Agent(self.name.clone()))),
+            _ => Ok(Security::Insecure),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = r#"
+        name = "node-07"
+        coordinators = ["127.0.0.1:7400"]
+        data_listen = "127.0.0.1:0"
+        control_listen = "127.0.0.1:0"
+        state_dir = "/var/lib/weft"
+        disks = ["/srv/weft/a"]
+        insecure = true
+        limits.memory_budget = "64MiB"
+    "#;
+
+    #[test]
+    fn a_file_reads_and_what_is_left_out_has_defaults() {
+        let config: AgentConfig = toml::from_str(TEXT).unwrap();
+        config.validate().unwrap();
+        assert_eq!((config.rack.as_str(), config.limits.memory_budget), ("default", ByteSize(64 << 20)));
+        assert_eq!(config.limits.connections_max, Limits::default().connections_max);
+        assert_eq!(toml::from_str::<AgentConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_would() {
+        type Spoil = fn(&mut AgentConfig);
+        let spoils: [(Spoil, &str); 6] = [
+            (|c| c.name = "Node 7".into(), "node-07"),
+            (|c| c.disks.clear(), "disks = "),
+            (|c| c.disks.push("/srv/weft/a".into()), "twice"),
+            (|c| c.insecure = false, "certificates = "),
+            (|c| c.certificates = Some("/etc/weft".into()), "insecure = true"),
+            (|c| c.limits.connections_max = 0, "connections_max"),
+        ];
+        for (spoil, hint) in spoils {
+            let mut config: AgentConfig = toml::from_str(TEXT).unwrap();
+            spoil(&mut config);
+            let error = config.validate().unwrap_err();
+            assert!(error.message.contains(hint), "{error}");
+        }
+        assert!(toml::from_str::<AgentConfig>(&format!("{TEXT}\nstate_dri = \"x\"")).is_err(), "a misspelt field was taken");
+    }
+}

@@ -1,0 +1,58 @@
+//! What was found corrupt and the coordinator does not know yet. It decides what becomes of the block.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+use weft_proto::v1;
+use weft_types::{BlockId, Error, Span};
+
+/// Findings since the last heartbeat that arrived: for each block, the first of them.
+#[derive(Debug, Default)]
+pub(crate) struct Findings(Mutex<BTreeMap<BlockId, Finding>>);
+
+#[derive(Debug, Clone)]
+struct Finding {
+    bytes: Span,
+    message: String,
+}
+
+/// Blocks that are remembered; a node with more is lost as a whole.
+const FINDINGS_MAX: usize = 4096;
+
+impl Findings {
+    /// Remembers that these bytes of a block are not what they were.
+    pub(crate) fn add(&self, block: BlockId, bytes: Span, error: &Error) {
+        tracing::error!(%block, first_byte = bytes.start, end = bytes.end, %error, "found a corrupt block");
+        let mut findings = self.lock();
+        if findings.len() < FINDINGS_MAX {
+            findings.entry(block).or_insert_with(|| Finding { bytes, message: error.message.clone() });
+        }
+    }
+
+    /// What to tell with the next heartbeat.
+    pub(crate) fn report(&self) -> Vec<v1::CorruptBlock> {
+        let findings = self.lock();
+        let report = |(block, finding): (&BlockId, &Finding)| v1::CorruptBlock {
+            block: crate::wire::encode(block),
+            first_byte: finding.bytes.start,
+            len_bytes: finding.bytes.len(),
+            message: finding.message.clone(),
+        };
+        findings.iter().map(report).collect()
+    }
+
+    /// The coordinator knows of these now.
+    pub(crate) fn told(&self, report: &[v1::CorruptBlock]) {
+        let mut findings = self.lock();
+        for told in report {
+            if let Ok(block) = crate::wire::decode::<BlockId>("block", &told.block) {
+                findings.remove(&block);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<BlockId, Finding>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

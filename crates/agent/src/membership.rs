@@ -1,0 +1,206 @@
+//! The agent's place in the cluster: it registers, says regularly that it is there, and begins anew whenever the coordinator
+//! does not know it any more.
+
+use crate::node::{Node, Registration};
+use rand::Rng;
+use std::{sync::Arc, time::Duration};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tonic::transport::Channel;
+use weft_proto::{
+    LinkKey, PROTOCOL, Peer, from_status,
+    rpc::{connect, membership_client, with_deadline},
+    v1::{HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest, membership_client::MembershipClient},
+};
+use weft_types::{ClusterId, Error, NodeId, Reaction, Result};
+
+/// Where others reach the agent.
+pub(crate) struct Addresses {
+    pub(crate) data: String,
+    pub(crate) control: String,
+}
+
+const CALL_DEADLINE: Duration = Duration::from_secs(5);
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(3);
+/// After so many heartbeats without an answer, another coordinator is asked.
+const FAILURES_MAX: u32 = 3;
+
+/// Registers, and stays registered, until the agent stops. Ends by itself only when the agent cannot go on.
+pub(crate) async fn stay(node: Arc<Node>, addresses: Addresses) -> Result<()> {
+    let mut pause = PAUSE_MIN;
+    let mut complaint = String::new();
+    for coordinator in node.config.coordinators.iter().cycle() {
+        match register(&node, &addresses, coordinator).await {
+            Ok(client) => {
+                (pause, complaint) = (PAUSE_MIN, String::new());
+                let lost = heartbeats(&node, client).await;
+                tracing::warn!(%coordinator, error = %lost, "lost the coordinator");
+            }
+            Err(Failure::Fatal(error)) => return Err(error),
+            Err(Failure::Passing(error)) if error.message != complaint => {
+                tracing::warn!(%coordinator, %error, "cannot register");
+                complaint = error.message;
+            }
+            Err(Failure::Passing(_)) => {}
+        }
+        // Many agents lose their coordinator at the same moment; they shall not come back at the same moment.
+        sleep(pause.mul_f64(node.draw(|random| random.random_range(0.5..1.0)))).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+    Ok(())
+}
+
+/// Why it could not register.
+enum Failure {
+    /// It may work later.
+    Passing(Error),
+    /// The agent cannot go on.
+    Fatal(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Passing(error)
+    }
+}
+
+async fn register(node: &Arc<Node>, addresses: &Addresses, coordinator: &str) -> Result<MembershipClient<Channel>, Failure> {
+    let channel = connect(Arc::clone(&node.seams.net), &node.security, coordinator, &Peer::Coordinator).await?;
+    let mut client = membership_client(channel);
+    let mut joined = false;
+    loop {
+        let reply = call(client.register(with_deadline(request(node, addresses).await?, CALL_DEADLINE))).await?;
+        let registration = accept(node, &reply).await?;
+        if node.disks().is_ok() {
+            tracing::info!(node = %registration.node, epoch = registration.epoch, %coordinator, "registered");
+            node.set_registration(registration);
+            return Ok(client);
+        }
+        if joined {
+            return Err(Error::fatal("the disks were opened and are not there").into());
+        }
+        // Only now it is known whose the disks shall be; the coordinator is then told of them.
+        node.open_disks(registration.cluster).await.map_err(Failure::Fatal)?;
+        joined = true;
+    }
+}
+
+async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequest> {
+    let known = node.state.get();
+    let disks = match node.disks() {
+        Ok(disks) => node.seams.disk_mode.run(move || Ok(disks.report())).await?,
+        Err(_) => Vec::new(),
+    };
+    let cluster = *node.cluster.borrow();
+    Ok(RegisterRequest {
+        protocol: Some(PROTOCOL.into()),
+        cluster: cluster.map(|cluster| cluster.to_string()).unwrap_or_default(),
+        node: known.node.map_or(0, |node| node.0),
+        name: node.config.name.clone(),
+        rack: node.config.rack.clone(),
+        zone: node.config.zone.clone(),
+        data_address: addresses.data.clone(),
+        control_address: addresses.control.clone(),
+        disks,
+        highest_epoch: known.epoch,
+        incarnation: known.incarnation,
+        high_water: known.high_water,
+    })
+}
+
+/// Checks what the coordinator says, and remembers it, durably, before anything is done on its word.
+async fn accept(node: &Arc<Node>, reply: &RegisterReply) -> Result<Registration> {
+    let cluster: ClusterId = reply.cluster.parse().map_err(Error::invalid)?;
+    if let Some(ours) = *node.cluster.borrow()
+        && ours != cluster
+    {
+        return Err(Error::invalid(format!("the coordinator is of cluster {cluster}, this node of cluster {ours}")));
+    }
+    let speaks = u32::from(PROTOCOL.oldest)..=u32::from(PROTOCOL.newest);
+    if !speaks.contains(&reply.protocol) {
+        return Err(Error::invalid(format!(
+            "the coordinator wants protocol version {}; this side speaks {PROTOCOL}",
+            reply.protocol
+        )));
+    }
+    let link_key = LinkKey::from_slice(&reply.link_key)?;
+    node.obey(reply.epoch).await?;
+    let known = node.state.get();
+    if !known.incarnation.is_empty() && known.incarnation != reply.incarnation {
+        tracing::warn!(
+            known = %known.incarnation, new = %reply.incarnation,
+            "the metadata are of another incarnation: nothing is removed on their word"
+        );
+    }
+    let (id, incarnation) = (NodeId(reply.node), reply.incarnation.clone());
+    let state = Arc::clone(&node.state);
+    let remember = move || {
+        state.update(|memory| {
+            memory.node = Some(id);
+            if memory.incarnation.is_empty() {
+                memory.incarnation = incarnation;
+            }
+        })
+    };
+    node.seams.disk_mode.run(remember).await?;
+    let heartbeat = Duration::from_millis(u64::from(reply.heartbeat_interval_ms.clamp(10, 60_000)));
+    Ok(Registration { cluster, node: id, epoch: reply.epoch, link_key, heartbeat })
+}
+
+/// Says regularly that the agent is there. Returns why that did not reach the coordinator any more.
+async fn heartbeats(node: &Arc<Node>, mut client: MembershipClient<Channel>) -> Error {
+    let registration = match node.registration() {
+        Ok(registration) => registration,
+        Err(error) => return error,
+    };
+    let mut beats = interval(registration.heartbeat);
+    beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failures = 0;
+    loop {
+        beats.tick().await;
+        match heartbeat(node, &registration, &mut client).await {
+            Ok(()) => failures = 0,
+            Err(error) if error.reaction == Reaction::NotFound => return error,
+            Err(error) => {
+                failures += 1;
+                if failures >= FAILURES_MAX {
+                    return error;
+                }
+            }
+        }
+    }
+}
+
+async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut MembershipClient<Channel>) -> Result<()> {
+    let (disks, state) = (node.disks()?, Arc::clone(&node.state));
+    let look = move || {
+        // The high-water mark, if it has grown.
+        state.update(|_| ())?;
+        Ok(disks.report())
+    };
+    let disks = node.seams.disk_mode.run(look).await?;
+    let corrupt = node.findings.report();
+    let request = HeartbeatRequest {
+        node: registration.node.0,
+        epoch: registration.epoch,
+        disks,
+        corrupt: corrupt.clone(),
+        memory_used_bytes: node.admission.memory_used_bytes(),
+        memory_budget_bytes: node.config.limits.memory_budget.0,
+    };
+    let HeartbeatReply { epoch } = call(client.heartbeat(with_deadline(request, CALL_DEADLINE))).await?;
+    node.findings.told(&corrupt);
+    if epoch != registration.epoch {
+        return Err(Error::not_found(format!("the coordinator's epoch is {epoch}, not {} any more", registration.epoch)));
+    }
+    Ok(())
+}
+
+/// A call's answer, within its deadline whatever the network does.
+async fn call<T>(answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Result<T> {
+    match timeout(CALL_DEADLINE, answer).await {
+        Ok(Ok(reply)) => Ok(reply.into_inner()),
+        Ok(Err(status)) => Err(from_status(&status)),
+        Err(_) => Err(Error::retry(format!("no answer within {CALL_DEADLINE:?}"))),
+    }
+}

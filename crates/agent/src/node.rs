@@ -1,0 +1,140 @@
+//! What all parts of an agent share.
+
+use crate::{
+    AgentConfig, Seams, admission::Admission, corruption::Findings, disks::Disks, partial::Partials, reception::Reception,
+    state::StateFile, tasks::Tasks,
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::{
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
+};
+use tokio::sync::watch;
+use weft_proto::{LinkKey, Pool, PoolLimits, Security};
+use weft_types::{ClusterId, Error, NodeId, Reaction, Result};
+
+/// What all parts of an agent share.
+pub(crate) struct Node {
+    pub(crate) config: AgentConfig,
+    pub(crate) seams: Seams,
+    pub(crate) security: Security,
+    pub(crate) state: Arc<StateFile>,
+    /// The cluster, once it is known.
+    pub(crate) cluster: watch::Sender<Option<ClusterId>>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) partials: Arc<Partials>,
+    pub(crate) reception: Arc<Reception>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) findings: Arc<Findings>,
+    pub(crate) tasks: Tasks,
+    /// True, or gone, when the agent stops.
+    pub(crate) stopping: watch::Receiver<bool>,
+    registration: RwLock<Option<Arc<Registration>>>,
+    disks: RwLock<Option<Arc<Disks>>>,
+    random: Mutex<StdRng>,
+}
+
+/// What the coordinator said when the agent registered.
+#[derive(Debug, Clone)]
+pub(crate) struct Registration {
+    pub(crate) cluster: ClusterId,
+    pub(crate) node: NodeId,
+    pub(crate) epoch: u64,
+    pub(crate) link_key: LinkKey,
+    pub(crate) heartbeat: Duration,
+}
+
+impl Node {
+    pub(crate) fn new(config: AgentConfig, seams: Seams, stopping: watch::Receiver<bool>) -> Result<Arc<Self>> {
+        config.validate()?;
+        let security = config.security()?;
+        let state = Arc::new(StateFile::open(&config.state_dir)?);
+        let known = state.get().cluster;
+        if let (Some(known), Some(named)) = (known, config.cluster)
+            && known != named
+        {
+            return Err(Error::invalid(format!(
+                "{} belongs to a node of cluster {known}, and the configuration names cluster {named}",
+                config.state_dir.display()
+            )));
+        }
+        let random = Mutex::new(StdRng::seed_from_u64(seams.seed));
+        let limits = config.limits.clone();
+        Ok(Arc::new(Self {
+            cluster: watch::Sender::new(known.or(config.cluster)),
+            admission: Admission::new(limits.clone()),
+            partials: Partials::new(&limits),
+            reception: Reception::new(&limits),
+            pool: Arc::new(Pool::new(Arc::clone(&seams.net), security.clone(), PoolLimits::default())),
+            findings: Arc::default(),
+            tasks: Tasks::default(),
+            registration: RwLock::default(),
+            disks: RwLock::default(),
+            config,
+            seams,
+            security,
+            state,
+            stopping,
+            random,
+        }))
+    }
+
+    /// What the coordinator said; until it has said anything, nothing can be done for it.
+    pub(crate) fn registration(&self) -> Result<Arc<Registration>> {
+        let registration = self.registration.read().unwrap_or_else(PoisonError::into_inner).clone();
+        registration.ok_or_else(|| Error::retry("the agent has not registered yet"))
+    }
+
+    pub(crate) fn set_registration(&self, registration: Registration) {
+        *self.registration.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(registration));
+    }
+
+    /// The disks; before the cluster is known they cannot be opened.
+    pub(crate) fn disks(&self) -> Result<Arc<Disks>> {
+        let disks = self.disks.read().unwrap_or_else(PoisonError::into_inner).clone();
+        disks.ok_or_else(|| Error::retry("the agent's disks are not open yet"))
+    }
+
+    /// Opens the disks, which are the cluster's from then on.
+    pub(crate) async fn open_disks(self: &Arc<Self>, cluster: ClusterId) -> Result<()> {
+        let node = Arc::clone(self);
+        let open = move || {
+            let mut random = StdRng::seed_from_u64(node.draw(|random| random.random()));
+            let now_ms = node.seams.clock.now_ms();
+            let disks = Disks::open(&node.config, cluster, node.seams.disks.as_ref(), &mut random, now_ms)?;
+            // What was not saved of the high-water mark before a crash lies on the disks.
+            node.state.note_stripe(disks.highest_stripe()?);
+            node.state.update(|memory| memory.cluster = Some(cluster))?;
+            Ok(disks)
+        };
+        let disks = self.seams.disk_mode.run(open).await?;
+        *self.disks.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(disks));
+        self.cluster.send_replace(Some(cluster));
+        Ok(())
+    }
+
+    /// Refuses the word of an epoch that has ended, and remembers a new one, durably, before anything is done on its word.
+    pub(crate) async fn obey(&self, epoch: u64) -> Result<()> {
+        let known = self.state.get().epoch;
+        if epoch < known {
+            return Err(Error::new(Reaction::Fatal, format!("epoch {epoch} has ended: this node obeys epoch {known}")));
+        }
+        if epoch > known {
+            let state = Arc::clone(&self.state);
+            self.seams.disk_mode.run(move || state.update(|memory| memory.epoch = memory.epoch.max(epoch))).await?;
+        }
+        Ok(())
+    }
+
+    /// Something at random, from the seed.
+    pub(crate) fn draw<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
+        draw(&mut self.random.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns when the agent stops.
+    pub(crate) async fn stopped(&self) {
+        let mut stopping = self.stopping.clone();
+        // An error: the agent is gone without a word.
+        let _gone = stopping.wait_for(|stopping| *stopping).await.is_err();
+    }
+}

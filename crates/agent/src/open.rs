@@ -1,0 +1,232 @@
+//! Opens a task: checks it, opens its blocks, begins its stores, reserves what it needs, and expects its guests. All or nothing.
+
+use crate::{
+    admission::{Demand, Permit},
+    block_source::OpenBlock,
+    disks::Disks,
+    link::{Dial, Unconnected, Way},
+    node::{Node, Registration},
+    ports::TaskPorts,
+    reception::{Expected, Guests},
+    store_sink::Target,
+    traffic::Traffic,
+    wire,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::sync::oneshot;
+use weft_plan::{Sink, Source, Task, TaskLink};
+use weft_proto::{
+    Direction, Hello, LinkRights, LinkToken, Peer, decode_task,
+    token::task_hash,
+    v1::{LinkPeer, OpenRequest, StoreSpec},
+};
+use weft_types::{BlockMeta, Error, Party, Result};
+
+/// A task that can start at any moment.
+pub(crate) struct OpenTask {
+    pub(crate) task: Task,
+    pub(crate) ports: TaskPorts,
+    pub(crate) traffic: Arc<Traffic>,
+    pub(crate) deadline: Option<Duration>,
+    /// Dropped last: what is reserved is free when nothing uses it any more.
+    pub(crate) permit: Permit,
+    _guests: Guests,
+}
+
+/// Without a word from the coordinator, a link on which nothing moves for this long has failed.
+const STALL_DEFAULT: Duration = Duration::from_secs(30);
+
+/// Opens the task of a request.
+pub(crate) async fn open(node: &Arc<Node>, request: OpenRequest) -> Result<OpenTask> {
+    let registration = node.registration()?;
+    let task = decode_task(&request.task)?;
+    task.validate()?;
+    let me = Party::Node(registration.node);
+    if task.party != me {
+        return Err(Error::invalid(format!("a task of {} came to {me}", task.party)));
+    }
+    refuse_foreign_ports(&task)?;
+    node.obey(task.epoch).await?;
+    let disks = node.disks()?;
+    let specs = store_specs(&request.stores, &registration, &task)?;
+
+    let stall = if request.stall_ms == 0 { STALL_DEFAULT } else { Duration::from_millis(request.stall_ms.into()) };
+    let traffic = Arc::new(Traffic::default());
+    let ends = LinkEnds { node, registration: &registration, task: &task, task_bytes: &request.task, stall, traffic: &traffic };
+    let (links, guests) = ends.make(&request.peers)?;
+
+    let (opening, task_of_blocks, traffic_of_blocks) = (Arc::clone(node), task.clone(), Arc::clone(&traffic));
+    let opened = node.seams.disk_mode.run(move || open_blocks(&opening, &disks, &task_of_blocks, specs, &traffic_of_blocks));
+    let (permit, blocks, targets) = opened.await?;
+    let ports =
+        TaskPorts { slice_len: task.slice_len, disk_mode: node.seams.disk_mode, blocks, targets, links: Mutex::new(links) };
+    let guests = node.reception.expect(task.plan, guests);
+    let deadline = (request.deadline_ms > 0).then(|| Duration::from_millis(request.deadline_ms.into()));
+    Ok(OpenTask { task, ports, traffic, deadline, permit, _guests: guests })
+}
+
+/// What an agent has no means for is refused before anything is reserved for it.
+fn refuse_foreign_ports(task: &Task) -> Result<()> {
+    for stage in task.lanes.iter().flat_map(|lane| &lane.stages) {
+        if stage.sources.iter().any(|source| matches!(source, Source::Input { .. })) {
+            return Err(Error::invalid("only a client has new data to put in"));
+        }
+        if stage.sinks.iter().any(|sink| matches!(sink, Sink::Output { .. } | Sink::Patch { .. })) {
+            return Err(Error::invalid("an agent neither delivers to a reader nor, in this version, changes blocks in place"));
+        }
+    }
+    Ok(())
+}
+
+/// A block to store, as the coordinator describes it.
+struct Spec {
+    meta: BlockMeta,
+    expected_units: Option<Vec<u32>>,
+    disk: String,
+}
+
+fn store_specs(stores: &[StoreSpec], registration: &Registration, task: &Task) -> Result<BTreeMap<u8, Spec>> {
+    let mut specs = BTreeMap::new();
+    for store in stores {
+        let meta: BlockMeta = wire::decode("block's description", &store.meta)?;
+        let (id, units) = (meta.id, &store.expected_units);
+        let wrong = |what: &str| Err(Error::invalid(what).block(id));
+        if meta.cluster != registration.cluster {
+            return wrong("it is of another cluster");
+        }
+        let Some(block) = task.stores.iter().find(|block| block.id == id) else { return wrong("the task does not store it") };
+        if meta.stripe.layout != task.layout || meta.len() != block.len {
+            return wrong("its description and the task do not agree");
+        }
+        let units_due = meta.stripe.checksum_units(u32::from(id.index));
+        if !units.is_empty() && units.len() as u64 != units_due {
+            return wrong("it has another number of checksums");
+        }
+        // A block without a byte has no checksum: then there is nothing to compare either.
+        let expected_units = (!units.is_empty()).then(|| units.clone());
+        specs.insert(id.index, Spec { meta, expected_units, disk: store.disk.clone() });
+    }
+    match task.stores.iter().find(|block| specs.get(&block.id.index).is_none_or(|spec| spec.meta.id != block.id)) {
+        Some(block) => Err(Error::invalid("it is to be stored, and nothing says how").block(block.id)),
+        None => Ok(specs),
+    }
+}
+
+type Blocks = (Permit, BTreeMap<u8, OpenBlock>, BTreeMap<u8, Arc<Target>>);
+
+/// Opens what is read, reserves, and begins what is stored, in this order: no disk is written for a task that is not admitted.
+fn open_blocks(
+    node: &Arc<Node>,
+    disks: &Disks,
+    task: &Task,
+    specs: BTreeMap<u8, Spec>,
+    traffic: &Arc<Traffic>,
+) -> Result<Blocks> {
+    let mut demand = Demand { memory_bytes: task.memory_bytes(), connections: task.links.len() as u32, blocks: BTreeMap::new() };
+    let mut blocks = BTreeMap::new();
+    for block in &task.blocks {
+        let (disk, reader) = disks.open_block(block.id)?;
+        let meta = reader.meta();
+        if meta.len() != block.len || meta.stripe.layout != task.layout {
+            return Err(Error::invalid("it is not as the task says: another length or layout").block(block.id));
+        }
+        *demand.blocks.entry(disk).or_default() += 1;
+        let (layout, traffic, findings) = (task.layout, Arc::clone(traffic), Arc::clone(&node.findings));
+        blocks.insert(block.id.index, OpenBlock { id: block.id, reader, layout, traffic, findings });
+    }
+    let mut stores = Vec::new();
+    for (index, spec) in specs {
+        let (disk, store) = disks.by_id(&spec.disk).map_err(|error| error.block(spec.meta.id))?;
+        *demand.blocks.entry(disk).or_default() += 1;
+        stores.push((index, spec, disk, store));
+    }
+    let permit = node.admission.admit(demand)?;
+    let mut targets = BTreeMap::new();
+    for (index, spec, disk, store) in stores {
+        let claim = node.partials.claim(task.plan, disk, store.as_ref(), &spec.meta)?;
+        let stores_it = |sink: &&Sink| matches!(sink, Sink::Store { index: stored, .. } if *stored == index);
+        let stages = task.lanes.iter().flat_map(|lane| &lane.stages);
+        let sinks = stages.flat_map(|stage| stage.sinks.iter().filter(stores_it)).count();
+        targets.insert(index, Arc::new(Target::new(claim, spec.expected_units, sinks, Arc::clone(traffic))));
+        node.state.note_stripe(spec.meta.id.stripe.0);
+    }
+    Ok((permit, blocks, targets))
+}
+
+/// The ends of a task's links, by their numbers in the plan.
+type Links = BTreeMap<u32, Unconnected>;
+
+/// Makes the ends of a task's links.
+struct LinkEnds<'a> {
+    node: &'a Arc<Node>,
+    registration: &'a Registration,
+    task: &'a Task,
+    task_bytes: &'a [u8],
+    stall: Duration,
+    traffic: &'a Arc<Traffic>,
+}
+
+impl LinkEnds<'_> {
+    fn make(&self, peers: &[LinkPeer]) -> Result<(Links, Vec<(u32, Expected)>)> {
+        let peers: BTreeMap<u32, &LinkPeer> = peers.iter().map(|peer| (peer.link, peer)).collect();
+        let windows: BTreeMap<u16, u32> = self.task.lanes.iter().map(|lane| (lane.lane, lane.window)).collect();
+        let (mut links, mut guests) = (BTreeMap::new(), Vec::new());
+        for link in &self.task.links {
+            let id = link.id();
+            let peer = peers.get(&id).ok_or_else(|| Error::invalid(format!("nothing says who is at the end of link {id}")))?;
+            let way = match link.peer {
+                Party::Node(_) if link.sends => Way::Dial(self.dial(link, peer)?),
+                Party::Node(_) | Party::Client(_) => {
+                    let (arrived, arrival) = oneshot::channel();
+                    guests.push((id, self.expect(link, peer, arrived)?));
+                    Way::Accept(arrival)
+                }
+            };
+            let window = windows.get(&link.lane).map_or(1, |window| *window as usize);
+            let (link, traffic) = (link.clone(), Arc::clone(self.traffic));
+            links.insert(id, Unconnected { link, way, stall: self.stall, window, traffic });
+        }
+        Ok((links, guests))
+    }
+
+    fn dial(&self, link: &TaskLink, peer: &LinkPeer) -> Result<Dial> {
+        let hello = Hello {
+            cluster: self.registration.cluster,
+            plan: self.task.plan,
+            link: link.id(),
+            from: self.task.party,
+            to: link.peer,
+            direction: Direction::Push,
+            token: LinkToken::from_slice(&peer.token)?,
+        };
+        let (pool, address) = (Arc::clone(&self.node.pool), peer.address.clone());
+        Ok(Dial { pool, address, peer: Peer::Agent(peer.name.clone()), hello })
+    }
+
+    fn expect(&self, link: &TaskLink, peer: &LinkPeer, arrived: oneshot::Sender<crate::reception::Arrival>) -> Result<Expected> {
+        let (me, other) = (self.task.party, link.peer);
+        let (from, to) = if link.sends { (me, other) } else { (other, me) };
+        // Between agents the sender dials, and clients always do.
+        let direction = if link.sends { Direction::Pull } else { Direction::Push };
+        let rights = LinkRights {
+            epoch: self.task.epoch,
+            plan: self.task.plan,
+            link: link.id(),
+            from,
+            to,
+            task_hash: task_hash(self.task_bytes),
+        };
+        let peer = match other {
+            Party::Client(_) => Peer::Client,
+            Party::Node(_) if peer.name.is_empty() => {
+                return Err(Error::invalid(format!("nothing says what {other} is called")).link(link.id(), 0));
+            }
+            Party::Node(_) => Peer::Agent(peer.name.clone()),
+        };
+        Ok(Expected { rights, key: self.registration.link_key.clone(), direction, peer, arrived })
+    }
+}

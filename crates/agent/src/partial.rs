@@ -1,0 +1,220 @@
+//! Blocks that are being written. What arrived of a block is kept when a plan fails, so that the next plan brings only the
+//! rest; the block is committed when nothing is missing any more.
+
+use crate::Limits;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::time::Instant;
+use weft_store::{BlockStore, BlockWriter, Receipt};
+use weft_types::{BlockId, BlockMeta, Error, PlanId, Result, Span};
+
+/// All blocks of a node that are being written.
+pub(crate) struct Partials {
+    blocks_max: usize,
+    kept_for: Duration,
+    blocks: Mutex<BTreeMap<BlockId, Entry>>,
+}
+
+struct Entry {
+    /// `None` while it is being created.
+    block: Option<Arc<Partial>>,
+    /// Who writes it now.
+    user: Option<PlanId>,
+    /// Since when nobody does.
+    idle_since: Instant,
+}
+
+/// A block that is being written.
+struct Partial {
+    disk: usize,
+    meta: BlockMeta,
+    writer: Mutex<Option<Box<dyn BlockWriter>>>,
+}
+
+/// The right of one plan to write a block. When it is released, the block waits for the next plan if any of it has arrived.
+pub(crate) struct Claim {
+    partials: Arc<Partials>,
+    id: BlockId,
+    block: Arc<Partial>,
+    /// Looked at with the writer locked, so that a late call can do nothing to the block of a later plan.
+    released: AtomicBool,
+}
+
+impl Partials {
+    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+        Arc::new(Self {
+            blocks_max: limits.partial_blocks_max as usize,
+            kept_for: Duration::from_millis(limits.partial_block_ms),
+            blocks: Mutex::default(),
+        })
+    }
+
+    /// Begins to write a block on a disk, or goes on with it. May block.
+    pub(crate) fn claim(self: &Arc<Self>, plan: PlanId, disk: usize, store: &dyn BlockStore, meta: &BlockMeta) -> Result<Claim> {
+        let id = meta.id;
+        let known = self.reserve(plan, disk, meta)?;
+        let block = match known {
+            Some(block) => block,
+            None => match store.create(meta) {
+                Ok(writer) => Arc::new(Partial { disk, meta: meta.clone(), writer: Mutex::new(Some(writer)) }),
+                Err(error) => {
+                    self.lock().remove(&id);
+                    return Err(error.block(id));
+                }
+            },
+        };
+        if let Some(entry) = self.lock().get_mut(&id) {
+            entry.block = Some(Arc::clone(&block));
+        }
+        Ok(Claim { partials: Arc::clone(self), id, block, released: AtomicBool::new(false) })
+    }
+
+    /// Takes the block's place for `plan`, and the block if it is there already.
+    fn reserve(&self, plan: PlanId, disk: usize, meta: &BlockMeta) -> Result<Option<Arc<Partial>>> {
+        let id = meta.id;
+        let mut blocks = self.lock();
+        if let Some(entry) = blocks.get_mut(&id) {
+            if let Some(user) = entry.user {
+                return Err(Error::retry(format!("busy: plan {user} is still writing it")).block(id));
+            }
+            if entry.block.as_ref().is_some_and(|block| block.disk != disk || block.meta != *meta) {
+                return Err(Error::invalid("a part of it is here already, on another disk or of another object").block(id));
+            }
+            entry.user = Some(plan);
+            return Ok(entry.block.clone());
+        }
+        if blocks.len() >= self.blocks_max {
+            let idle = blocks.iter().filter(|(_, entry)| entry.user.is_none()).min_by_key(|(_, entry)| entry.idle_since);
+            let oldest = idle.map(|(id, _)| *id);
+            let Some(oldest) = oldest else {
+                return Err(Error::retry(format!("busy: {} blocks are being written", blocks.len())).block(id));
+            };
+            tracing::warn!(block = %oldest, "gave up a partial block for a newer one");
+            blocks.remove(&oldest);
+        }
+        blocks.insert(id, Entry { block: None, user: Some(plan), idle_since: Instant::now() });
+        Ok(None)
+    }
+
+    /// Gives up a block that nobody writes now. Returns whether there was one. May block.
+    pub(crate) fn discard(&self, id: BlockId) -> Result<bool> {
+        let mut blocks = self.lock();
+        match blocks.get(&id).map(|entry| entry.user) {
+            None => Ok(false),
+            Some(Some(user)) => Err(Error::retry(format!("busy: plan {user} is still writing it")).block(id)),
+            Some(None) => Ok(blocks.remove(&id).is_some()),
+        }
+    }
+
+    /// Gives up what has been waiting for too long. May block.
+    pub(crate) fn expire(&self) {
+        let now = Instant::now();
+        let mut blocks = self.lock();
+        let old: Vec<BlockId> = (blocks.iter())
+            .filter(|(_, entry)| entry.user.is_none() && now.duration_since(entry.idle_since) > self.kept_for)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in old {
+            tracing::warn!(block = %id, "gave up a partial block that no plan went on with");
+            blocks.remove(&id);
+        }
+    }
+
+    /// A panic elsewhere leaves the map usable: each change to it is one call.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<BlockId, Entry>> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Claim {
+    pub(crate) fn meta(&self) -> &BlockMeta {
+        &self.block.meta
+    }
+
+    /// The byte ranges that have not arrived. Empty, too, when it has been committed or given up. May block.
+    pub(crate) fn missing(&self) -> Vec<Span> {
+        self.with_writer(|writer| writer.as_ref().map(|writer| writer.missing())).flatten().unwrap_or_default()
+    }
+
+    /// Writes bytes at an offset. May block.
+    pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let written = self.with_writer(|writer| writer.as_mut().map(|writer| writer.write_at(offset, bytes)));
+        let written = written.flatten().unwrap_or_else(|| Err(Error::fatal("it is not being written any more")));
+        written.map_err(|error| error.block(self.id))
+    }
+
+    /// Commits it, if nothing is missing; `None` if something is. Whatever comes of it, it is not written any more after that.
+    /// May block.
+    pub(crate) fn commit(&self, expected_units: Option<&[u32]>) -> Result<Option<Receipt>> {
+        let commit = |writer: &mut Option<Box<dyn BlockWriter>>| {
+            let whole = writer.take_if(|writer| writer.missing().is_empty());
+            whole.map(|whole| whole.finish(expected_units)).transpose()
+        };
+        self.with_writer(commit).unwrap_or(Ok(None)).map_err(|error| error.block(self.id))
+    }
+
+    /// The positions that are complete, of all that the stripe has: what a plan that goes on need not bring again.
+    /// `None` when it is not being written any more. May block.
+    pub(crate) fn arrived(&self) -> Option<Vec<Span>> {
+        let missing = self.with_writer(|writer| writer.as_ref().map(|writer| writer.missing())).flatten()?;
+        let meta = &self.block.meta;
+        let holes: Vec<Span> = missing.into_iter().flat_map(|bytes| positions_of(meta, bytes)).collect();
+        Some(meta.stripe.coded_span().subtract(&holes))
+    }
+
+    /// Leaves the block to the next plan. May block.
+    pub(crate) fn release(&self) {
+        let len = self.block.meta.len();
+        let arrived = self.with_writer(|writer| {
+            self.released.store(true, Relaxed);
+            let missing = writer.as_ref().map(|writer| writer.missing().iter().map(|span| span.len()).sum::<u64>());
+            missing.map_or(0, |missing| len.saturating_sub(missing))
+        });
+        let Some(arrived) = arrived else { return };
+        let mut blocks = self.partials.lock();
+        if arrived == 0 {
+            blocks.remove(&self.id);
+        } else if let Some(entry) = blocks.get_mut(&self.id) {
+            entry.user = None;
+            entry.idle_since = Instant::now();
+        }
+    }
+
+    /// `None` once the claim has been released. A panic in a writer leaves the writer's own checks in place: it refuses to
+    /// commit what is not whole.
+    fn with_writer<T>(&self, work: impl FnOnce(&mut Option<Box<dyn BlockWriter>>) -> T) -> Option<T> {
+        let mut writer = self.block.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        (!self.released.load(Relaxed)).then(|| work(&mut writer))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// The positions at which a range of a block's bytes has any.
+fn positions_of(meta: &BlockMeta, bytes: Span) -> Vec<Span> {
+    let layout = &meta.stripe.layout;
+    let (sub, cell) = (layout.sub_len(), layout.cell_len);
+    if sub == cell {
+        return vec![bytes];
+    }
+    let mut spans = Vec::new();
+    let mut at = bytes.start;
+    while at < bytes.end {
+        let (number, within) = (at / cell, at % cell);
+        let len = (sub - within % sub).min(bytes.end - at);
+        let first = number * sub + within % sub;
+        spans.push(Span::new(first, first + len));
+        at += len;
+    }
+    Span::normalize(spans)
+}

@@ -1,0 +1,58 @@
+//! A task's sources and sinks: blocks of the node's disks, and links.
+
+use crate::{DiskMode, block_source::OpenBlock, link::Unconnected, store_sink::Target};
+use async_trait::async_trait;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+use weft_engine::{Ports, SliceSink, SliceSource};
+use weft_plan::{Sink, Source, TaskLane, TaskStage, link_id};
+use weft_types::{Error, Result};
+
+/// What a task was opened with.
+pub(crate) struct TaskPorts {
+    pub(crate) slice_len: u64,
+    pub(crate) disk_mode: DiskMode,
+    /// The blocks that it reads, by index.
+    pub(crate) blocks: BTreeMap<u8, OpenBlock>,
+    /// The blocks that it stores, by index.
+    pub(crate) targets: BTreeMap<u8, Arc<Target>>,
+    /// The ends of links that no stage has taken yet, by their numbers in the plan.
+    pub(crate) links: Mutex<BTreeMap<u32, Unconnected>>,
+}
+
+impl TaskPorts {
+    fn link(&self, lane: &TaskLane, link: u16) -> Result<Unconnected> {
+        let taken = self.links.lock().unwrap_or_else(PoisonError::into_inner).remove(&link_id(lane.lane, link));
+        taken.ok_or_else(|| Error::invalid("a link that the task does not have, or has used already"))
+    }
+}
+
+#[async_trait]
+impl Ports for TaskPorts {
+    async fn source(&self, lane: &TaskLane, _: &TaskStage, source: &Source) -> Result<Box<dyn SliceSource>> {
+        let slices = lane.slices(self.slice_len);
+        match source {
+            Source::Block { index, sub_blocks } => {
+                let block = self.blocks.get(index).ok_or_else(|| Error::invalid(format!("block {index} is not named")))?;
+                Ok(block.clone().source(sub_blocks, slices, lane.window as usize, self.disk_mode))
+            }
+            Source::Link(link) => Ok(self.link(lane, *link)?.source(slices)),
+            Source::Input { .. } => Err(Error::invalid("only a client has new data to put in")),
+        }
+    }
+
+    async fn sink(&self, lane: &TaskLane, _: &TaskStage, sink: &Sink) -> Result<Box<dyn SliceSink>> {
+        match sink {
+            Sink::Store { index, sub_blocks } => {
+                let target = self.targets.get(index).ok_or_else(|| Error::invalid(format!("block {index} is not named")))?;
+                Ok(target.sink(sub_blocks, self.disk_mode))
+            }
+            Sink::Link(link) => Ok(self.link(lane, *link)?.sink()),
+            Sink::Patch { .. } => Err(Error::invalid("this version of the agent does not change blocks in place")),
+            Sink::Output { .. } => Err(Error::invalid("only a client is a reader")),
+            Sink::Check { .. } => Err(Error::fatal("checks are the engine's")),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Where connections for data arrive: who may come in, for which link, and where those wait who come too early.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    sync::{Semaphore, oneshot, watch},
+    task::JoinSet,
+    time::timeout,
+};
+use weft_proto::{Accepted, Direction, FrameError, FrameStream, Hello, Incoming, LinkKey, LinkRights, Peer, frame::PEER_TIMEOUT};
+use weft_types::{ClusterId, Error, PlanId, Reaction, Result};
+
+use crate::Limits;
+
+/// The links that are expected, and the connections that wait for theirs.
+pub(crate) struct Reception {
+    expected: Mutex<BTreeMap<(PlanId, u32), Expected>>,
+    /// Counts the plans that were opened, so that those who came too early look again.
+    opened: watch::Sender<u64>,
+    connections: Arc<Semaphore>,
+    parked: Semaphore,
+    parked_for: Duration,
+}
+
+/// Who may come for a link.
+pub(crate) struct Expected {
+    pub(crate) rights: LinkRights,
+    pub(crate) key: LinkKey,
+    pub(crate) direction: Direction,
+    pub(crate) peer: Peer,
+    pub(crate) arrived: oneshot::Sender<Arrival>,
+}
+
+/// A connection that has come for its link and been let in.
+pub(crate) struct Arrival {
+    pub(crate) frames: FrameStream,
+    /// Where to give it back when the link has ended as it should.
+    pub(crate) home: oneshot::Sender<FrameStream>,
+}
+
+/// The expectations of one plan. Dropped, nobody is expected any more.
+pub(crate) struct Guests {
+    reception: Arc<Reception>,
+    plan: PlanId,
+    links: Vec<u32>,
+}
+
+/// A connection on which no Hello comes at all is closed after this long …
+const FIRST_HELLO_TIMEOUT: Duration = PEER_TIMEOUT;
+/// … and one that has carried a link already, after this long. Longer than those who dial keep them.
+const NEXT_HELLO_TIMEOUT: Duration = Duration::from_secs(120);
+
+impl Reception {
+    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+        // Between two links a connection is idle and belongs to no task: room for as many of those again.
+        let connections = (limits.connections_max as usize).saturating_mul(2).min(Semaphore::MAX_PERMITS);
+        Arc::new(Self {
+            expected: Mutex::default(),
+            opened: watch::Sender::new(0),
+            connections: Arc::new(Semaphore::new(connections)),
+            parked: Semaphore::new(limits.parked_connections_max as usize),
+            parked_for: Duration::from_millis(limits.parked_ms),
+        })
+    }
+
+    /// From now on these are expected.
+    pub(crate) fn expect(self: &Arc<Self>, plan: PlanId, guests: Vec<(u32, Expected)>) -> Guests {
+        let links = guests.iter().map(|(link, _)| *link).collect();
+        self.lock().extend(guests.into_iter().map(|(link, expected)| ((plan, link), expected)));
+        self.opened.send_modify(|count| *count += 1);
+        Guests { reception: Arc::clone(self), plan, links }
+    }
+
+    /// Lets connections in until the listener ends. `cluster` may not be known at first.
+    pub(crate) async fn serve(self: Arc<Self>, mut incoming: Incoming, cluster: watch::Receiver<Option<ClusterId>>) {
+        let mut attended = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                Some(_) = attended.join_next(), if !attended.is_empty() => continue,
+                accepted = incoming.next() => accepted,
+            };
+            let Some(accepted) = accepted else { return };
+            let Ok(permit) = Arc::clone(&self.connections).try_acquire_owned() else {
+                tracing::warn!(address = %accepted.address, "closed a connection: there are too many");
+                continue;
+            };
+            let (reception, cluster) = (Arc::clone(&self), cluster.clone());
+            attended.spawn(async move {
+                let address = accepted.address.clone();
+                if let Err(error) = reception.attend(accepted, cluster).await {
+                    tracing::warn!(%address, %error, "dropped a data connection");
+                }
+                drop(permit);
+            });
+        }
+    }
+
+    /// One connection, link after link.
+    async fn attend(&self, accepted: Accepted, cluster: watch::Receiver<Option<ClusterId>>) -> Result<(), FrameError> {
+        let mut frames = FrameStream::new(accepted.stream);
+        let mut patience = FIRST_HELLO_TIMEOUT;
+        loop {
+            let hello = match timeout(patience, frames.read_hello()).await {
+                Ok(Ok(hello)) => hello,
+                // A peer that needs the connection no more closes it between two links.
+                Ok(Err(FrameError::Closed)) => return Ok(()),
+                Ok(Err(error)) => return Err(error),
+                Err(_) if patience == NEXT_HELLO_TIMEOUT => return Ok(()),
+                Err(_) => return Err(FrameError::Stalled(patience)),
+            };
+            let known = *cluster.borrow();
+            let arrived = match self.admit(&hello, &accepted.peer, known).await {
+                Ok(arrived) => arrived,
+                Err(error) => {
+                    frames.refuse_hello(hello.link, &error).await?;
+                    return Err(FrameError::Unexpected(format!("refused: {error}")));
+                }
+            };
+            frames.accept_hello(&hello).await?;
+            let (home, returned) = oneshot::channel();
+            if arrived.send(Arrival { frames, home }).is_err() {
+                return Ok(());
+            }
+            // Dropped when the link broke.
+            let Ok(back) = returned.await else { return Ok(()) };
+            frames = back;
+            frames.set_stall(PEER_TIMEOUT);
+            patience = NEXT_HELLO_TIMEOUT;
+        }
+    }
+
+    /// Where to bring a connection that says `hello`. It waits, bounded, for a plan that is not open yet.
+    async fn admit(&self, hello: &Hello, peer: &Peer, cluster: Option<ClusterId>) -> Result<oneshot::Sender<Arrival>> {
+        if cluster != Some(hello.cluster) {
+            return Err(Error::invalid(format!("this is not a node of cluster {}", hello.cluster)));
+        }
+        let mut opened = self.opened.subscribe();
+        if let Some(admitted) = self.try_admit(hello, peer) {
+            return admitted;
+        }
+        let unknown = || Error::new(Reaction::Retry, format!("plan {} is not open for link {}", hello.plan, hello.link));
+        let Ok(_place) = self.parked.try_acquire() else { return Err(unknown()) };
+        let wait = async {
+            loop {
+                if opened.changed().await.is_err() {
+                    return Err(unknown());
+                }
+                if let Some(admitted) = self.try_admit(hello, peer) {
+                    return admitted;
+                }
+            }
+        };
+        timeout(self.parked_for, wait).await.unwrap_or_else(|_| Err(unknown()))
+    }
+
+    /// `None`: nobody is expected for that link. Who proves the right to it is expected no more afterwards.
+    fn try_admit(&self, hello: &Hello, peer: &Peer) -> Option<Result<oneshot::Sender<Arrival>>> {
+        let mut expected = self.lock();
+        let key = (hello.plan, hello.link);
+        let refused = expected.get(&key)?.check(hello, peer).err();
+        if let Some(error) = refused {
+            return Some(Err(error.link(hello.link, 0)));
+        }
+        expected.remove(&key).map(|expected| Ok(expected.arrived))
+    }
+
+    /// A panic elsewhere leaves the map usable: each change to it is one call.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(PlanId, u32), Expected>> {
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Expected {
+    fn check(&self, hello: &Hello, peer: &Peer) -> Result<()> {
+        let known = match &self.peer {
+            Peer::Agent(name) => peer.may_be_agent(name),
+            expected => *peer == Peer::Anonymous || peer == expected,
+        };
+        if !known {
+            return Err(Error::invalid(format!("{} is expected, and {peer} came", self.peer)));
+        }
+        let LinkRights { from, to, .. } = self.rights;
+        if (hello.from, hello.to, hello.direction) != (from, to, self.direction) {
+            return Err(Error::invalid(format!("a link from {} to {}; it is one from {from} to {to}", hello.from, hello.to)));
+        }
+        self.key.verify(&self.rights, &hello.token)
+    }
+}
+
+impl Drop for Guests {
+    fn drop(&mut self) {
+        let mut expected = self.reception.lock();
+        for link in &self.links {
+            expected.remove(&(self.plan, *link));
+        }
+    }
+}

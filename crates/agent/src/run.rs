@@ -1,0 +1,146 @@
+//! Runs one opened task and tells how it goes.
+
+use crate::{DiskMode, node::Node, open::OpenTask, store_sink::Target, wire};
+use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, MissedTickBehavior, interval, sleep},
+};
+use tonic::Status;
+use weft_engine::{Observer, run_observed};
+use weft_proto::{
+    status::encode_error,
+    v1::{ArrivedBlock, SpanMessage, StoredBlock, TaskDone, TaskEvent, TaskFailed, TaskProgress, WaitingFor, task_event::Event},
+};
+use weft_types::{Error, Result};
+
+use crate::traffic::Traffic;
+
+/// How a task ended.
+pub(crate) struct End {
+    /// Done, or Failed.
+    pub(crate) event: TaskEvent,
+    /// The task has been taken off the list by whoever cancelled it.
+    pub(crate) cancelled: bool,
+}
+
+const TICK: Duration = Duration::from_millis(250);
+const TICKS_A_PROGRESS: u64 = 4;
+/// Errors that are told; the first of them is the cause.
+const ERRORS_MAX: usize = 64;
+
+/// Runs a task to its end. Whatever that is, all that it held is free when this returns.
+pub(crate) async fn run(
+    node: &Node,
+    open: OpenTask,
+    events: &mpsc::Sender<Result<TaskEvent, Status>>,
+    cancel: oneshot::Receiver<()>,
+) -> End {
+    let observer = Observer::new(&open.task);
+    let (mut errors, mut cancelled) = (Vec::new(), false);
+    let deadline = async {
+        match open.deadline {
+            Some(deadline) => sleep(deadline).await,
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        outcome = run_observed(&open.task, &open.ports, &observer) => errors = outcome.errors,
+        _ = cancel => {
+            cancelled = true;
+            errors.push(Error::retry("the plan was cancelled"));
+        }
+        () = events.closed() => errors.push(Error::retry("the coordinator went away")),
+        () = node.stopped() => errors.push(Error::replan("the agent is stopping")),
+        () = deadline => {
+            let deadline_ms = open.deadline.unwrap_or_default().as_millis();
+            errors.push(Error::replan(format!("not done within {deadline_ms} ms")));
+        }
+        () = tell_progress(&observer, &open.traffic, events) => {}
+    }
+    for error in &mut errors {
+        error.party.get_or_insert(open.task.party);
+    }
+    let traffic = Arc::clone(&open.traffic);
+    let harvest = harvest(open, node.seams.disk_mode).await;
+    End { event: event(errors, harvest, &traffic), cancelled }
+}
+
+/// Tells every second what has been moved and who is waited for. Never returns.
+async fn tell_progress(observer: &Observer, traffic: &Traffic, events: &mpsc::Sender<Result<TaskEvent, Status>>) {
+    let begin = Instant::now();
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for tick in 0u64.. {
+        ticks.tick().await;
+        let now_ms = begin.elapsed().as_millis() as u64;
+        observer.advance(now_ms);
+        if tick % TICKS_A_PROGRESS == TICKS_A_PROGRESS - 1 {
+            let waiting = observer.waiting().into_iter().filter(|waiting| waiting.since < now_ms);
+            let waiting = waiting.map(|waiting| WaitingFor {
+                lane: waiting.lane.into(),
+                stage: waiting.stage.into(),
+                party: waiting.peer.map(|peer| wire::encode(&peer)).unwrap_or_default(),
+                since_ms: u32::try_from(now_ms - waiting.since).unwrap_or(u32::MAX),
+            });
+            let progress = TaskProgress { bytes_moved: traffic.moved_bytes(), waiting: waiting.collect() };
+            // A coordinator that does not take it hears of the next one.
+            let _full = events.try_send(Ok(TaskEvent { event: Some(Event::Progress(progress)) }));
+        }
+    }
+}
+
+/// What a task leaves on the disks.
+#[derive(Default)]
+struct Harvest {
+    stored: Vec<StoredBlock>,
+    arrived: Vec<ArrivedBlock>,
+    errors: Vec<Error>,
+}
+
+/// Commits what is whole, keeps what is not, and lets go of everything.
+async fn harvest(open: OpenTask, mode: DiskMode) -> Harvest {
+    let targets: BTreeMap<u8, Arc<Target>> = open.ports.targets.clone();
+    let work = move || {
+        let mut harvest = Harvest::default();
+        for target in targets.values() {
+            harvest.take(target);
+        }
+        drop(targets);
+        drop(open);
+        Ok(harvest)
+    };
+    mode.run(work).await.unwrap_or_else(|error| Harvest { errors: vec![error], ..Harvest::default() })
+}
+
+impl Harvest {
+    fn take(&mut self, target: &Target) {
+        let block = target.claim().meta().id;
+        let id = wire::encode(&block);
+        if let Err(error) = target.commit() {
+            self.errors.push(error);
+        }
+        if let Some(receipt) = target.receipt() {
+            self.stored.push(StoredBlock { id, len: receipt.len, units: receipt.units });
+        } else if let Some(arrived) = target.claim().arrived() {
+            self.errors.push(Error::replan("it has not wholly arrived").block(block));
+            let spans = arrived.iter().map(|span| SpanMessage { start: span.start, end: span.end }).collect();
+            self.arrived.push(ArrivedBlock { id, spans });
+        }
+        target.claim().release();
+    }
+}
+
+fn event(mut errors: Vec<Error>, harvest: Harvest, traffic: &Traffic) -> TaskEvent {
+    errors.extend(harvest.errors);
+    let (stored, traffic) = (harvest.stored, Some(traffic.report()));
+    let event = if errors.is_empty() {
+        Event::Done(TaskDone { stored, traffic })
+    } else {
+        tracing::warn!(error = %errors[0], count = errors.len(), "a task failed");
+        let errors = errors.iter().take(ERRORS_MAX).map(encode_error).collect();
+        Event::Failed(TaskFailed { errors, stored, arrived: harvest.arrived, traffic })
+    };
+    TaskEvent { event: Some(event) }
+}

@@ -1,0 +1,81 @@
+//! What an agent takes from outside: the network, the clock, randomness and the disks. A simulation gives others.
+
+use std::{path::Path, sync::Arc};
+use weft_proto::{Net, TcpNet};
+use weft_store::{BlockStore, LocalStore, NewDisk};
+use weft_types::{Clock, ClusterId, Error, Result, SystemClock};
+
+/// What an agent takes from outside.
+#[derive(Clone)]
+pub struct Seams {
+    /// The network.
+    pub net: Arc<dyn Net>,
+    /// The wall clock; waiting is by `tokio::time`.
+    pub clock: Arc<dyn Clock>,
+    /// All that is drawn at random comes from it.
+    pub seed: u64,
+    /// Where calls to the disks block.
+    pub disk_mode: DiskMode,
+    /// How a directory becomes a disk.
+    pub disks: Arc<dyn OpenDisk>,
+}
+
+impl Seams {
+    /// The machine's own network, clock and disks.
+    pub fn real(seed: u64) -> Self {
+        Self {
+            net: Arc::new(TcpNet::default()),
+            clock: Arc::new(SystemClock),
+            seed,
+            disk_mode: DiskMode::Pool,
+            disks: Arc::new(LocalDisks),
+        }
+    }
+}
+
+/// Where calls to the disks block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskMode {
+    /// On the caller's thread: the same order of events at every run.
+    Inline,
+    /// On threads of the runtime's that may block.
+    Pool,
+}
+
+impl DiskMode {
+    /// Does `work`, which may block.
+    pub(crate) async fn run<T: Send + 'static>(self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        match self {
+            Self::Inline => work(),
+            Self::Pool => match tokio::task::spawn_blocking(work).await {
+                Ok(done) => done,
+                Err(error) => Err(Error::fatal(format!("a call to a disk did not come back: {error}"))),
+            },
+        }
+    }
+}
+
+/// How a directory becomes a disk.
+pub trait OpenDisk: Send + Sync {
+    /// Opens the disk in `dir`; makes one with the identity `new` where there is none.
+    fn open(&self, dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<OpenedDisk>;
+}
+
+/// A disk that is open.
+pub struct OpenedDisk {
+    /// Drawn when it was made.
+    pub id: u128,
+    /// What is on it.
+    pub store: Arc<dyn BlockStore>,
+}
+
+/// Disks are local directories.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LocalDisks;
+
+impl OpenDisk for LocalDisks {
+    fn open(&self, dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<OpenedDisk> {
+        let store = LocalStore::open(dir, cluster, new)?;
+        Ok(OpenedDisk { id: store.disk_id(), store: Arc::new(store) })
+    }
+}

@@ -1,0 +1,124 @@
+//! What the coordinator can ask of an agent, over gRPC.
+
+use crate::{node::Node, wire};
+use std::sync::Arc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+use weft_proto::{
+    Peer, decode_task,
+    rpc::caller,
+    to_status,
+    v1::{
+        CancelReply, CancelRequest, ListBlocksReply, ListBlocksRequest, OpenReply, OpenRequest, RemoveReply, RemoveRequest,
+        StartRequest, TaskEvent, agent_server::Agent,
+    },
+};
+use weft_types::{BlockId, Error, PlanId, Result};
+
+/// The service.
+pub(crate) struct Service(pub(crate) Arc<Node>);
+
+/// Blocks that one request may name.
+const REMOVED_BLOCKS_MAX: usize = 100_000;
+
+impl Service {
+    /// Only the coordinator is obeyed.
+    fn authorise<T>(&self, request: Request<T>) -> Result<T> {
+        let caller = caller(&request);
+        // Whoever is nobody is believed only where an operator switched TLS off.
+        if caller.peer == Peer::Coordinator || self.0.security.is_insecure() && caller.peer == Peer::Anonymous {
+            return Ok(request.into_inner());
+        }
+        tracing::warn!(peer = %caller.peer, address = %caller.address, "refused a call that is the coordinator's");
+        Err(Error::invalid(format!("{} is not the coordinator", caller.peer)))
+    }
+
+    async fn open_task(&self, request: Request<OpenRequest>) -> Result<OpenReply> {
+        let request = self.authorise(request)?;
+        let plan = decode_task(&request.task)?.plan;
+        let memory_bytes = self.0.tasks.open(&self.0, plan, request).await?;
+        Ok(OpenReply { memory_bytes })
+    }
+
+    async fn start_task(&self, request: Request<StartRequest>) -> Result<ReceiverStream<Result<TaskEvent, Status>>> {
+        let StartRequest { plan, epoch } = self.authorise(request)?;
+        self.0.obey(epoch).await?;
+        Ok(ReceiverStream::new(self.0.tasks.start(&self.0, PlanId(plan))?))
+    }
+
+    async fn cancel_task(&self, request: Request<CancelRequest>) -> Result<CancelReply> {
+        let CancelRequest { plan, epoch } = self.authorise(request)?;
+        self.0.obey(epoch).await?;
+        self.0.tasks.cancel(PlanId(plan));
+        Ok(CancelReply {})
+    }
+
+    async fn remove_blocks(&self, request: Request<RemoveRequest>) -> Result<RemoveReply> {
+        let request = self.authorise(request)?;
+        self.0.obey(request.epoch).await?;
+        let known = self.0.state.get();
+        if request.incarnation != known.incarnation {
+            return Err(Error::invalid(format!(
+                "this node removes nothing on the word of metadata incarnation '{}': it obeys '{}'",
+                request.incarnation, known.incarnation
+            )));
+        }
+        if request.high_water < known.high_water {
+            return Err(Error::invalid(format!(
+                "this node removes nothing on the word of metadata that know {} stripes: it has seen stripe {}",
+                request.high_water, known.high_water
+            )));
+        }
+        if request.blocks.len() > REMOVED_BLOCKS_MAX {
+            return Err(Error::invalid(format!("{} blocks in one request: at most {REMOVED_BLOCKS_MAX}", request.blocks.len())));
+        }
+        let blocks = request.blocks.iter().map(|id| wire::decode("block", id)).collect::<Result<Vec<BlockId>>>()?;
+        let (disks, partials) = (self.0.disks()?, Arc::clone(&self.0.partials));
+        let remove = move || {
+            let removed = disks.remove(&blocks)?;
+            for id in &blocks {
+                partials.discard(*id)?;
+            }
+            Ok(removed)
+        };
+        let removed = self.0.seams.disk_mode.run(remove).await?;
+        Ok(RemoveReply { removed })
+    }
+
+    async fn list(&self, request: Request<ListBlocksRequest>) -> Result<ListBlocksReply> {
+        let ListBlocksRequest { after, limit } = self.authorise(request)?;
+        let after = if after.is_empty() { None } else { Some(wire::decode::<BlockId>("block", &after)?) };
+        let disks = self.0.disks()?;
+        let (blocks, more) = self.0.seams.disk_mode.run(move || disks.list(after, limit as usize)).await?;
+        Ok(ListBlocksReply { blocks: blocks.iter().map(wire::encode).collect(), more })
+    }
+}
+
+fn answer<T>(result: Result<T>) -> Result<Response<T>, Status> {
+    result.map(Response::new).map_err(|error| to_status(&error))
+}
+
+#[tonic::async_trait]
+impl Agent for Service {
+    async fn open(&self, request: Request<OpenRequest>) -> Result<Response<OpenReply>, Status> {
+        answer(self.open_task(request).await)
+    }
+
+    type StartStream = ReceiverStream<Result<TaskEvent, Status>>;
+
+    async fn start(&self, request: Request<StartRequest>) -> Result<Response<Self::StartStream>, Status> {
+        answer(self.start_task(request).await)
+    }
+
+    async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<CancelReply>, Status> {
+        answer(self.cancel_task(request).await)
+    }
+
+    async fn remove(&self, request: Request<RemoveRequest>) -> Result<Response<RemoveReply>, Status> {
+        answer(self.remove_blocks(request).await)
+    }
+
+    async fn list_blocks(&self, request: Request<ListBlocksRequest>) -> Result<Response<ListBlocksReply>, Status> {
+        answer(self.list(request).await)
+    }
+}

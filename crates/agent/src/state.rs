@@ -1,0 +1,206 @@
+//! What an agent must not forget, in the file `agent` of its state directory:
+//!
+//! ```text
+//! weft-agent 1
+//! cluster 000102030405060708090a0b0c0d0e0f
+//! node 7
+//! epoch 12
+//! incarnation 3f2a…
+//! high-water 4711
+//! crc32c 89abcdef
+//! ```
+//! Text, so that an operator can read it. The last line is the CRC32C of all lines before it.
+
+use std::{
+    fs::{self, File},
+    io::{ErrorKind, Write},
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+use weft_proto::crc32c;
+use weft_types::{ClusterId, Error, NodeId, Result};
+
+/// What an agent must not forget.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Memory {
+    /// The cluster that it belongs to, once it does.
+    pub(crate) cluster: Option<ClusterId>,
+    /// Its number, once it has one.
+    pub(crate) node: Option<NodeId>,
+    /// The highest epoch of a coordinator that it has obeyed.
+    pub(crate) epoch: u64,
+    /// The incarnation of the metadata that it obeys; empty: of none yet.
+    pub(crate) incarnation: String,
+    /// The highest stripe number that it has been told of.
+    pub(crate) high_water: u64,
+}
+
+/// The file, and what is in it.
+pub(crate) struct StateFile {
+    path: PathBuf,
+    known: Mutex<Known>,
+}
+
+struct Known {
+    memory: Memory,
+    saved: Memory,
+}
+
+const VERSION: u32 = 1;
+const STATE_BYTES_MAX: u64 = 4096;
+const INCARNATION_BYTES_MAX: usize = 255;
+
+impl StateFile {
+    /// Reads the file in `dir`, which is made if it is missing.
+    pub(crate) fn open(dir: &Path) -> Result<Self> {
+        let wrong = |error: std::io::Error| Error::fatal(format!("cannot use the state directory {}: {error}", dir.display()));
+        fs::create_dir_all(dir).map_err(wrong)?;
+        let path = dir.join("agent");
+        let memory = match fs::metadata(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Memory::default(),
+            Err(error) => return Err(wrong(error)),
+            Ok(metadata) if metadata.len() > STATE_BYTES_MAX => return Err(damaged(&path)),
+            Ok(_) => decode(&fs::read_to_string(&path).map_err(wrong)?, &path)?,
+        };
+        Ok(Self { path, known: Mutex::new(Known { saved: memory.clone(), memory }) })
+    }
+
+    /// What is known now.
+    pub(crate) fn get(&self) -> Memory {
+        self.lock().memory.clone()
+    }
+
+    /// Changes what is known. It is on disk when this returns.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Memory)) -> Result<()> {
+        let mut known = self.lock();
+        let mut memory = known.memory.clone();
+        change(&mut memory);
+        if memory.incarnation.len() > INCARNATION_BYTES_MAX || memory.incarnation.chars().any(char::is_control) {
+            return Err(Error::invalid("an incarnation that is no name"));
+        }
+        if memory != known.saved {
+            self.write(&memory)?;
+            known.saved = memory.clone();
+        }
+        known.memory = memory;
+        Ok(())
+    }
+
+    /// Notes that stripe number `stripe` exists; it is on disk when [`update`](Self::update) is called next. What was not saved
+    /// is found again at start, on the disks that hold its blocks.
+    pub(crate) fn note_stripe(&self, stripe: u64) {
+        let memory = &mut self.lock().memory;
+        memory.high_water = memory.high_water.max(stripe);
+    }
+
+    fn write(&self, memory: &Memory) -> Result<()> {
+        let temporary = self.path.with_extension("new");
+        let write = || {
+            let mut file = File::create(&temporary)?;
+            file.write_all(encode(memory).as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&temporary, &self.path)?;
+            match self.path.parent() {
+                Some(dir) => File::open(dir)?.sync_all(),
+                None => Ok(()),
+            }
+        };
+        write().map_err(|error| Error::fatal(format!("cannot write {}: {error}", self.path.display())))
+    }
+
+    /// A panic elsewhere leaves it as good as it was: each change is one assignment.
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn encode(memory: &Memory) -> String {
+    let mut body = format!("weft-agent {VERSION}\n");
+    if let Some(cluster) = memory.cluster {
+        body += &format!("cluster {cluster}\n");
+    }
+    if let Some(node) = memory.node {
+        body += &format!("node {}\n", node.0);
+    }
+    body += &format!("epoch {}\n", memory.epoch);
+    if !memory.incarnation.is_empty() {
+        body += &format!("incarnation {}\n", memory.incarnation);
+    }
+    body += &format!("high-water {}\n", memory.high_water);
+    format!("{body}crc32c {:08x}\n", crc32c(body.as_bytes()))
+}
+
+fn decode(text: &str, path: &Path) -> Result<Memory> {
+    let version = text.lines().next().and_then(|line| line.strip_prefix("weft-agent ")).and_then(|it| it.parse::<u32>().ok());
+    match version {
+        Some(VERSION) => decode_v1(text).ok_or_else(|| damaged(path)),
+        Some(version) => Err(Error::invalid(format!(
+            "{} is of format {version}; this program knows formats up to {VERSION}: use a newer one",
+            path.display()
+        ))),
+        None => Err(damaged(path)),
+    }
+}
+
+fn decode_v1(text: &str) -> Option<Memory> {
+    let (body, checksum) = text.split_at(text.rfind("crc32c ")?);
+    if checksum != format!("crc32c {:08x}\n", crc32c(body.as_bytes())) {
+        return None;
+    }
+    let mut memory = Memory::default();
+    for line in body.lines().skip(1) {
+        let (key, value) = line.split_once(' ')?;
+        match key {
+            "cluster" => memory.cluster = Some(value.parse().ok()?),
+            "node" => memory.node = Some(value.parse().ok()?),
+            "epoch" => memory.epoch = value.parse().ok()?,
+            "incarnation" => memory.incarnation = value.to_string(),
+            "high-water" => memory.high_water = value.parse().ok()?,
+            _ => return None,
+        }
+    }
+    Some(memory)
+}
+
+/// Going on without it could mean to obey a coordinator that was replaced.
+fn damaged(path: &Path) -> Error {
+    Error::fatal(format!("{} is damaged: put a copy back, or remove it and let the agent register again", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_is_there_after_a_restart_and_damage_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = StateFile::open(dir.path()).unwrap();
+        assert_eq!(file.get(), Memory::default());
+        let memory = Memory {
+            cluster: Some(ClusterId(7)),
+            node: Some(NodeId(3)),
+            epoch: 9,
+            incarnation: "crc32 c-ish".into(),
+            high_water: 0,
+        };
+        file.update(|known| *known = memory.clone()).unwrap();
+        assert_eq!(StateFile::open(dir.path()).unwrap().get(), memory);
+
+        file.note_stripe(40);
+        file.note_stripe(12);
+        assert_eq!(StateFile::open(dir.path()).unwrap().get().high_water, 0, "noted is not yet saved");
+        file.update(|_| ()).unwrap();
+        assert_eq!(StateFile::open(dir.path()).unwrap().get().high_water, 40);
+        assert!(file.update(|known| known.incarnation = "a\nepoch 0".into()).is_err());
+
+        let path = dir.path().join("agent");
+        let text = fs::read_to_string(&path).unwrap();
+        for spoiled in [text.replace("epoch 9", "epoch 8"), text[..20].to_string(), String::new(), "x".repeat(5000)] {
+            fs::write(&path, spoiled).unwrap();
+            assert!(StateFile::open(dir.path()).is_err());
+        }
+        fs::write(&path, text.replace("weft-agent 1", "weft-agent 2")).unwrap();
+        let error = StateFile::open(dir.path()).err().unwrap();
+        assert!(error.message.contains("format 2"), "{error}");
+    }
+}

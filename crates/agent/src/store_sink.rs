@@ -1,0 +1,107 @@
+//! A new block on a disk as a sink of stages.
+
+use crate::{DiskMode, partial::Claim, traffic::Traffic};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
+use weft_engine::SliceSink;
+use weft_store::Receipt;
+use weft_types::{Extent, Result, Span};
+
+/// A block that a task stores, perhaps by several stages of several lanes.
+pub(crate) struct Target {
+    claim: Claim,
+    /// What the block's checksums must be, if that is known.
+    expected_units: Option<Vec<u32>>,
+    /// The byte ranges that were missing when the task was opened; what is not in them has arrived by an earlier plan.
+    missing: Vec<Span>,
+    /// Sinks of the task that have not finished.
+    unfinished: AtomicUsize,
+    receipt: Mutex<Option<Receipt>>,
+    traffic: Arc<Traffic>,
+}
+
+impl Target {
+    /// For a block with `sinks` sinks in the task. May block.
+    pub(crate) fn new(claim: Claim, expected_units: Option<Vec<u32>>, sinks: usize, traffic: Arc<Traffic>) -> Self {
+        let missing = claim.missing();
+        Self { claim, expected_units, missing, unfinished: AtomicUsize::new(sinks), receipt: Mutex::default(), traffic }
+    }
+
+    pub(crate) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// One of its sinks.
+    pub(crate) fn sink(self: &Arc<Self>, sub_blocks: &[u16], mode: DiskMode) -> Box<dyn SliceSink> {
+        Box::new(StoreSink { target: Arc::clone(self), sub_blocks: Arc::from(sub_blocks), mode })
+    }
+
+    /// Commits the block if nothing of it is missing. May block.
+    pub(crate) fn commit(&self) -> Result<()> {
+        if let Some(receipt) = self.claim.commit(self.expected_units.as_deref())? {
+            *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
+        }
+        Ok(())
+    }
+
+    /// What was committed.
+    pub(crate) fn receipt(&self) -> Option<Receipt> {
+        self.receipt.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn write(&self, sub_blocks: &[u16], slice: Span, rows: &[u8]) -> Result<()> {
+        let layout = self.claim.meta().stripe.layout;
+        for (row, sub_block) in rows.chunks_exact((slice.len() as usize).max(1)).zip(sub_blocks) {
+            let mut at = 0;
+            for extent in layout.extents(u32::from(*sub_block), slice) {
+                self.write_extent(extent, &row[at..at + extent.len as usize])?;
+                at += extent.len as usize;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is missing of an extent. What lies beyond the block's end goes to the writer, too, which sees to it that
+    /// it is zeros.
+    fn write_extent(&self, extent: Extent, bytes: &[u8]) -> Result<()> {
+        let whole = Span::new(extent.offset, extent.offset + extent.len);
+        let beyond = whole.intersect(Span::new(self.claim.meta().len(), u64::MAX));
+        for part in self.missing.iter().chain([&beyond]).map(|span| span.intersect(whole)) {
+            if !part.is_empty() {
+                let within = (part.start - whole.start) as usize..(part.end - whole.start) as usize;
+                self.claim.write_at(part.start, &bytes[within])?;
+            }
+        }
+        let written: u64 = self.missing.iter().map(|span| span.intersect(whole).len()).sum();
+        self.traffic.written.add(written);
+        Ok(())
+    }
+
+    /// The last sink of the block that finishes commits it.
+    fn finish_one(&self) -> Result<()> {
+        if self.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 { self.commit() } else { Ok(()) }
+    }
+}
+
+struct StoreSink {
+    target: Arc<Target>,
+    sub_blocks: Arc<[u16]>,
+    mode: DiskMode,
+}
+
+#[async_trait]
+impl SliceSink for StoreSink {
+    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+        let (target, sub_blocks) = (Arc::clone(&self.target), Arc::clone(&self.sub_blocks));
+        self.mode.run(move || target.write(&sub_blocks, slice, &rows)).await
+    }
+
+    async fn finish(&mut self) -> Result<()> {
+        let target = Arc::clone(&self.target);
+        self.mode.run(move || target.finish_one()).await
+    }
+}

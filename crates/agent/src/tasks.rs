@@ -1,0 +1,153 @@
+//! The tasks of a node: opened, started, running, ended. There is one for each plan.
+
+use crate::{
+    node::Node,
+    open::{OpenTask, open},
+    run::{End, run},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tonic::Status;
+use weft_proto::v1::{OpenRequest, TaskEvent};
+use weft_types::{Error, PlanId, Result};
+
+/// The tasks of a node.
+#[derive(Default)]
+pub(crate) struct Tasks(Mutex<BTreeMap<PlanId, Entry>>);
+
+enum Entry {
+    Opening,
+    Open { task: Box<OpenTask>, since: Instant },
+    Running { _cancel: oneshot::Sender<()> },
+}
+
+/// The events of a running task, as a call's answer.
+pub(crate) type Events = mpsc::Receiver<Result<TaskEvent, Status>>;
+
+/// Events that wait for a coordinator who is slow to take them; progress beyond that is not told.
+const EVENTS_MAX: usize = 16;
+
+impl Tasks {
+    /// Opens the task of a request. Returns what was reserved, bytes.
+    pub(crate) async fn open(&self, node: &Arc<Node>, plan: PlanId, request: OpenRequest) -> Result<u64> {
+        if self.lock().contains_key(&plan) {
+            return Err(Error::invalid(format!("plan {plan} is open already")));
+        }
+        let place = Place::take(&self.0, plan)?;
+        let task = open(node, request).await?;
+        let memory_bytes = task.permit.memory_bytes();
+        place.keep(task)?;
+        Ok(memory_bytes)
+    }
+
+    /// Starts an opened task.
+    pub(crate) fn start(&self, node: &Arc<Node>, plan: PlanId) -> Result<Events> {
+        let (cancel, cancelled) = oneshot::channel();
+        let mut tasks = self.lock();
+        let task = match tasks.remove(&plan) {
+            Some(Entry::Open { task, .. }) => task,
+            None => return Err(Error::not_found(format!("plan {plan} is not open"))),
+            Some(other) => {
+                tasks.insert(plan, other);
+                return Err(Error::invalid(format!("plan {plan} has been started already")));
+            }
+        };
+        tasks.insert(plan, Entry::Running { _cancel: cancel });
+        drop(tasks);
+        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        tokio::spawn(run_to_end(Arc::clone(node), plan, task, sender, cancelled));
+        Ok(events)
+    }
+
+    /// Ends a task, whatever it does. Returns whether there was one.
+    pub(crate) fn cancel(&self, plan: PlanId) -> bool {
+        self.lock().remove(&plan).is_some()
+    }
+
+    /// Drops the tasks that nobody started.
+    pub(crate) fn expire(&self, unstarted: Duration) {
+        let now = Instant::now();
+        let old = |entry: &Entry| matches!(entry, Entry::Open { since, .. } if now.duration_since(*since) > unstarted);
+        let mut tasks = self.lock();
+        let plans: Vec<PlanId> = tasks.iter().filter(|(_, entry)| old(entry)).map(|(plan, _)| *plan).collect();
+        let dropped: Vec<Entry> = plans.iter().filter_map(|plan| tasks.remove(plan)).collect();
+        drop(tasks);
+        for plan in plans {
+            tracing::warn!(%plan, "dropped a task that was opened and never started");
+        }
+        drop(dropped);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PlanId, Entry>> {
+        lock(&self.0)
+    }
+}
+
+/// A panic elsewhere leaves the map usable: each change to it is one call.
+fn lock(tasks: &Mutex<BTreeMap<PlanId, Entry>>) -> MutexGuard<'_, BTreeMap<PlanId, Entry>> {
+    tasks.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A plan's place while it is being opened. Dropped, it is free again.
+struct Place<'a> {
+    tasks: &'a Mutex<BTreeMap<PlanId, Entry>>,
+    plan: PlanId,
+}
+
+impl<'a> Place<'a> {
+    fn take(tasks: &'a Mutex<BTreeMap<PlanId, Entry>>, plan: PlanId) -> Result<Self> {
+        match lock(tasks).entry(plan) {
+            std::collections::btree_map::Entry::Vacant(place) => {
+                place.insert(Entry::Opening);
+                Ok(Self { tasks, plan })
+            }
+            std::collections::btree_map::Entry::Occupied(_) => Err(Error::invalid(format!("plan {plan} is open already"))),
+        }
+    }
+
+    fn keep(self, task: OpenTask) -> Result<()> {
+        let mut tasks = lock(self.tasks);
+        match tasks.get_mut(&self.plan) {
+            Some(entry @ Entry::Opening) => {
+                *entry = Entry::Open { task: Box::new(task), since: Instant::now() };
+                Ok(())
+            }
+            _ => {
+                drop(tasks);
+                Err(Error::retry(format!("plan {} was cancelled while it was being opened", self.plan)))
+            }
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut tasks = lock(self.tasks);
+        if matches!(tasks.get(&self.plan), Some(Entry::Opening)) {
+            tasks.remove(&self.plan);
+        }
+    }
+}
+
+async fn run_to_end(
+    node: Arc<Node>,
+    plan: PlanId,
+    task: Box<OpenTask>,
+    events: mpsc::Sender<Result<TaskEvent, Status>>,
+    cancelled: oneshot::Receiver<()>,
+) {
+    let End { event, cancelled } = run(&node, *task, &events, cancelled).await;
+    // What it held is free before anybody hears that it has ended: the next plan can have it at once.
+    if !cancelled {
+        node.tasks.cancel(plan);
+    }
+    // Who went away does not wait for it.
+    let _gone = events.send(Ok(event)).await;
+}

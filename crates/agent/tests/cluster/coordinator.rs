@@ -1,0 +1,200 @@
+//! A coordinator that knows who is there, and does only what a test tells it to.
+
+use super::{CLUSTER, Stripe};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+use tokio::task::JoinHandle;
+use tonic::{Request, Response, Status, transport::Channel};
+use weft_plan::{Plan, cut};
+use weft_proto::{
+    LinkKey, LinkRights, Net, Peer, Security, TcpNet, encode_task, rpc, to_status,
+    token::task_hash,
+    v1::{
+        CorruptBlock, HeartbeatReply, HeartbeatRequest, LinkPeer, OpenRequest, RegisterReply, RegisterRequest, StoreSpec,
+        TaskProgress, agent_client::AgentClient, membership_server::Membership,
+    },
+};
+use weft_types::{Error, NodeId, Party};
+
+/// A coordinator that knows who is there.
+pub(crate) struct Coordinator {
+    pub(crate) address: String,
+    security: Security,
+    epoch: AtomicU64,
+    known: Mutex<Known>,
+    server: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Known {
+    nodes: BTreeMap<u32, Member>,
+    forgotten: BTreeSet<u32>,
+    corrupt: Vec<(u32, CorruptBlock)>,
+    progress: BTreeMap<NodeId, TaskProgress>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Member {
+    pub(crate) request: RegisterRequest,
+    pub(crate) key: LinkKey,
+    pub(crate) registrations: u32,
+    pub(crate) heartbeats: u32,
+}
+
+impl Coordinator {
+    pub(crate) async fn start(security: Security) -> Arc<Self> {
+        let listener = TcpNet::default().listen("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let known = Mutex::default();
+        let coordinator = Arc::new(Self { address, security, epoch: AtomicU64::new(1), known, server: Mutex::default() });
+        coordinator.serve(listener);
+        coordinator
+    }
+
+    fn serve(self: &Arc<Self>, listener: Box<dyn weft_proto::Listen>) {
+        let services = rpc::Services::new().with(rpc::membership_server(Registry(Arc::clone(self))));
+        let security = self.security.clone();
+        let server = tokio::spawn(async move {
+            rpc::serve(services, listener, security, std::future::pending()).await.unwrap();
+        });
+        *self.server.lock().unwrap() = Some(server);
+    }
+
+    /// As `kill -9` does it, and a new one in its place that knows nothing, in the next epoch.
+    pub(crate) async fn restart(self: &Arc<Self>) {
+        let server = self.server.lock().unwrap().take().unwrap();
+        server.abort();
+        let _aborted = server.await;
+        self.epoch.fetch_add(1, Relaxed);
+        *self.known.lock().unwrap() = Known::default();
+        for _ in 0..100 {
+            if let Ok(listener) = TcpNet::default().listen(&self.address).await {
+                return self.serve(listener);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        panic!("the coordinator's port is taken");
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Relaxed)
+    }
+
+    pub(crate) fn member(&self, node: NodeId) -> Option<Member> {
+        self.known.lock().unwrap().nodes.get(&node.0).cloned()
+    }
+
+    /// The next heartbeat of that node is answered with NOT_FOUND.
+    pub(crate) fn forget(&self, node: NodeId) {
+        self.known.lock().unwrap().forgotten.insert(node.0);
+    }
+
+    pub(crate) fn corrupt(&self) -> Vec<(u32, CorruptBlock)> {
+        self.known.lock().unwrap().corrupt.clone()
+    }
+
+    pub(crate) fn note_progress(&self, node: NodeId, progress: TaskProgress) {
+        self.known.lock().unwrap().progress.insert(node, progress);
+    }
+
+    pub(crate) fn progress(&self, node: NodeId) -> Option<TaskProgress> {
+        self.known.lock().unwrap().progress.get(&node).cloned()
+    }
+
+    pub(crate) async fn call(&self, node: NodeId) -> AgentClient<Channel> {
+        let member = self.member(node).unwrap();
+        let peer = Peer::Agent(member.request.name);
+        let net = Arc::new(TcpNet::default());
+        rpc::agent_client(rpc::connect(net, &self.security, &member.request.control_address, &peer).await.unwrap())
+    }
+
+    /// Everybody's share of a plan, with addresses and tokens, as Open carries it.
+    pub(crate) fn tasks(&self, plan: &Plan, stripe: &Stripe) -> BTreeMap<Party, OpenRequest> {
+        let mut plan = plan.clone();
+        plan.epoch = self.epoch();
+        let vertices = 0..plan.binding.parties.len() as u16;
+        let tasks: BTreeMap<Party, _> = vertices.map(|vertex| cut(&plan, vertex)).map(|task| (task.party, task)).collect();
+        let bytes: BTreeMap<Party, Vec<u8>> = tasks.iter().map(|(party, task)| (*party, encode_task(task).unwrap())).collect();
+        let open = |(party, task): (&Party, &weft_plan::Task)| {
+            let peer = |link: &weft_plan::TaskLink| {
+                let (from, to) = if link.sends { (*party, link.peer) } else { (link.peer, *party) };
+                // Clients dial; between agents the sender does.
+                let acceptor = if let Party::Client(_) = to { from } else { to };
+                let (name, mut address, mut token) = (self.name(link.peer), String::new(), Vec::new());
+                if acceptor != *party {
+                    let member = self.member_of(acceptor);
+                    let task_hash = task_hash(&bytes[&acceptor]);
+                    let rights = LinkRights { epoch: plan.epoch, plan: plan.id, link: link.id(), from, to, task_hash };
+                    address = member.request.data_address;
+                    token = member.key.issue(&rights).0.to_vec();
+                }
+                LinkPeer { link: link.id(), address, token, name }
+            };
+            let spec = |block: &weft_plan::TaskBlock| StoreSpec {
+                meta: postcard::to_allocvec(&stripe.meta(block.id)).unwrap(),
+                expected_units: if block.id.generation > 1 { stripe.units(block.id.index) } else { Vec::new() },
+                disk: self.member_of(*party).request.disks[0].id.clone(),
+            };
+            let request = OpenRequest {
+                task: bytes[party].clone(),
+                peers: task.links.iter().map(peer).collect(),
+                stores: task.stores.iter().map(spec).collect(),
+                deadline_ms: 60_000,
+                stall_ms: 10_000,
+            };
+            (*party, request)
+        };
+        tasks.iter().map(open).collect()
+    }
+
+    fn name(&self, party: Party) -> String {
+        if let Party::Client(_) = party { String::new() } else { self.member_of(party).request.name }
+    }
+
+    fn member_of(&self, party: Party) -> Member {
+        let Party::Node(node) = party else { panic!("a client is no member") };
+        self.member(node).unwrap()
+    }
+}
+
+struct Registry(Arc<Coordinator>);
+
+#[tonic::async_trait]
+impl Membership for Registry {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<RegisterReply>, Status> {
+        let request = request.into_inner();
+        let mut known = self.0.known.lock().unwrap();
+        let number: u32 = request.name.trim_start_matches("node-").parse().unwrap();
+        assert!(request.node == 0 || request.node == number, "a node's number is its own for ever");
+        let registrations = known.nodes.get(&number).map_or(0, |member| member.registrations) + 1;
+        let link_key = [number as u8 ^ registrations as u8; 32];
+        let key = LinkKey::new(link_key);
+        known.nodes.insert(number, Member { request, key, registrations, heartbeats: 0 });
+        Ok(Response::new(RegisterReply {
+            cluster: CLUSTER.to_string(),
+            node: number,
+            epoch: self.0.epoch(),
+            link_key: link_key.to_vec(),
+            heartbeat_interval_ms: 50,
+            incarnation: "first".into(),
+            protocol: 1,
+        }))
+    }
+
+    async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatReply>, Status> {
+        let request = request.into_inner();
+        let mut known = self.0.known.lock().unwrap();
+        let forgotten = known.forgotten.remove(&request.node);
+        match known.nodes.get_mut(&request.node) {
+            Some(member) if !forgotten => member.heartbeats += 1,
+            _ => return Err(to_status(&Error::not_found("no such node"))),
+        }
+        known.corrupt.extend(request.corrupt.into_iter().map(|corrupt| (request.node, corrupt)));
+        Ok(Response::new(HeartbeatReply { epoch: self.0.epoch() }))
+    }
+}

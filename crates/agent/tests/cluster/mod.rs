@@ -1,0 +1,364 @@
+//! Agents on real loopback sockets and real disks, and a coordinator that opens and starts by hand what a test tells it to.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+mod client;
+mod coordinator;
+
+pub(crate) use client::Client;
+pub(crate) use coordinator::Coordinator;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio::{task::JoinHandle, time::sleep};
+use weft_agent::{Agent, AgentConfig, DiskMode, Limits, OpenDisk, Seams};
+use weft_codes::{SharedCode, generator_hash};
+use weft_gf::Combination;
+use weft_plan::{Class, Hold, Input, Job, Plan, Want, WantKind};
+use weft_proto::{
+    Peer, Security,
+    certs::{Authority, CertificateFiles},
+    from_status,
+    v1::{self, StartRequest, TaskFailed, agent_client::AgentClient, task_event::Event},
+};
+use weft_schemes::{Request, Run, disseminate, plan_repair, plan_write, repair};
+use weft_types::{BlockId, BlockMeta, ClusterId, Error, Layout, NodeId, Party, PlanId, Result, Span, StripeId, StripeLayout};
+
+pub(crate) const CLUSTER: ClusterId = ClusterId(0xc1);
+pub(crate) const CLIENT: Party = Party::Client(77);
+
+/// How a cluster shall be.
+pub(crate) struct Options {
+    pub(crate) agents: u32,
+    pub(crate) tls: bool,
+    pub(crate) limits: Limits,
+    pub(crate) disk_mode: DiskMode,
+    pub(crate) disks_per_agent: u32,
+    /// The disks of one agent, by its number, are opened by this.
+    pub(crate) disks: BTreeMap<u32, Arc<dyn OpenDisk>>,
+}
+
+impl Options {
+    pub(crate) fn agents(agents: u32) -> Self {
+        Self {
+            agents,
+            tls: false,
+            limits: Limits::default(),
+            disk_mode: DiskMode::Pool,
+            disks_per_agent: 1,
+            disks: BTreeMap::new(),
+        }
+    }
+}
+
+/// Running agents 1, 2, …, and their coordinator.
+pub(crate) struct Cluster {
+    pub(crate) dir: TempDir,
+    pub(crate) options: Options,
+    pub(crate) coordinator: Arc<Coordinator>,
+    pub(crate) agents: BTreeMap<u32, Agent>,
+    authority: Option<Authority>,
+}
+
+impl Cluster {
+    pub(crate) async fn start(options: Options) -> Self {
+        let _already_set = tracing_subscriber::fmt().with_test_writer().with_env_filter("warn,weft_agent=info").try_init();
+        let dir = tempfile::tempdir().unwrap();
+        let authority = options.tls.then(|| Authority::create(dir.path(), CLUSTER).unwrap());
+        let security = security(&authority, dir.path(), &Peer::Coordinator);
+        let coordinator = Coordinator::start(security).await;
+        let mut cluster = Self { dir, options, coordinator, agents: BTreeMap::new(), authority };
+        for number in 1..=cluster.options.agents {
+            cluster.start_agent(number).await;
+        }
+        cluster
+    }
+
+    /// Starts the agent of that number, and waits until it has registered under that very number.
+    pub(crate) async fn start_agent(&mut self, number: u32) {
+        let agent = Agent::start(self.config(number), self.seams(number)).await.unwrap();
+        while agent.node().is_none() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(agent.node(), Some(NodeId(number)));
+        self.agents.insert(number, agent);
+    }
+
+    /// As `kill -9` does it: everything breaks off.
+    pub(crate) async fn kill_agent(&mut self, number: u32) {
+        drop(self.agents.remove(&number).unwrap());
+    }
+
+    pub(crate) fn config(&self, number: u32) -> AgentConfig {
+        let name = format!("node-{number:02}");
+        if self.authority.is_some() {
+            drop(security(&self.authority, self.dir.path(), &Peer::Agent(name.clone())));
+        }
+        AgentConfig {
+            rack: "r1".into(),
+            zone: "z1".into(),
+            cluster: Some(CLUSTER),
+            coordinators: vec![self.coordinator.address.clone()],
+            data_listen: "127.0.0.1:0".into(),
+            control_listen: "127.0.0.1:0".into(),
+            data_advertise: None,
+            control_advertise: None,
+            state_dir: self.agent_dir(number).join("state"),
+            disks: (0..self.options.disks_per_agent).map(|disk| self.agent_dir(number).join(format!("disk{disk}"))).collect(),
+            certificates: self.authority.is_some().then(|| self.dir.path().to_path_buf()),
+            insecure: self.authority.is_none(),
+            limits: self.options.limits.clone(),
+            name,
+        }
+    }
+
+    pub(crate) fn seams(&self, number: u32) -> Seams {
+        let mut seams = Seams { disk_mode: self.options.disk_mode, ..Seams::real(number.into()) };
+        if let Some(disks) = self.options.disks.get(&number) {
+            seams.disks = Arc::clone(disks);
+        }
+        seams
+    }
+
+    pub(crate) fn agent_dir(&self, number: u32) -> PathBuf {
+        self.dir.path().join(format!("agent{number}"))
+    }
+
+    pub(crate) async fn call(&self, node: NodeId) -> AgentClient<tonic::transport::Channel> {
+        self.coordinator.call(node).await
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(security(&self.authority, self.dir.path(), &Peer::Client))
+    }
+
+    /// The file with a block's payload.
+    pub(crate) fn payload(&self, node: NodeId, id: BlockId) -> Option<PathBuf> {
+        find(&self.agent_dir(node.0), &id.to_string())
+    }
+
+    /// Opens a plan at all its agents. The first refusal is the answer, and then it is open nowhere.
+    pub(crate) async fn open(&self, plan: &Plan, stripe: &Stripe) -> Result<Opened> {
+        let opened = Opened { plan: plan.clone(), tasks: self.coordinator.tasks(plan, stripe) };
+        for (party, request) in &opened.tasks {
+            if let Party::Node(node) = party
+                && let Err(status) = self.call(*node).await.open(request.clone()).await
+            {
+                for party in opened.tasks.keys() {
+                    if let Party::Node(node) = party {
+                        self.cancel(*node, plan.id).await;
+                    }
+                }
+                return Err(from_status(&status).party(*party));
+            }
+        }
+        Ok(opened)
+    }
+
+    pub(crate) async fn cancel(&self, node: NodeId, plan: PlanId) {
+        let request = v1::CancelRequest { plan: plan.0, epoch: self.coordinator.epoch() };
+        self.call(node).await.cancel(request).await.unwrap();
+    }
+
+    /// Starts an opened plan at all its agents. The task's last event comes out.
+    pub(crate) async fn start_all(&self, opened: &Opened) -> BTreeMap<NodeId, JoinHandle<Result<Event>>> {
+        let mut running = BTreeMap::new();
+        for party in opened.tasks.keys() {
+            if let Party::Node(node) = party {
+                running.insert(*node, self.start_one(*node, opened.plan.id).await);
+            }
+        }
+        running
+    }
+
+    pub(crate) async fn start_one(&self, node: NodeId, plan: PlanId) -> JoinHandle<Result<Event>> {
+        let request = StartRequest { plan: plan.0, epoch: self.coordinator.epoch() };
+        let started = self.call(node).await.start(request).await;
+        let coordinator = Arc::clone(&self.coordinator);
+        tokio::spawn(async move {
+            let mut events = started.map_err(|status| from_status(&status))?.into_inner();
+            loop {
+                let event = events.message().await.map_err(|status| from_status(&status))?;
+                match event.and_then(|event| event.event) {
+                    Some(Event::Progress(progress)) => coordinator.note_progress(node, progress),
+                    Some(end) => return Ok(end),
+                    None => return Err(Error::replan("the stream of events ended without an end")),
+                }
+            }
+        })
+    }
+
+    /// Runs a plan to its end; a client's share is run here.
+    pub(crate) async fn run(&self, plan: &Plan, stripe: &Stripe, client: &Client) -> Result<BTreeMap<NodeId, Event>> {
+        let opened = self.open(plan, stripe).await?;
+        let running = self.start_all(&opened).await;
+        if let Some(request) = opened.tasks.get(&CLIENT) {
+            client.run(request).await.into_result()?;
+        }
+        let mut events = BTreeMap::new();
+        for (node, end) in running {
+            events.insert(node, end.await.unwrap()?);
+        }
+        Ok(events)
+    }
+
+    /// Writes a stripe and sees that every agent stored its block.
+    pub(crate) async fn write(&self, stripe: &Stripe) {
+        let client = self.client().with_data(stripe);
+        let events = self.run(&stripe.write_plan(), stripe, &client).await.unwrap();
+        assert_eq!(events.len(), stripe.blocks.len());
+        for (node, event) in events {
+            let Event::Done(done) = event else { panic!("{node}: {:?}", errors(&event)) };
+            assert_eq!(done.stored.len(), 1, "{node}");
+        }
+    }
+}
+
+/// A plan that is open, and what everybody was sent for it.
+pub(crate) struct Opened {
+    pub(crate) plan: Plan,
+    pub(crate) tasks: BTreeMap<Party, v1::OpenRequest>,
+}
+
+/// A stripe: block i is at node i+1.
+pub(crate) struct Stripe {
+    pub(crate) code: SharedCode,
+    pub(crate) layout: StripeLayout,
+    pub(crate) id: StripeId,
+    /// The blocks' bytes, without the zeros beyond their ends.
+    pub(crate) blocks: Vec<Vec<u8>>,
+    pub(crate) slice_len: u64,
+    pub(crate) window: u32,
+}
+
+impl Stripe {
+    pub(crate) fn new(number: u64, spec: &str, block_len: u64, data_len: u64) -> Self {
+        let code = weft_codes::parse(spec).unwrap();
+        let layout = Layout::new(block_len, block_len, 1).unwrap();
+        let layout = StripeLayout { layout, k: code.k() as u32, m: code.m() as u32, data_len };
+        let span = layout.coded_span().len() as usize;
+        let mut data: Vec<Vec<u8>> = vec![vec![0; span]; code.k()];
+        let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        for offset in 0..data_len {
+            let (index, at) = layout.locate(offset);
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            data[index as usize][at as usize] = state as u8;
+        }
+        let mut blocks: Vec<Vec<u8>> = vec![vec![0; span]; code.n()];
+        let sources: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+        let mut rows: Vec<&mut [u8]> = blocks.iter_mut().map(Vec::as_mut_slice).collect();
+        Combination::new(code.generator()).apply(&sources, &mut rows);
+        for (index, block) in blocks.iter_mut().enumerate() {
+            block.truncate(layout.block_len(index as u32) as usize);
+        }
+        Self { code, layout, id: StripeId(number), blocks, slice_len: 64 << 10, window: 4 }
+    }
+
+    pub(crate) fn block(&self, index: u8, generation: u32) -> BlockId {
+        BlockId { stripe: self.id, index, copy: 0, generation }
+    }
+
+    pub(crate) fn meta(&self, id: BlockId) -> BlockMeta {
+        BlockMeta {
+            cluster: CLUSTER,
+            id,
+            object: "bucket/key".into(),
+            version: 1,
+            object_offset: 0,
+            code: self.code.spec(),
+            generator_hash: generator_hash(self.code.as_ref()),
+            stripe: self.layout,
+            seq: 0,
+        }
+    }
+
+    pub(crate) fn units(&self, index: u8) -> Vec<u32> {
+        self.blocks[usize::from(index)].chunks(1 << 20).map(weft_proto::crc32c).collect()
+    }
+
+    /// A client writes all blocks.
+    pub(crate) fn write_plan(&self) -> Plan {
+        let indices = 0..self.code.n() as u8;
+        let inputs = (0..self.code.k() as u8).map(|index| Input { party: CLIENT, index }).collect();
+        let wants = indices.clone().map(|index| self.store(node(index), index, self.layout.coded_span())).collect();
+        let job = Job { inputs, wants, ..Job::default() };
+        let stores: Vec<_> = indices.map(|index| (node(index), self.block(index, 1))).collect();
+        plan_write(&self.request(&job, &stores, &[]), disseminate::by_name("direct").unwrap()).unwrap()
+    }
+
+    /// Rebuilds block `lost` as generation 2 at `to`, with the help of `helpers` in this order.
+    pub(crate) fn repair_plan(&self, lost: u8, to: Party, helpers: &[u8], scheme: &str, spans: &[Span]) -> Plan {
+        let wants = spans.iter().map(|span| self.store(to, lost, *span)).collect();
+        let job = Job { holds: self.holds(helpers), wants, ..Job::default() };
+        let prefer: Vec<Party> = helpers.iter().map(|index| node(*index)).collect();
+        let stores = [(to, self.block(lost, 2))];
+        plan_repair(&self.request(&job, &stores, &prefer), repair::by_name(scheme).unwrap()).unwrap()
+    }
+
+    /// A client reads a block, which is rebuilt on the way if `helpers` do not have it.
+    pub(crate) fn read_plan(&self, index: u8, helpers: &[u8], scheme: &str) -> Plan {
+        let want = Want { kind: WantKind::Output, ..self.store(CLIENT, index, self.layout.coded_span()) };
+        let job = Job { holds: self.holds(helpers), wants: vec![want], ..Job::default() };
+        plan_repair(&self.request(&job, &[], &[]), repair::by_name(scheme).unwrap()).unwrap()
+    }
+
+    fn holds(&self, helpers: &[u8]) -> Vec<Hold> {
+        let hold = |index: &u8| Hold { party: node(*index), block: self.block(*index, 1), span: self.layout.coded_span() };
+        helpers.iter().map(hold).collect()
+    }
+
+    fn store(&self, party: Party, index: u8, span: Span) -> Want {
+        Want { kind: WantKind::Store, party, index, sub_blocks: vec![0], span }
+    }
+
+    fn request<'a>(&'a self, job: &'a Job, stores: &'a [(Party, BlockId)], prefer: &'a [Party]) -> Request<'a> {
+        let run = Run { window: self.window, ..Run::new(next_plan(), 1, Class::Repair, self.slice_len) };
+        Request { code: self.code.as_ref(), stripe: self.layout, job, stores, prefer, run }
+    }
+}
+
+/// The node of a block of generation 1.
+pub(crate) fn node(index: u8) -> Party {
+    Party::Node(NodeId(u32::from(index) + 1))
+}
+
+fn next_plan() -> PlanId {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    PlanId(1 << 32 | NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+}
+
+/// The errors of a Failed.
+pub(crate) fn errors(event: &Event) -> Vec<Error> {
+    let Event::Failed(TaskFailed { errors, .. }) = event else { return Vec::new() };
+    errors.iter().map(|error| weft_proto::status::decode_error(error).unwrap()).collect()
+}
+
+fn security(authority: &Option<Authority>, dir: &Path, peer: &Peer) -> Security {
+    let Some(authority) = authority else { return Security::Insecure };
+    let files = CertificateFiles::in_dir(dir, peer);
+    if !files.key.exists() {
+        authority.issue(dir, peer).unwrap();
+    }
+    Security::load(&files).unwrap()
+}
+
+fn find(dir: &Path, name: &str) -> Option<PathBuf> {
+    for entry in std::fs::read_dir(dir).ok()?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            if let Some(found) = find(&path, name) {
+                return Some(found);
+            }
+        } else if path.file_name().is_some_and(|file| file == name) {
+            return Some(path);
+        }
+    }
+    None
+}
