@@ -1,1 +1,41 @@
-//! Placement, liveness, plans, commits, jobs.
+//! The coordinator: placement, liveness, plans, commits.
+//!
+//! It keeps the metadata, makes and proves every plan, opens and starts it at the agents, watches over it, and commits what came
+//! of it. It moves no byte of data itself.
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | `config`, `coordinator` | settings; starting and stopping |
+//! | `members`, `membership` | who is there: sessions and heartbeats; the service for agents |
+//! | `view`, `placement` | the nodes at one moment; where new blocks go |
+//! | `jobs`, `seal` | from stripes to proved plans; from plans to tasks, addresses and tokens |
+//! | `supervise` | running a plan at its agents, and who is to blame when it fails |
+//! | `puts`, `read`, `repair` | what clients ask for |
+//! | `sweep` | leases that ended, allocations that were given up, blocks that nobody needs |
+//! | `validate`, `show`, `service` | what may be asked, what is answered, the service for clients |
+//!
+//! After a restart the coordinator leads in a new epoch. Puts go on: stripes that had ended stay, one that was under way is begun
+//! anew under the same number, and a put of which nothing is heard is swept, at the earliest one lease after the start. Repairs
+//! that were under way are given up. Agents register by themselves with their next heartbeat.
+
+mod config;
+mod coordinator;
+mod jobs;
+mod members;
+mod membership;
+mod placement;
+mod puts;
+mod read;
+mod rebuild;
+mod repair;
+mod seal;
+mod service;
+mod shared;
+mod show;
+mod supervise;
+mod sweep;
+mod validate;
+mod view;
+
+pub use config::CoordinatorConfig;
+pub use coordinator::{Coordinator, Seams};

@@ -50,6 +50,8 @@ pub trait Meta: Send + Sync {
 
     /// An object.
     async fn object(&self, name: &ObjectName) -> Result<ObjectRecord>;
+    /// The object that a put has made.
+    async fn object_of(&self, version: UploadId) -> Result<ObjectRecord>;
     /// Objects of a bucket whose keys begin with `prefix`, by key, after one.
     async fn objects(&self, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>>;
     /// Removes an object; its blocks become garbage.
@@ -63,6 +65,8 @@ pub trait Meta: Send + Sync {
     async fn begin_put(&self, epoch: Epoch, upload: NewUpload) -> Result<UploadRecord>;
     /// A put under way.
     async fn upload(&self, upload: UploadId) -> Result<UploadRecord>;
+    /// The stripe of that number of a put under way.
+    async fn upload_stripe(&self, upload: UploadId, number: u64) -> Result<StripeRecord>;
     /// Puts off the end of a put's lease.
     async fn extend_upload(&self, epoch: Epoch, upload: UploadId, expires_ms: u64) -> Result<()>;
     /// Allocates a stripe of a put. One of the same number that has not ended is given up: its blocks become garbage.
@@ -85,9 +89,16 @@ pub trait Meta: Send + Sync {
 
     /// Allocates a block's next generation.
     async fn allocate_repair(&self, epoch: Epoch, repair: NewRepair) -> Result<BlockId>;
-    /// The rebuilt block takes the place of the one of generation `old`, if that is still the one that counts.
-    /// The old one becomes garbage.
-    async fn commit_repair(&self, epoch: Epoch, block: BlockId, old: u32, garbage_not_before_ms: u64) -> Result<StripeRecord>;
+    /// The rebuilt block takes the place of the one of generation `old`, if that is still the one that counts and the rebuilt
+    /// one's checksums `units` are those that are recorded. The old one becomes garbage.
+    async fn commit_repair(
+        &self,
+        epoch: Epoch,
+        block: BlockId,
+        old: u32,
+        units: Vec<u32>,
+        garbage_not_before_ms: u64,
+    ) -> Result<StripeRecord>;
     /// Gives up an allocated block; it becomes garbage. It is no error if it was given up already.
     async fn abort_repair(&self, epoch: Epoch, block: BlockId, garbage_not_before_ms: u64) -> Result<()>;
     /// Gives up the repairs' allocations that have expired and those of earlier leaders, whose plans died with them.

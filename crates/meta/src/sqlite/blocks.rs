@@ -36,11 +36,14 @@ pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> R
     Ok(block)
 }
 
-pub(super) fn commit(tx: &Transaction<'_>, block: BlockId, old: u32, not_before_ms: u64) -> Result<StripeRecord> {
+pub(super) fn commit(tx: &Transaction<'_>, block: BlockId, old: u32, units: &[u32], not_before_ms: u64) -> Result<StripeRecord> {
     let home = take_allocation(tx, block)?
         .ok_or_else(|| MetaError::Conflict(format!("block {block} is not allocated any more: its repair was given up")))?;
     let mut stripe = rows::find_stripe(tx, block.stripe)?
         .ok_or_else(|| MetaError::Conflict(format!("stripe {} was removed meanwhile", block.stripe)))?;
+    if stripe.units.get(usize::from(block.index)).map(Vec::as_slice) != Some(units) {
+        return Err(MetaError::Refused(format!("block {block} was rebuilt, but its checksums are not those that are recorded")));
+    }
     let placed = placed_mut(&mut stripe, block.index)?;
     if placed.generation != old {
         let now = placed.generation;

@@ -186,6 +186,10 @@ impl Meta for SqliteMeta {
         self.read(move |tx| objects::get(tx, &name)).await
     }
 
+    async fn object_of(&self, version: UploadId) -> Result<ObjectRecord> {
+        self.read(move |tx| objects::of_version(tx, version)).await
+    }
+
     async fn objects(&self, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>> {
         let (bucket, prefix, after) = (bucket.to_owned(), prefix.to_owned(), after.to_owned());
         self.read(move |tx| objects::list(tx, &bucket, &prefix, &after, limit)).await
@@ -210,6 +214,10 @@ impl Meta for SqliteMeta {
 
     async fn upload(&self, upload: UploadId) -> Result<UploadRecord> {
         self.read(move |tx| puts::get(tx, upload)).await
+    }
+
+    async fn upload_stripe(&self, upload: UploadId, number: u64) -> Result<StripeRecord> {
+        self.read(move |tx| puts::stripe(tx, upload, number)).await
     }
 
     async fn extend_upload(&self, epoch: Epoch, upload: UploadId, expires_ms: u64) -> Result<()> {
@@ -247,8 +255,15 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| blocks::allocate(tx, epoch, &repair)).await
     }
 
-    async fn commit_repair(&self, epoch: Epoch, block: BlockId, old: u32, garbage_not_before_ms: u64) -> Result<StripeRecord> {
-        self.write(epoch, move |tx| blocks::commit(tx, block, old, garbage_not_before_ms)).await
+    async fn commit_repair(
+        &self,
+        epoch: Epoch,
+        block: BlockId,
+        old: u32,
+        units: Vec<u32>,
+        garbage_not_before_ms: u64,
+    ) -> Result<StripeRecord> {
+        self.write(epoch, move |tx| blocks::commit(tx, block, old, &units, garbage_not_before_ms)).await
     }
 
     async fn abort_repair(&self, epoch: Epoch, block: BlockId, garbage_not_before_ms: u64) -> Result<()> {

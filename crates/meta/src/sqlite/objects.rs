@@ -17,6 +17,12 @@ pub(super) fn find(tx: &Transaction<'_>, name: &ObjectName) -> Result<Option<Obj
     Ok(tx.prepare_cached(&sql)?.query_row((&name.bucket, &name.key), object_row).optional()?)
 }
 
+pub(super) fn of_version(tx: &Transaction<'_>, version: UploadId) -> Result<ObjectRecord> {
+    let sql = format!("SELECT {OBJECT} FROM objects WHERE version = ?1");
+    let found = tx.prepare_cached(&sql)?.query_row([version.0], object_row).optional()?;
+    found.ok_or_else(|| MetaError::NotFound(format!("version {version} is no object's any more: it was removed or overwritten")))
+}
+
 pub(super) fn list(tx: &Transaction<'_>, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>> {
     policies::require_bucket(tx, bucket)?;
     // Keys with a prefix are neighbours, and none of them sorts before the prefix itself.

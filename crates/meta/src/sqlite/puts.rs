@@ -40,6 +40,11 @@ pub(super) fn get(tx: &Transaction<'_>, id: UploadId) -> Result<UploadRecord> {
     tx.prepare_cached(&sql)?.query_row([id.0], upload_row).optional()?.ok_or_else(|| no_upload(id))
 }
 
+pub(super) fn stripe(tx: &Transaction<'_>, id: UploadId, number: u64) -> Result<StripeRecord> {
+    let found = rows::stripes_of(tx, Owner::Upload(id), number, 1)?.pop().filter(|stripe| stripe.number == number);
+    found.ok_or_else(|| MetaError::NotFound(format!("put {id} has no stripe {number}")))
+}
+
 pub(super) fn extend(tx: &Transaction<'_>, id: UploadId, expires_ms: u64) -> Result<()> {
     let sql = "UPDATE uploads SET expires_ms = max(expires_ms, ?2) WHERE id = ?1";
     match tx.prepare_cached(sql)?.execute((id.0, expires_ms))? {

@@ -1,0 +1,176 @@
+//! Starting and stopping a coordinator.
+
+use crate::{
+    config::{self, CoordinatorConfig},
+    members::Members,
+    membership::MembershipService,
+    puts::Puts,
+    read::Reads,
+    service::WeftService,
+    shared::Shared,
+    sweep, validate,
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, atomic::AtomicU32},
+    time::Duration,
+};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
+use weft_meta::{Meta, MetaMode, NewCluster, NodeState, SqliteMeta};
+use weft_proto::{Net, rpc};
+use weft_types::{Clock, ClusterId, Error, Result};
+
+/// How often it is looked whether nodes fell silent.
+const LOOK_INTERVAL_MS: u64 = 250;
+
+/// What a coordinator takes from outside, so that the whole cluster can also run simulated.
+#[derive(Clone)]
+pub struct Seams {
+    /// The network.
+    pub net: Arc<dyn Net>,
+    /// The time of day.
+    pub clock: Arc<dyn Clock>,
+    /// Everything that is left to chance follows from it.
+    pub seed: u64,
+    /// Where metadata transactions run.
+    pub meta_mode: MetaMode,
+}
+
+/// A coordinator at work. Dropping it stops it.
+#[derive(Debug)]
+pub struct Coordinator {
+    address: String,
+    cluster: ClusterId,
+    epoch: u64,
+    stop: watch::Sender<bool>,
+    serving: JoinHandle<Result<()>>,
+}
+
+impl Coordinator {
+    /// Opens the metadata, begins a new epoch, and serves agents and clients.
+    pub async fn start(config: CoordinatorConfig, seams: Seams) -> Result<Self> {
+        config.check()?;
+        let security = config.security()?;
+        if security.is_insecure() {
+            tracing::warn!(
+                "insecure: connections are neither encrypted nor authenticated; whoever reaches the port may do everything"
+            );
+        }
+        let mut rng = StdRng::seed_from_u64(seams.seed);
+        let meta = open_meta(&config, &seams, &mut rng)?;
+        let listener = (seams.net.listen(&config.listen).await)
+            .map_err(|error| Error::fatal(format!("cannot listen on {}: {error}", config.listen)))?;
+        let address = listener.local_address().map_err(|error| Error::fatal(format!("cannot listen: {error}")))?;
+        // Only who has the port leads: a second one started by mistake must not push out the first.
+        let epoch = meta.become_leader().await?;
+        let cluster = meta.cluster().await?;
+        if let Some(asked) = config.cluster.filter(|asked| *asked != cluster.id) {
+            let (dir, id) = (config.dir.display(), cluster.id);
+            return Err(Error::invalid(format!("{dir} belongs to cluster {id}, and this coordinator is of cluster {asked}")));
+        }
+        let members = Members::new(
+            meta.nodes().await?,
+            Duration::from_millis(config.down_after_ms),
+            Duration::from_millis(config.suspect_ms),
+        );
+        members.set_blocks(&meta.blocks_per_disk().await?);
+        let (stop, stopped) = watch::channel(false);
+        let shared = Arc::new(Shared {
+            meta: Arc::new(meta),
+            epoch,
+            net: seams.net,
+            security: security.clone(),
+            clock: seams.clock,
+            members,
+            puts: Puts::default(),
+            reads: Reads::default(),
+            started: Instant::now(),
+            stop: stop.clone(),
+            rng: Mutex::new(rng),
+            plans: AtomicU32::new(1),
+            codes: Mutex::new(BTreeMap::new()),
+            cluster,
+            config,
+        });
+        tracing::info!(cluster = %shared.cluster.id, %epoch, %address, "leading");
+        tokio::spawn(until_stopped(stopped.clone(), watch_nodes(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), sweep::run(Arc::clone(&shared))));
+        let services = rpc::Services::new()
+            .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))
+            .with(rpc::weft_server(WeftService::new(Arc::clone(&shared))));
+        let cluster = shared.cluster.id;
+        let serving = tokio::spawn(rpc::serve(services, listener, security, wait_for_stop(stopped)));
+        Ok(Self { address, cluster, epoch: epoch.0, stop, serving })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// The epoch in which it leads.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Waits until it ends by itself: another coordinator leads, or it cannot serve any more.
+    pub async fn ended(&mut self) -> Result<()> {
+        (&mut self.serving).await.unwrap_or_else(|error| Err(Error::fatal(format!("the coordinator failed: {error}"))))
+    }
+
+    /// Stops: calls under way have a moment to end.
+    pub async fn shutdown(mut self) -> Result<()> {
+        self.stop.send_replace(true);
+        self.ended().await
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+fn open_meta(config: &CoordinatorConfig, seams: &Seams, rng: &mut StdRng) -> Result<SqliteMeta> {
+    config::make_dir(&config.dir)?;
+    let new = NewCluster {
+        id: config.cluster.unwrap_or_else(|| ClusterId(rng.random())),
+        incarnation: rng.random(),
+        policies: vec![validate::default_policy()],
+        created_ms: seams.clock.now_ms(),
+    };
+    Ok(SqliteMeta::open(&config.metadata_file(), seams.meta_mode, &new)?)
+}
+
+/// Takes down nodes that fell silent, and writes it.
+async fn watch_nodes(shared: Arc<Shared>) {
+    let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
+    loop {
+        look.tick().await;
+        for node in shared.members.take_down_silent() {
+            tracing::warn!(node = %node.name, id = %node.id, silent_ms = shared.config.down_after_ms, "a node is down");
+            if let Err(error) = shared.meta.set_node_state(shared.epoch, node.id, NodeState::Down).await {
+                let error = shared.meta_error(error);
+                tracing::error!(node = %node.name, %error, "a transition could not be written");
+            }
+        }
+    }
+}
+
+async fn until_stopped(stopped: watch::Receiver<bool>, work: impl Future<Output = ()>) {
+    tokio::select! {
+        () = wait_for_stop(stopped) => {}
+        () = work => {}
+    }
+}
+
+async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
+    // An error means that nobody is left who could say it.
+    let _gone = stopped.wait_for(|stopped| *stopped).await;
+}

@@ -1,0 +1,256 @@
+//! From stripes to jobs and plans: what is wanted of which stripe is said here, how it comes about is the schemes' to say.
+//! Every plan is proved before anybody sees it.
+
+use crate::{
+    shared::CodeProof,
+    view::{Standing, View},
+};
+use weft_codes::SharedCode;
+use weft_meta::StripeRecord;
+use weft_plan::{Change, Hold, Input, Job, Lane, Plan, Sink, Want, WantKind, link_id};
+use weft_schemes::{Request, Run, disseminate, plan_repair, plan_write, repair};
+use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout};
+
+/// A plan that was proved, and the job that it does.
+#[derive(Debug, Clone)]
+pub(crate) struct Planned {
+    pub(crate) plan: Plan,
+    pub(crate) job: Job,
+}
+
+/// A block that goes to a node.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) node: NodeId,
+    pub(crate) block: BlockId,
+    /// The positions that are not there yet.
+    pub(crate) missing: Vec<Span>,
+}
+
+/// Bytes of a data block that a reader wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) index: u8,
+    pub(crate) bytes: Span,
+}
+
+impl Planned {
+    /// As a saved plan, which `weft plan` reads.
+    pub(crate) fn json(&self) -> Result<Vec<u8>> {
+        weft_plan::to_json(&self.plan, &self.job).map(String::into_bytes)
+    }
+
+    /// Which block each of a writer's links carries as it is: (link, index). A link that carries anything else is not here.
+    pub(crate) fn carries(&self, writer: Party) -> Vec<(u32, u8)> {
+        let plan = &self.plan;
+        let is_writer = |lane: &Lane, stage: u16| {
+            let vertex = lane.stages.get(usize::from(stage)).map(|stage| usize::from(stage.vertex));
+            vertex.and_then(|vertex| plan.binding.parties.get(vertex)) == Some(&writer)
+        };
+        let stored = |lane: &Lane, stage: u16| {
+            let stage = lane.stages.get(usize::from(stage))?;
+            let plain = stage.matrix.to_dense() == weft_gf::Matrix::identity(stage.matrix.rows());
+            match (stage.sources.as_slice(), stage.sinks.as_slice()) {
+                ([_], [Sink::Store { index, .. }]) if plain => Some(*index),
+                _ => None,
+            }
+        };
+        let mut carries = Vec::new();
+        for (number, lane) in (0..=u16::MAX).zip(&plan.shape.lanes) {
+            for (at, link) in (0..=u16::MAX).zip(&lane.links).filter(|(_, link)| is_writer(lane, link.from)) {
+                carries.extend(stored(lane, link.to).map(|index| (link_id(number, at), index)));
+            }
+        }
+        carries
+    }
+}
+
+/// A client writes a whole stripe: it has the data, every home stores its block.
+pub(crate) fn write(code: &SharedCode, stripe: &StripeRecord, writer: Party, run: Run) -> Result<Planned> {
+    let span = stripe.layout.coded_span();
+    let all = sub_blocks(code);
+    let data = 0..code.k() as u8;
+    let change = |index: u8| all.iter().map(move |sub_block| Change { index, sub_block: *sub_block, span });
+    let want = |(party, block): &(Party, BlockId)| Want {
+        kind: WantKind::Store,
+        party: *party,
+        index: block.index,
+        sub_blocks: all.clone(),
+        span,
+    };
+    let stores: Vec<(Party, BlockId)> = homes(stripe).collect();
+    let job = Job {
+        inputs: data.clone().map(|index| Input { party: writer, index }).collect(),
+        changed: data.flat_map(change).collect(),
+        wants: stores.iter().map(want).collect(),
+        ..Job::default()
+    };
+    let request = Request { code: code.as_ref(), stripe: stripe.layout, job: &job, stores: &stores, prefer: &[], run };
+    let plan = plan_write(&request, disseminate::by_name("direct")?)?;
+    proved(plan, job, code)
+}
+
+/// A client reads ranges of data blocks, from and around what `available` says can be read.
+#[expect(clippy::too_many_arguments, reason = "a read is all of this")]
+pub(crate) fn read(
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    available: &[u8],
+    ranges: &[Range],
+    reader: Party,
+    scheme: &str,
+    prefer: &[Party],
+    run: Run,
+) -> Result<Planned> {
+    let all = sub_blocks(code);
+    let wants = ranges.iter().filter(|range| !range.bytes.is_empty()).map(|range| Want {
+        kind: WantKind::Output,
+        party: reader,
+        index: range.index,
+        sub_blocks: all.clone(),
+        span: positions(&stripe.layout, range.bytes),
+    });
+    let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
+    let request = Request { code: code.as_ref(), stripe: stripe.layout, job: &job, stores: &[], prefer, run };
+    let plan = plan_repair(&request, repair::by_name(scheme)?)?;
+    proved(plan, job, code)
+}
+
+/// Lost blocks go to new homes.
+pub(crate) fn rebuild(
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    available: &[u8],
+    targets: &[Target],
+    scheme: &str,
+    prefer: &[Party],
+    run: Run,
+) -> Result<Planned> {
+    let all = sub_blocks(code);
+    let want = |target: &Target, span: Span| Want {
+        kind: WantKind::Store,
+        party: Party::Node(target.node),
+        index: target.block.index,
+        sub_blocks: all.clone(),
+        span,
+    };
+    let wants = targets.iter().flat_map(|target| target.missing.iter().map(|span| want(target, *span)));
+    let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
+    let stores: Vec<(Party, BlockId)> = targets.iter().map(|target| (Party::Node(target.node), target.block)).collect();
+    let request = Request { code: code.as_ref(), stripe: stripe.layout, job: &job, stores: &stores, prefer, run };
+    let plan = plan_repair(&request, repair::by_name(scheme)?)?;
+    proved(plan, job, code)
+}
+
+/// The bytes that come out for a wanted range: whole pages where the block is read, whole checksum units where it is rebuilt
+/// (so that what was rebuilt can be checked), and never beyond the block's end.
+pub(crate) fn widened(stripe: &StripeLayout, range: Range, rebuilt: bool) -> Range {
+    let len = stripe.block_len(range.index.into());
+    // With several sub-blocks a range of bytes is no range of positions, unless it is one of whole cells.
+    let unit = if stripe.layout.alpha > 1 { stripe.layout.cell_len } else { PAGE_LEN };
+    let unit = if rebuilt { lcm(unit, CHECKSUM_UNIT_LEN) } else { unit };
+    let (start, end) = (range.bytes.start.min(len), range.bytes.end.min(len));
+    let end = if end <= start { start } else { end.div_ceil(unit).saturating_mul(unit).min(len) };
+    Range { index: range.index, bytes: Span::new(start / unit * unit, end) }
+}
+
+/// The blocks of a stripe by whether they can be read, the good ones first.
+pub(crate) struct Readable {
+    /// Those that can be read for all that is known.
+    pub(crate) good: Vec<u8>,
+    /// Those that can perhaps be read.
+    pub(crate) suspect: Vec<u8>,
+    /// Those that cannot, and why.
+    pub(crate) lost: Vec<(u8, &'static str)>,
+}
+
+/// Sorts a stripe's blocks by whether they can be read.
+pub(crate) fn readable(stripe: &StripeRecord, view: &View, is_suspect: impl Fn(BlockId) -> bool) -> Readable {
+    let mut readable = Readable { good: Vec::new(), suspect: Vec::new(), lost: Vec::new() };
+    for (index, placed) in (0..=u8::MAX).zip(&stripe.blocks) {
+        let suspect = stripe.block_id(index).is_some_and(&is_suspect);
+        match view.standing(placed) {
+            Standing::Lost(why) => readable.lost.push((index, why)),
+            Standing::Suspect => readable.suspect.push(index),
+            Standing::Good if suspect => readable.suspect.push(index),
+            Standing::Good => readable.good.push(index),
+        }
+    }
+    readable
+}
+
+/// Says which blocks are lost and why, and how many the code can do without.
+pub(crate) fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u8, &'static str)], view: &View) -> Error {
+    let place = |(index, why): &(u8, &str)| {
+        let node = stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
+        let name = node.and_then(|node| view.node(node)).map(|node| node.name.clone()).unwrap_or_default();
+        let block = stripe.block_id(*index).map(|id| id.to_string()).unwrap_or_default();
+        format!("block {index} ({block} on {name}: {why})")
+    };
+    let lost: Vec<String> = lost.iter().map(place).collect();
+    let (spec, tolerance, count) = (code.spec(), code.tolerance(), lost.len());
+    Error::unavailable(format!(
+        "stripe {} has lost {count} blocks and {spec} tolerates the loss of {tolerance}: {}",
+        stripe.number,
+        lost.join(", ")
+    ))
+}
+
+/// Who shall help a requestor in `rack`: those of its rack are chosen first and come last in the chain, next to it, and the
+/// others stand rack by rack, so that a chain crosses from rack to rack as seldom as it can.
+pub(crate) fn preference(stripe: &StripeRecord, available: &[u8], view: &View, k: usize, rack: Option<&str>) -> Vec<Party> {
+    let mut helpers: Vec<(bool, &str, NodeId)> = (available.iter())
+        .filter_map(|index| view.node(stripe.blocks.get(usize::from(*index))?.home.node))
+        .map(|node| (Some(node.rack.as_str()) != rack, node.rack.as_str(), node.id))
+        .collect();
+    helpers.sort_unstable();
+    let rest = helpers.split_off(k.min(helpers.len()));
+    helpers.iter().rev().chain(&rest).map(|(_, _, node)| Party::Node(*node)).collect()
+}
+
+/// All positions of a range of bytes of a block, which [`widened`] has aligned.
+fn positions(stripe: &StripeLayout, bytes: Span) -> Span {
+    let coded = stripe.coded_span();
+    if stripe.layout.alpha == 1 {
+        let end = bytes.end.div_ceil(PAGE_LEN) * PAGE_LEN;
+        return Span::new(bytes.start, end.min(coded.end));
+    }
+    let (cell, sub) = (stripe.layout.cell_len, stripe.layout.sub_len());
+    Span::new(bytes.start / cell * sub, bytes.end.div_ceil(cell) * sub).intersect(coded)
+}
+
+fn proved(plan: Plan, job: Job, code: &SharedCode) -> Result<Planned> {
+    // We made it ourselves: a refusal is a defect of a scheme, and better told than run.
+    match weft_plan::verify(&plan, CodeProof::new(code).view(), &job) {
+        Ok(()) => Ok(Planned { plan, job }),
+        Err(refusal) => Err(Error::fatal(format!("a scheme made a plan that is wrong; nothing was moved: {refusal}"))),
+    }
+}
+
+fn homes(stripe: &StripeRecord) -> impl Iterator<Item = (Party, BlockId)> + '_ {
+    let home = |(index, placed): (u8, &weft_meta::PlacedBlock)| {
+        let block = BlockId { stripe: stripe.id, index, copy: 0, generation: placed.generation };
+        (Party::Node(placed.home.node), block)
+    };
+    (0..=u8::MAX).zip(&stripe.blocks).map(home)
+}
+
+fn holds(stripe: &StripeRecord, available: &[u8]) -> Vec<Hold> {
+    let span = stripe.layout.coded_span();
+    let held = homes(stripe).filter(|(_, block)| available.contains(&block.index));
+    held.map(|(party, block)| Hold { party, block, span }).collect()
+}
+
+fn sub_blocks(code: &SharedCode) -> Vec<u16> {
+    (0..code.alpha() as u16).collect()
+}
+
+fn lcm(a: u64, b: u64) -> u64 {
+    let gcd = |mut a: u64, mut b: u64| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    (a / gcd(a, b).max(1)).saturating_mul(b)
+}

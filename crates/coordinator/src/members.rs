@@ -1,0 +1,271 @@
+//! The nodes as they are heard of: sessions, heartbeats, who is up and who is suspect. In memory; only transitions are written.
+
+use crate::view::{DiskView, NodeView, View};
+use rand::{Rng, rngs::StdRng};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::time::Instant;
+use tonic::transport::Channel;
+use weft_meta::{DiskNumber, Home, NodeRecord, NodeState};
+use weft_proto::{LinkKey, v1};
+use weft_types::{BlockId, NodeId};
+
+/// Blocks that are suspect at the same time, at most; the oldest are forgotten first.
+const SUSPECT_BLOCKS_MAX: usize = 10_000;
+
+/// The nodes.
+#[derive(Debug)]
+pub(crate) struct Members {
+    state: Mutex<State>,
+    down_after: Duration,
+    suspect_for: Duration,
+}
+
+#[derive(Debug)]
+struct State {
+    nodes: BTreeMap<NodeId, Member>,
+    suspect_blocks: BTreeMap<BlockId, Instant>,
+}
+
+#[derive(Debug)]
+struct Member {
+    record: NodeRecord,
+    /// None until the node has registered with this coordinator.
+    session: Option<Session>,
+    /// Counted from the coordinator's start until the node registers.
+    last_seen: Instant,
+    suspect_until: Option<Instant>,
+    free: BTreeMap<DiskNumber, u64>,
+    blocks: BTreeMap<DiskNumber, u64>,
+}
+
+/// What a node's registration began.
+#[derive(Clone)]
+pub(crate) struct Session {
+    /// For tokens of links that end at the node.
+    pub(crate) link_key: LinkKey,
+    /// To its agent.
+    pub(crate) channel: Channel,
+    /// The node's record as it was registered.
+    pub(crate) record: NodeRecord,
+}
+
+/// What a status shows of a node.
+#[derive(Debug, Clone)]
+pub(crate) struct MemberStatus {
+    pub(crate) record: NodeRecord,
+    pub(crate) up: bool,
+    pub(crate) silent_for: Duration,
+    pub(crate) free: BTreeMap<DiskNumber, u64>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("node", &self.record.id).finish_non_exhaustive()
+    }
+}
+
+impl Members {
+    /// The nodes that the metadata knows; none of them has been heard of yet.
+    pub(crate) fn new(records: Vec<NodeRecord>, down_after: Duration, suspect_for: Duration) -> Self {
+        let member = |record: NodeRecord| {
+            let member = Member {
+                session: None,
+                last_seen: Instant::now(),
+                suspect_until: None,
+                free: BTreeMap::new(),
+                blocks: BTreeMap::new(),
+                record,
+            };
+            (member.record.id, member)
+        };
+        let nodes = records.into_iter().map(member).collect();
+        Self { state: Mutex::new(State { nodes, suspect_blocks: BTreeMap::new() }), down_after, suspect_for }
+    }
+
+    /// A node has registered; its disks have that much left.
+    pub(crate) fn registered(&self, session: Session, free: &BTreeMap<String, u64>) {
+        let record = session.record.clone();
+        let free = by_number(&record, free);
+        let mut state = self.lock();
+        let blocks = state.nodes.remove(&record.id).map(|before| before.blocks).unwrap_or_default();
+        let (session, last_seen) = (Some(session), Instant::now());
+        state.nodes.insert(record.id, Member { record, session, last_seen, suspect_until: None, free, blocks });
+    }
+
+    /// A sign of life; returns the disks that failed or recovered since the last one. None: the node must register first.
+    pub(crate) fn heartbeat(&self, node: NodeId, disks: &[v1::Disk]) -> Option<Heartbeat> {
+        let mut state = self.lock();
+        let member = state.nodes.get_mut(&node).filter(|member| member.session.is_some())?;
+        member.last_seen = Instant::now();
+        let came_up = member.record.state == NodeState::Down;
+        member.record.state = NodeState::Up;
+        let mut changed = Vec::new();
+        for disk in disks {
+            let Some(known) = member.record.disks.iter_mut().find(|known| known.id == disk.id) else { continue };
+            member.free.insert(known.number, disk.free_bytes);
+            if known.failed != disk.failed {
+                known.failed = disk.failed;
+                changed.push((known.number, disk.failed));
+            }
+        }
+        Some(Heartbeat { came_up, disks: changed })
+    }
+
+    /// Takes down the nodes that were silent for too long; returns them.
+    pub(crate) fn take_down_silent(&self) -> Vec<NodeRecord> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let silent =
+            |member: &&mut Member| member.record.state == NodeState::Up && now.duration_since(member.last_seen) > self.down_after;
+        let down = |member: &mut Member| {
+            member.record.state = NodeState::Down;
+            member.record.clone()
+        };
+        state.nodes.values_mut().filter(silent).map(down).collect()
+    }
+
+    /// A node failed somebody: it is avoided for a while.
+    pub(crate) fn suspect(&self, node: NodeId) {
+        if let Some(member) = self.lock().nodes.get_mut(&node) {
+            member.suspect_until = Some(Instant::now() + self.suspect_for);
+        }
+    }
+
+    /// A block could not be read: it is avoided for a while.
+    pub(crate) fn suspect_block(&self, block: BlockId) {
+        let now = Instant::now();
+        let blocks = &mut self.lock().suspect_blocks;
+        if blocks.len() >= SUSPECT_BLOCKS_MAX {
+            blocks.retain(|_, until| *until > now);
+        }
+        if blocks.len() < SUSPECT_BLOCKS_MAX {
+            blocks.insert(block, now + self.suspect_for);
+        }
+    }
+
+    /// Whether a block is to be avoided.
+    pub(crate) fn is_suspect_block(&self, block: BlockId) -> bool {
+        let now = Instant::now();
+        self.lock().suspect_blocks.get(&block).is_some_and(|until| *until > now)
+    }
+
+    /// The nodes now.
+    pub(crate) fn view(&self) -> View {
+        let now = Instant::now();
+        let state = self.lock();
+        View { nodes: state.nodes.values().map(|member| (member.record.id, self.node_view(member, now))).collect() }
+    }
+
+    /// The node's session, if it is up.
+    pub(crate) fn session(&self, node: NodeId) -> Option<Session> {
+        let now = Instant::now();
+        let state = self.lock();
+        let member = state.nodes.get(&node)?;
+        member.session.clone().filter(|_| self.is_up(member, now))
+    }
+
+    /// The node's name, as people know it.
+    pub(crate) fn name(&self, node: NodeId) -> String {
+        self.lock().nodes.get(&node).map_or_else(|| node.to_string(), |member| member.record.name.clone())
+    }
+
+    /// Whether a node of this name is up.
+    pub(crate) fn is_name_up(&self, name: &str) -> bool {
+        let now = Instant::now();
+        self.lock().nodes.values().any(|member| member.record.name == name && self.is_up(member, now))
+    }
+
+    /// Whether it is too early to say who is down: nodes that were up before are still coming back.
+    pub(crate) fn are_coming_back(&self) -> bool {
+        let coming = |member: &Member| member.session.is_none() && member.record.state == NodeState::Up;
+        self.lock().nodes.values().any(coming)
+    }
+
+    /// What a status shows.
+    pub(crate) fn statuses(&self) -> Vec<MemberStatus> {
+        let now = Instant::now();
+        let state = self.lock();
+        let status = |member: &Member| MemberStatus {
+            record: member.record.clone(),
+            up: self.is_up(member, now),
+            silent_for: now.duration_since(member.last_seen),
+            free: member.free.clone(),
+        };
+        state.nodes.values().map(status).collect()
+    }
+
+    /// How many blocks the disks have, as the metadata counts them.
+    pub(crate) fn set_blocks(&self, counts: &[(DiskNumber, u64)]) {
+        let counts: BTreeMap<DiskNumber, u64> = counts.iter().copied().collect();
+        for member in self.lock().nodes.values_mut() {
+            let of = |disk: DiskNumber| (disk, counts.get(&disk).copied().unwrap_or(0));
+            member.blocks = member.record.disks.iter().map(|disk| of(disk.number)).collect();
+        }
+    }
+
+    /// New blocks go to these homes: they count from now on.
+    pub(crate) fn add_blocks(&self, homes: &[Home], bytes_each: u64) {
+        let mut state = self.lock();
+        for home in homes {
+            if let Some(member) = state.nodes.get_mut(&home.node) {
+                *member.blocks.entry(home.disk).or_default() += 1;
+                // The next heartbeat tells how much is really left.
+                if let Some(free) = member.free.get_mut(&home.disk) {
+                    *free = free.saturating_sub(bytes_each);
+                }
+            }
+        }
+    }
+
+    fn node_view(&self, member: &Member, now: Instant) -> NodeView {
+        let record = &member.record;
+        let disk = |disk: &weft_meta::DiskRecord| DiskView {
+            number: disk.number,
+            id: disk.id.clone(),
+            total_bytes: disk.total_bytes,
+            free_bytes: member.free.get(&disk.number).copied().unwrap_or(0),
+            failed: disk.failed,
+            blocks: member.blocks.get(&disk.number).copied().unwrap_or(0),
+        };
+        NodeView {
+            id: record.id,
+            name: record.name.clone(),
+            rack: record.rack.clone(),
+            up: self.is_up(member, now),
+            suspect: member.suspect_until.is_some_and(|until| until > now),
+            disks: record.disks.iter().map(disk).collect(),
+        }
+    }
+
+    /// By the clock, not by the last look at it: a read goes around a silent node at once.
+    fn is_up(&self, member: &Member, now: Instant) -> bool {
+        member.session.is_some() && now.duration_since(member.last_seen) <= self.down_after
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nobody leaves it half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a heartbeat changed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Heartbeat {
+    /// The node had been down.
+    pub(crate) came_up: bool,
+    /// Disks that failed (true) or recovered.
+    pub(crate) disks: Vec<(DiskNumber, bool)>,
+}
+
+/// A new key for a node's links.
+pub(crate) fn draw_link_key(rng: &mut StdRng) -> LinkKey {
+    LinkKey::new(rng.random())
+}
+
+fn by_number(record: &NodeRecord, free: &BTreeMap<String, u64>) -> BTreeMap<DiskNumber, u64> {
+    record.disks.iter().filter_map(|disk| Some((disk.number, *free.get(&disk.id)?))).collect()
+}

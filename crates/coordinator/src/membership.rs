@@ -1,0 +1,180 @@
+//! The service for agents: registration and heartbeats.
+
+use crate::{
+    members::{self, Session},
+    shared::Shared,
+    validate,
+};
+use std::{collections::BTreeMap, sync::Arc};
+use tonic::{Request, Response, Status, async_trait};
+use weft_meta::{BlockState, NewDisk, NewNode, NodeState};
+use weft_proto::{PROTOCOL, Peer, ProtocolRange, rpc, to_status, v1};
+use weft_types::{BlockId, Error, NodeId, Result};
+
+/// Disks of one node, at most.
+const DISKS_MAX: usize = 1024;
+/// Corrupt blocks of one heartbeat that are looked at; the agent tells of the others again.
+const CORRUPT_MAX: usize = 1024;
+/// The longest address or path of an agent, bytes.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// The service for agents.
+pub(crate) struct MembershipService {
+    shared: Arc<Shared>,
+}
+
+impl MembershipService {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    async fn registered(&self, caller: &Peer, asked: v1::RegisterRequest) -> Result<v1::RegisterReply> {
+        let shared = &self.shared;
+        let theirs: ProtocolRange = asked.protocol.unwrap_or_default().into();
+        let protocol =
+            PROTOCOL.agree(theirs).map_err(|error| Error { message: format!("agent {}: {error}", asked.name), ..error })?;
+        let new = self.checked(caller, &asked)?;
+        let record = shared.meta.register_node(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?;
+        let link_key = members::draw_link_key(&mut shared.rng());
+        let expected = if shared.security.is_insecure() { Peer::Anonymous } else { Peer::Agent(record.name.clone()) };
+        let net = Arc::clone(&shared.net);
+        let channel = rpc::connect_lazy(net, &shared.security, &record.control_address, &expected)?;
+        let reply = v1::RegisterReply {
+            cluster: shared.cluster.id.to_string(),
+            node: record.id.0,
+            epoch: shared.epoch.0,
+            link_key: link_key.as_bytes().to_vec(),
+            heartbeat_interval_ms: shared.config.heartbeat_interval_ms,
+            incarnation: shared.cluster.incarnation.clone(),
+            protocol: protocol.into(),
+        };
+        tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
+        let free: BTreeMap<String, u64> = asked.disks.into_iter().map(|disk| (disk.id, disk.free_bytes)).collect();
+        shared.members.registered(Session { link_key, channel, record }, &free);
+        Ok(reply)
+    }
+
+    /// Refuses whoever is not who it says, or has obeyed another database than this one.
+    fn checked(&self, caller: &Peer, asked: &v1::RegisterRequest) -> Result<NewNode> {
+        let shared = &self.shared;
+        validate::name("node", &asked.name)?;
+        validate::name("rack", &asked.rack)?;
+        if !asked.zone.is_empty() {
+            validate::name("zone", &asked.zone)?;
+        }
+        if !caller.may_be_agent(&asked.name) {
+            return Err(Error::invalid(format!(
+                "{caller} cannot register as node {}: its certificate names another",
+                asked.name
+            )));
+        }
+        let ours = shared.cluster.id.to_string();
+        if !asked.cluster.is_empty() && asked.cluster != ours {
+            return Err(Error::invalid(format!(
+                "node {} belongs to cluster {}, and this is cluster {ours}: give it a fresh directory, or the right coordinator",
+                asked.name, asked.cluster
+            )));
+        }
+        if asked.incarnation == shared.cluster.incarnation && asked.highest_epoch > shared.epoch.0 {
+            return Err(Error::invalid(format!(
+                "node {} has obeyed epoch {} of this metadata, and this coordinator leads in epoch {}: its metadata is an old copy",
+                asked.name, asked.highest_epoch, shared.epoch
+            )));
+        }
+        if asked.node == 0 && shared.members.is_name_up(&asked.name) {
+            return Err(Error::invalid(format!("a node named {} is up already: choose another name", asked.name)));
+        }
+        let texts =
+            asked.disks.iter().flat_map(|disk| [&disk.id, &disk.path]).chain([&asked.data_address, &asked.control_address]);
+        let mut texts = texts.map(|text| text.len());
+        if asked.disks.len() > DISKS_MAX || texts.any(|len| len == 0 || len > TEXT_BYTES_MAX) {
+            return Err(Error::invalid(format!(
+                "node {}: addresses, and the ids and paths of its disks (at most {DISKS_MAX}), have 1 to {TEXT_BYTES_MAX} bytes",
+                asked.name
+            )));
+        }
+        let disk = |disk: &v1::Disk| NewDisk {
+            id: disk.id.clone(),
+            path: disk.path.clone(),
+            total_bytes: disk.total_bytes,
+            failed: disk.failed,
+        };
+        Ok(NewNode {
+            id: (asked.node != 0).then_some(NodeId(asked.node)),
+            name: asked.name.clone(),
+            rack: asked.rack.clone(),
+            zone: asked.zone.clone(),
+            data_address: asked.data_address.clone(),
+            control_address: asked.control_address.clone(),
+            disks: asked.disks.iter().map(disk).collect(),
+        })
+    }
+
+    async fn heard(&self, caller: &Peer, told: v1::HeartbeatRequest) -> Result<v1::HeartbeatReply> {
+        let shared = &self.shared;
+        let node = NodeId(told.node);
+        let name = shared.members.name(node);
+        let again = || Error::not_found(format!("{name} is not registered with this coordinator: register again"));
+        if told.epoch != shared.epoch.0 {
+            return Err(again());
+        }
+        if !caller.may_be_agent(&name) {
+            return Err(Error::invalid(format!("{caller} cannot speak for node {name}")));
+        }
+        let heard = shared.members.heartbeat(node, &told.disks).ok_or_else(again)?;
+        if heard.came_up {
+            tracing::info!(node = %name, "a node is up again");
+            let written = shared.meta.set_node_state(shared.epoch, node, NodeState::Up).await;
+            written.map_err(|error| shared.meta_error(error))?;
+        }
+        for (disk, failed) in heard.disks {
+            tracing::warn!(node = %name, disk = disk.0, failed, "a disk changed its state");
+            let written = shared.meta.set_disk_failed(shared.epoch, disk, failed).await;
+            written.map_err(|error| shared.meta_error(error))?;
+        }
+        for corrupt in told.corrupt.iter().take(CORRUPT_MAX) {
+            let Ok(block) = postcard::from_bytes::<BlockId>(&corrupt.block) else { continue };
+            let cause = format!("bytes {}..+{}: {}", corrupt.first_byte, corrupt.len_bytes, corrupt.message);
+            mark(shared, node, block, BlockState::Corrupt, &cause).await?;
+        }
+        Ok(v1::HeartbeatReply { epoch: shared.epoch.0 })
+    }
+}
+
+/// Writes down that a block is bad at the node that holds it, and says so.
+pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, state: BlockState, cause: &str) -> Result<()> {
+    shared.members.suspect_block(block);
+    // Only who holds the block can say so: another's word for it would let one node spoil the others' blocks.
+    let stripe = match shared.meta.stripe(block.stripe).await {
+        Ok(stripe) => stripe,
+        Err(weft_meta::MetaError::NotFound(_)) => return Ok(()),
+        Err(error) => return Err(shared.meta_error(error)),
+    };
+    let holds = stripe.blocks.get(usize::from(block.index)).is_some_and(|placed| placed.home.node == node);
+    if !holds {
+        return Ok(());
+    }
+    if shared.meta.mark_block(shared.epoch, block, state).await.map_err(|error| shared.meta_error(error))? {
+        tracing::error!(%block, node = %shared.members.name(node), ?state, cause, "a block is bad: it is read around, and can be repaired");
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl v1::membership_server::Membership for MembershipService {
+    async fn register(&self, request: Request<v1::RegisterRequest>) -> Result<Response<v1::RegisterReply>, Status> {
+        let caller = rpc::caller(&request).peer;
+        let reply = self.registered(&caller, request.into_inner()).await;
+        let logged = |error: Error| {
+            tracing::warn!(%caller, %error, "a registration was refused");
+            to_status(&error)
+        };
+        reply.map(Response::new).map_err(logged)
+    }
+
+    async fn heartbeat(&self, request: Request<v1::HeartbeatRequest>) -> Result<Response<v1::HeartbeatReply>, Status> {
+        let caller = rpc::caller(&request).peer;
+        let reply = self.heard(&caller, request.into_inner()).await;
+        reply.map(Response::new).map_err(|error| to_status(&error))
+    }
+}

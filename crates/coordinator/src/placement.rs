@@ -1,0 +1,155 @@
+//! Where new blocks go: one block of a stripe per node, and no rack with more of them than the code tolerates to lose, as far
+//! as the racks allow it.
+//!
+//! Racks are filled evenly, which is the least that the fullest of them can get. Within a rack the emptiest node comes first;
+//! who is as empty is ordered by lot.
+
+use crate::view::{DiskView, NodeView, View};
+use rand::{Rng, seq::SliceRandom};
+use std::collections::{BTreeMap, BTreeSet};
+use weft_meta::{FailureDomain, Home};
+use weft_types::{Error, NodeId, Result, human_bytes};
+
+/// Disks that differ in fullness by less than a twentieth count as equally full.
+const FULLNESS_STEPS: u64 = 20;
+
+/// What is to be placed.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask<'a> {
+    /// The code, for messages.
+    pub(crate) code: &'a str,
+    /// How many blocks.
+    pub(crate) count: usize,
+    /// How many lost blocks the code tolerates.
+    pub(crate) tolerance: usize,
+    pub(crate) failure_domain: FailureDomain,
+    /// Nodes that hold other blocks of the stripe.
+    pub(crate) held: &'a [NodeId],
+    /// Nodes that shall get nothing for other reasons.
+    pub(crate) avoid: &'a BTreeSet<NodeId>,
+    /// Bytes that a disk must have left, with the reserve.
+    pub(crate) bytes: u64,
+}
+
+/// Where the blocks go, in an order by lot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Placed {
+    pub(crate) homes: Vec<Home>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Chooses homes, or says how many nodes there are and how many it takes.
+pub(crate) fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
+    let free = |node: &&NodeView| node.up && !ask.held.contains(&node.id) && !ask.avoid.contains(&node.id);
+    let mut candidates: Vec<Candidate<'_>> =
+        view.nodes.values().filter(free).filter_map(|node| Candidate::new(node, ask.bytes, rng.random())).collect();
+    // Who failed somebody a moment ago is taken only where nobody else is there.
+    let trusted = candidates.iter().filter(|candidate| !candidate.node.suspect).count();
+    if trusted >= ask.count {
+        candidates.retain(|candidate| !candidate.node.suspect);
+    }
+    if candidates.len() < ask.count {
+        return Err(too_few(view, ask, candidates.len()));
+    }
+    let mut racks: BTreeMap<&str, RackFill<'_>> = BTreeMap::new();
+    for node in ask.held.iter().filter_map(|id| view.node(*id)) {
+        racks.entry(&node.rack).or_default().blocks += 1;
+    }
+    for candidate in candidates {
+        racks.entry(&candidate.node.rack).or_default().candidates.push(candidate);
+    }
+    for rack in racks.values_mut() {
+        // The best last: it is popped first.
+        rack.candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.rank()));
+    }
+    let mut homes = Vec::with_capacity(ask.count);
+    while homes.len() < ask.count {
+        let open = racks.values_mut().filter(|rack| !rack.candidates.is_empty());
+        let rack = open.min_by_key(|rack| (rack.blocks, rack.candidates.last().map(Candidate::rank)));
+        let Some(candidate) = rack.and_then(RackFill::take) else { return Err(too_few(view, ask, homes.len())) };
+        homes.push(Home { node: candidate.node.id, disk: candidate.disk.number });
+    }
+    // So that data and parity are spread over all racks alike.
+    homes.shuffle(rng);
+    let warnings = rack_warning(&racks, ask).into_iter().collect();
+    Ok(Placed { homes, warnings })
+}
+
+/// The disk of a node that a new block goes to: the one with the most space left, if that is enough.
+pub(crate) fn disk_for(node: &NodeView, bytes: u64) -> Option<&DiskView> {
+    let usable = node.disks.iter().filter(|disk| !disk.failed && disk.free_bytes >= bytes);
+    usable.max_by_key(|disk| (disk.free_bytes, std::cmp::Reverse(disk.blocks), std::cmp::Reverse(disk.number)))
+}
+
+struct Candidate<'a> {
+    node: &'a NodeView,
+    disk: &'a DiskView,
+    fullness: u64,
+    blocks: u64,
+    lot: u32,
+}
+
+#[derive(Default)]
+struct RackFill<'a> {
+    /// Blocks of the stripe in the rack.
+    blocks: usize,
+    candidates: Vec<Candidate<'a>>,
+}
+
+impl<'a> Candidate<'a> {
+    fn new(node: &'a NodeView, bytes: u64, lot: u32) -> Option<Self> {
+        let disk = disk_for(node, bytes)?;
+        let (total, free) = node.disks.iter().filter(|disk| !disk.failed).fold((0u64, 0u64), |(total, free), disk| {
+            (total.saturating_add(disk.total_bytes), free.saturating_add(disk.free_bytes))
+        });
+        let used = u128::from(total.saturating_sub(free)) * u128::from(FULLNESS_STEPS);
+        let fullness = (used / u128::from(total.max(1))) as u64;
+        let blocks = node.disks.iter().map(|disk| disk.blocks).sum();
+        Some(Self { node, disk, fullness, blocks, lot })
+    }
+
+    /// Less is better.
+    fn rank(&self) -> (u64, u64, u32, NodeId) {
+        (self.fullness, self.blocks, self.lot, self.node.id)
+    }
+}
+
+impl<'a> RackFill<'a> {
+    fn take(&mut self) -> Option<Candidate<'a>> {
+        self.blocks += 1;
+        self.candidates.pop()
+    }
+}
+
+fn rack_warning(racks: &BTreeMap<&str, RackFill<'_>>, ask: &Ask<'_>) -> Option<String> {
+    let (name, fullest) = racks.iter().max_by_key(|(_, rack)| rack.blocks)?;
+    if ask.failure_domain == FailureDomain::Node || fullest.blocks <= ask.tolerance {
+        return None;
+    }
+    let (code, tolerance, blocks) = (ask.code, ask.tolerance, fullest.blocks);
+    let total: usize = racks.values().map(|rack| rack.blocks).sum();
+    let needed = total.div_ceil(tolerance.max(1));
+    Some(format!(
+        "rack {name} gets {blocks} blocks of a stripe and {code} tolerates the loss of {tolerance}: to lose the rack is to lose data; \
+         with nodes in {needed} racks this would not be so"
+    ))
+}
+
+fn too_few(view: &View, ask: &Ask<'_>, found: usize) -> Error {
+    let (code, count, nodes, up) = (ask.code, ask.count, view.nodes.len(), view.up_count());
+    if up < count + ask.held.len() {
+        let needed = count + ask.held.len();
+        return Error::invalid(format!(
+            "{code} puts the blocks of a stripe on {needed} different nodes, and {up} of {nodes} nodes are up: add nodes, or \
+             choose a code with at most {up} blocks"
+        ));
+    }
+    Error::invalid(format!(
+        "{code} needs {count} more nodes for a stripe, and only {found} of the {up} nodes that are up can take a block of it: the \
+         others hold one already, have failed, or have less than {} left on every disk",
+        human_bytes(ask.bytes)
+    ))
+}
+
+#[cfg(test)]
+mod tests;

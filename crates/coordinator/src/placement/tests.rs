@@ -1,0 +1,135 @@
+use super::*;
+use proptest::prelude::*;
+use rand::{SeedableRng, rngs::StdRng};
+use weft_meta::DiskNumber;
+
+const BLOCK: u64 = 1 << 20;
+
+fn node(id: u32, rack: &str) -> NodeView {
+    let disk = |which| DiskView {
+        number: DiskNumber(id * 10 + which),
+        id: format!("disk-{id}-{which}"),
+        total_bytes: 100 * BLOCK,
+        free_bytes: 50 * BLOCK,
+        failed: false,
+        blocks: 0,
+    };
+    NodeView {
+        id: NodeId(id),
+        name: format!("node-{id}"),
+        rack: rack.into(),
+        up: true,
+        suspect: false,
+        disks: vec![disk(1), disk(2)],
+    }
+}
+
+fn view(racks: &[usize]) -> View {
+    let names = racks.iter().enumerate().flat_map(|(rack, nodes)| (0..*nodes).map(move |_| format!("r{rack}")));
+    View { nodes: (1..).zip(names).map(|(id, rack)| (NodeId(id), node(id, &rack))).collect() }
+}
+
+fn ask<'a>(count: usize, tolerance: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> Ask<'a> {
+    Ask { code: "rs(k,m)", count, tolerance, failure_domain: FailureDomain::Rack, held, avoid, bytes: BLOCK }
+}
+
+fn per_rack(view: &View, nodes: impl Iterator<Item = NodeId>) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for node in nodes {
+        *counts.entry(view.nodes[&node].rack.clone()).or_default() += 1;
+    }
+    counts
+}
+
+proptest! {
+    #[test]
+    fn a_node_gets_one_block_and_a_rack_no_more_than_it_must(
+        racks in prop::collection::vec(1usize..8, 1..7),
+        tolerance in 1usize..5,
+        count in 1usize..20,
+        held in prop::collection::btree_set(1u32..10, 0..4),
+        seed: u64,
+    ) {
+        let view = view(&racks);
+        let held: Vec<NodeId> = held.into_iter().map(NodeId).filter(|id| view.nodes.contains_key(id)).collect();
+        let avoid = BTreeSet::new();
+        let ask = ask(count, tolerance, &held, &avoid);
+        let total: usize = racks.iter().sum();
+        let placed = place(&view, &ask, &mut StdRng::seed_from_u64(seed));
+        prop_assert_eq!(placed.is_ok(), count + held.len() <= total);
+        let Ok(placed) = placed else { return Ok(()) };
+
+        let nodes: BTreeSet<NodeId> = placed.homes.iter().map(|home| home.node).collect();
+        prop_assert_eq!(nodes.len(), count, "one block per node");
+        prop_assert!(held.iter().all(|id| !nodes.contains(id)));
+        let fullest = per_rack(&view, nodes.iter().chain(&held).copied()).into_values().max().unwrap_or(0);
+        // What is held already is given; the rest can be spread no better than filling racks evenly up to a level.
+        let before = per_rack(&view, held.iter().copied());
+        let before: Vec<usize> = (0..racks.len()).map(|rack| before.get(&format!("r{rack}")).copied().unwrap_or(0)).collect();
+        let fits = |level: usize| {
+            let room = |rack: usize| level.min(racks[rack]).saturating_sub(before[rack]);
+            (0..racks.len()).map(room).sum::<usize>() >= count
+        };
+        let least = (1..).find(|level| fits(*level)).unwrap().max(before.iter().copied().max().unwrap_or(0));
+        prop_assert_eq!(fullest, least);
+        prop_assert_eq!(placed.warnings.is_empty(), fullest <= tolerance);
+    }
+
+    #[test]
+    fn the_same_lot_gives_the_same_homes(seed: u64) {
+        let (view, avoid) = (view(&[4, 4, 4]), BTreeSet::new());
+        let homes = |seed| place(&view, &ask(6, 2, &[], &avoid), &mut StdRng::seed_from_u64(seed)).unwrap().homes;
+        prop_assert_eq!(homes(seed), homes(seed));
+    }
+}
+
+#[test]
+fn the_numbers_are_told_when_nodes_are_too_few() {
+    let (mut view, avoid) = (view(&[3, 3]), BTreeSet::new());
+    view.nodes.get_mut(&NodeId(1)).unwrap().up = false;
+    let error = place(&view, &ask(6, 2, &[], &avoid), &mut StdRng::seed_from_u64(1)).unwrap_err();
+    assert_eq!(error.reaction, weft_types::Reaction::InvalidInput);
+    assert!(error.message.contains("6 different nodes") && error.message.contains("5 of 6 nodes are up"), "{error}");
+}
+
+#[test]
+fn full_failed_and_suspect_are_avoided() {
+    let (mut view, avoid) = (view(&[4]), BTreeSet::from([NodeId(4)]));
+    view.nodes.get_mut(&NodeId(1)).unwrap().disks[0].failed = true;
+    view.nodes.get_mut(&NodeId(1)).unwrap().disks[1].free_bytes = BLOCK - 1;
+    view.nodes.get_mut(&NodeId(2)).unwrap().disks[0].free_bytes = BLOCK;
+    view.nodes.get_mut(&NodeId(3)).unwrap().suspect = true;
+    for seed in 0..20 {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let homes = place(&view, &ask(1, 1, &[], &avoid), &mut rng).unwrap().homes;
+        assert_eq!(homes, [Home { node: NodeId(2), disk: DiskNumber(22) }], "the disk with the most space left");
+        // Where two are needed, the suspect one is better than none.
+        assert_eq!(place(&view, &ask(2, 1, &[], &avoid), &mut rng).unwrap().homes.len(), 2);
+        let error = place(&view, &ask(3, 1, &[], &avoid), &mut rng).unwrap_err();
+        assert!(error.message.contains("only 2 of the 4"), "{error}");
+    }
+}
+
+#[test]
+fn nodes_fill_up_evenly() {
+    let (mut view, avoid) = (view(&[5, 5]), BTreeSet::new());
+    let mut rng = StdRng::seed_from_u64(7);
+    for _ in 0..50 {
+        for home in place(&view, &ask(4, 2, &[], &avoid), &mut rng).unwrap().homes {
+            let node = view.nodes.get_mut(&home.node).unwrap();
+            node.disks.iter_mut().find(|disk| disk.number == home.disk).unwrap().blocks += 1;
+        }
+    }
+    let blocks = |node: &NodeView| node.disks.iter().map(|disk| disk.blocks).sum::<u64>();
+    assert!(view.nodes.values().all(|node| blocks(node) == 20), "200 blocks on 10 nodes");
+}
+
+#[test]
+fn a_domain_of_nodes_does_not_look_at_racks() {
+    let (view, avoid) = (view(&[6]), BTreeSet::new());
+    let mut rng = StdRng::seed_from_u64(1);
+    let ask = ask(6, 2, &[], &avoid);
+    assert!(place(&view, &ask, &mut rng).unwrap().warnings[0].contains("rack r0 gets 6 blocks"));
+    let ask = Ask { failure_domain: FailureDomain::Node, ..ask };
+    assert_eq!(place(&view, &ask, &mut rng).unwrap().warnings, Vec::<String>::new());
+}

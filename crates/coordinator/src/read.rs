@@ -1,0 +1,219 @@
+//! Reads: a plan that brings ranges of a stripe's data blocks to a client, around what is lost.
+
+use crate::{
+    jobs::{self, Range, Readable},
+    rebuild, seal,
+    shared::Shared,
+    show,
+    supervise::{self, OnFailure, Settle},
+    validate,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::task::JoinHandle;
+use weft_codes::SharedCode;
+use weft_meta::{ObjectRecord, StripeRecord, UploadId};
+use weft_plan::Class;
+use weft_proto::{status::decode_error, v1};
+use weft_types::{Error, Party, PlanId, Reaction, Result, Span};
+
+/// Ranges of one request, at most.
+const RANGES_MAX: usize = 4096;
+/// How often a read is planned anew because somebody could not be asked.
+const PLANS_MAX: usize = 8;
+
+/// The reads that are under way.
+#[derive(Default)]
+pub(crate) struct Reads {
+    running: Mutex<BTreeMap<PlanId, Reading>>,
+}
+
+struct Reading {
+    settle: Settle,
+    watching: JoinHandle<()>,
+}
+
+impl Reads {
+    /// Forgets reads that have ended and whose clients never said so.
+    pub(crate) fn forget_ended(&self) {
+        self.lock().retain(|_, reading| !reading.watching.is_finished());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PlanId, Reading>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Plans a read; unless it is only to be explained, opens and starts it.
+pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeRequest) -> Result<v1::ReadStripeReply> {
+    let (object, stripe) = find(shared, &asked).await?;
+    let place = |error: Error| error.object(&object.name);
+    let code = shared.code(&object.code)?;
+    let ranges = ranges(&stripe, &asked.ranges).map_err(place)?;
+    for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
+        avoid(shared, &object, &error);
+    }
+    let mut plans = 0;
+    loop {
+        plans += 1;
+        let planned = plan(shared, &code, &stripe, &ranges, &asked.scheme).map_err(place)?;
+        if asked.explain {
+            return reply(&stripe, planned, None).map_err(place);
+        }
+        match begin(shared, &planned.planned).await {
+            Ok(task) => return reply(&stripe, planned, Some(task)).map_err(place),
+            // Whoever could not be asked is suspect by now, and the next plan goes around it.
+            Err(error) if error.reaction == Reaction::Replan && plans < PLANS_MAX => {
+                tracing::info!(object = %object.name, stripe = asked.number, %error, "a read is planned anew");
+                if let Some(Party::Node(node)) = error.party {
+                    shared.members.suspect(node);
+                }
+            }
+            Err(error) => return Err(place(error)),
+        }
+    }
+}
+
+/// The client is done with a plan. What went wrong in it is known when this returns, so that the next plan goes around it.
+pub(crate) async fn end_read(shared: &Arc<Shared>, asked: v1::EndReadRequest) -> Result<()> {
+    let reading = shared.reads.lock().remove(&PlanId(asked.plan));
+    let Some(Reading { settle, watching }) = reading else { return Ok(()) };
+    settle.settle(Duration::from_millis(shared.config.failure_grace_ms));
+    if !asked.errors.is_empty() {
+        // The agents know better than the client who is to blame.
+        let most = Duration::from_millis(shared.config.failure_grace_ms.saturating_mul(3));
+        let _late = tokio::time::timeout(most, watching).await;
+    }
+    Ok(())
+}
+
+struct PlannedRead {
+    planned: jobs::Planned,
+    delivers: Vec<Range>,
+    rebuilt: Vec<u8>,
+}
+
+async fn find(shared: &Shared, asked: &v1::ReadStripeRequest) -> Result<(ObjectRecord, StripeRecord)> {
+    let name = validate::object(&asked.bucket, &asked.key)?;
+    let found = match asked.version {
+        0 => shared.meta.object(&name).await,
+        version => shared.meta.object_of(UploadId(version)).await,
+    };
+    let object = found.map_err(|error| shared.meta_error(error).object(&name))?;
+    if object.name != name {
+        return Err(Error::not_found(format!("version {} is not one of {name}", asked.version)).object(&name));
+    }
+    let page = shared.meta.stripes(object.version, asked.number, 1).await.map_err(|error| shared.meta_error(error))?;
+    let stripe = page.items.into_iter().next().filter(|stripe| stripe.number == asked.number);
+    let stripes = object.stripes;
+    let none = || Error::invalid(format!("there is no stripe {}: the object has {stripes}", asked.number)).object(&name);
+    Ok((object, stripe.ok_or_else(none)?))
+}
+
+/// The ranges that are asked for, block by block, without overlaps.
+fn ranges(stripe: &StripeRecord, asked: &[v1::BlockRange]) -> Result<Vec<Range>> {
+    if asked.is_empty() || asked.len() > RANGES_MAX {
+        return Err(Error::invalid(format!("1 to {RANGES_MAX} ranges can be read at once, not {}", asked.len())));
+    }
+    let mut by_block: BTreeMap<u8, Vec<Span>> = BTreeMap::new();
+    for range in asked {
+        let index = u8::try_from(range.index).ok().filter(|index| u32::from(*index) < stripe.layout.k);
+        let index = index.ok_or_else(|| {
+            Error::invalid(format!("block {} is not a data block: 0 to {} are", range.index, stripe.layout.k.saturating_sub(1)))
+        })?;
+        let len = stripe.layout.block_len(index.into());
+        if range.start >= range.end || range.end > len {
+            return Err(Error::invalid(format!(
+                "bytes {}..{} of block {index} do not exist: it has {len}",
+                range.start, range.end
+            )));
+        }
+        by_block.entry(index).or_default().push(Span::new(range.start, range.end));
+    }
+    let merged = |(index, spans): (u8, Vec<Span>)| Span::normalize(spans).into_iter().map(move |bytes| Range { index, bytes });
+    Ok(by_block.into_iter().flat_map(merged).collect())
+}
+
+/// What a client complains of is avoided for a while. Only agents' own words are written down.
+fn avoid(shared: &Shared, object: &ObjectRecord, error: &Error) {
+    tracing::warn!(object = %object.name, %error, "a read failed");
+    match (error.reaction, error.party) {
+        (Reaction::Retry, _) | (_, None | Some(Party::Client(_))) => {}
+        (_, Some(Party::Node(node))) => shared.members.suspect(node),
+    }
+    if let Some(block) = error.block {
+        shared.members.suspect_block(block);
+    }
+}
+
+fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Range], scheme: &str) -> Result<PlannedRead> {
+    let view = shared.members.view();
+    let readable = jobs::readable(stripe, &view, |block| shared.members.is_suspect_block(block));
+    let Readable { good, suspect, lost } = &readable;
+    let scheme = if scheme.is_empty() { shared.config.scheme.as_str() } else { scheme };
+    weft_schemes::repair::by_name(scheme)?;
+    let attempt = |available: &[u8]| {
+        let rebuilt: BTreeSet<u8> = ranges.iter().map(|range| range.index).filter(|index| !available.contains(index)).collect();
+        let delivers = widen(stripe, ranges, &rebuilt);
+        let slice_len = if rebuilt.is_empty() { shared.config.slice_len } else { shared.config.repair_slice_len };
+        let prefer = jobs::preference(stripe, available, &view, stripe.layout.k as usize, None);
+        let run = shared.run(Class::Foreground, stripe.seq, slice_len.0);
+        let planned = jobs::read(code, stripe, available, &delivers, shared.draw_client(), scheme, &prefer, run)?;
+        Ok::<_, Error>(PlannedRead { planned, delivers, rebuilt: rebuilt.into_iter().collect() })
+    };
+    match attempt(good) {
+        // Rather from those that failed a moment ago than not at all.
+        Err(error) if error.reaction == Reaction::Unavailable => {
+            let all: Vec<u8> = good.iter().chain(suspect).copied().collect();
+            attempt(&all).map_err(|error| match error.reaction {
+                Reaction::Unavailable => shared.lacking_nodes(jobs::too_many_lost(code, stripe, lost, &view)),
+                _ => error,
+            })
+        }
+        other => other,
+    }
+}
+
+/// Widens the ranges to what can be read and checked; those that come to overlap become one.
+fn widen(stripe: &StripeRecord, ranges: &[Range], rebuilt: &BTreeSet<u8>) -> Vec<Range> {
+    let mut by_block: BTreeMap<u8, Vec<Span>> = BTreeMap::new();
+    for range in ranges {
+        let wide = jobs::widened(&stripe.layout, *range, rebuilt.contains(&range.index));
+        by_block.entry(range.index).or_default().push(wide.bytes);
+    }
+    let merged = |(index, spans): (u8, Vec<Span>)| Span::normalize(spans).into_iter().map(move |bytes| Range { index, bytes });
+    by_block.into_iter().flat_map(merged).collect()
+}
+
+/// Opens and starts a read, and watches over it while the client takes its share.
+async fn begin(shared: &Arc<Shared>, planned: &jobs::Planned) -> Result<v1::ClientTask> {
+    let mut sealed = seal::seal(shared, planned, &BTreeMap::new())?;
+    let client = sealed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
+    let id = sealed.id;
+    supervise::open(shared, &sealed).await?;
+    let (running, settle) = supervise::start(shared, sealed, OnFailure::EndAll).await;
+    let watcher = Arc::clone(shared);
+    let watching = tokio::spawn(async move {
+        let report = running.finish(|_, _| {}).await;
+        rebuild::note_bad_blocks(&watcher, &report).await;
+    });
+    shared.reads.lock().insert(id, Reading { settle, watching });
+    Ok(client)
+}
+
+fn reply(stripe: &StripeRecord, read: PlannedRead, task: Option<v1::ClientTask>) -> Result<v1::ReadStripeReply> {
+    let blocks: BTreeSet<u8> = read.delivers.iter().map(|range| range.index).collect();
+    let range = |range: &Range| v1::BlockRange { index: range.index.into(), start: range.bytes.start, end: range.bytes.end };
+    // A plain read's plan says nothing that its ranges do not say.
+    let plan = if task.is_none() || !read.rebuilt.is_empty() { read.planned.json()? } else { Vec::new() };
+    Ok(v1::ReadStripeReply {
+        task,
+        units: blocks.iter().map(|index| show::units(stripe, *index)).collect(),
+        rebuilt: read.rebuilt.iter().map(|index| u32::from(*index)).collect(),
+        plan,
+        delivers: read.delivers.iter().map(range).collect(),
+    })
+}

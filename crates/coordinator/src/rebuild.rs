@@ -1,0 +1,430 @@
+//! Rebuilds blocks of one stripe: chooses homes, allocates, runs a plan, and goes on around whoever fails with what is missing.
+//! Committing is the caller's: a repair commits to a visible object, a put to its own stripe.
+
+use crate::{
+    jobs::{self, Target},
+    membership,
+    placement::{self, Ask},
+    seal::{self, StoreOrder},
+    shared::Shared,
+    supervise::{self, End, OnFailure, Report},
+    view::{Standing, View},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+use weft_codes::SharedCode;
+use weft_meta::{BlockState, FailureDomain, Home, NewRepair, ObjectName, StripeRecord, UploadId};
+use weft_plan::Class;
+use weft_proto::v1;
+use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, Reaction, Result, Span};
+
+/// What is to be rebuilt.
+pub(crate) struct Rebuild<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    pub(crate) code: &'a SharedCode,
+    pub(crate) object: &'a ObjectName,
+    pub(crate) version: UploadId,
+    pub(crate) stripe: &'a StripeRecord,
+    pub(crate) lost: Vec<Lost>,
+    pub(crate) scheme: &'a str,
+    /// Where it must go; none: wherever the rules of placement say.
+    pub(crate) to: Option<NodeId>,
+    pub(crate) failure_domain: FailureDomain,
+    /// For the stripe of a put.
+    pub(crate) upload: Option<UploadId>,
+    /// Nodes that are to be left alone.
+    pub(crate) avoid: BTreeSet<NodeId>,
+}
+
+/// A block that is to be rebuilt.
+#[derive(Debug, Clone)]
+pub(crate) struct Lost {
+    pub(crate) index: u8,
+    /// The checksums that it must have, if anybody knows them.
+    pub(crate) units: Option<Vec<u32>>,
+}
+
+/// What came of it. The blocks are durable and allocated, and no stripe's yet.
+#[derive(Debug)]
+pub(crate) struct Rebuilt {
+    pub(crate) blocks: Vec<RebuiltBlock>,
+    pub(crate) traffic: v1::TaskTraffic,
+    pub(crate) resumed: u32,
+}
+
+/// A block that was rebuilt.
+#[derive(Debug, Clone)]
+pub(crate) struct RebuiltBlock {
+    pub(crate) block: BlockId,
+    pub(crate) home: Home,
+    pub(crate) units: Vec<u32>,
+}
+
+/// What a rebuild tells on its way.
+pub(crate) enum Told<'a> {
+    /// The plan that runs next.
+    Plan(&'a jobs::Planned),
+    /// How much of what this stripe's new blocks take has come in, in thousandths.
+    Thousandths(u64),
+    /// It goes on around a failure.
+    Resumed(String),
+}
+
+/// A new block under way.
+struct Arriving {
+    block: BlockId,
+    home: Home,
+    expected: Option<Vec<u32>>,
+    missing: Vec<Span>,
+    /// Its checksums, once it is durable.
+    durable: Option<Vec<u32>>,
+}
+
+impl Arriving {
+    fn rebuilt(&self) -> Option<RebuiltBlock> {
+        Some(RebuiltBlock { block: self.block, home: self.home, units: self.durable.clone()? })
+    }
+}
+
+impl Rebuild<'_> {
+    /// The plan, and nothing else.
+    pub(crate) fn explain(&self) -> Result<jobs::Planned> {
+        let homes = self.choose_homes()?;
+        let new = |(lost, home): (&Lost, &Home)| {
+            let generation = self.stripe.blocks.get(usize::from(lost.index)).map_or(1, |placed| placed.generation_high_water + 1);
+            let block = BlockId { stripe: self.stripe.id, index: lost.index, copy: 0, generation };
+            Target { node: home.node, block, missing: vec![self.stripe.layout.coded_span()] }
+        };
+        let targets: Vec<Target> = self.lost.iter().zip(&homes).map(new).collect();
+        self.plan(&targets, &BTreeSet::new(), Class::Repair)
+    }
+
+    /// Rebuilds all that is lost, or gives back what was allocated.
+    pub(crate) async fn run(&self, mut tell: impl FnMut(Told<'_>) + Send) -> Result<Rebuilt> {
+        let mut arriving = Vec::with_capacity(self.lost.len());
+        let result = self.run_allocated(&mut arriving, &mut tell).await;
+        if result.is_err() {
+            for new in &arriving {
+                self.give_up(new).await;
+            }
+        }
+        result
+    }
+
+    async fn run_allocated(&self, arriving: &mut Vec<Arriving>, tell: &mut (impl FnMut(Told<'_>) + Send)) -> Result<Rebuilt> {
+        for (lost, home) in self.lost.iter().zip(self.choose_homes()?) {
+            arriving.push(self.allocate(lost, home).await?);
+        }
+        let mut failed: BTreeSet<NodeId> = BTreeSet::new();
+        let mut traffic = v1::TaskTraffic::default();
+        let mut resumed = 0;
+        loop {
+            let error = match self.attempt(arriving, &failed, tell).await {
+                Ok(report) => {
+                    traffic = supervise::add_traffic(traffic, report.traffic());
+                    if let Some(blocks) = arriving.iter().map(Arriving::rebuilt).collect() {
+                        return Ok(Rebuilt { blocks, traffic, resumed });
+                    }
+                    failed.extend(report.culprit);
+                    self.replace_dead_targets(arriving, &report, &mut failed).await?;
+                    report.cause()
+                }
+                // Somebody could not even be asked: another plan is to be made, unless nobody is to blame.
+                Err(error) if error.reaction == Reaction::Replan => match error.party {
+                    Some(Party::Node(node)) => {
+                        failed.insert(node);
+                        self.replace_targets_on(arriving, &failed).await?;
+                        error
+                    }
+                    _ => return Err(error),
+                },
+                Err(error) => return Err(error),
+            };
+            resumed += 1;
+            if resumed > self.shared.config.resumes_max {
+                let message = format!("given up after {resumed} plans; the last failed with: {}", error.message);
+                return Err(Error { reaction: Reaction::Unavailable, message, ..error });
+            }
+            let missing: u64 =
+                arriving.iter().filter(|new| new.durable.is_none()).flat_map(|new| &new.missing).map(|span| span.len()).sum();
+            let message = format!("{error}; going on with the {missing} positions that are missing");
+            tracing::warn!(object = %self.object, stripe = %self.stripe.id, "{message}");
+            tell(Told::Resumed(message));
+        }
+    }
+
+    /// One plan, over what is missing.
+    async fn attempt(
+        &self,
+        arriving: &mut [Arriving],
+        failed: &BTreeSet<NodeId>,
+        tell: &mut (impl FnMut(Told<'_>) + Send),
+    ) -> Result<Report> {
+        let pending = arriving.iter().filter(|new| new.durable.is_none());
+        let target = |new: &Arriving| Target { node: new.home.node, block: new.block, missing: new.missing.clone() };
+        let targets: Vec<Target> = pending.map(target).collect();
+        let class = if self.upload.is_some() { Class::Foreground } else { Class::Repair };
+        let planned = self.plan(&targets, failed, class)?;
+        tell(Told::Plan(&planned));
+        let view = self.shared.members.view();
+        let orders = arriving.iter().map(|new| Ok((new.block, self.order(new, &view)?))).collect::<Result<BTreeMap<_, _>>>()?;
+        let sealed = seal::seal(self.shared, &planned, &orders)?;
+        supervise::open(self.shared, &sealed).await?;
+        let coming: BTreeMap<NodeId, u64> =
+            targets.iter().filter_map(|target| Some((target.node, sealed.agents.get(&target.node)?.incoming_bytes))).collect();
+        let total: u64 = coming.values().sum::<u64>().max(1);
+        let (running, _settle) = supervise::start(self.shared, sealed, OnFailure::EndAll).await;
+        let mut moved: BTreeMap<NodeId, u64> = BTreeMap::new();
+        let progress = |node: NodeId, bytes: u64| {
+            if let Some(most) = coming.get(&node) {
+                moved.insert(node, bytes.min(*most));
+                tell(Told::Thousandths(moved.values().sum::<u64>().saturating_mul(1000) / total));
+            }
+        };
+        let report = running.finish(progress).await;
+        note_bad_blocks(self.shared, &report).await;
+        for new in arriving.iter_mut().filter(|new| new.durable.is_none()) {
+            self.take(new, &report);
+        }
+        Ok(report)
+    }
+
+    fn plan(&self, targets: &[Target], failed: &BTreeSet<NodeId>, class: Class) -> Result<jobs::Planned> {
+        let view = self.shared.members.view();
+        let readable = jobs::readable(self.stripe, &view, |block| self.shared.members.is_suspect_block(block));
+        let node_of = |index: &u8| self.stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
+        let unusable = |index: &u8| self.lost.iter().any(|lost| lost.index == *index);
+        let avoided = |index: &u8| node_of(index).is_none_or(|node| failed.contains(&node) || self.avoid.contains(&node));
+        let all = readable.good.iter().chain(&readable.suspect).copied().filter(|index| !unusable(index));
+        let (last, first): (Vec<u8>, Vec<u8>) = all.partition(|index| avoided(index) || readable.suspect.contains(index));
+        let rack = targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.clone());
+        let k = self.stripe.layout.k as usize;
+        let slice_len = self.shared.config.repair_slice_len.0;
+        let attempt = |available: &[u8]| {
+            let prefer = jobs::preference(self.stripe, available, &view, k, rack.as_deref());
+            let run = self.shared.run(class, self.stripe.seq, slice_len);
+            jobs::rebuild(self.code, self.stripe, available, targets, self.scheme, &prefer, run)
+        };
+        match attempt(&first) {
+            // Rather with those that failed a moment ago than not at all; but never with who failed in this very rebuild.
+            Err(error) if error.reaction == Reaction::Unavailable => {
+                let more = last.iter().copied().filter(|index| node_of(index).is_some_and(|node| !failed.contains(&node)));
+                let all: Vec<u8> = first.iter().copied().chain(more).collect();
+                attempt(&all).map_err(|error| self.unavailable(error, &all, &readable.lost, &view))
+            }
+            other => other,
+        }
+    }
+
+    fn unavailable(&self, error: Error, available: &[u8], lost: &[(u8, &'static str)], view: &View) -> Error {
+        if error.reaction != Reaction::Unavailable {
+            return error;
+        }
+        let all = 0..=u8::MAX;
+        let why = |index: u8| lost.iter().find(|(lost, _)| *lost == index).map_or("failed just now", |(_, why)| why);
+        let gone = all.zip(&self.stripe.blocks).map(|(index, _)| index).filter(|index| !available.contains(index));
+        let gone: Vec<(u8, &'static str)> = gone.map(|index| (index, why(index))).collect();
+        self.shared.lacking_nodes(jobs::too_many_lost(self.code, self.stripe, &gone, view)).object(self.object)
+    }
+
+    /// What a report says of a new block.
+    fn take(&self, new: &mut Arriving, report: &Report) {
+        if let Some(stored) = report.stored(new.block) {
+            if new.expected.as_ref().is_none_or(|expected| *expected == stored.units) {
+                new.durable = Some(stored.units.clone());
+                new.missing.clear();
+            } else {
+                // The agent compares too; what is here is a second look.
+                tracing::error!(block = %new.block, object = %self.object, "a rebuilt block is not what was lost; it is thrown away");
+            }
+            return;
+        }
+        let whole = self.stripe.layout.coded_span();
+        if let Some(node) = report.nodes.get(&new.home.node).filter(|node| matches!(node.end, Some(End::Failed(_)))) {
+            let arrived = node.arrived.get(&new.block).map(Vec::as_slice).unwrap_or_default();
+            new.missing = whole.subtract(arrived);
+            if new.missing.is_empty() {
+                // All had come and it was not taken: it was not what it should be.
+                new.missing = vec![whole];
+            }
+        }
+    }
+
+    /// New homes for blocks whose node failed, or said nothing of what had arrived.
+    async fn replace_dead_targets(
+        &self,
+        arriving: &mut [Arriving],
+        report: &Report,
+        failed: &mut BTreeSet<NodeId>,
+    ) -> Result<()> {
+        for new in arriving.iter().filter(|new| new.durable.is_none()) {
+            let end = report.nodes.get(&new.home.node).and_then(|node| node.end.as_ref());
+            let wrong = report.stored(new.block).is_some();
+            if wrong || matches!(end, Some(End::Broken(_) | End::GivenUp)) {
+                failed.insert(new.home.node);
+            }
+        }
+        self.replace_targets_on(arriving, failed).await
+    }
+
+    async fn replace_targets_on(&self, arriving: &mut [Arriving], failed: &BTreeSet<NodeId>) -> Result<()> {
+        let taken: Vec<NodeId> = arriving.iter().map(|new| new.home.node).collect();
+        for new in arriving.iter_mut().filter(|new| new.durable.is_none() && failed.contains(&new.home.node)) {
+            if self.to == Some(new.home.node) {
+                let name = self.shared.members.name(new.home.node);
+                return Err(Error::unavailable(format!("{name}, where the block was to go, failed")).block(new.block));
+            }
+            let avoid: BTreeSet<NodeId> = taken.iter().chain(failed).copied().collect();
+            let lost = Lost { index: new.block.index, units: new.expected.clone() };
+            let home = self.place(1, &avoid)?.first().copied().ok_or_else(|| Error::unavailable("no node is left"))?;
+            self.give_up(new).await;
+            *new = self.allocate(&lost, home).await?;
+        }
+        Ok(())
+    }
+
+    fn choose_homes(&self) -> Result<Vec<Home>> {
+        let Some(to) = self.to else { return self.place(self.lost.len(), &BTreeSet::new()) };
+        let view = self.shared.members.view();
+        let name = self.shared.members.name(to);
+        let node = view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists them")))?;
+        if !node.up {
+            return Err(Error::invalid(format!("{name} is down: nothing can be rebuilt there")));
+        }
+        if self.lost.len() > 1 {
+            let count = self.lost.len();
+            return Err(Error::invalid(format!(
+                "{count} blocks of stripe {} are lost, and a node takes one",
+                self.stripe.number
+            )));
+        }
+        if let Some(index) = self.kept().find(|(_, node)| *node == to).map(|(index, _)| index) {
+            let number = self.stripe.number;
+            return Err(Error::invalid(format!("{name} holds block {index} of stripe {number} already, and a node takes one")));
+        }
+        let bytes = self.bytes_needed();
+        let disk = placement::disk_for(node, bytes);
+        let disk =
+            disk.ok_or_else(|| Error::invalid(format!("no disk of {name} has {} left", weft_types::human_bytes(bytes))))?;
+        Ok(vec![Home { node: to, disk: disk.number }])
+    }
+
+    fn place(&self, count: usize, avoid: &BTreeSet<NodeId>) -> Result<Vec<Home>> {
+        let view = self.shared.members.view();
+        let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
+        let spec = self.code.spec();
+        // Elsewhere, if there is an elsewhere: else a node may get its own lost block back, in a new generation.
+        let elsewhere: BTreeSet<NodeId> = avoid.iter().chain(&self.avoid).copied().chain(self.lost_nodes()).collect();
+        let anywhere: BTreeSet<NodeId> = avoid.union(&self.avoid).copied().collect();
+        let ask = Ask {
+            code: &spec,
+            count,
+            tolerance: self.code.tolerance(),
+            failure_domain: self.failure_domain,
+            held: &held,
+            avoid: &elsewhere,
+            bytes: self.bytes_needed(),
+        };
+        let mut rng = self.shared.rng();
+        let placed = placement::place(&view, &ask, &mut *rng)
+            .or_else(|_| placement::place(&view, &Ask { avoid: &anywhere, ..ask }, &mut *rng))
+            .map_err(|error| self.shared.lacking_nodes(error).object(self.object))?;
+        for warning in &placed.warnings {
+            tracing::warn!(object = %self.object, stripe = %self.stripe.id, "{warning}");
+        }
+        Ok(placed.homes)
+    }
+
+    /// The blocks that stay, and where they are.
+    fn kept(&self) -> impl Iterator<Item = (u8, NodeId)> + '_ {
+        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
+        blocks.filter(|(index, _)| !self.is_lost(*index)).map(|(index, placed)| (index, placed.home.node))
+    }
+
+    fn lost_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
+        blocks.filter(|(index, _)| self.is_lost(*index)).map(|(_, placed)| placed.home.node)
+    }
+
+    fn is_lost(&self, index: u8) -> bool {
+        self.lost.iter().any(|lost| lost.index == index)
+    }
+
+    fn bytes_needed(&self) -> u64 {
+        self.stripe.layout.block_len(0).saturating_add(self.shared.config.disk_reserve.0)
+    }
+
+    async fn allocate(&self, lost: &Lost, home: Home) -> Result<Arriving> {
+        let expires_ms = self.shared.lease_end_ms();
+        let repair = NewRepair { stripe: self.stripe.id, index: lost.index, home, upload: self.upload, expires_ms };
+        let block =
+            self.shared.meta.allocate_repair(self.shared.epoch, repair).await.map_err(|error| self.shared.meta_error(error))?;
+        self.shared.members.add_blocks(&[home], self.stripe.layout.block_len(lost.index.into()));
+        Ok(Arriving { block, home, expected: lost.units.clone(), missing: vec![self.stripe.layout.coded_span()], durable: None })
+    }
+
+    async fn give_up(&self, new: &Arriving) {
+        // Its task may hang on for as long as a stall takes.
+        let not_before_ms = self.shared.now_ms().saturating_add(self.shared.config.stall_ms.into());
+        if let Err(error) = self.shared.meta.abort_repair(self.shared.epoch, new.block, not_before_ms).await {
+            let error = self.shared.meta_error(error);
+            tracing::warn!(block = %new.block, %error, "an allocation could not be given up; it will expire");
+        }
+    }
+
+    fn order(&self, new: &Arriving, view: &View) -> Result<StoreOrder> {
+        store_order(self.shared, self.code, self.object, self.version, self.stripe, new.block, new.home, view)
+            .map(|order| StoreOrder { expected_units: new.expected.clone().unwrap_or_default(), ..order })
+    }
+}
+
+/// What an agent needs to know of a block that it is to store.
+#[expect(clippy::too_many_arguments, reason = "a sidecar says all of this")]
+pub(crate) fn store_order(
+    shared: &Shared,
+    code: &SharedCode,
+    object: &ObjectName,
+    version: UploadId,
+    stripe: &StripeRecord,
+    block: BlockId,
+    home: Home,
+    view: &View,
+) -> Result<StoreOrder> {
+    let disk = view.disk(home).ok_or_else(|| Error::replan("its disk is gone").party(Party::Node(home.node)).block(block))?;
+    let meta = BlockMeta {
+        cluster: shared.cluster.id,
+        id: block,
+        object: object.to_string(),
+        version: version.0,
+        object_offset: stripe.object_offset(),
+        code: code.spec(),
+        generator_hash: weft_codes::generator_hash(code.as_ref()),
+        stripe: stripe.layout,
+        seq: stripe.seq,
+    };
+    Ok(StoreOrder { meta, expected_units: Vec::new(), disk: disk.id.clone() })
+}
+
+/// Writes down the blocks that agents found to be bad, or not to have, in a plan.
+pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
+    for (id, node) in &report.nodes {
+        for (block, error) in node.bad_blocks(*id) {
+            let state = if error.reaction == Reaction::Corrupt { BlockState::Corrupt } else { BlockState::Missing };
+            if let Err(error) = membership::mark(shared, *id, block, state, &error.message).await {
+                tracing::error!(%block, %error, "a bad block could not be written down");
+            }
+        }
+    }
+}
+
+/// The blocks of a stripe that are lost, with what they must become.
+pub(crate) fn lost_blocks(stripe: &StripeRecord, view: &View, also: Option<u8>) -> Vec<Lost> {
+    let blocks = (0..=u8::MAX).zip(&stripe.blocks);
+    let lost = blocks.filter(|(index, placed)| match also {
+        Some(asked) => *index == asked,
+        None => matches!(view.standing(placed), Standing::Lost(_)),
+    });
+    lost.map(|(index, _)| Lost { index, units: stripe.units.get(usize::from(index)).cloned() }).collect()
+}

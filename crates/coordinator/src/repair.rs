@@ -1,0 +1,210 @@
+//! Repairs of objects: stripe after stripe, whatever is lost is rebuilt on other nodes and committed.
+
+use crate::{
+    jobs,
+    rebuild::{self, Lost, Rebuild, Told},
+    shared::Shared,
+    supervise, validate,
+};
+use std::{collections::BTreeSet, sync::Arc};
+use tokio::{sync::mpsc, time::Instant};
+use tonic::Status;
+use weft_meta::{FailureDomain, ObjectRecord, StripeRecord};
+use weft_proto::{to_status, v1};
+use weft_types::{Error, NodeId, Result};
+
+/// Stripes that are looked at together.
+const STRIPES_PER_PAGE: u32 = 256;
+/// Events that may wait for the client.
+pub(crate) const EVENTS_MAX: usize = 256;
+
+/// Where a repair tells of its way. Progress is left out while the client is slow; everything else waits for it.
+type Events = mpsc::Sender<Result<v1::RepairEvent, Status>>;
+
+/// Repairs an object, or for `explain` tells the plans and does nothing.
+pub(crate) async fn run(shared: Arc<Shared>, asked: v1::RepairObjectRequest, events: Events) {
+    let result = Repair::new(&shared, &asked, &events).await;
+    let result = match result {
+        Ok(mut repair) => repair.run().await,
+        Err(error) => Err(error),
+    };
+    let last = match result {
+        Ok(done) => Ok(event(v1::repair_event::Event::Done(done))),
+        Err(error) => {
+            tracing::warn!(bucket = %asked.bucket, key = %asked.key, %error, "a repair failed");
+            Err(to_status(&error))
+        }
+    };
+    // The client may be gone: what was committed stays committed.
+    let _gone = events.send(last).await;
+}
+
+struct Repair<'a> {
+    shared: &'a Arc<Shared>,
+    events: &'a Events,
+    object: ObjectRecord,
+    failure_domain: FailureDomain,
+    block: Option<u8>,
+    scheme: String,
+    to: Option<NodeId>,
+    explain: bool,
+    done_bytes: u64,
+    total_bytes: u64,
+}
+
+impl<'a> Repair<'a> {
+    async fn new(shared: &'a Arc<Shared>, asked: &v1::RepairObjectRequest, events: &'a Events) -> Result<Self> {
+        let name = validate::object(&asked.bucket, &asked.key)?;
+        let object = shared.meta.object(&name).await.map_err(|error| shared.meta_error(error))?;
+        let (_, policy) = shared.meta.bucket(&name.bucket).await.map_err(|error| shared.meta_error(error))?;
+        let code = shared.code(&object.code)?;
+        let block = match asked.block {
+            -1 => None,
+            index => Some(u8::try_from(index).ok().filter(|index| usize::from(*index) < code.n()).ok_or_else(|| {
+                Error::invalid(format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1))
+                    .object(&name)
+            })?),
+        };
+        let scheme = if asked.scheme.is_empty() { shared.config.scheme.clone() } else { asked.scheme.clone() };
+        weft_schemes::repair::by_name(&scheme)?;
+        Ok(Self {
+            shared,
+            events,
+            object,
+            failure_domain: policy.failure_domain,
+            block,
+            scheme,
+            to: (asked.to_node != 0).then_some(NodeId(asked.to_node)),
+            explain: asked.explain,
+            done_bytes: 0,
+            total_bytes: 0,
+        })
+    }
+
+    async fn run(&mut self) -> Result<v1::RepairDone> {
+        let begun = Instant::now();
+        let mut done = v1::RepairDone { traffic: Some(v1::TaskTraffic::default()), ..v1::RepairDone::default() };
+        self.total_bytes = self.count_bytes().await?;
+        let mut from = 0;
+        loop {
+            let page = self.page(from).await?;
+            for stripe in &page.items {
+                if self.events.is_closed() {
+                    return Err(Error::retry("whoever asked for the repair is gone").object(&self.object.name));
+                }
+                self.stripe(stripe, &mut done).await.map_err(|error| error.object(&self.object.name))?;
+                from = stripe.number + 1;
+            }
+            if !page.more {
+                done.elapsed_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                return Ok(done);
+            }
+        }
+    }
+
+    async fn page(&self, from: u64) -> Result<weft_meta::Page<StripeRecord>> {
+        let page = self.shared.meta.stripes(self.object.version, from, STRIPES_PER_PAGE).await;
+        page.map_err(|error| self.shared.meta_error(error))
+    }
+
+    async fn count_bytes(&self) -> Result<u64> {
+        let (mut from, mut bytes) = (0, 0u64);
+        loop {
+            let page = self.page(from).await?;
+            for stripe in &page.items {
+                let lost = self.lost(stripe);
+                bytes = bytes.saturating_add(lost.iter().map(|lost| stripe.layout.block_len(lost.index.into())).sum());
+                from = stripe.number + 1;
+            }
+            if !page.more {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    fn lost(&self, stripe: &StripeRecord) -> Vec<Lost> {
+        rebuild::lost_blocks(stripe, &self.shared.members.view(), self.block)
+    }
+
+    async fn stripe(&mut self, stripe: &StripeRecord, done: &mut v1::RepairDone) -> Result<()> {
+        let lost = self.lost(stripe);
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let code = self.shared.code(&self.object.code)?;
+        let bytes: u64 = lost.iter().map(|lost| stripe.layout.block_len(lost.index.into())).sum();
+        let indexes: Vec<u32> = lost.iter().map(|lost| lost.index.into()).collect();
+        let rebuild = Rebuild {
+            shared: self.shared,
+            code: &code,
+            object: &self.object.name,
+            version: self.object.version,
+            stripe,
+            lost,
+            scheme: &self.scheme,
+            to: self.to,
+            failure_domain: self.failure_domain,
+            upload: None,
+            avoid: BTreeSet::new(),
+        };
+        if self.explain {
+            return self.tell_plan(stripe, &indexes, &rebuild.explain()?).await;
+        }
+        let rebuilt = {
+            let (events, before, total) = (self.events, self.done_bytes, self.total_bytes);
+            let tell = |told: Told<'_>| tell(events, stripe, &indexes, told, before, bytes, total);
+            rebuild.run(tell).await?
+        };
+        for rebuild::RebuiltBlock { block, home, units } in rebuilt.blocks {
+            let old = stripe.blocks.get(usize::from(block.index)).map_or(0, |placed| placed.generation);
+            let not_before_ms = self.shared.garbage_not_before_ms();
+            let committed = self.shared.meta.commit_repair(self.shared.epoch, block, old, units, not_before_ms).await;
+            if let Err(error) = committed {
+                // Somebody else was faster, or the object is gone: what was rebuilt is nobody's.
+                let now_ms = self.shared.now_ms();
+                let given_up = self.shared.meta.abort_repair(self.shared.epoch, block, now_ms).await;
+                given_up.map_err(|error| self.shared.meta_error(error))?;
+                return Err(self.shared.meta_error(error));
+            }
+            tracing::info!(object = %self.object.name, %block, node = %self.shared.members.name(home.node), "a block was rebuilt");
+            done.blocks.push(v1::RepairedBlock {
+                stripe: stripe.number,
+                index: block.index.into(),
+                generation: block.generation,
+                node: home.node.0,
+                len: stripe.layout.block_len(block.index.into()),
+            });
+        }
+        self.done_bytes = self.done_bytes.saturating_add(bytes);
+        done.resumed += rebuilt.resumed;
+        done.traffic = Some(supervise::add_traffic(done.traffic.unwrap_or_default(), rebuilt.traffic));
+        Ok(())
+    }
+
+    async fn tell_plan(&self, stripe: &StripeRecord, lost: &[u32], planned: &jobs::Planned) -> Result<()> {
+        let plan = v1::RepairPlan { plan: planned.json()?, stripe: stripe.number, lost: lost.to_vec() };
+        let sent = self.events.send(Ok(event(v1::repair_event::Event::Plan(plan)))).await;
+        sent.map_err(|_| Error::retry("whoever asked for the plan is gone"))
+    }
+}
+
+/// Passes on what a rebuild tells. It must not wait: a client that is slow to read must not hold up a repair.
+fn tell(events: &Events, stripe: &StripeRecord, lost: &[u32], told: Told<'_>, before: u64, bytes: u64, total: u64) {
+    let progress = |thousandths: u64, message: String| {
+        let done = before.saturating_add((u128::from(bytes) * u128::from(thousandths) / 1000) as u64);
+        v1::repair_event::Event::Progress(v1::RepairProgress { done_bytes: done, total_bytes: total, message })
+    };
+    let told = match told {
+        Told::Plan(planned) => {
+            let plan = v1::RepairPlan { plan: planned.json().unwrap_or_default(), stripe: stripe.number, lost: lost.to_vec() };
+            v1::repair_event::Event::Plan(plan)
+        }
+        Told::Thousandths(thousandths) => progress(thousandths, String::new()),
+        Told::Resumed(message) => progress(0, message),
+    };
+    let _full_or_gone = events.try_send(Ok(event(told)));
+}
+
+fn event(event: v1::repair_event::Event) -> v1::RepairEvent {
+    v1::RepairEvent { event: Some(event) }
+}

@@ -1,0 +1,116 @@
+//! From a proved plan to what each party is sent: its task, where its links' other ends are, and the tokens for them.
+
+use crate::{jobs::Planned, members::Session, shared::Shared};
+use std::collections::BTreeMap;
+use weft_plan::Task;
+use weft_proto::{LinkRights, encode_task, token::task_hash, v1};
+use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, PlanId, Result};
+
+/// A plan that is ready to be opened.
+pub(crate) struct Sealed {
+    pub(crate) id: PlanId,
+    pub(crate) agents: BTreeMap<NodeId, SealedTask>,
+    /// The client's share, if a client takes part.
+    pub(crate) client: Option<v1::ClientTask>,
+}
+
+/// One agent's share.
+pub(crate) struct SealedTask {
+    pub(crate) session: Session,
+    pub(crate) open: v1::OpenRequest,
+    /// What comes in over its links when all goes well, bytes.
+    pub(crate) incoming_bytes: u64,
+}
+
+/// What an agent needs to know of a block that it stores.
+pub(crate) struct StoreOrder {
+    pub(crate) meta: BlockMeta,
+    /// The checksums that it must have, where they are known.
+    pub(crate) expected_units: Vec<u32>,
+    /// The disk, as its agent calls it.
+    pub(crate) disk: String,
+}
+
+/// Cuts the plan and signs its links.
+pub(crate) fn seal(shared: &Shared, planned: &Planned, orders: &BTreeMap<BlockId, StoreOrder>) -> Result<Sealed> {
+    let plan = &planned.plan;
+    let mut cuts: BTreeMap<Party, Cut> = BTreeMap::new();
+    for (vertex, party) in (0..=u16::MAX).zip(&plan.binding.parties) {
+        let task = weft_plan::cut(plan, vertex);
+        let bytes = encode_task(&task)?;
+        let session = match party {
+            Party::Node(node) => Some(session(shared, *node)?),
+            Party::Client(_) => None,
+        };
+        cuts.insert(*party, Cut { hash: task_hash(&bytes), bytes, task, session });
+    }
+    let stall_ms = shared.config.stall_ms;
+    let mut sealed = Sealed { id: plan.id, agents: BTreeMap::new(), client: None };
+    for (party, cut) in &cuts {
+        let peers = cut.task.links.iter().map(|link| peer(*party, cut, link, &cuts)).collect::<Result<Vec<_>>>()?;
+        match (party, &cut.session) {
+            (Party::Node(node), Some(session)) => {
+                let stores = cut.task.stores.iter().map(|block| store_spec(block.id, orders)).collect::<Result<Vec<_>>>()?;
+                let task = cut.bytes.clone();
+                let open = v1::OpenRequest { task, peers, stores, deadline_ms: 0, stall_ms };
+                let incoming_bytes = incoming_bytes(&cut.task);
+                sealed.agents.insert(*node, SealedTask { session: session.clone(), open, incoming_bytes });
+            }
+            _ => sealed.client = Some(v1::ClientTask { task: cut.bytes.clone(), peers, stall_ms }),
+        }
+    }
+    Ok(sealed)
+}
+
+struct Cut {
+    task: Task,
+    bytes: Vec<u8>,
+    hash: [u8; 32],
+    /// None: a client.
+    session: Option<Session>,
+}
+
+/// What `party` needs to know of the other end of one of its links.
+fn peer(party: Party, cut: &Cut, link: &weft_plan::TaskLink, cuts: &BTreeMap<Party, Cut>) -> Result<v1::LinkPeer> {
+    let other = cuts.get(&link.peer).ok_or_else(|| Error::fatal("a link leads to nobody").party(party))?;
+    let name = other.session.as_ref().map(|session| session.record.name.clone()).unwrap_or_default();
+    let (mut address, mut token) = (String::new(), Vec::new());
+    if dials(cut, link, other) {
+        let acceptor = other.session.as_ref().ok_or_else(|| Error::fatal("a link connects two clients").party(party))?;
+        let (from, to) = if link.sends { (party, link.peer) } else { (link.peer, party) };
+        let rights = LinkRights { epoch: cut.task.epoch, plan: cut.task.plan, link: link.id(), from, to, task_hash: other.hash };
+        token = acceptor.link_key.issue(&rights).0.to_vec();
+        address = acceptor.record.data_address.clone();
+    }
+    Ok(v1::LinkPeer { link: link.id(), address, token, name })
+}
+
+/// Clients always dial; between agents the sender does.
+fn dials(cut: &Cut, link: &weft_plan::TaskLink, other: &Cut) -> bool {
+    match (&cut.session, &other.session) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(_), Some(_)) => link.sends,
+    }
+}
+
+fn session(shared: &Shared, node: NodeId) -> Result<Session> {
+    let session = shared.members.session(node);
+    session.ok_or_else(|| Error::replan(format!("{} went down", shared.members.name(node))).party(Party::Node(node)))
+}
+
+fn store_spec(block: BlockId, orders: &BTreeMap<BlockId, StoreOrder>) -> Result<v1::StoreSpec> {
+    let order = orders.get(&block).ok_or_else(|| Error::fatal("nothing is known of a block to be stored").block(block))?;
+    let meta = postcard::to_allocvec(&order.meta)
+        .map_err(|error| Error::fatal(format!("a block's description cannot be encoded: {error}")).block(block))?;
+    Ok(v1::StoreSpec { meta, expected_units: order.expected_units.clone(), disk: order.disk.clone() })
+}
+
+fn incoming_bytes(task: &Task) -> u64 {
+    let positions = |lane: u16| {
+        let lanes = task.lanes.iter().filter(|candidate| candidate.lane == lane);
+        lanes.flat_map(|lane| lane.slices(task.slice_len)).map(weft_types::Span::len).sum::<u64>()
+    };
+    let incoming = task.links.iter().filter(|link| !link.sends);
+    incoming.map(|link| u64::from(link.width).saturating_mul(positions(link.lane))).fold(0, u64::saturating_add)
+}

@@ -1,0 +1,203 @@
+//! The service for clients.
+
+use crate::{puts, read, repair, shared::Shared, show, validate};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, async_trait};
+use weft_meta::{MetaError, UploadId};
+use weft_proto::{Peer, rpc, to_status, v1};
+use weft_types::{Error, Result};
+
+/// Objects that one answer lists, at most, and if nobody says how many.
+const OBJECTS_PER_PAGE_MAX: u32 = 1_000;
+
+/// The service for clients.
+pub(crate) struct WeftService {
+    shared: Arc<Shared>,
+}
+
+impl WeftService {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// What a client asks; nobody else is let in.
+    fn asked<T>(&self, request: Request<T>) -> Result<T, Status> {
+        match rpc::caller(&request).peer {
+            Peer::Client | Peer::Anonymous => Ok(request.into_inner()),
+            other => Err(to_status(&Error::invalid(format!("{other} is not a client: use a client's certificate")))),
+        }
+    }
+
+    fn meta<T>(&self, result: Result<T, MetaError>) -> Result<T> {
+        result.map_err(|error| self.shared.meta_error(error))
+    }
+
+    async fn create_policy(&self, asked: v1::Policy) -> Result<v1::Policy> {
+        let policy = validate::policy(&asked)?;
+        self.meta(self.shared.meta.create_policy(self.shared.epoch, policy.clone()).await)?;
+        Ok(show::policy(policy))
+    }
+
+    async fn list_policies(&self) -> Result<v1::ListPoliciesReply> {
+        let policies = self.meta(self.shared.meta.policies().await)?;
+        Ok(v1::ListPoliciesReply { policies: policies.into_iter().map(show::policy).collect() })
+    }
+
+    async fn create_bucket(&self, asked: v1::Bucket) -> Result<v1::Bucket> {
+        validate::name("bucket", &asked.name)?;
+        let policy = (!asked.policy.is_empty()).then_some(asked.policy.as_str());
+        let shared = &self.shared;
+        let bucket = self.meta(shared.meta.create_bucket(shared.epoch, &asked.name, policy, shared.now_ms()).await)?;
+        Ok(show::bucket(bucket))
+    }
+
+    async fn list_buckets(&self) -> Result<v1::ListBucketsReply> {
+        let buckets = self.meta(self.shared.meta.buckets().await)?;
+        Ok(v1::ListBucketsReply { buckets: buckets.into_iter().map(show::bucket).collect() })
+    }
+
+    async fn list_objects(&self, asked: v1::ListObjectsRequest) -> Result<v1::ListObjectsReply> {
+        validate::name("bucket", &asked.bucket)?;
+        let limit = if asked.limit == 0 { OBJECTS_PER_PAGE_MAX } else { asked.limit.min(OBJECTS_PER_PAGE_MAX) };
+        let page = self.meta(self.shared.meta.objects(&asked.bucket, &asked.prefix, &asked.after, limit).await)?;
+        Ok(v1::ListObjectsReply { objects: page.items.into_iter().map(show::entry).collect(), more: page.more })
+    }
+
+    async fn stat_object(&self, asked: v1::ObjectName) -> Result<v1::ObjectReply> {
+        let name = validate::object(&asked.bucket, &asked.key)?;
+        let object = self.meta(self.shared.meta.object(&name).await)?;
+        show::object(&self.shared, object, 0).await
+    }
+
+    async fn remove_object(&self, asked: v1::ObjectName) -> Result<v1::Empty> {
+        let name = validate::object(&asked.bucket, &asked.key)?;
+        let not_before_ms = self.shared.garbage_not_before_ms();
+        let object = self.meta(self.shared.meta.remove_object(self.shared.epoch, &name, not_before_ms).await)?;
+        tracing::info!(object = %object.name, version = %object.version, "removed");
+        Ok(v1::Empty {})
+    }
+}
+
+/// Does to the end what a client has asked, also if it hangs up meanwhile: what is half done would hold disks and memory.
+async fn to_the_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    let ended = tokio::spawn(work).await;
+    ended.unwrap_or_else(|error| Err(Error::fatal(format!("the coordinator failed at it: {error}"))))
+}
+
+/// An answer, or the status that tells the error.
+fn answer<T>(result: Result<T>) -> Result<Response<T>, Status> {
+    result.map(Response::new).map_err(|error| to_status(&error))
+}
+
+#[async_trait]
+impl v1::weft_server::Weft for WeftService {
+    type RepairObjectStream = ReceiverStream<Result<v1::RepairEvent, Status>>;
+
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        self.asked(request)?;
+        answer(show::status(&self.shared).await)
+    }
+
+    async fn create_policy(&self, request: Request<v1::Policy>) -> Result<Response<v1::Policy>, Status> {
+        let asked = self.asked(request)?;
+        answer(self.create_policy(asked).await)
+    }
+
+    async fn list_policies(&self, request: Request<v1::ListPoliciesRequest>) -> Result<Response<v1::ListPoliciesReply>, Status> {
+        self.asked(request)?;
+        answer(self.list_policies().await)
+    }
+
+    async fn remove_policy(&self, request: Request<v1::Name>) -> Result<Response<v1::Empty>, Status> {
+        let asked = self.asked(request)?;
+        let removed = self.shared.meta.remove_policy(self.shared.epoch, &asked.name).await;
+        answer(self.meta(removed).map(|()| v1::Empty {}))
+    }
+
+    async fn set_default_policy(&self, request: Request<v1::Name>) -> Result<Response<v1::Empty>, Status> {
+        let asked = self.asked(request)?;
+        let set = self.shared.meta.set_default_policy(self.shared.epoch, &asked.name).await;
+        answer(self.meta(set).map(|()| v1::Empty {}))
+    }
+
+    async fn create_bucket(&self, request: Request<v1::Bucket>) -> Result<Response<v1::Bucket>, Status> {
+        let asked = self.asked(request)?;
+        answer(self.create_bucket(asked).await)
+    }
+
+    async fn list_buckets(&self, request: Request<v1::Empty>) -> Result<Response<v1::ListBucketsReply>, Status> {
+        self.asked(request)?;
+        answer(self.list_buckets().await)
+    }
+
+    async fn remove_bucket(&self, request: Request<v1::Name>) -> Result<Response<v1::Empty>, Status> {
+        let asked = self.asked(request)?;
+        let removed = self.shared.meta.remove_bucket(self.shared.epoch, &asked.name).await;
+        answer(self.meta(removed).map(|()| v1::Empty {}))
+    }
+
+    async fn list_objects(&self, request: Request<v1::ListObjectsRequest>) -> Result<Response<v1::ListObjectsReply>, Status> {
+        let asked = self.asked(request)?;
+        answer(self.list_objects(asked).await)
+    }
+
+    async fn stat_object(&self, request: Request<v1::ObjectName>) -> Result<Response<v1::ObjectReply>, Status> {
+        let asked = self.asked(request)?;
+        answer(self.stat_object(asked).await)
+    }
+
+    async fn remove_object(&self, request: Request<v1::ObjectName>) -> Result<Response<v1::Empty>, Status> {
+        let asked = self.asked(request)?;
+        answer(self.remove_object(asked).await)
+    }
+
+    async fn begin_put(&self, request: Request<v1::BeginPutRequest>) -> Result<Response<v1::BeginPutReply>, Status> {
+        let asked = self.asked(request)?;
+        answer(puts::begin(&self.shared, asked).await)
+    }
+
+    async fn put_stripe(&self, request: Request<v1::PutStripeRequest>) -> Result<Response<v1::PutStripeReply>, Status> {
+        let asked = self.asked(request)?;
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { puts::put_stripe(&shared, asked).await }).await)
+    }
+
+    async fn end_stripe(&self, request: Request<v1::EndStripeRequest>) -> Result<Response<v1::Empty>, Status> {
+        let asked = self.asked(request)?;
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { puts::end_stripe(&shared, asked).await }).await.map(|()| v1::Empty {}))
+    }
+
+    async fn commit_put(&self, request: Request<v1::CommitPutRequest>) -> Result<Response<v1::ObjectReply>, Status> {
+        let asked = self.asked(request)?;
+        answer(puts::commit(&self.shared, asked).await)
+    }
+
+    async fn abort_put(&self, request: Request<v1::AbortPutRequest>) -> Result<Response<v1::Empty>, Status> {
+        let asked = self.asked(request)?;
+        answer(puts::abort(&self.shared, UploadId(asked.upload)).await.map(|()| v1::Empty {}))
+    }
+
+    async fn read_stripe(&self, request: Request<v1::ReadStripeRequest>) -> Result<Response<v1::ReadStripeReply>, Status> {
+        let asked = self.asked(request)?;
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { read::read_stripe(&shared, asked).await }).await)
+    }
+
+    async fn end_read(&self, request: Request<v1::EndReadRequest>) -> Result<Response<v1::Empty>, Status> {
+        let asked = self.asked(request)?;
+        answer(read::end_read(&self.shared, asked).await.map(|()| v1::Empty {}))
+    }
+
+    async fn repair_object(
+        &self,
+        request: Request<v1::RepairObjectRequest>,
+    ) -> Result<Response<Self::RepairObjectStream>, Status> {
+        let asked = self.asked(request)?;
+        let (events, told) = mpsc::channel(repair::EVENTS_MAX);
+        tokio::spawn(repair::run(Arc::clone(&self.shared), asked, events));
+        Ok(Response::new(ReceiverStream::new(told)))
+    }
+}

@@ -1,0 +1,139 @@
+//! What all parts of a coordinator share.
+
+use crate::{config::CoordinatorConfig, members::Members, puts::Puts};
+use rand::{Rng, rngs::StdRng};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{sync::watch, time::Instant};
+use weft_codes::SharedCode;
+use weft_meta::{ClusterRecord, Epoch, Meta, MetaError};
+use weft_plan::{Class, CodeView};
+use weft_proto::{Net, Security};
+use weft_schemes::Run;
+use weft_types::{Clock, Error, Party, PlanId, Reaction, Result};
+
+/// Codes that are kept built, at most.
+const CODES_MAX: usize = 64;
+
+/// What all parts of a coordinator share.
+pub(crate) struct Shared {
+    pub(crate) config: CoordinatorConfig,
+    pub(crate) meta: Arc<dyn Meta>,
+    pub(crate) cluster: ClusterRecord,
+    pub(crate) epoch: Epoch,
+    pub(crate) net: Arc<dyn Net>,
+    pub(crate) security: Security,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) members: Members,
+    pub(crate) puts: Puts,
+    pub(crate) reads: crate::read::Reads,
+    pub(crate) started: Instant,
+    /// Turns true once the coordinator must end.
+    pub(crate) stop: watch::Sender<bool>,
+    pub(crate) rng: Mutex<StdRng>,
+    pub(crate) plans: AtomicU32,
+    pub(crate) codes: Mutex<BTreeMap<String, SharedCode>>,
+}
+
+impl Shared {
+    /// The code of a spec.
+    pub(crate) fn code(&self, spec: &str) -> Result<SharedCode> {
+        let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(code) = codes.get(spec) {
+            return Ok(Arc::clone(code));
+        }
+        let code = weft_codes::parse(spec).map_err(Error::invalid)?;
+        if codes.len() < CODES_MAX {
+            codes.insert(spec.to_owned(), Arc::clone(&code));
+        }
+        Ok(code)
+    }
+
+    /// The generator of everything that is left to chance.
+    pub(crate) fn rng(&self) -> MutexGuard<'_, StdRng> {
+        self.rng.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A client's part in one plan.
+    pub(crate) fn draw_client(&self) -> Party {
+        Party::Client(self.rng().random())
+    }
+
+    /// A plan's frame: its number is nobody else's.
+    pub(crate) fn run(&self, class: Class, seq: u64, slice_len: u64) -> Run {
+        let number = self.plans.fetch_add(1, Ordering::Relaxed);
+        let id = PlanId(self.epoch.0 << 32 | u64::from(number));
+        Run { seq, ..Run::new(id, self.epoch.0, class, slice_len) }
+    }
+
+    /// The time, milliseconds since 1970.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
+    }
+
+    /// From when on blocks that readers may still read are removed.
+    pub(crate) fn garbage_not_before_ms(&self) -> u64 {
+        self.now_ms().saturating_add(self.config.garbage_grace_ms)
+    }
+
+    /// When what is allocated now expires.
+    pub(crate) fn lease_end_ms(&self) -> u64 {
+        self.now_ms().saturating_add(self.config.upload_lease_ms)
+    }
+
+    /// How long a call to an agent may take.
+    pub(crate) fn call_timeout(&self) -> Duration {
+        Duration::from_millis(self.config.call_timeout_ms)
+    }
+
+    /// Tells of a failed transaction; one that says that another coordinator leads ends this one.
+    pub(crate) fn meta_error(&self, error: MetaError) -> Error {
+        match &error {
+            MetaError::StaleLeader { .. } => {
+                tracing::error!(%error, "another coordinator leads; stopping");
+                self.stop.send_replace(true);
+            }
+            MetaError::Storage(_) => tracing::error!(%error, "a metadata transaction failed"),
+            _ => {}
+        }
+        error.into()
+    }
+
+    /// The reaction to too few nodes: shortly after a start they may just be coming back.
+    pub(crate) fn lacking_nodes(&self, error: Error) -> Error {
+        if !self.members.are_coming_back() {
+            return error;
+        }
+        let message = format!("the coordinator has just started and the nodes are still coming back: {}", error.message);
+        Error { reaction: Reaction::Retry, message, ..error }
+    }
+}
+
+/// What a plan's proof needs to know of a code.
+pub(crate) struct CodeProof {
+    spec: String,
+    code: SharedCode,
+}
+
+impl CodeProof {
+    pub(crate) fn new(code: &SharedCode) -> Self {
+        Self { spec: code.spec(), code: Arc::clone(code) }
+    }
+
+    pub(crate) fn view(&self) -> CodeView<'_> {
+        CodeView {
+            spec: &self.spec,
+            k: self.code.k(),
+            n: self.code.n(),
+            alpha: self.code.alpha(),
+            generator: self.code.generator(),
+            tolerance: self.code.tolerance(),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What is answered: records as messages.
+
+use crate::{members::MemberStatus, shared::Shared, view::View};
+use std::collections::BTreeMap;
+use weft_meta::{BucketRecord, DiskNumber, FailureDomain, ObjectRecord, PolicyRecord, StripeRecord};
+use weft_proto::v1;
+use weft_types::{Error, NodeId, Result};
+
+/// Stripes that one answer tells of, at most: more would not fit into a message.
+const STRIPES_MAX: usize = 4_096;
+/// Checksums that one answer tells of, at most; those of the stripes beyond are left out.
+const UNITS_MAX: usize = 1 << 20;
+const STRIPES_PER_PAGE: u32 = 256;
+
+/// A policy.
+pub(crate) fn policy(policy: PolicyRecord) -> v1::Policy {
+    v1::Policy {
+        failure_domain: match policy.failure_domain {
+            FailureDomain::Node => "node".into(),
+            FailureDomain::Rack => "rack".into(),
+        },
+        ack: match policy.ack.missing_max {
+            0 => "all".into(),
+            missing => format!("tolerate={missing}"),
+        },
+        name: policy.name,
+        code: policy.code,
+        block_len: policy.block_len,
+        cell_len: policy.cell_len,
+        is_default: policy.is_default,
+    }
+}
+
+/// A bucket.
+pub(crate) fn bucket(bucket: BucketRecord) -> v1::Bucket {
+    v1::Bucket { name: bucket.name, policy: bucket.policy, created_ms: bucket.created_ms, objects: bucket.objects }
+}
+
+/// An object in a list.
+pub(crate) fn entry(object: ObjectRecord) -> v1::ObjectEntry {
+    v1::ObjectEntry {
+        key: object.name.key,
+        size: object.size,
+        version: object.version.0,
+        created_ms: object.created_ms,
+        code: object.code,
+    }
+}
+
+/// An object with its stripes, from one on.
+pub(crate) async fn object(shared: &Shared, object: ObjectRecord, from: u64) -> Result<v1::ObjectReply> {
+    let view = shared.members.view();
+    let mut stripes: Vec<v1::Stripe> = Vec::new();
+    let (mut next, mut units) = (from, 0usize);
+    while stripes.len() < STRIPES_MAX {
+        let page = shared.meta.stripes(object.version, next, STRIPES_PER_PAGE).await.map_err(|error| shared.meta_error(error))?;
+        for record in &page.items {
+            next = record.number + 1;
+            units = units.saturating_add(record.units.iter().map(Vec::len).sum());
+            stripes.push(stripe(record, &view, units <= UNITS_MAX)?);
+        }
+        if !page.more {
+            break;
+        }
+    }
+    let mut warnings = Vec::new();
+    if next < object.stripes {
+        warnings.push(format!("stripes {from} to {} of {} are shown", next.saturating_sub(1), object.stripes));
+    }
+    Ok(v1::ObjectReply {
+        bucket: object.name.bucket,
+        key: object.name.key,
+        version: object.version.0,
+        size: object.size,
+        code: object.code,
+        block_len: object.layout.block_len,
+        cell_len: object.layout.cell_len,
+        created_ms: object.created_ms,
+        stripes,
+        warnings,
+    })
+}
+
+/// The recorded checksums of a block.
+pub(crate) fn units(stripe: &StripeRecord, index: u8) -> v1::BlockUnits {
+    let units = stripe.units.get(usize::from(index)).cloned().unwrap_or_default();
+    v1::BlockUnits { index: index.into(), units }
+}
+
+/// A node.
+pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>) -> v1::Node {
+    let record = &status.record;
+    let disk = |disk: &weft_meta::DiskRecord| v1::Disk {
+        id: disk.id.clone(),
+        path: disk.path.clone(),
+        total_bytes: disk.total_bytes,
+        free_bytes: status.free.get(&disk.number).copied().unwrap_or(0),
+        failed: disk.failed,
+    };
+    v1::Node {
+        id: record.id.0,
+        name: record.name.clone(),
+        rack: record.rack.clone(),
+        zone: record.zone.clone(),
+        state: if status.up { "up".into() } else { "down".into() },
+        data_address: record.data_address.clone(),
+        control_address: record.control_address.clone(),
+        disks: record.disks.iter().map(disk).collect(),
+        last_seen_ms: u64::try_from(status.silent_for.as_millis()).unwrap_or(u64::MAX),
+        blocks: record.disks.iter().filter_map(|disk| blocks.get(&disk.number)).sum(),
+    }
+}
+
+/// The whole cluster.
+pub(crate) async fn status(shared: &Shared) -> Result<v1::StatusReply> {
+    let totals = shared.meta.totals().await.map_err(|error| shared.meta_error(error))?;
+    let blocks = shared.meta.blocks_per_disk().await.map_err(|error| shared.meta_error(error))?;
+    let blocks: BTreeMap<DiskNumber, u64> = blocks.into_iter().collect();
+    let statuses = shared.members.statuses();
+    Ok(v1::StatusReply {
+        cluster: shared.cluster.id.to_string(),
+        epoch: shared.epoch.0,
+        incarnation: shared.cluster.incarnation.clone(),
+        nodes: statuses.iter().map(|status| node(status, &blocks)).collect(),
+        objects: totals.objects,
+        stripes: totals.stripes,
+        data_bytes: totals.data_bytes,
+        insecure: shared.security.is_insecure(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        warnings: warnings(shared, &statuses),
+    })
+}
+
+fn warnings(shared: &Shared, statuses: &[MemberStatus]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if shared.security.is_insecure() {
+        warnings.push("insecure: whoever reaches a port may do everything".to_owned());
+    }
+    let down: Vec<&str> = statuses.iter().filter(|status| !status.up).map(|status| status.record.name.as_str()).collect();
+    if !down.is_empty() {
+        let (count, all, names) = (down.len(), statuses.len(), down.join(", "));
+        warnings.push(format!("{count} of {all} nodes are down: {names}"));
+    }
+    for status in statuses {
+        let failed = status.record.disks.iter().filter(|disk| disk.failed).map(|disk| disk.path.as_str()).collect::<Vec<_>>();
+        if !failed.is_empty() {
+            warnings.push(format!("disks of {} failed: {}", status.record.name, failed.join(", ")));
+        }
+    }
+    warnings
+}
+
+fn stripe(record: &StripeRecord, view: &View, with_units: bool) -> Result<v1::Stripe> {
+    let layout = postcard::to_allocvec(&record.layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
+    let block = |(index, placed): (usize, &weft_meta::PlacedBlock)| v1::PlacedBlock {
+        index: index as u32,
+        generation: placed.generation,
+        node: placed.home.node.0,
+        disk: view.disk(placed.home).map(|disk| disk.id.clone()).unwrap_or_default(),
+        state: view.state_text(placed).to_owned(),
+        len: record.layout.block_len(index as u32),
+        units: if with_units { record.units.get(index).cloned().unwrap_or_default() } else { Vec::new() },
+        rack: rack(view, placed.home.node),
+    };
+    Ok(v1::Stripe {
+        id: record.id.0,
+        offset: record.object_offset(),
+        layout,
+        seq: record.seq,
+        blocks: record.blocks.iter().enumerate().map(block).collect(),
+    })
+}
+
+fn rack(view: &View, node: NodeId) -> String {
+    view.node(node).map(|node| node.rack.clone()).unwrap_or_default()
+}

@@ -1,0 +1,115 @@
+//! Who is to blame when a plan fails.
+//!
+//! When one party stops, its neighbours fail or stall, and theirs in turn: many complain, and each of a neighbour. The complaints
+//! are followed from party to party; the culprit is the one at the end, who complains of nobody else.
+
+use super::report::{End, NodeReport, Report};
+use weft_types::{NodeId, Party, Reaction};
+
+/// The node to blame. None: nothing failed, a client did, or nobody was told to be busy by anybody else.
+pub(super) fn culprit(report: &Report) -> Option<NodeId> {
+    // Of whom nothing was heard any more, nobody need complain.
+    let broken = report.nodes.iter().find(|(_, node)| matches!(node.end, Some(End::Broken(_))));
+    if let Some((id, _)) = broken {
+        return Some(*id);
+    }
+    // Bytes that are wrong are wrong where they were found to be.
+    let own = report.nodes.iter().find(|(id, node)| fault_of_its_own(**id, node));
+    if let Some((id, _)) = own {
+        return Some(*id);
+    }
+    let first = report.nodes.iter().find(|(_, node)| matches!(node.end, Some(End::Failed(_))))?;
+    let mut at = *first.0;
+    // Each step leads to another node, so that there are at most as many steps as nodes; in a circle whoever is met is as good.
+    for _ in 0..report.nodes.len() {
+        match report.nodes.get(&at).and_then(|node| complains_of(at, node)) {
+            Some(Party::Node(next)) => at = next,
+            Some(Party::Client(_)) => return None,
+            None => break,
+        }
+    }
+    Some(at)
+}
+
+/// Its disk failed, its block is bad or not there.
+fn fault_of_its_own(id: NodeId, node: &NodeReport) -> bool {
+    let own = |error: &weft_types::Error| {
+        error.party == Some(Party::Node(id))
+            && matches!(error.reaction, Reaction::Corrupt | Reaction::NotFound | Reaction::Fatal)
+            && error.link.is_none()
+    };
+    matches!(node.end, Some(End::Failed(_))) && node.errors().iter().any(own)
+}
+
+/// Whom a node blames: the peer that its first error names, else whom it has waited for the longest.
+fn complains_of(id: NodeId, node: &NodeReport) -> Option<Party> {
+    let others = |party: &Party| *party != Party::Node(id);
+    let named = node.first_error().and_then(|error| error.party).filter(others);
+    let longest = || node.waiting.iter().filter(|(party, _)| others(party)).max_by_key(|(_, since_ms)| *since_ms);
+    let waits_for_itself = node.waiting.iter().any(|(party, _)| !others(party));
+    named.or_else(|| longest().map(|(party, _)| *party).filter(|_| !waits_for_itself))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::{Error, StripeId};
+
+    fn node(id: u32) -> Party {
+        Party::Node(NodeId(id))
+    }
+
+    fn report(ends: &[(u32, Option<End>)]) -> Report {
+        let mut report = Report::new(ends.iter().map(|(id, _)| NodeId(*id)));
+        for (id, end) in ends {
+            report.nodes.get_mut(&NodeId(*id)).unwrap().end = end.clone();
+        }
+        report
+    }
+
+    fn failed(error: Error) -> Option<End> {
+        Some(End::Failed(vec![error]))
+    }
+
+    #[test]
+    fn complaints_are_followed_to_their_end() {
+        // A chain 1 → 2 → 3 → 4 in which 1 was stopped: everybody complains of the one before, and 1 says nothing.
+        let complains = |of: u32| failed(Error::replan("no slice in time").party(node(of)));
+        let stopped = report(&[(1, Some(End::GivenUp)), (2, complains(1)), (3, complains(2)), (4, complains(3))]);
+        assert_eq!(culprit(&stopped), Some(NodeId(1)));
+        let circle = report(&[(1, complains(2)), (2, complains(1))]);
+        assert!(culprit(&circle).is_some(), "and it ends");
+    }
+
+    #[test]
+    fn who_is_gone_or_has_bad_bytes_is_to_blame() {
+        let complains = |of: u32| failed(Error::replan("reset").party(node(of)));
+        let broken = Some(End::Broken(Error::replan("went down").party(node(3))));
+        assert_eq!(culprit(&report(&[(1, complains(2)), (2, complains(1)), (3, broken)])), Some(NodeId(3)));
+
+        let block = weft_types::BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 1 };
+        let corrupt = failed(Error::corrupt("page 3").party(node(2)).block(block));
+        let report = report(&[(1, complains(2)), (2, corrupt), (3, complains(2))]);
+        assert_eq!(culprit(&report), Some(NodeId(2)));
+        let bad: Vec<_> = report.nodes[&NodeId(2)].bad_blocks(NodeId(2)).map(|(block, _)| block).collect();
+        assert_eq!(bad, [block]);
+    }
+
+    #[test]
+    fn stalls_lead_to_the_one_who_waits_for_nobody() {
+        let stalled = |id: u32| failed(Error::replan("stalled").party(node(id)));
+        let mut report = report(&[(1, stalled(1)), (2, stalled(2)), (3, stalled(3))]);
+        let waits = [(1, vec![(node(1), 900)]), (2, vec![(node(1), 800)]), (3, vec![(node(2), 700), (Party::Client(7), 10)])];
+        for (id, waiting) in waits {
+            report.nodes.get_mut(&NodeId(id)).unwrap().waiting = waiting;
+        }
+        assert_eq!(culprit(&report), Some(NodeId(1)), "it waits for its own disk");
+    }
+
+    #[test]
+    fn nobody_is_blamed_for_a_client_or_for_nothing() {
+        assert_eq!(culprit(&report(&[(1, Some(End::Done)), (2, Some(End::Done))])), None);
+        let gone = failed(Error::replan("reset").party(Party::Client(9)));
+        assert_eq!(culprit(&report(&[(1, gone.clone()), (2, gone)])), None);
+    }
+}

@@ -1,0 +1,278 @@
+//! Runs plans at agents: opens all, starts all, collects what they tell, and says who is to blame when one fails.
+//!
+//! Nobody queues while holding something: an agent that has no room says so at once, and then all of them let go and are asked
+//! again a little later. Puts, reads and repairs all come through here.
+
+mod blame;
+mod report;
+
+use crate::{
+    seal::{Sealed, SealedTask},
+    shared::Shared,
+};
+use futures::future::join_all;
+use rand::Rng;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+use tonic::{Request, Streaming};
+use weft_proto::{from_status, rpc, v1};
+use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
+
+pub(crate) use report::{End, Report, add_traffic};
+
+/// The first pause before busy agents are asked again; each next one is twice as long, up to the last.
+const BACKOFF_FIRST_MS: u64 = 10;
+const BACKOFF_LAST_MS: u64 = 1_000;
+/// How often it is looked whether nodes went down while their streams are silent.
+const LOOK_INTERVAL_MS: u64 = 500;
+/// Events of one plan that may wait to be looked at.
+const EVENTS_MAX: usize = 256;
+
+/// What shall happen when one agent fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnFailure {
+    /// The others have a moment to end by themselves, and are cancelled then.
+    EndAll,
+    /// The others go on: a put's receivers do not depend on each other.
+    GoOn,
+}
+
+/// A plan whose tasks run at the agents.
+pub(crate) struct Running {
+    shared: Arc<Shared>,
+    plan: PlanId,
+    tasks: BTreeMap<NodeId, SealedTask>,
+    events: mpsc::Receiver<(NodeId, Event)>,
+    report: Report,
+    on_failure: OnFailure,
+    settle: watch::Receiver<Option<Duration>>,
+}
+
+/// Tells a running plan that its client is done with it: whoever has not ended after a while is cancelled.
+#[derive(Debug)]
+pub(crate) struct Settle(watch::Sender<Option<Duration>>);
+
+enum Event {
+    Told(v1::task_event::Event),
+    Ended(Option<Error>),
+}
+
+/// Opens a plan at all its agents, or at none.
+pub(crate) async fn open(shared: &Shared, sealed: &Sealed) -> Result<()> {
+    let mut attempt = 0;
+    loop {
+        let Err(error) = open_once(shared, sealed).await else { return Ok(()) };
+        attempt += 1;
+        if error.reaction != Reaction::Retry || attempt >= shared.config.open_attempts_max {
+            return Err(error);
+        }
+        let longest = BACKOFF_FIRST_MS.saturating_mul(1 << attempt.min(16)).min(BACKOFF_LAST_MS);
+        let pause = shared.rng().random_range(longest / 2..=longest);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+}
+
+/// Starts a plan that is open at all its agents.
+pub(crate) async fn start(shared: &Arc<Shared>, sealed: Sealed, on_failure: OnFailure) -> (Running, Settle) {
+    let (sender, events) = mpsc::channel(EVENTS_MAX);
+    let plan = sealed.id;
+    let started = join_all(sealed.agents.iter().map(|(node, task)| async move { (*node, start_one(shared, plan, task).await) }));
+    let mut report = Report::new(sealed.agents.keys().copied());
+    for (node, stream) in started.await {
+        match stream {
+            Ok(stream) => drop(tokio::spawn(forward(node, stream, sender.clone()))),
+            Err(error) => report.broken(node, error),
+        }
+    }
+    let (settle_sender, settle) = watch::channel(None);
+    let shared = Arc::clone(shared);
+    (Running { shared, plan, tasks: sealed.agents, events, report, on_failure, settle }, Settle(settle_sender))
+}
+
+impl Settle {
+    /// The client is done; the tasks may take that long to end.
+    pub(crate) fn settle(&self, within: Duration) {
+        self.0.send_replace(Some(within));
+    }
+}
+
+impl Running {
+    /// Collects events until all tasks have ended or been given up. `progress` is told the bytes that a node has moved.
+    pub(crate) async fn finish(mut self, mut progress: impl FnMut(NodeId, u64) + Send) -> Report {
+        let grace = Duration::from_millis(self.shared.config.failure_grace_ms);
+        let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
+        let mut deadlines = Deadlines::default();
+        let mut settled = false;
+        while !self.report.all_ended() {
+            if self.on_failure == OnFailure::EndAll && self.report.any_failed() {
+                deadlines.begin(grace);
+            }
+            tokio::select! {
+                Some((node, event)) = self.events.recv() => self.take(node, event, &mut progress),
+                changed = self.settle.changed(), if !settled => {
+                    // Whoever dropped its end does not ask: the tasks end by themselves, or by their stall.
+                    let within = *self.settle.borrow();
+                    settled = changed.is_err() || within.is_some();
+                    within.into_iter().for_each(|within| deadlines.begin(within));
+                }
+                _ = look.tick() => self.look_who_is_down(),
+                () = deadlines.passed() => {
+                    if deadlines.cancelled {
+                        self.report.give_up_rest();
+                    } else {
+                        self.cancel_rest().await;
+                        deadlines.cancel_sent(grace);
+                    }
+                }
+            }
+        }
+        self.blame();
+        self.report
+    }
+
+    fn take(&mut self, node: NodeId, event: Event, progress: &mut impl FnMut(NodeId, u64)) {
+        match event {
+            Event::Told(v1::task_event::Event::Progress(told)) => {
+                progress(node, told.bytes_moved);
+                self.report.progress(node, &told);
+            }
+            Event::Told(v1::task_event::Event::Done(done)) => self.report.done(node, done),
+            Event::Told(v1::task_event::Event::Failed(failed)) => self.report.failed(node, failed),
+            Event::Ended(error) => {
+                let silent = || Error::replan("its stream of events ended without an end of the task");
+                self.report.broken(node, error.unwrap_or_else(silent).party(Party::Node(node)));
+            }
+        }
+    }
+
+    /// A node that is down, or has registered anew, has no such task any more.
+    fn look_who_is_down(&mut self) {
+        for node in self.report.running() {
+            if self.shared.members.session(node).is_none() {
+                let name = self.shared.members.name(node);
+                self.report.broken(node, Error::replan(format!("{name} went down")).party(Party::Node(node)));
+            }
+        }
+    }
+
+    async fn cancel_rest(&self) {
+        let rest = self.report.running();
+        join_all(rest.iter().filter_map(|node| self.tasks.get(node)).map(|task| cancel(&self.shared, self.plan, task))).await;
+    }
+
+    /// Names who is to blame; the next plans avoid it for a while.
+    fn blame(&mut self) {
+        self.report.culprit = blame::culprit(&self.report);
+        if let Some(culprit) = self.report.culprit {
+            tracing::warn!(plan = %self.plan, node = %self.shared.members.name(culprit), cause = %self.report.cause(), "a plan failed");
+            self.shared.members.suspect(culprit);
+        }
+    }
+}
+
+/// When those that are still running are cancelled, and when nobody waits for them any more.
+#[derive(Debug, Default)]
+struct Deadlines {
+    at: Option<Instant>,
+    cancelled: bool,
+}
+
+impl Deadlines {
+    fn begin(&mut self, after: Duration) {
+        let at = Instant::now() + after;
+        if !self.cancelled {
+            self.at = Some(self.at.map_or(at, |before| before.min(at)));
+        }
+    }
+
+    fn cancel_sent(&mut self, after: Duration) {
+        (self.at, self.cancelled) = (Some(Instant::now() + after), true);
+    }
+
+    async fn passed(&self) {
+        match self.at {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Cancels a plan at all its agents.
+pub(crate) async fn cancel_all(shared: &Shared, sealed: &Sealed) {
+    join_all(sealed.agents.values().map(|task| cancel(shared, sealed.id, task))).await;
+}
+
+async fn open_once(shared: &Shared, sealed: &Sealed) -> Result<()> {
+    let opened = join_all(sealed.agents.iter().map(|(node, task)| open_one(shared, *node, task))).await;
+    let errors: Vec<Error> = opened.into_iter().filter_map(Result::err).collect();
+    // What another plan is needed for is not mended by asking again.
+    let worst = errors.iter().find(|error| error.reaction != Reaction::Retry).or(errors.first());
+    let Some(worst) = worst else { return Ok(()) };
+    cancel_all(shared, sealed).await;
+    Err(worst.clone())
+}
+
+async fn open_one(shared: &Shared, node: NodeId, task: &SealedTask) -> Result<()> {
+    let mut agent = rpc::agent_client(task.session.channel.clone());
+    let request = rpc::with_deadline(task.open.clone(), shared.call_timeout());
+    let place = |error: Error| error.party(Party::Node(node));
+    match tokio::time::timeout(shared.call_timeout(), agent.open(request)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(status)) if is_from_agent(&status) => Err(place(from_status(&status))),
+        Ok(Err(status)) => Err(place(unreachable(shared, node, from_status(&status)))),
+        Err(_) => Err(place(unreachable(shared, node, Error::replan("no answer in time")))),
+    }
+}
+
+async fn start_one(shared: &Shared, plan: PlanId, task: &SealedTask) -> Result<Streaming<v1::TaskEvent>> {
+    let node = task.session.record.id;
+    let mut agent = rpc::agent_client(task.session.channel.clone());
+    // No deadline on the stream itself: how long a plan takes is its stalls' to say.
+    let request = Request::new(v1::StartRequest { plan: plan.0, epoch: shared.epoch.0 });
+    let place = |error: Error| error.party(Party::Node(node));
+    match tokio::time::timeout(shared.call_timeout(), agent.start(request)).await {
+        Ok(Ok(stream)) => Ok(stream.into_inner()),
+        Ok(Err(status)) if is_from_agent(&status) => Err(place(from_status(&status))),
+        Ok(Err(status)) => Err(place(unreachable(shared, node, from_status(&status)))),
+        Err(_) => Err(place(unreachable(shared, node, Error::replan("no answer in time")))),
+    }
+}
+
+/// It is no error if there is no such task any more, or nobody to ask: the task dies of its stall then.
+async fn cancel(shared: &Shared, plan: PlanId, task: &SealedTask) {
+    let mut agent = rpc::agent_client(task.session.channel.clone());
+    let request = rpc::with_deadline(v1::CancelRequest { plan: plan.0, epoch: shared.epoch.0 }, shared.call_timeout());
+    if let Ok(Err(status)) = tokio::time::timeout(shared.call_timeout(), agent.cancel(request)).await {
+        tracing::debug!(%plan, node = %task.session.record.name, error = %from_status(&status), "a task could not be cancelled");
+    }
+}
+
+/// Whether an agent has said so itself, rather than the way to it.
+fn is_from_agent(status: &tonic::Status) -> bool {
+    !status.details().is_empty()
+}
+
+/// Whoever does not answer is avoided, and another plan is needed.
+fn unreachable(shared: &Shared, node: NodeId, error: Error) -> Error {
+    shared.members.suspect(node);
+    Error::replan(format!("{} does not answer: {}", shared.members.name(node), error.message))
+}
+
+async fn forward(node: NodeId, mut stream: Streaming<v1::TaskEvent>, events: mpsc::Sender<(NodeId, Event)>) {
+    loop {
+        let event = match stream.message().await {
+            Ok(Some(v1::TaskEvent { event: Some(event) })) => Event::Told(event),
+            Ok(Some(v1::TaskEvent { event: None })) => continue,
+            Ok(None) => Event::Ended(None),
+            Err(status) => Event::Ended(Some(Error { reaction: Reaction::Replan, ..from_status(&status) })),
+        };
+        let last = matches!(event, Event::Ended(_));
+        // Nobody listens any more: dropping the stream tells the agent so.
+        if events.send((node, event)).await.is_err() || last {
+            return;
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What nobody needs any more: puts whose lease has ended, allocations that were given up, blocks of objects that are gone.
+//!
+//! A block is removed from its node only because it is garbage in the metadata, and it is forgotten there only once its node has
+//! said that it is gone. A node that is down is asked when it comes back.
+
+use crate::{puts, shared::Shared};
+use futures::future::join_all;
+use std::{sync::Arc, time::Duration};
+use weft_proto::{from_status, rpc, v1};
+use weft_types::{BlockId, Error, NodeId, Result};
+
+/// Puts that one sweep gives up, at most.
+const UPLOADS_PER_SWEEP: u32 = 1_000;
+/// Blocks that one call removes, at most.
+const BLOCKS_PER_CALL: u32 = 512;
+/// Calls to one node in one sweep, at most: what is left waits for the next.
+const CALLS_PER_SWEEP: usize = 64;
+
+/// Sweeps for as long as it runs.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let mut interval = tokio::time::interval(Duration::from_millis(shared.config.sweep_interval_ms));
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        if let Err(error) = sweep(&shared).await {
+            tracing::warn!(%error, "a sweep did not finish");
+        }
+    }
+}
+
+/// One sweep.
+pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<()> {
+    shared.reads.forget_ended();
+    give_up_puts(shared).await?;
+    let now_ms = shared.now_ms();
+    let given_up = shared.meta.expire_repairs(shared.epoch, now_ms).await.map_err(|error| shared.meta_error(error))?;
+    if given_up > 0 {
+        tracing::info!(given_up, "allocations of repairs that did not end were given up");
+    }
+    let nodes: Vec<NodeId> = shared.members.view().nodes.values().filter(|node| node.up).map(|node| node.id).collect();
+    let removed = join_all(nodes.iter().map(|node| remove_garbage(shared, *node, now_ms))).await;
+    for (node, result) in nodes.iter().zip(removed) {
+        if let Err(error) = result {
+            tracing::warn!(node = %shared.members.name(*node), %error, "blocks that nobody needs could not be removed");
+        }
+    }
+    let counts = shared.meta.blocks_per_disk().await.map_err(|error| shared.meta_error(error))?;
+    shared.members.set_blocks(&counts);
+    Ok(())
+}
+
+async fn give_up_puts(shared: &Arc<Shared>) -> Result<()> {
+    // While no coordinator was there nobody could put off a lease.
+    if shared.started.elapsed() < Duration::from_millis(shared.config.upload_lease_ms) && shared.epoch.0 > 1 {
+        return Ok(());
+    }
+    let expired = shared.meta.expired_uploads(shared.now_ms(), UPLOADS_PER_SWEEP).await;
+    for upload in expired.map_err(|error| shared.meta_error(error))? {
+        if shared.puts.is_active(upload.id) {
+            let extended = shared.meta.extend_upload(shared.epoch, upload.id, shared.lease_end_ms()).await;
+            extended.map_err(|error| shared.meta_error(error))?;
+            continue;
+        }
+        tracing::info!(object = %upload.new.name, upload = %upload.id, "a put of which nothing was heard is given up");
+        puts::abort(shared, upload.id).await?;
+    }
+    Ok(())
+}
+
+async fn remove_garbage(shared: &Shared, node: NodeId, now_ms: u64) -> Result<()> {
+    for _ in 0..CALLS_PER_SWEEP {
+        let garbage = shared.meta.garbage(node, now_ms, BLOCKS_PER_CALL).await.map_err(|error| shared.meta_error(error))?;
+        let blocks: Vec<BlockId> = garbage.iter().map(|garbage| garbage.block).collect();
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        remove(shared, node, &blocks).await?;
+        shared.meta.forget_garbage(shared.epoch, node, blocks).await.map_err(|error| shared.meta_error(error))?;
+    }
+    Ok(())
+}
+
+async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId]) -> Result<()> {
+    let Some(session) = shared.members.session(node) else { return Err(Error::retry("it went down")) };
+    let encoded = blocks.iter().map(postcard::to_allocvec).collect::<Result<Vec<_>, _>>();
+    let blocks = encoded.map_err(|error| Error::fatal(format!("a block's name cannot be encoded: {error}")))?;
+    let cluster = shared.meta.cluster().await.map_err(|error| shared.meta_error(error))?;
+    let request = v1::RemoveRequest {
+        epoch: shared.epoch.0,
+        incarnation: cluster.incarnation,
+        high_water: cluster.stripes_high_water,
+        blocks,
+    };
+    let mut agent = rpc::agent_client(session.channel);
+    let call = agent.remove(rpc::with_deadline(request, shared.call_timeout()));
+    match tokio::time::timeout(shared.call_timeout(), call).await {
+        Ok(Ok(reply)) => {
+            let removed = reply.into_inner().removed;
+            tracing::debug!(node = %session.record.name, removed, "garbage was removed");
+            Ok(())
+        }
+        Ok(Err(status)) => Err(from_status(&status)),
+        Err(_) => Err(Error::retry("no answer in time")),
+    }
+}

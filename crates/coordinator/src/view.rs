@@ -1,0 +1,87 @@
+//! What the coordinator knows of the nodes at one moment: a plain value, so that whoever decides by it can be tested.
+
+use std::collections::BTreeMap;
+use weft_meta::{BlockState, DiskNumber, Home, PlacedBlock};
+use weft_types::NodeId;
+
+/// The nodes at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct View {
+    pub(crate) nodes: BTreeMap<NodeId, NodeView>,
+}
+
+/// A node at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeView {
+    pub(crate) id: NodeId,
+    pub(crate) name: String,
+    pub(crate) rack: String,
+    pub(crate) up: bool,
+    /// It failed somebody a moment ago: avoided where there is a way around it.
+    pub(crate) suspect: bool,
+    pub(crate) disks: Vec<DiskView>,
+}
+
+/// A disk at one moment.
+#[derive(Debug, Clone)]
+pub(crate) struct DiskView {
+    pub(crate) number: DiskNumber,
+    pub(crate) id: String,
+    pub(crate) total_bytes: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) failed: bool,
+    /// Blocks on it, as far as is known.
+    pub(crate) blocks: u64,
+}
+
+/// Whether a block can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    /// It can.
+    Good,
+    /// Perhaps.
+    Suspect,
+    /// It cannot, and this is why.
+    Lost(&'static str),
+}
+
+impl View {
+    pub(crate) fn node(&self, id: NodeId) -> Option<&NodeView> {
+        self.nodes.get(&id)
+    }
+
+    pub(crate) fn disk(&self, home: Home) -> Option<&DiskView> {
+        self.node(home.node)?.disks.iter().find(|disk| disk.number == home.disk)
+    }
+
+    pub(crate) fn up_count(&self) -> usize {
+        self.nodes.values().filter(|node| node.up).count()
+    }
+
+    /// What becomes of whoever wants to read a block now.
+    pub(crate) fn standing(&self, block: &PlacedBlock) -> Standing {
+        match block.state {
+            BlockState::Corrupt => return Standing::Lost("corrupt"),
+            BlockState::Missing => return Standing::Lost("missing"),
+            BlockState::Ok => {}
+        }
+        let Some(node) = self.node(block.home.node) else { return Standing::Lost("its node is unknown") };
+        match self.disk(block.home) {
+            _ if !node.up => Standing::Lost("its node is down"),
+            None => Standing::Lost("its disk is unknown"),
+            Some(disk) if disk.failed => Standing::Lost("its disk failed"),
+            Some(_) if node.suspect => Standing::Suspect,
+            Some(_) => Standing::Good,
+        }
+    }
+
+    /// What `stat` shows of a block.
+    pub(crate) fn state_text(&self, block: &PlacedBlock) -> &'static str {
+        match (block.state, self.standing(block)) {
+            (BlockState::Corrupt, _) => "corrupt",
+            (BlockState::Missing, _) => "missing",
+            (BlockState::Ok, Standing::Lost(_)) => "down",
+            (BlockState::Ok, _) => "ok",
+        }
+    }
+}
