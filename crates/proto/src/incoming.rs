@@ -49,6 +49,8 @@ async fn accept_all(listener: Box<dyn Listen>, security: Security, sender: mpsc:
     let mut handshakes = JoinSet::new();
     loop {
         tokio::select! {
+            // In order, so that a simulation's seed says what happens.
+            biased;
             () = sender.closed() => return,
             Some(_) = handshakes.join_next(), if !handshakes.is_empty() => {}
             accepted = listener.accept(), if handshakes.len() < HANDSHAKES_MAX => match accepted {

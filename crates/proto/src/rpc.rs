@@ -138,6 +138,7 @@ pub async fn serve(
         .max_concurrent_streams(CALLS_PER_CONNECTION_MAX);
     let service = tower::service_fn(move |request| services.answer(request));
     tokio::select! {
+        biased;
         served = server.serve_with_incoming_shutdown(service, incoming, signal) =>
             served.map_err(|error| Error::fatal(format!("the control plane cannot be served: {}", innermost(&error)))),
         () = grace_over => Ok(()),

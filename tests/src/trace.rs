@@ -1,0 +1,183 @@
+//! What happened, in order.
+
+use sha2::{Digest, Sha256};
+use std::{
+    fmt::{self, Write},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tracing::{Event, Subscriber, field::Field, span};
+use tracing_subscriber::{
+    Layer,
+    filter::{LevelFilter, Targets},
+    layer::{Context, SubscriberExt},
+    registry::LookupSpan,
+};
+
+/// What happened, in order: a line each, with the simulation's time and the host. Clones write the same trace.
+#[derive(Clone, Default)]
+pub struct Trace {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    lines: Vec<String>,
+    now: Duration,
+    muted: bool,
+}
+
+/// Lines that are shown before and after the first that differs.
+const CONTEXT_LINES: usize = 12;
+
+impl Trace {
+    /// Notes that something happened on a host.
+    pub fn event(&self, host: &str, what: impl fmt::Display) {
+        // A host that is being crashed has no time of its own any more.
+        let now = tokio::runtime::Handle::try_current().ok().and_then(|_| turmoil::sim_elapsed());
+        let mut inner = self.lock();
+        if inner.muted {
+            return;
+        }
+        if let Some(now) = now {
+            inner.now = now;
+        }
+        let now = inner.now.as_millis();
+        inner.lines.push(format!("{now:>7} {host:<12} {what}"));
+    }
+
+    /// Runs `work` and notes nothing of it.
+    pub fn muted<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.lock().muted = true;
+        let done = work();
+        self.lock().muted = false;
+        done
+    }
+
+    /// Says how late it is, for what happens outside of all hosts.
+    pub fn set_now(&self, now: Duration) {
+        self.lock().now = now;
+    }
+
+    /// Runs `work` with all that weft logs noted as well.
+    pub fn capture<T>(&self, work: impl FnOnce() -> T) -> T {
+        let targets = Targets::new().with_target("turmoil", LevelFilter::INFO).with_targets(
+            ["weft_agent", "weft_client", "weft_coordinator", "weft_meta", "weft_proto", "weft_store"]
+                .map(|it| (it, LevelFilter::DEBUG)),
+        );
+        let layer = Logged { trace: self.clone() }.with_filter(targets);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), work)
+    }
+
+    /// The whole trace as one number, in hex.
+    pub fn hash(&self) -> String {
+        let mut hash = Sha256::new();
+        for line in &self.lock().lines {
+            hash.update(line);
+            hash.update("\n");
+        }
+        hash.finalize().iter().take(8).fold(String::new(), |mut hex, byte| {
+            let _infallible = write!(hex, "{byte:02x}");
+            hex
+        })
+    }
+
+    /// How many lines it has.
+    pub fn len(&self) -> usize {
+        self.lock().lines.len()
+    }
+
+    /// Whether nothing has happened yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether some line contains `text`.
+    pub fn contains(&self, text: &str) -> bool {
+        self.lock().lines.iter().any(|line| line.contains(text))
+    }
+
+    /// All lines as text.
+    pub fn text(&self) -> String {
+        self.lock().lines.join("\n")
+    }
+
+    /// The last lines as text.
+    pub fn tail(&self, lines_max: usize) -> String {
+        let inner = self.lock();
+        inner.lines[inner.lines.len().saturating_sub(lines_max)..].join("\n")
+    }
+
+    /// Where two traces begin to differ, for a person; `None`: nowhere.
+    pub fn difference(&self, other: &Trace) -> Option<String> {
+        let (ours, theirs) = (self.lock().lines.clone(), other.lock().lines.clone());
+        let at = (0..ours.len().max(theirs.len())).find(|at| ours.get(*at) != theirs.get(*at))?;
+        let show = |lines: &[String]| {
+            let end = (at + CONTEXT_LINES).min(lines.len());
+            lines.get(at.saturating_sub(CONTEXT_LINES)..end).unwrap_or_default().join("\n")
+        };
+        Some(format!("line {} differs; in the one run:\n{}\nin the other:\n{}", at + 1, show(&ours), show(&theirs)))
+    }
+
+    /// A panic elsewhere leaves the lines as good as they were.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Notes what is logged. The host is the span that the simulation runs it in.
+struct Logged {
+    trace: Trace,
+}
+
+struct HostName(String);
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Logged {
+    fn on_new_span(&self, attributes: &span::Attributes<'_>, id: &span::Id, context: Context<'_, S>) {
+        if attributes.metadata().target() == "turmoil"
+            && let Some(span) = context.span(id)
+        {
+            let mut text = Text::default();
+            attributes.record(&mut text);
+            span.extensions_mut().insert(HostName(text.of("name")));
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let metadata = event.metadata();
+        if metadata.target() == "turmoil" {
+            return;
+        }
+        let mut text = Text::default();
+        event.record(&mut text);
+        let host = context
+            .event_scope(event)
+            .into_iter()
+            .flatten()
+            .find_map(|span| Some(span.extensions().get::<HostName>()?.0.clone()));
+        let (level, message) = (metadata.level(), text.of("message"));
+        let fields: String =
+            text.0.iter().filter(|(name, _)| *name != "message").map(|(name, value)| format!(" {name}={value}")).collect();
+        self.trace.event(host.as_deref().unwrap_or("-"), format_args!("{level} {message}{fields}"));
+    }
+}
+
+/// An event's or span's fields.
+#[derive(Default)]
+struct Text(Vec<(&'static str, String)>);
+
+impl Text {
+    fn of(&self, name: &str) -> String {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone()).unwrap_or_default()
+    }
+}
+
+impl tracing::field::Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.push((field.name(), value.to_string()));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.push((field.name(), format!("{value:?}")));
+    }
+}
