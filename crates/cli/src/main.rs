@@ -1,11 +1,17 @@
 //! The `weft` binary: one command line over everything that weft does. One file a noun in `cmd/`; what works on plain files
-//! without a cluster is in `offline/`.
+//! without a cluster is in `offline/`, a cluster of processes on this machine in `local/`.
 
 mod cmd;
 mod exit;
+mod local;
+mod names;
 mod offline;
 mod output;
 mod progress;
+mod session;
+mod settings;
+mod table;
+mod target;
 
 fn main() -> std::process::ExitCode {
     cmd::main().into()

@@ -9,6 +9,7 @@ use crate::{
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::{fmt::Write as _, path::PathBuf};
+use weft_plan::Network;
 use weft_types::{ByteSize, Error, Result, human_bytes};
 
 /// Encode, repair and decode plain files, without a cluster
@@ -171,7 +172,7 @@ impl Decode {
 
 fn show(planned: Option<Proved>, output: Output) -> Result<Exit> {
     match planned {
-        Some(Proved { plan, job }) => explain::show(&plan, &job, None, output),
+        Some(Proved { plan, job }) => explain::show(&plan, &job, &Network::uniform(explain::LINK_BYTES_PER_S), output),
         None => output.result(&serde_json::Value::Null, |_| "nothing would have to be moved".to_owned()).map(|()| Exit::Ok),
     }
 }

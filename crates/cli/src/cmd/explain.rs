@@ -1,14 +1,60 @@
-//! `--explain`: a plan, shown and not run.
+//! `--explain`: plans, shown and not run.
 
 use crate::{
     exit::Exit,
     output::{Output, print},
 };
-use weft_plan::{Job, Network, Plan};
-use weft_types::Result;
+use serde::de::IgnoredAny;
+use weft_plan::{Job, Network, Plan, Saved};
+use weft_types::{Error, Result};
 
-/// Shows a plan: as text (with times, if a network is given), or with `--json` as it is saved.
-pub(super) fn show(plan: &Plan, job: &Job, network: Option<&Network>, output: Output) -> Result<Exit> {
-    let text = if output.json { weft_plan::to_json(plan, job)? } else { weft_plan::explain(plan, network)? };
+/// Links of 1 Gbit/s: times are predicted for them unless told otherwise.
+pub(super) const LINK_BYTES_PER_S: f64 = 125e6;
+
+/// Plans that are shown in full, as text.
+const SHOWN_MAX: usize = 1;
+
+/// Shows a plan: as text, or with `--json` as it is saved.
+pub(super) fn show(plan: &Plan, job: &Job, network: &Network, output: Output) -> Result<Exit> {
+    let text = if output.json { weft_plan::to_json(plan, job)? } else { weft_plan::explain(plan, Some(network))? };
     print(&text).map(|()| Exit::Ok)
+}
+
+/// Shows plans that the coordinator made, as it saved them: with `--json` all of them, one after another.
+pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], output: Output) -> Result<Exit> {
+    for warning in warnings {
+        eprintln!("weft: warning: {warning}");
+    }
+    let mut texts = Vec::new();
+    for json in saved {
+        let json = std::str::from_utf8(json).map_err(|_| Error::fatal("the coordinator's plan is not text"))?;
+        if output.json {
+            texts.push(json.trim_end().to_owned());
+        } else if texts.len() < SHOWN_MAX {
+            let Saved { plan, .. } = weft_plan::from_json(json)?;
+            texts.push(weft_plan::explain(&plan, Some(&Network::uniform(LINK_BYTES_PER_S)))?);
+        }
+    }
+    match saved.len().checked_sub(texts.len()) {
+        _ if saved.is_empty() && !output.json => texts.push("nothing would have to be moved".to_owned()),
+        Some(more) if more > 0 => texts.push(format!("… and {more} more plans, one for each stripe: --json shows them all")),
+        _ => {}
+    }
+    print(&texts.join("\n")).map(|()| Exit::Ok)
+}
+
+/// The plans of a file, which may have several one after another.
+pub(super) fn read_saved(text: &str) -> Result<Vec<Saved>> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    let (mut saved, mut start) = (Vec::new(), 0);
+    while let Some(value) = values.next() {
+        value.map_err(|error| Error::invalid(format!("not a saved plan: {error}")))?;
+        let end = values.byte_offset();
+        saved.push(weft_plan::from_json(text.get(start..end).unwrap_or_default())?);
+        start = end;
+    }
+    if saved.is_empty() {
+        return Err(Error::invalid("not a saved plan: it is empty"));
+    }
+    Ok(saved)
 }

@@ -1,12 +1,25 @@
 //! The command line: what there is, and where it goes.
 
+mod bucket;
+mod cluster;
 mod code;
+mod daemon;
+mod demo;
 mod explain;
+mod node;
+mod object;
 mod plan;
+mod policy;
+mod repair;
+mod status;
+mod transfer;
+
+pub(crate) use daemon::seed;
 
 use crate::{
     exit::{EXIT_CODES, Exit, report},
     output::{Output, print},
+    target,
 };
 use clap::{CommandFactory as _, Parser, Subcommand, error::ErrorKind};
 use weft_types::{Error, Result};
@@ -24,14 +37,29 @@ struct Weft {
     /// Print results (and errors) as JSON
     #[arg(long, global = true)]
     json: bool,
+    #[command(flatten)]
+    target: target::Options,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Cluster(cluster::Cluster),
+    Put(transfer::Put),
+    Get(transfer::Get),
+    Ls(object::Ls),
+    Stat(object::Stat),
+    Rm(object::Rm),
+    Bucket(bucket::Bucket),
+    Policy(policy::Policy),
+    Node(node::Node),
+    Repair(repair::Repair),
     Code(code::Code),
     Plan(plan::Plan),
+    Demo(demo::Demo),
+    Coordinator(daemon::RunCoordinator),
+    Agent(daemon::RunAgent),
     /// Help on a command, or on `exit-codes`
     Help {
         /// `exit-codes`, or a command: `code encode`
@@ -47,8 +75,21 @@ pub(crate) fn main() -> Exit {
     };
     let output = Output { json: weft.json };
     let done = match weft.command {
-        Command::Code(code) => code.run(output),
-        Command::Plan(plan) => plan.run(output),
+        Command::Cluster(it) => it.run(&weft.target, output),
+        Command::Put(it) => it.run(&weft.target, output),
+        Command::Get(it) => it.run(&weft.target, output),
+        Command::Ls(it) => it.run(&weft.target, output),
+        Command::Stat(it) => it.run(&weft.target, output),
+        Command::Rm(it) => it.run(&weft.target, output),
+        Command::Bucket(it) => it.run(&weft.target, output),
+        Command::Policy(it) => it.run(&weft.target, output),
+        Command::Node(it) => it.run(&weft.target, output),
+        Command::Repair(it) => it.run(&weft.target, output),
+        Command::Code(it) => it.run(output),
+        Command::Plan(it) => it.run(output),
+        Command::Demo(it) => it.run(output),
+        Command::Coordinator(it) => it.run(),
+        Command::Agent(it) => it.run(),
         Command::Help { topic } => help(&topic),
     };
     done.unwrap_or_else(|error| report(&error, output.json))

@@ -7,9 +7,9 @@ use crate::{
     output::{Output, print},
 };
 use clap::{Args, Subcommand};
-use serde_json::json;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
-use weft_plan::{JSON_BYTES_MAX, Network, Saved};
+use weft_plan::{JSON_BYTES_MAX, Network, Refusal, Saved};
 use weft_types::{ByteSize, Error, Result};
 
 /// Look at a saved plan, or prove it right
@@ -41,7 +41,7 @@ struct Show {
     /// As a graph in Graphviz' language
     #[arg(long, conflicts_with = "json")]
     dot: bool,
-    /// Predict the time for links of this many bytes a second
+    /// Predict the time for links of this many bytes a second [default: 125 MB, that is 1 Gbit]
     #[arg(long, value_name = "SIZE")]
     bandwidth: Option<ByteSize>,
 }
@@ -73,45 +73,89 @@ impl Plan {
 
 impl Show {
     fn run(self, output: Output) -> Result<Exit> {
-        let Saved { plan, job, .. } = read(&self.file)?;
-        let network = self.bandwidth.map(|rate| Network::uniform(rate.0 as f64));
-        if self.dot {
-            return print(&weft_plan::to_dot(&plan)?).map(|()| Exit::Ok);
+        let network = Network::uniform(self.bandwidth.map_or(explain::LINK_BYTES_PER_S, |rate| rate.0 as f64));
+        for Saved { plan, job, .. } in read(&self.file)? {
+            if self.dot {
+                print(&weft_plan::to_dot(&plan)?)?;
+            } else {
+                explain::show(&plan, &job, &network, output)?;
+            }
         }
-        explain::show(&plan, &job, network.as_ref(), output)
+        Ok(Exit::Ok)
     }
 }
 
 impl Verify {
     fn run(self, output: Output) -> Result<Exit> {
-        let Saved { plan, job, .. } = read(&self.file)?;
-        let code = weft_codes::parse(&plan.shape.code).map_err(Error::invalid)?;
-        let refusal = offline::prove(&plan, &code, &job).err();
-        let verdict = json!({
-            "verified": refusal.is_none(),
-            "code": code.spec(),
-            "rule": refusal.as_ref().map(|refusal| format!("{:?}", refusal.rule).to_lowercase()),
-            "refusal": refusal.as_ref().map(ToString::to_string),
-            "places": refusal.iter().flat_map(|refusal| &refusal.places)
-                .map(|place| json!({ "lane": place.lane, "stage": place.stage, "party": place.party.map(|party| party.to_string()) }))
-                .collect::<Vec<_>>(),
-        });
-        match refusal {
-            Some(refusal) if !output.json => Err(Error::corrupt(format!("the plan is refused: {refusal}"))),
-            refusal => {
-                let right = "proved: what reaches every sink is what the job wants";
-                output.result(&verdict, |_| right.to_owned())?;
-                Ok(if refusal.is_none() { Exit::Ok } else { Exit::Corrupt })
+        let plans = read(&self.file)?;
+        let count = plans.len();
+        let mut refused = None;
+        for (number, Saved { plan, job, .. }) in plans.iter().enumerate() {
+            let code = weft_codes::parse(&plan.shape.code).map_err(Error::invalid)?;
+            if let Err(refusal) = offline::prove(plan, &code, job) {
+                refused = Some((number, refusal));
+                break;
+            }
+        }
+        let verdict = Verdict::new(count, refused.as_ref());
+        match refused {
+            Some((number, refusal)) if !output.json => {
+                let which = if count == 1 { "the plan".to_owned() } else { format!("plan {} of {count}", number + 1) };
+                Err(Error::corrupt(format!("{which} is refused: {refusal}")))
+            }
+            refused => {
+                let right = if count == 1 { "proved".to_owned() } else { format!("{count} plans proved") };
+                output.result(&verdict, |_| format!("{right}: what reaches every sink is what the job wants"))?;
+                Ok(if refused.is_none() { Exit::Ok } else { Exit::Corrupt })
             }
         }
     }
 }
 
-fn read(path: &Path) -> Result<Saved> {
+/// Whether plans are proved, and why not.
+#[derive(Debug, Serialize)]
+struct Verdict {
+    verified: bool,
+    plans: usize,
+    /// The number of the plan that is refused, from 0.
+    plan: Option<usize>,
+    rule: Option<String>,
+    refusal: Option<String>,
+    places: Vec<Where>,
+}
+
+/// Where a plan is wrong.
+#[derive(Debug, Serialize)]
+struct Where {
+    lane: usize,
+    stage: Option<usize>,
+    party: Option<String>,
+}
+
+impl Verdict {
+    fn new(plans: usize, refused: Option<&(usize, Refusal)>) -> Self {
+        let refusal = refused.map(|(_, refusal)| refusal);
+        let place = |place: &weft_plan::Place| Where {
+            lane: place.lane,
+            stage: place.stage,
+            party: place.party.map(|party| party.to_string()),
+        };
+        Self {
+            verified: refused.is_none(),
+            plans,
+            plan: refused.map(|(number, _)| *number),
+            rule: refusal.map(|refusal| format!("{:?}", refusal.rule).to_lowercase()),
+            refusal: refusal.map(ToString::to_string),
+            places: refusal.iter().flat_map(|refusal| refusal.places.iter().map(place)).collect(),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<Saved>> {
     let text =
         if path == Path::new("-") { read_bounded(std::io::stdin()) } else { std::fs::File::open(path).and_then(read_bounded) };
     let text = text.map_err(|error| offline::io_error(path, "read", &error))?;
-    weft_plan::from_json(&text).map_err(|error| Error::new(error.reaction, format!("{}: {}", path.display(), error.message)))
+    explain::read_saved(&text).map_err(|error| Error::new(error.reaction, format!("{}: {}", path.display(), error.message)))
 }
 
 /// Longer files are refused by whoever reads the text; here they are only not read to their end.

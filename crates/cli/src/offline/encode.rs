@@ -52,7 +52,7 @@ pub(crate) fn encode(code: &SharedCode, sizes: Sizes, file: &Path, dir: &Path, q
     }
     let stored = (0..geometry.stripe.n()).map(|index| geometry.stripe.block_len(index)).sum();
     let progress = Progress::new("encoding", stored, quiet);
-    let sha256 = sha256_of(&object, before.len())?;
+    let sha256 = sha256_of(&object, 0..before.len())?;
     let new = encode_blocks(&geometry, plan.as_ref(), object, dir, &progress)?;
     let after = std::fs::metadata(file).map_err(|error| io_error(file, "look at", &error))?;
     // Blocks of a file that was written to meanwhile would not belong together.

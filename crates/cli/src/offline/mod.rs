@@ -18,6 +18,7 @@ pub(crate) use stored::{Decoded, Repaired, Stored, Verified};
 use files::Named;
 use sha2::{Digest as _, Sha256};
 use std::{
+    ops::Range,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
@@ -36,10 +37,15 @@ pub(crate) fn io_error(path: &Path, what: &str, error: &std::io::Error) -> Error
     }
 }
 
-fn sha256_of(named: &Named, size: u64) -> Result<String> {
-    let (mut hash, mut buffer, mut at) = (Sha256::new(), vec![0; 1 << 20], 0);
-    while at < size {
-        let piece = &mut buffer[..(size - at).min(1 << 20) as usize];
+/// The SHA-256 of some bytes of a file, in hex.
+pub(crate) fn file_sha256(path: &Path, range: Range<u64>) -> Result<String> {
+    sha256_of(&Named::open(path)?, range)
+}
+
+fn sha256_of(named: &Named, range: Range<u64>) -> Result<String> {
+    let (mut hash, mut buffer, mut at) = (Sha256::new(), vec![0; 1 << 20], range.start);
+    while at < range.end {
+        let piece = &mut buffer[..(range.end - at).min(1 << 20) as usize];
         named.file.read_exact_at(piece, at).map_err(|error| io_error(&named.path, "read", &error))?;
         hash.update(&*piece);
         at += piece.len() as u64;

@@ -232,7 +232,7 @@ impl Stored {
             return Err(Error::fatal("no file came out"));
         };
         let FileRecord { size, sha256, .. } = &self.manifest.file;
-        if sha256_of(&target, *size)? != *sha256 {
+        if sha256_of(&target, 0..*size)? != *sha256 {
             return Err(Error::corrupt("the decoded file's SHA-256 is not what was recorded; it was thrown away"));
         }
         target.file.sync_all().map_err(|error| io_error(path, "flush", &error))?;

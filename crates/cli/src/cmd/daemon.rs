@@ -1,0 +1,154 @@
+//! `weft coordinator` and `weft agent`: the daemons.
+
+use crate::{exit::Exit, settings};
+use clap::Args;
+use rand::{TryRngCore as _, rngs::OsRng};
+use std::{future::Future, io::IsTerminal as _, path::PathBuf, sync::Arc};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use weft_agent::{Agent, AgentConfig, Limits};
+use weft_coordinator::{Coordinator, CoordinatorConfig};
+use weft_meta::MetaMode;
+use weft_proto::TcpNet;
+use weft_types::{ClusterId, Error, Result, SystemClock};
+
+/// Run a coordinator: it keeps the metadata, makes and verifies plans, commits
+///
+/// Settings come from a TOML file and from the environment: WEFT_COORDINATOR_LISTEN=10.0.0.1:7300 is listen = "10.0.0.1:7300".
+/// WEFT_LOG says what is logged: info, debug, weft_coordinator=debug.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  cat > coordinator.toml <<END
+  listen = \"10.0.0.1:7300\"
+  dir = \"/var/lib/weft/coordinator\"
+  certificates = \"/etc/weft/certificates\"   # ca.pem, coordinator.pem, coordinator-key.pem; or insecure = true
+  END
+  weft coordinator --config coordinator.toml
+
+EXIT CODES
+  0 asked to stop, and stopped   1 it cannot go on   2 settings that make no sense   3 no such file")]
+pub(super) struct RunCoordinator {
+    /// The settings, a TOML file
+    #[arg(long, env = "WEFT_COORDINATOR_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// Run an agent: it keeps blocks on the disks of a node, and does its share of plans
+///
+/// Settings come from a TOML file and from the environment: WEFT_AGENT_RACK=r2 is rack = "r2", and
+/// WEFT_AGENT_LIMITS__MEMORY_BUDGET=1GiB is limits.memory_budget = "1GiB". WEFT_LOG says what is logged: info, debug, weft_agent=debug.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  cat > agent.toml <<END
+  name = \"node-07\"
+  rack = \"r2\"
+  coordinators = [\"10.0.0.1:7300\"]
+  data_listen = \"10.0.0.17:7411\"
+  control_listen = \"10.0.0.17:7412\"
+  state_dir = \"/var/lib/weft\"
+  disks = [\"/srv/weft/a\", \"/srv/weft/b\"]
+  certificates = \"/etc/weft/certificates\"   # ca.pem, agent-node-07.pem, agent-node-07-key.pem; or insecure = true
+  END
+  weft agent --config agent.toml
+
+EXIT CODES
+  0 asked to stop, and stopped   1 it cannot go on   2 settings that make no sense   3 no such file")]
+pub(super) struct RunAgent {
+    /// The settings, a TOML file
+    #[arg(long, env = "WEFT_AGENT_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl RunCoordinator {
+    pub(super) fn run(self) -> Result<Exit> {
+        let sample =
+            CoordinatorConfig { cluster: Some(ClusterId(0)), certificates: Some(PathBuf::new()), ..CoordinatorConfig::default() };
+        let config: CoordinatorConfig = settings::read(self.config.as_deref(), "WEFT_COORDINATOR_", std::env::vars(), &sample)?;
+        start_logging();
+        let seams = weft_coordinator::Seams {
+            net: Arc::new(TcpNet::default()),
+            clock: Arc::new(SystemClock),
+            seed: seed()?,
+            meta_mode: MetaMode::Pool,
+        };
+        run(async move {
+            let mut coordinator = Coordinator::start(config, seams).await?;
+            tokio::select! {
+                ended = coordinator.ended() => ended,
+                stopped = asked_to_stop() => {
+                    stopped?;
+                    coordinator.shutdown().await
+                }
+            }
+        })
+    }
+}
+
+impl RunAgent {
+    pub(super) fn run(self) -> Result<Exit> {
+        let config: AgentConfig = settings::read(self.config.as_deref(), "WEFT_AGENT_", std::env::vars(), &sample_agent())?;
+        config.validate()?;
+        start_logging();
+        let seams = weft_agent::Seams::real(seed()?);
+        run(async move {
+            let agent = Agent::start(config, seams).await?;
+            let stopper = agent.stopper();
+            tokio::spawn(async move {
+                if asked_to_stop().await.is_ok() {
+                    stopper.stop();
+                }
+            });
+            agent.run().await
+        })
+    }
+}
+
+fn sample_agent() -> AgentConfig {
+    AgentConfig {
+        name: String::new(),
+        rack: String::new(),
+        zone: String::new(),
+        cluster: Some(ClusterId(0)),
+        coordinators: vec![String::new()],
+        data_listen: String::new(),
+        control_listen: String::new(),
+        data_advertise: Some(String::new()),
+        control_advertise: Some(String::new()),
+        state_dir: PathBuf::new(),
+        disks: vec![PathBuf::new()],
+        certificates: Some(PathBuf::new()),
+        insecure: false,
+        limits: Limits::default(),
+    }
+}
+
+fn run(daemon: impl Future<Output = Result<()>>) -> Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))?;
+    runtime.block_on(daemon).map(|()| Exit::Ok)
+}
+
+/// Waits for ctrl-C or SIGTERM.
+pub(super) async fn asked_to_stop() -> Result<()> {
+    let cannot = |error| Error::fatal(format!("cannot wait for signals: {error}"));
+    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// Chance, from the operating system.
+pub(crate) fn seed() -> Result<u64> {
+    OsRng.try_next_u64().map_err(|error| Error::fatal(format!("the system gives no random numbers: {error}")))
+}
+
+fn start_logging() {
+    let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let ansi = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+}

@@ -1,0 +1,345 @@
+//! `weft demo`: the main job, told to somebody who has never heard of erasure coding.
+
+use super::{
+    cluster::bring_up,
+    daemon::{asked_to_stop, seed},
+    explain::LINK_BYTES_PER_S,
+    repair,
+};
+use crate::{
+    exit::Exit,
+    local::{LocalCluster, Size},
+    offline::{file_sha256, io_error},
+    output::{Output, print},
+    session::{self, Session},
+    table::table,
+};
+use clap::Args;
+use serde::Serialize;
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::time::Instant;
+use weft_client::{GetOptions, PutOptions, RepairOptions, api};
+use weft_plan::Network;
+use weft_types::{Error, NodeId, Result, human_bytes};
+
+const NODES: u32 = 16;
+const RACKS: u32 = 4;
+const CODE: &str = "rs(10,4)";
+const DATA_BLOCKS: u64 = 10;
+/// The block whose node dies.
+const LOST: u32 = 3;
+const BUCKET: &str = "default";
+const KEY: &str = "demo";
+/// Blocks of a cluster are whole pages.
+const PAGE: u64 = 4096;
+const BLOCK_BYTES_MAX: u64 = 64 << 20;
+/// A dead node is noticed within this time, or something is wrong.
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Watch a file survive the death of a machine
+///
+/// Starts a cluster of sixteen processes in a directory of its own, stores a real file, kills a node, reads the file back in three
+/// ways, rebuilds what was lost, and compares SHA-256 at every step. Afterwards everything is gone again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft demo
+  weft demo --file holiday.mp4
+
+EXIT CODES
+  0 everything came back as it was stored   1 something failed on the way   2 a FILE that is too small   3 no FILE
+  5 something came back different")]
+pub(super) struct Demo {
+    /// The file that is stored; without it, this very program
+    #[arg(long, value_name = "F")]
+    file: Option<PathBuf>,
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct Report {
+    file: String,
+    size: u64,
+    sha256: String,
+    killed: String,
+    noticed_after_s: f64,
+    put_seconds: f64,
+    reads: Vec<Reading>,
+    rebuilt_on: String,
+    rebuild_seconds: f64,
+    last_read_seconds: f64,
+    same: bool,
+}
+
+/// The file, read in one way.
+#[derive(Debug, Serialize)]
+struct Reading {
+    way: String,
+    whole_seconds: f64,
+    /// The part of the file that is in the lost block, alone.
+    part_seconds: f64,
+    /// As the plan predicts it for that part.
+    part_on_gigabit_seconds: f64,
+}
+
+/// Processes and directory that are gone when it is.
+struct Scratch {
+    dir: PathBuf,
+    cluster: Option<LocalCluster>,
+}
+
+/// A demonstration under way.
+struct Stage<'a> {
+    session: &'a Session,
+    dir: &'a Path,
+    file: &'a Path,
+    size: u64,
+    block_len: u64,
+    sha256: String,
+    part_sha256: String,
+    output: Output,
+}
+
+impl Demo {
+    pub(super) fn run(self, output: Output) -> Result<Exit> {
+        let program = std::env::current_exe().map_err(|error| Error::fatal(format!("cannot find this program: {error}")))?;
+        let file = self.file.unwrap_or(program);
+        let size = std::fs::metadata(&file).map_err(|error| io_error(&file, "read", &error))?.len();
+        if size <= DATA_BLOCKS * DATA_BLOCKS * PAGE {
+            let least = human_bytes(DATA_BLOCKS * DATA_BLOCKS * PAGE);
+            return Err(Error::invalid(format!(
+                "{} is too small to be seen in ten blocks: more than {least} is needed",
+                file.display()
+            )));
+        }
+        let report = session::run(async {
+            tokio::select! {
+                report = demonstrate(&file, size, output) => report,
+                stopped = asked_to_stop() => stopped.and(Err(Error::retry("stopped before the end; nothing is left behind"))),
+            }
+        })?;
+        if output.json {
+            output.result(&report, |_| String::new())?;
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+async fn demonstrate(file: &Path, size: u64, output: Output) -> Result<Report> {
+    let say = |line: &str| if output.json { Ok(()) } else { print(line) };
+    say("weft demo: a file survives the death of a machine")?;
+    say("")?;
+    let started = Instant::now();
+    let mut scratch = Scratch::make()?;
+    let cluster = scratch.cluster()?;
+    let session = bring_up(cluster).await?;
+    say(&line("START", &format!("{NODES} agents in {RACKS} racks and a coordinator, each a process of its own"), started))?;
+    session.client.create_bucket(BUCKET, "").await?;
+
+    let part = size.div_ceil(DATA_BLOCKS).div_ceil(PAGE) * PAGE;
+    let block_len = part.min(BLOCK_BYTES_MAX);
+    let range = Stage::lost_part(block_len);
+    let (sha256, part_sha256) = (file_sha256(file, 0..size)?, file_sha256(file, range)?);
+    let stage = Stage { session: &session, dir: &scratch.dir, file, size, block_len, sha256, part_sha256, output };
+    let report = stage.play(scratch.cluster.as_ref()).await?;
+    session.client.close().await;
+    say("\nEverything came back as it was stored.")?;
+    Ok(report)
+}
+
+impl Stage<'_> {
+    async fn play(&self, cluster: Option<&LocalCluster>) -> Result<Report> {
+        let put_seconds = self.store().await?;
+        let before = self.read("plain, before", "", 0).await?;
+        self.say(&format!("  READ    all of it, from the data blocks: same sha256 ({:.2} s)", before.whole_seconds))?;
+
+        let holder = self.holder().await?;
+        let begun = Instant::now();
+        cluster.ok_or_else(|| Error::fatal("the cluster is gone"))?.kill(&holder.name)?;
+        self.wait_until_noticed(&holder.name).await?;
+        let noticed_after_s = begun.elapsed().as_secs_f64();
+        self.say(&format!(
+            "  KILL    {}, which holds block {LOST}, by SIGKILL: noticed after {noticed_after_s:.1} s",
+            holder.name
+        ))?;
+
+        let mut reads = vec![before];
+        for scheme in ["conventional", "ppr", "pipeline"] {
+            reads.push(self.read(scheme, scheme, 1).await?);
+        }
+        self.say(&format!("  READ    it again, block {LOST} computed from ten others, in three ways: same sha256 each time\n"))?;
+        self.say(&readings(&reads))?;
+
+        let options = RepairOptions { scheme: "pipeline".into(), ..RepairOptions::default() };
+        let rebuilt = repair::repair(self.session, BUCKET, KEY, &options, true).await?;
+        let node = rebuilt.blocks.first().map(|block| block.node.clone());
+        let node = node.ok_or_else(|| Error::corrupt(format!("block {LOST} was lost, and nothing was rebuilt")))?;
+        let rebuilt_on = self.name_of(&node).await?;
+        self.say(&format!("\n  REBUILD block {LOST} on {rebuilt_on}, through a chain of ten agents ({:.2} s)", rebuilt.seconds))?;
+
+        let last = self.read("plain, after", "", 0).await?;
+        self.say(&format!("  READ    all of it, nothing computed any more: same sha256 ({:.2} s)", last.whole_seconds))?;
+        Ok(Report {
+            file: self.file.display().to_string(),
+            size: self.size,
+            sha256: self.sha256.clone(),
+            killed: holder.name,
+            noticed_after_s,
+            put_seconds,
+            reads,
+            rebuilt_on,
+            rebuild_seconds: rebuilt.seconds,
+            last_read_seconds: last.whole_seconds,
+            same: true,
+        })
+    }
+
+    async fn store(&self) -> Result<f64> {
+        // In one piece to each block, so that a tenth of the file is in the block that will be lost.
+        let (block_len, code) = (self.block_len, CODE.to_owned());
+        let options = PutOptions { code, block_len, cell_len: block_len, ..PutOptions::default() };
+        let begun = Instant::now();
+        let stored = self.session.client.put_file(BUCKET, KEY, self.file, &options).await?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let name = self.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let (size, block) = (human_bytes(self.size), human_bytes(block_len));
+        let pieces = match stored.stripes.len() {
+            1 => String::new(),
+            stripes => format!(", in {stripes} stripes"),
+        };
+        self.say(&format!(
+            "  STORE   {name} ({size}) as 10 data blocks of {block}{pieces}; 4 parity blocks are computed from\n          \
+             them, and each of the 14 goes to another agent. Any 10 are enough ({seconds:.2} s).\n          sha256 {}",
+            self.sha256
+        ))?;
+        Ok(seconds)
+    }
+
+    /// Reads everything, then the part that is in the block that is lost or will be. `rebuilt_min`: so many blocks of each stripe
+    /// must be computed on the way.
+    async fn read(&self, way: &str, scheme: &str, rebuilt_min: usize) -> Result<Reading> {
+        let whole_seconds = self.fetch(0..self.size, scheme, &self.sha256, rebuilt_min).await?;
+        let part = Self::lost_part(self.block_len);
+        let part_seconds = self.fetch(part.clone(), scheme, &self.part_sha256, rebuilt_min).await?;
+        let options = GetOptions { range: Some(part), scheme: scheme.to_owned(), ..GetOptions::default() };
+        let mut part_on_gigabit_seconds = 0.0;
+        for reply in self.session.client.explain_get(BUCKET, KEY, &options).await? {
+            let plan = weft_plan::from_json(&String::from_utf8_lossy(&reply.plan))?.plan;
+            part_on_gigabit_seconds += weft_plan::predict(&plan, &Network::uniform(LINK_BYTES_PER_S))?;
+        }
+        Ok(Reading { way: way.to_owned(), whole_seconds, part_seconds, part_on_gigabit_seconds })
+    }
+
+    async fn fetch(&self, range: Range<u64>, scheme: &str, sha256: &str, rebuilt_min: usize) -> Result<f64> {
+        let out = self.dir.join("read-back");
+        let len = range.end - range.start;
+        let options = GetOptions { range: Some(range), scheme: scheme.to_owned(), ..GetOptions::default() };
+        let begun = Instant::now();
+        let got = self.session.client.get_file(BUCKET, KEY, &out, &options).await?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let same = file_sha256(&out, 0..len)? == sha256;
+        std::fs::remove_file(&out).map_err(|error| io_error(&out, "remove", &error))?;
+        if !same {
+            return Err(
+                Error::corrupt(format!("what was read back ({scheme}) is not what was stored")).object(format!("{BUCKET}/{KEY}"))
+            );
+        }
+        if got.rebuilt.len() < rebuilt_min {
+            return Err(Error::fatal(format!("block {LOST} was to be computed on the way ({scheme}), and was not")));
+        }
+        Ok(seconds)
+    }
+
+    /// The node that holds the block.
+    async fn holder(&self) -> Result<api::Node> {
+        let object = self.session.client.stat(BUCKET, KEY).await?;
+        let block = object.stripes.first().and_then(|stripe| stripe.blocks.iter().find(|block| block.index == LOST));
+        let id = block.ok_or_else(|| Error::fatal(format!("nobody holds block {LOST}")))?.node;
+        let nodes = self.session.client.status().await?.nodes;
+        nodes.into_iter().find(|node| node.id == id).ok_or_else(|| Error::fatal(format!("node {id} is unknown")))
+    }
+
+    async fn name_of(&self, node: &str) -> Result<String> {
+        let nodes = self.session.client.status().await?.nodes;
+        let found = nodes.into_iter().find(|it| NodeId(it.id).to_string() == node);
+        Ok(found.map_or_else(|| node.to_owned(), |node| node.name))
+    }
+
+    async fn wait_until_noticed(&self, name: &str) -> Result<()> {
+        let until = Instant::now() + NOTICE_TIMEOUT;
+        while self.session.client.status().await?.nodes.iter().any(|node| node.name == *name && node.state == "up") {
+            if Instant::now() > until {
+                return Err(Error::fatal(format!("{name} is dead, and was not noticed within {NOTICE_TIMEOUT:?}")));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// The bytes of the file that are in the block that will be lost.
+    fn lost_part(block_len: u64) -> Range<u64> {
+        u64::from(LOST) * block_len..u64::from(LOST + 1) * block_len
+    }
+
+    fn say(&self, line: &str) -> Result<()> {
+        if self.output.json { Ok(()) } else { print(line) }
+    }
+}
+
+/// What all readings took, side by side.
+fn readings(reads: &[Reading]) -> String {
+    let plain = reads.first().map_or(0.0, |plain| plain.part_on_gigabit_seconds);
+    let how = |way: &str| match way {
+        "conventional" => "ten blocks to one reader",
+        "ppr" => "a tree of partial sums",
+        "pipeline" => "a chain, slice by slice",
+        _ => "nothing lost yet",
+    };
+    let row = |it: &Reading| {
+        let times = if plain > 0.0 { format!("{:.1} x", it.part_on_gigabit_seconds / plain) } else { String::new() };
+        let [whole, part] = [it.whole_seconds, it.part_seconds].map(|seconds| format!("{seconds:.2} s"));
+        let predicted = format!("{:.0} ms", it.part_on_gigabit_seconds * 1000.0);
+        [it.way.clone(), whole, part, predicted, times, how(&it.way).to_owned()]
+    };
+    let heading = ["", "all of it", "lost tenth", "on 1 Gbit/s*", "", ""];
+    let table = table(heading, &[1, 2, 3, 4], reads.iter().map(row));
+    let table: Vec<String> = table.lines().map(|line| format!("    {line}")).collect();
+    format!("{}\n    * the tenth alone, as its plan predicts it: on one machine no line is slow", table.join("\n"))
+}
+
+fn line(word: &str, text: &str, begun: Instant) -> String {
+    format!("  {word:<7} {text} ({:.1} s)", begun.elapsed().as_secs_f64())
+}
+
+impl Scratch {
+    fn make() -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("weft-demo-{:016x}", seed()?));
+        std::fs::create_dir(&dir).map_err(|error| io_error(&dir, "create", &error))?;
+        Ok(Self { dir, cluster: None })
+    }
+
+    fn cluster(&mut self) -> Result<&LocalCluster> {
+        let size = Size { nodes: NODES, racks: RACKS, disks_per_node: 1, insecure: false };
+        let made = LocalCluster::make(&self.dir.join("cluster"), size, seed()?, |coordinator| {
+            // A demonstration should not have to wait for a dead node to be noticed.
+            coordinator.heartbeat_interval_ms = 200;
+            coordinator.down_after_ms = 1000;
+        })?;
+        Ok(self.cluster.insert(made))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.cluster.as_ref().map(LocalCluster::stop) {
+            eprintln!("weft: {error}");
+        }
+        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
+            eprintln!("weft: {} could not be removed: {error}", self.dir.display());
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! `weft node`: the nodes of a cluster.
+
+use super::status::{Report, nodes_text};
+use crate::{exit::Exit, output::Output, session::Session, target};
+use clap::{Args, Subcommand};
+use weft_types::Result;
+
+/// The nodes of the cluster
+#[derive(Debug, Args)]
+pub(super) struct Node {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Ls(Ls),
+}
+
+/// List all nodes: racks, disks, blocks, and who is down
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft node ls
+
+EXIT CODES
+  0 done   4 no coordinator")]
+struct Ls {}
+
+impl Node {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let Command::Ls(Ls {}) = self.command;
+        let status = Session::with(options, async |session| session.client.status().await)?;
+        output.result(&Report::from(status).nodes, |nodes| nodes_text(nodes)).map(|()| Exit::Ok)
+    }
+}

@@ -1,0 +1,215 @@
+//! `weft ls`, `weft stat`, `weft rm`: objects, without their data.
+
+use crate::{exit::Exit, names::ObjectName, output::Output, session::Session, table::table, target};
+use clap::Args;
+use serde::Serialize;
+use std::fmt::Write as _;
+use weft_client::api;
+use weft_types::{ByteSize, NodeId, Result, StripeId, human_bytes};
+
+/// List buckets, or the objects of one
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft ls
+  weft ls photos/2024/
+
+EXIT CODES
+  0 done   3 no such bucket   4 no coordinator")]
+pub(super) struct Ls {
+    /// A bucket, or BUCKET/PREFIX; without it, all buckets
+    prefix: Option<String>,
+}
+
+/// What is known of an object: its stripes, and where each block is
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft stat photos/cat.jpg
+  weft stat photos/cat.jpg --json | jq '.stripes[0].blocks[3].node'
+
+EXIT CODES
+  0 done   3 no such object   4 no coordinator")]
+pub(super) struct Stat {
+    /// The object: BUCKET/KEY
+    object: ObjectName,
+}
+
+/// Remove an object
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft rm photos/cat.jpg
+
+EXIT CODES
+  0 done   3 no such object   4 no coordinator")]
+pub(super) struct Rm {
+    /// The object: BUCKET/KEY
+    object: ObjectName,
+}
+
+#[derive(Debug, Serialize)]
+struct Entry {
+    key: String,
+    size: u64,
+    version: u64,
+    created_ms: u64,
+    code: String,
+}
+
+/// An object and its stripes.
+#[derive(Debug, Serialize)]
+pub(super) struct Object {
+    bucket: String,
+    key: String,
+    version: u64,
+    pub(super) size: u64,
+    code: String,
+    block_size: u64,
+    cell_size: u64,
+    created_ms: u64,
+    pub(super) stripes: Vec<Stripe>,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Stripe {
+    id: String,
+    offset: u64,
+    seq: u64,
+    pub(super) blocks: Vec<Block>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Block {
+    pub(super) index: u32,
+    generation: u32,
+    pub(super) node: String,
+    /// What the operator calls the node.
+    pub(super) name: String,
+    pub(super) rack: String,
+    disk: String,
+    pub(super) state: String,
+    size: u64,
+    /// CRC32C of each MiB.
+    crc32c: Vec<u32>,
+}
+
+impl Object {
+    fn new(it: api::ObjectReply, nodes: &[api::Node]) -> Self {
+        Self {
+            bucket: it.bucket,
+            key: it.key,
+            version: it.version,
+            size: it.size,
+            code: it.code,
+            block_size: it.block_len,
+            cell_size: it.cell_len,
+            created_ms: it.created_ms,
+            stripes: it.stripes.into_iter().map(|stripe| Stripe::new(stripe, nodes)).collect(),
+            warnings: it.warnings,
+        }
+    }
+}
+
+impl Stripe {
+    fn new(it: api::Stripe, nodes: &[api::Node]) -> Self {
+        let name = |id: u32| nodes.iter().find(|node| node.id == id).map(|node| node.name.clone()).unwrap_or_default();
+        let block = |it: api::PlacedBlock| Block {
+            index: it.index,
+            generation: it.generation,
+            node: NodeId(it.node).to_string(),
+            name: name(it.node),
+            rack: it.rack,
+            disk: it.disk,
+            state: it.state,
+            size: it.len,
+            crc32c: it.units,
+        };
+        let blocks = it.blocks.into_iter().map(block).collect();
+        Self { id: StripeId(it.id).to_string(), offset: it.offset, seq: it.seq, blocks }
+    }
+}
+
+impl Ls {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let Some(said) = self.prefix else {
+            return super::bucket::list(options, output);
+        };
+        let (bucket, prefix) = said.split_once('/').unwrap_or((&said, ""));
+        let objects = Session::with(options, async |session| {
+            let (mut listing, mut objects) = (session.client.list(bucket, prefix), Vec::new());
+            while let Some(page) = listing.next_page().await? {
+                objects.extend(page);
+            }
+            Ok(objects)
+        })?;
+        let entry = |it: api::ObjectEntry| Entry {
+            key: it.key,
+            size: it.size,
+            version: it.version,
+            created_ms: it.created_ms,
+            code: it.code,
+        };
+        let entries: Vec<Entry> = objects.into_iter().map(entry).collect();
+        let row = |it: &Entry| [it.key.clone(), human_bytes(it.size), it.code.clone(), it.version.to_string()];
+        output.result(&entries, |it| table(["key", "size", "code", "version"], &[1, 3], it.iter().map(row)))?;
+        Ok(Exit::Ok)
+    }
+}
+
+impl Stat {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let object = Session::with(options, async |session| stat(session, &self.object).await)?;
+        output.result(&object, text).map(|()| Exit::Ok)
+    }
+}
+
+impl Rm {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let (bucket, key) = Session::with(options, async |session| {
+            let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
+            session.client.remove(&bucket, &key).await?;
+            Ok((bucket, key))
+        })?;
+        let removed = serde_json::json!({ "removed": format!("{bucket}/{key}") });
+        output.result(&removed, |_| format!("removed {bucket}/{key}")).map(|()| Exit::Ok)
+    }
+}
+
+/// An object and its stripes.
+pub(super) async fn stat(session: &Session, object: &ObjectName) -> Result<Object> {
+    let (bucket, key) = object.resolve(session.bucket.as_deref())?;
+    let object = session.client.stat(&bucket, &key).await?;
+    Ok(Object::new(object, &session.client.status().await?.nodes))
+}
+
+fn text(it: &Object) -> String {
+    let [block, cell] = [it.block_size, it.cell_size].map(ByteSize);
+    let mut text = String::new();
+    let _ = writeln!(text, "{}/{}  {} ({} bytes), version {}", it.bucket, it.key, human_bytes(it.size), it.size, it.version);
+    let _ = writeln!(text, "{} in blocks of {block}, cells of {cell}", it.code);
+    for stripe in &it.stripes {
+        let _ = writeln!(text, "\nstripe {} from byte {}, {} updates", stripe.id, stripe.offset, stripe.seq);
+        let row = |it: &Block| {
+            let first = it.crc32c.first().map(|unit| format!("{unit:08x}")).unwrap_or_default();
+            let checksums = if it.crc32c.len() > 1 { format!("{first} … ({})", it.crc32c.len()) } else { first };
+            let generation = it.generation.to_string();
+            [
+                it.index.to_string(),
+                format!("{} {}", it.node, it.name),
+                it.rack.clone(),
+                human_bytes(it.size),
+                generation,
+                checksums,
+                it.state.clone(),
+            ]
+        };
+        let heading = ["block", "node", "rack", "size", "generation", "crc32c", "state"];
+        let _ = writeln!(text, "{}", table(heading, &[0, 3, 4], stripe.blocks.iter().map(row)));
+    }
+    for warning in &it.warnings {
+        let _ = writeln!(text, "\nwarning: {warning}");
+    }
+    text
+}

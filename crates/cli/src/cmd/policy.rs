@@ -1,0 +1,192 @@
+//! `weft policy`: names for how objects are stored.
+
+use crate::{exit::Exit, output::Output, session::Session, table::table, target};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use weft_client::api;
+use weft_types::{ByteSize, Error, Result};
+
+/// Names for a code, sizes and rules: every bucket carries one
+#[derive(Debug, Args)]
+pub(super) struct Policy {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Create(Create),
+    Ls(Ls),
+    Show(Show),
+    Rm(Rm),
+    Default(SetDefault),
+}
+
+/// Make a policy
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft policy create wide --code 'rs(12,4)' --block-size 32MiB --cell-size 1MiB --failure-domain rack
+
+EXIT CODES
+  0 done   2 a code, sizes or a name that make no sense   4 no coordinator")]
+struct Create {
+    /// Its name
+    name: String,
+    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`
+    #[arg(long, value_name = "SPEC")]
+    code: String,
+    /// Bytes of a block [default: 64MiB]
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<ByteSize>,
+    /// Bytes that go to one block before the next one's turn [default: 1MiB, or what an HDFS spelling says]
+    #[arg(long, value_name = "SIZE")]
+    cell_size: Option<ByteSize>,
+    /// What shall not hold more blocks of a stripe than the code can lose
+    #[arg(long, value_parser = ["node", "rack"], default_value = "rack")]
+    failure_domain: String,
+    /// When a put is acknowledged: `all` blocks are durable, or all but N: `tolerate=N`
+    #[arg(long, default_value = "all")]
+    ack: String,
+    /// New buckets carry it unless they say otherwise
+    #[arg(long)]
+    default: bool,
+}
+
+/// List all policies
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft policy ls
+
+EXIT CODES
+  0 done   4 no coordinator")]
+struct Ls {}
+
+/// What a policy says
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft policy show wide
+
+EXIT CODES
+  0 done   3 no such policy   4 no coordinator")]
+struct Show {
+    /// Its name
+    name: String,
+}
+
+/// Remove a policy that no bucket carries
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft policy rm wide
+
+EXIT CODES
+  0 done   2 a bucket carries it, or it is the default   3 no such policy   4 no coordinator")]
+struct Rm {
+    /// Its name
+    name: String,
+}
+
+/// Make a policy the one that new buckets carry
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft policy default wide
+
+EXIT CODES
+  0 done   3 no such policy   4 no coordinator")]
+struct SetDefault {
+    /// Its name
+    name: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    name: String,
+    code: String,
+    block_size: u64,
+    cell_size: u64,
+    failure_domain: String,
+    ack: String,
+    default: bool,
+}
+
+impl From<api::Policy> for Report {
+    fn from(it: api::Policy) -> Self {
+        Self {
+            name: it.name,
+            code: it.code,
+            block_size: it.block_len,
+            cell_size: it.cell_len,
+            failure_domain: it.failure_domain,
+            ack: it.ack,
+            default: it.is_default,
+        }
+    }
+}
+
+impl Policy {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        match self.command {
+            Command::Create(create) => {
+                let policy = create.policy();
+                let made = Session::with(options, async |session| session.client.create_policy(policy).await)?;
+                output.result(&Report::from(made), shown)?;
+            }
+            Command::Ls(Ls {}) => {
+                let policies = Session::with(options, async |session| session.client.policies().await)?;
+                let policies: Vec<Report> = policies.into_iter().map(Report::from).collect();
+                output.result(&policies, |policies| {
+                    let row = |it: &Report| {
+                        let name = if it.default { format!("{} (default)", it.name) } else { it.name.clone() };
+                        let [block, cell] = [it.block_size, it.cell_size].map(|size| ByteSize(size).to_string());
+                        [name, it.code.clone(), block, cell, it.failure_domain.clone(), it.ack.clone()]
+                    };
+                    table(["policy", "code", "block", "cell", "domain", "ack"], &[2, 3], policies.iter().map(row))
+                })?;
+            }
+            Command::Show(Show { name }) => {
+                let policies = Session::with(options, async |session| session.client.policies().await)?;
+                let found = policies.into_iter().find(|policy| policy.name == name);
+                let policy =
+                    found.ok_or_else(|| Error::not_found(format!("there is no policy '{name}': `weft policy ls` lists them")))?;
+                output.result(&Report::from(policy), shown)?;
+            }
+            Command::Rm(Rm { name }) => {
+                Session::with(options, async |session| session.client.remove_policy(&name).await)?;
+                output.result(&serde_json::json!({ "removed": name }), |_| format!("removed {name}"))?;
+            }
+            Command::Default(SetDefault { name }) => {
+                Session::with(options, async |session| session.client.set_default_policy(&name).await)?;
+                output.result(&serde_json::json!({ "default": name }), |_| format!("{name} is the default"))?;
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+impl Create {
+    fn policy(self) -> api::Policy {
+        let size = |size: Option<ByteSize>| size.map_or(0, |size| size.0);
+        api::Policy {
+            name: self.name,
+            code: self.code,
+            block_len: size(self.block_size),
+            cell_len: size(self.cell_size),
+            failure_domain: self.failure_domain,
+            ack: self.ack,
+            is_default: self.default,
+        }
+    }
+}
+
+fn shown(it: &Report) -> String {
+    let default = if it.default { " (the default)" } else { "" };
+    let [block, cell] = [it.block_size, it.cell_size].map(ByteSize);
+    format!(
+        "{}{default}\ncode            {}\nblock size      {block}\ncell size       {cell}\nfailure domain  {}\nack             {}",
+        it.name, it.code, it.failure_domain, it.ack
+    )
+}

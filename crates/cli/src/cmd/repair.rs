@@ -1,0 +1,180 @@
+//! `weft repair`: rebuilding what is lost.
+
+use super::explain;
+use crate::{
+    exit::Exit,
+    names::ObjectName,
+    output::{Output, human_rate},
+    progress::Progress,
+    session::Session,
+    target,
+};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use weft_client::{RepairOptions, api, api::repair_event::Event};
+use weft_types::{Error, NodeId, Result, human_bytes};
+
+/// Rebuild what is lost
+#[derive(Debug, Args)]
+pub(super) struct Repair {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Object(RepairObject),
+}
+
+/// Rebuild lost blocks of an object on other nodes
+///
+/// What is rebuilt is compared with recorded checksums before it counts. If a helper fails on the way, the repair goes on around
+/// it with what is missing.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft repair object photos/cat.jpg
+  weft repair object photos/cat.jpg --block 3 --scheme pipeline --to node-05
+  weft repair object photos/cat.jpg --explain --json > plan.json && weft plan verify plan.json
+
+EXIT CODES
+  0 nothing of the object is lost any more (or nothing was)   1 failed on the way   2 a block, node or scheme that makes no sense
+  3 no such object   4 more is lost than the code recovers, or no node is free; the message names the blocks
+  5 what was rebuilt is not what was recorded")]
+struct RepairObject {
+    /// Rebuild this block, also if it is not lost; without it, whatever is lost
+    #[arg(long, value_name = "I")]
+    block: Option<u8>,
+    /// How: conventional, ppr or pipeline; without it, the coordinator chooses
+    #[arg(long)]
+    scheme: Option<String>,
+    /// Where the rebuilt block goes, by name or number; without it, the coordinator chooses
+    #[arg(long, value_name = "NODE")]
+    to: Option<String>,
+    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    #[arg(long)]
+    explain: bool,
+    /// The object: BUCKET/KEY
+    object: ObjectName,
+}
+
+/// What a repair did.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    pub(super) blocks: Vec<Rebuilt>,
+    /// How often it went on around a failure.
+    resumed: u32,
+    bytes_read: u64,
+    bytes_written: u64,
+    bytes_moved: u64,
+    messages: Vec<String>,
+    pub(super) seconds: f64,
+    #[serde(skip)]
+    plans: Vec<Vec<u8>>,
+}
+
+/// A block that was rebuilt.
+#[derive(Debug, Serialize)]
+pub(super) struct Rebuilt {
+    /// The stripe's number in the object, from 0.
+    stripe_number: u64,
+    index: u32,
+    generation: u32,
+    pub(super) node: String,
+    size: u64,
+}
+
+impl Repair {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let Command::Object(asked) = self.command;
+        let quiet = output.json || asked.explain;
+        let report = Session::with(options, async |session| {
+            let (bucket, key) = asked.object.resolve(session.bucket.as_deref())?;
+            let options = RepairOptions {
+                block: asked.block,
+                scheme: asked.scheme.clone().unwrap_or_default(),
+                to: asked.node(session).await?,
+                explain: asked.explain,
+            };
+            repair(session, &bucket, &key, &options, quiet).await
+        })?;
+        if asked.explain {
+            return explain::show_saved(&report.plans, &report.messages, output);
+        }
+        output.result(&report, text).map(|()| Exit::Ok)
+    }
+}
+
+impl RepairObject {
+    /// The node that was named.
+    async fn node(&self, session: &Session) -> Result<Option<NodeId>> {
+        let Some(said) = &self.to else { return Ok(None) };
+        let nodes = session.client.status().await?.nodes;
+        let is_it = |node: &&api::Node| node.name == *said || NodeId(node.id).to_string() == *said;
+        let found = nodes.iter().find(is_it).map(|node| NodeId(node.id));
+        found.map(Some).ok_or_else(|| Error::not_found(format!("there is no node '{said}': `weft node ls` lists them")))
+    }
+}
+
+/// Repairs an object, and shows how far it is.
+pub(super) async fn repair(session: &Session, bucket: &str, key: &str, options: &RepairOptions, quiet: bool) -> Result<Report> {
+    let progress = Progress::new("repairing", 0, quiet);
+    let mut repair = session.client.repair(bucket, key, options).await?;
+    let mut report = Report::default();
+    let mut is_done = false;
+    while let Some(event) = repair.next().await? {
+        match event.event {
+            Some(Event::Plan(it)) if options.explain => report.plans.push(it.plan),
+            Some(Event::Plan(_)) | None => {}
+            Some(Event::Progress(it)) => {
+                progress.set(it.done_bytes, Some(it.total_bytes).filter(|total| *total > 0));
+                if !it.message.is_empty() {
+                    report.messages.push(it.message);
+                }
+            }
+            Some(Event::Done(it)) => {
+                is_done = true;
+                let traffic = it.traffic.unwrap_or_default();
+                report.bytes_read = traffic.read_bytes;
+                report.bytes_written = traffic.written_bytes;
+                report.bytes_moved = traffic.sent_bytes;
+                report.resumed = it.resumed;
+                report.blocks = it.blocks.into_iter().map(Rebuilt::from).collect();
+            }
+        }
+    }
+    if !is_done {
+        return Err(Error::retry("the coordinator broke off without saying how the repair ended"));
+    }
+    report.seconds = progress.finish();
+    Ok(report)
+}
+
+impl From<api::RepairedBlock> for Rebuilt {
+    fn from(it: api::RepairedBlock) -> Self {
+        let (stripe_number, node) = (it.stripe, NodeId(it.node).to_string());
+        Self { stripe_number, index: it.index, generation: it.generation, node, size: it.len }
+    }
+}
+
+fn text(it: &Report) -> String {
+    let mut lines: Vec<String> = it.messages.clone();
+    if it.blocks.is_empty() {
+        lines.push("nothing is lost".to_owned());
+        return lines.join("\n");
+    }
+    for block in &it.blocks {
+        let (index, number, size) = (block.index, block.stripe_number, human_bytes(block.size));
+        let (node, generation) = (&block.node, block.generation);
+        lines.push(format!("block {index} of the object's stripe {number}: {size} on {node}, generation {generation}"));
+    }
+    let (read, moved, written) = (human_bytes(it.bytes_read), human_bytes(it.bytes_moved), human_bytes(it.bytes_written));
+    let resumed = match it.resumed {
+        0 => String::new(),
+        1 => ", resumed once".to_owned(),
+        times => format!(", resumed {times} times"),
+    };
+    let rate = human_rate(it.blocks.iter().map(|block| block.size).sum(), it.seconds);
+    lines.push(format!("read {read}, moved {moved}, wrote {written}, {:.2} s, {rate}{resumed}", it.seconds));
+    lines.join("\n")
+}

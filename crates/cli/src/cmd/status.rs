@@ -1,0 +1,139 @@
+//! Who is in a cluster, and how much is stored: what `weft cluster status` and `weft node ls` show.
+
+use crate::table::table;
+use serde::Serialize;
+use weft_client::api;
+use weft_types::{NodeId, human_bytes};
+
+/// A cluster at one moment.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    cluster: String,
+    version: String,
+    epoch: u64,
+    insecure: bool,
+    objects: u64,
+    stripes: u64,
+    data_bytes: u64,
+    pub(super) nodes: Vec<Node>,
+    warnings: Vec<String>,
+}
+
+/// A node at one moment.
+#[derive(Debug, Serialize)]
+pub(super) struct Node {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) rack: String,
+    zone: String,
+    pub(super) state: String,
+    data_address: String,
+    control_address: String,
+    last_seen_ms: u64,
+    blocks: u64,
+    disks: Vec<Disk>,
+}
+
+/// A disk at one moment.
+#[derive(Debug, Serialize)]
+struct Disk {
+    id: String,
+    path: String,
+    total_bytes: u64,
+    free_bytes: u64,
+    failed: bool,
+}
+
+impl From<api::StatusReply> for Report {
+    fn from(it: api::StatusReply) -> Self {
+        Self {
+            cluster: it.cluster,
+            version: it.version,
+            epoch: it.epoch,
+            insecure: it.insecure,
+            objects: it.objects,
+            stripes: it.stripes,
+            data_bytes: it.data_bytes,
+            nodes: it.nodes.into_iter().map(Node::from).collect(),
+            warnings: it.warnings,
+        }
+    }
+}
+
+impl From<api::Node> for Node {
+    fn from(it: api::Node) -> Self {
+        let disk = |it: api::Disk| Disk {
+            id: it.id,
+            path: it.path,
+            total_bytes: it.total_bytes,
+            free_bytes: it.free_bytes,
+            failed: it.failed,
+        };
+        Self {
+            id: NodeId(it.id).to_string(),
+            name: it.name,
+            rack: it.rack,
+            zone: it.zone,
+            state: it.state,
+            data_address: it.data_address,
+            control_address: it.control_address,
+            last_seen_ms: it.last_seen_ms,
+            blocks: it.blocks,
+            disks: it.disks.into_iter().map(disk).collect(),
+        }
+    }
+}
+
+impl Report {
+    /// Whether every node is there.
+    pub(super) fn all_up(&self) -> bool {
+        self.nodes.iter().all(|node| node.state == "up")
+    }
+}
+
+/// A few lines.
+pub(super) fn summary(it: &Report) -> String {
+    let up = it.nodes.iter().filter(|node| node.state == "up").count();
+    let mut racks: Vec<&str> = it.nodes.iter().map(|node| node.rack.as_str()).collect();
+    racks.sort_unstable();
+    racks.dedup();
+    let disks: usize = it.nodes.iter().map(|node| node.disks.len()).sum();
+    let mut text = format!("cluster {}{}\n", it.cluster, if it.insecure { " (insecure)" } else { "" });
+    let (nodes, racks) = (it.nodes.len(), racks.len());
+    text += &format!("{up} of {nodes} nodes are up, in {}, with {}\n", count(racks, "rack"), count(disks, "disk"));
+    text += &format!(
+        "{} with {} of data in {}",
+        count(it.objects as usize, "object"),
+        human_bytes(it.data_bytes),
+        count(it.stripes as usize, "stripe")
+    );
+    for warning in &it.warnings {
+        text += &format!("\nwarning: {warning}");
+    }
+    text
+}
+
+/// All of it.
+pub(super) fn text(it: &Report) -> String {
+    format!("{}\n\n{}", summary(it), nodes_text(&it.nodes))
+}
+
+/// The nodes.
+pub(super) fn nodes_text(nodes: &[Node]) -> String {
+    let row = |node: &Node| {
+        let free: u64 = node.disks.iter().map(|disk| disk.free_bytes).sum();
+        let failed = node.disks.iter().filter(|disk| disk.failed).count();
+        let disks = if failed == 0 { node.disks.len().to_string() } else { format!("{} ({failed} failed)", node.disks.len()) };
+        let state = if node.state == "up" {
+            node.state.clone()
+        } else {
+            format!("{}, silent for {:.1} s", node.state, node.last_seen_ms as f64 / 1000.0)
+        };
+        [node.id.clone(), node.name.clone(), node.rack.clone(), disks, human_bytes(free), node.blocks.to_string(), state]
+    };
+    table(["node", "name", "rack", "disks", "free", "blocks", "state"], &[3, 4, 5], nodes.iter().map(row))
+}
+
+fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}

@@ -1,0 +1,262 @@
+//! `weft put` and `weft get`: the data of objects.
+
+use super::explain;
+use crate::{
+    exit::Exit,
+    names::{ByteRange, ObjectName},
+    offline::io_error,
+    output::{Output, human_rate},
+    progress::Progress,
+    session::Session,
+    target,
+};
+use clap::Args;
+use serde::Serialize;
+use std::{
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
+use weft_client::{GetOptions, Got, ProgressFn, PutOptions, api};
+use weft_types::{ByteSize, Error, Result, human_bytes};
+
+/// Store FILE as an object
+///
+/// It is acknowledged when all its blocks are durable and the cluster's metadata says so; before that nothing of it can be seen.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft put cat.jpg photos/cat.jpg
+  weft put cat.jpg photos/cat.jpg --code 'rs(10,4)' --block-size 64MiB --cell-size 1MiB
+  tar c photos | weft put - backup/photos.tar
+  weft put cat.jpg photos/cat.jpg --explain
+
+EXIT CODES
+  0 stored   1 failed on the way; nothing is left behind   2 a code, sizes or a name that make no sense, or more blocks than nodes
+  3 no FILE, or no such bucket   4 too few nodes are up   5 a block did not arrive as it was sent")]
+pub(super) struct Put {
+    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`; without it, the bucket's policy says
+    #[arg(long, value_name = "SPEC")]
+    code: Option<String>,
+    /// Bytes of a block; without it, the bucket's policy says
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<ByteSize>,
+    /// Bytes that go to one block before the next one's turn; without it, the bucket's policy says
+    #[arg(long, value_name = "SIZE")]
+    cell_size: Option<ByteSize>,
+    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    #[arg(long)]
+    explain: bool,
+    /// What to store; `-` is stdin
+    file: PathBuf,
+    /// The object: BUCKET/KEY
+    object: ObjectName,
+}
+
+/// Fetch an object, or a range of it, into FILE
+///
+/// Blocks that are lost are rebuilt on the way; what is rebuilt is compared with recorded checksums before it is handed out.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft get photos/cat.jpg cat.jpg
+  weft get backup/photos.tar - | tar x
+  weft get photos/cat.jpg head --range 0-1023
+  weft get photos/cat.jpg cat.jpg --scheme pipeline --explain
+
+EXIT CODES
+  0 done; FILE is complete   1 failed on the way   2 a range outside the object, or a scheme that does not exist
+  3 no such object   4 more is lost than the code recovers; the message names the blocks   5 what was rebuilt is wrong")]
+pub(super) struct Get {
+    /// The bytes A to B, both included; also `A-`, to the end, and `-N`, the last N
+    #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
+    range: Option<ByteRange>,
+    /// How lost blocks are rebuilt: conventional, ppr or pipeline; without it, the coordinator chooses
+    #[arg(long)]
+    scheme: Option<String>,
+    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    #[arg(long)]
+    explain: bool,
+    /// The object: BUCKET/KEY
+    object: ObjectName,
+    /// Where it goes; `-` is stdout. The file appears only when it is whole
+    file: PathBuf,
+}
+
+#[derive(Debug, Serialize)]
+struct Stored {
+    object: String,
+    version: u64,
+    size: u64,
+    code: String,
+    block_size: u64,
+    cell_size: u64,
+    stripes: usize,
+    seconds: f64,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Fetched {
+    object: String,
+    version: u64,
+    bytes: u64,
+    /// Blocks that were rebuilt on the way.
+    rebuilt: Vec<String>,
+    /// What was got around.
+    errors: Vec<String>,
+    plans: u64,
+    seconds: f64,
+}
+
+impl Put {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let is_pipe = self.file == Path::new("-");
+        // Said before anything is begun.
+        let size = if is_pipe { 0 } else { size_of(&self.file)? };
+        if self.explain {
+            let reply = Session::with(options, async |session| {
+                let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
+                session.client.explain_put(&bucket, &key, size, &self.options(ProgressFn::default())).await
+            })?;
+            return explain::show_saved(&[reply.plan], &reply.warnings, output);
+        }
+        let progress = Progress::new("storing", size, output.json);
+        let stored = Session::with(options, async |session| {
+            let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
+            let put_options = self.options(told(&progress));
+            match is_pipe {
+                true => session.client.put(&bucket, &key, standard(std::io::stdin())?, &put_options).await,
+                false => session.client.put_file(&bucket, &key, &self.file, &put_options).await,
+            }
+        })?;
+        let stored = Stored::new(stored, progress.finish());
+        output.result(&stored, stored_text).map(|()| Exit::Ok)
+    }
+
+    fn options(&self, progress: ProgressFn) -> PutOptions {
+        let size = |size: Option<ByteSize>| size.map_or(0, |size| size.0);
+        PutOptions {
+            code: self.code.clone().unwrap_or_default(),
+            block_len: size(self.block_size),
+            cell_len: size(self.cell_size),
+            progress,
+        }
+    }
+}
+
+impl Get {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let is_pipe = self.file == Path::new("-");
+        if self.explain {
+            let plans = Session::with(options, async |session| {
+                let (bucket, key, get_options) = self.asked(session, ProgressFn::default()).await?;
+                session.client.explain_get(&bucket, &key, &get_options).await
+            })?;
+            let plans: Vec<Vec<u8>> = plans.into_iter().map(|reply| reply.plan).collect();
+            return explain::show_saved(&plans, &[], output);
+        }
+        if self.file.is_dir() {
+            return Err(Error::invalid(format!("{} is a directory: name a file", self.file.display())));
+        }
+        let progress = Progress::new("fetching", 0, output.json);
+        let got = Session::with(options, async |session| {
+            let (bucket, key, get_options) = self.asked(session, told(&progress)).await?;
+            match is_pipe {
+                true => session.client.get(&bucket, &key, standard(std::io::stdout())?, &get_options).await,
+                false => session.client.get_file(&bucket, &key, &self.file, &get_options).await,
+            }
+        })?;
+        let fetched = Fetched::new(got, progress.finish());
+        if is_pipe {
+            // The data went to stdout.
+            let json = serde_json::to_string(&fetched).map_err(Error::fatal)?;
+            eprintln!("{}", if output.json { json } else { fetched_text(&fetched) });
+            return Ok(Exit::Ok);
+        }
+        output.result(&fetched, fetched_text).map(|()| Exit::Ok)
+    }
+
+    async fn asked(&self, session: &Session, progress: ProgressFn) -> Result<(String, String, GetOptions)> {
+        let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
+        let range = match self.range {
+            Some(range) => {
+                let span = range.of(session.client.stat(&bucket, &key).await?.size)?;
+                Some(span.start..span.end)
+            }
+            None => None,
+        };
+        Ok((bucket, key, GetOptions { range, scheme: self.scheme.clone().unwrap_or_default(), progress }))
+    }
+}
+
+impl Stored {
+    fn new(it: api::ObjectReply, seconds: f64) -> Self {
+        Self {
+            object: format!("{}/{}", it.bucket, it.key),
+            version: it.version,
+            size: it.size,
+            code: it.code,
+            block_size: it.block_len,
+            cell_size: it.cell_len,
+            stripes: it.stripes.len(),
+            seconds,
+            warnings: it.warnings,
+        }
+    }
+}
+
+impl Fetched {
+    fn new(it: Got, seconds: f64) -> Self {
+        Self {
+            object: format!("{}/{}", it.object.bucket, it.object.key),
+            version: it.object.version,
+            bytes: it.bytes,
+            rebuilt: it.rebuilt.iter().map(ToString::to_string).collect(),
+            errors: it.errors.iter().map(ToString::to_string).collect(),
+            plans: it.plans,
+            seconds,
+        }
+    }
+}
+
+fn stored_text(it: &Stored) -> String {
+    let stripes = if it.stripes == 1 { "1 stripe".to_owned() } else { format!("{} stripes", it.stripes) };
+    let (size, rate) = (human_bytes(it.size), human_rate(it.size, it.seconds));
+    let mut text = format!("{}  {size} under {} in {stripes}, {:.2} s, {rate}", it.object, it.code, it.seconds);
+    for warning in &it.warnings {
+        text += &format!("\nwarning: {warning}");
+    }
+    text
+}
+
+fn fetched_text(it: &Fetched) -> String {
+    let mut text = format!("{}  {}, {:.2} s, {}", it.object, human_bytes(it.bytes), it.seconds, human_rate(it.bytes, it.seconds));
+    if !it.rebuilt.is_empty() {
+        text += &format!("\nrebuilt on the way: {}", it.rebuilt.join(", "));
+    }
+    for error in &it.errors {
+        text += &format!("\ngot around: {error}");
+    }
+    text
+}
+
+/// Tells a bar how far a put or get is.
+fn told(progress: &Progress) -> ProgressFn {
+    let progress = progress.clone();
+    ProgressFn::new(move |at| progress.set(at.done_bytes, at.total_bytes))
+}
+
+fn size_of(file: &Path) -> Result<u64> {
+    let metadata = std::fs::metadata(file).map_err(|error| io_error(file, "read", &error))?;
+    if !metadata.is_file() {
+        return Err(Error::invalid(format!("{} is not a plain file; from a pipe, name it -", file.display())));
+    }
+    Ok(metadata.len())
+}
+
+/// Standard input or output as a file, without the buffer that the library puts around it.
+fn standard(end: impl AsFd) -> Result<tokio::fs::File> {
+    let owned = end.as_fd().try_clone_to_owned();
+    let owned = owned.map_err(|error| Error::fatal(format!("no standard input or output: {error}")))?;
+    Ok(tokio::fs::File::from_std(owned.into()))
+}

@@ -1,0 +1,29 @@
+//! Tables for people.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+
+/// Rows under a heading, columns set apart by blanks. Columns named in `right` are numbers.
+pub(crate) fn table<const N: usize>(heading: [&str; N], right: &[usize], rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(heading);
+    for row in rows {
+        table.add_row(row);
+    }
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if right.contains(&at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn columns_line_up_and_lines_end_with_a_word() {
+        let rows = [["a".to_owned(), "10".to_owned(), "x".to_owned()], ["long".to_owned(), "7".to_owned(), String::new()]];
+        let text = super::table(["name", "size", "state"], &[1], rows);
+        assert_eq!(text, "name  size  state\na       10  x\nlong     7");
+    }
+}

@@ -1,0 +1,117 @@
+//! Which cluster a command is for: `--cluster`, `WEFT_CLUSTER`, or a file that `weft cluster up` wrote.
+
+use crate::offline::io_error;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use weft_proto::{Peer, Security, certs::CertificateFiles};
+use weft_types::{ClusterId, Error, Result};
+
+/// The name of the file that says where a cluster is.
+pub(crate) const FILE_NAME: &str = "weft.toml";
+/// Where `weft cluster up` makes a cluster unless told otherwise, and where commands look for one.
+pub(crate) const DEFAULT_DIR: &str = "weft-cluster";
+
+/// The options by which a command is told its cluster.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Options {
+    /// The cluster: a directory that `weft cluster up` made, a weft.toml, or a coordinator's host:port
+    ///
+    /// Without it: ./weft.toml, else ./weft-cluster/weft.toml.
+    #[arg(long, global = true, env = "WEFT_CLUSTER", value_name = "WHERE", help_heading = "Cluster")]
+    pub(crate) cluster: Option<String>,
+    /// With host:port: the directory with ca.pem, client.pem and client-key.pem
+    #[arg(long, global = true, env = "WEFT_CERTIFICATES", value_name = "DIR", help_heading = "Cluster")]
+    pub(crate) certificates: Option<PathBuf>,
+    /// With host:port: the cluster was started with --insecure
+    #[arg(long, global = true, env = "WEFT_INSECURE", help_heading = "Cluster")]
+    pub(crate) insecure: bool,
+}
+
+/// What `weft.toml` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClusterFile {
+    /// The cluster's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cluster: Option<ClusterId>,
+    /// Where the coordinator listens, `host:port`.
+    pub(crate) coordinator: String,
+    /// The directory with `ca.pem`, `client.pem` and `client-key.pem`; relative to the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) certificates: Option<PathBuf>,
+    /// The cluster was started with `--insecure`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) insecure: bool,
+    /// The bucket of keys that are named without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bucket: Option<String>,
+}
+
+/// A cluster that was found.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) cluster: Option<ClusterId>,
+    pub(crate) coordinator: String,
+    pub(crate) security: Security,
+    pub(crate) bucket: Option<String>,
+}
+
+impl Options {
+    /// Finds the cluster.
+    pub(crate) fn target(&self) -> Result<Target> {
+        let Some(said) = &self.cluster else {
+            let places = [PathBuf::from(FILE_NAME), Path::new(DEFAULT_DIR).join(FILE_NAME)];
+            let found = places.iter().find(|place| place.is_file());
+            return ClusterFile::read(found.ok_or_else(no_cluster)?)?.target();
+        };
+        let path = Path::new(said);
+        if path.is_dir() {
+            return ClusterFile::read(&path.join(FILE_NAME))?.target();
+        }
+        if path.is_file() {
+            return ClusterFile::read(path)?.target();
+        }
+        let is_address = said.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+        if !is_address {
+            return Err(Error::not_found(format!("there is no directory or file {said}, and it is no host:port either")));
+        }
+        let (coordinator, insecure) = (said.clone(), self.insecure);
+        ClusterFile { cluster: None, coordinator, certificates: self.certificates.clone(), insecure, bucket: None }.target()
+    }
+}
+
+impl ClusterFile {
+    /// Reads one; paths in it become relative to where it lies.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|error| io_error(path, "read", &error))?;
+        let wrong = |error: toml::de::Error| Error::invalid(format!("{}: {}", path.display(), error.message()));
+        let mut file: Self = toml::from_str(&text).map_err(wrong)?;
+        if let (Some(certificates), Some(dir)) = (&mut file.certificates, path.parent()) {
+            *certificates = dir.join(&certificates);
+        }
+        Ok(file)
+    }
+
+    /// The cluster that it names.
+    pub(crate) fn target(self) -> Result<Target> {
+        let security = match (&self.certificates, self.insecure) {
+            (_, true) => Security::Insecure,
+            (Some(dir), false) => Security::load(&CertificateFiles::in_dir(dir, &Peer::Client))?,
+            (None, false) => {
+                return Err(Error::invalid(format!(
+                    "how to talk to {} is not said: --certificates DIR, or --insecure if the cluster was started so",
+                    self.coordinator
+                )));
+            }
+        };
+        Ok(Target { cluster: self.cluster, coordinator: self.coordinator, security, bucket: self.bucket })
+    }
+}
+
+fn no_cluster() -> Error {
+    Error::not_found(format!(
+        "no cluster is named: there is no ./{FILE_NAME} and no ./{DEFAULT_DIR}; `weft cluster up --dir DIR --nodes 16` makes one, and \
+         --cluster DIR or WEFT_CLUSTER names one"
+    ))
+}
