@@ -58,7 +58,8 @@ impl Client {
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
     /// # use weft_client::GetOptions;
-    /// let got = client.get("logs", "today", tokio::io::stdout(), &GetOptions::default()).await?;
+    /// let mut bytes = Vec::new();
+    /// let got = client.get("logs", "today", &mut bytes, &GetOptions::default()).await?;
     /// eprintln!("{} bytes, {} blocks rebuilt", got.bytes, got.rebuilt.len());
     /// # Ok(()) }
     /// ```

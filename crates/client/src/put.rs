@@ -55,7 +55,8 @@ impl Client {
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
     /// # use weft_client::PutOptions;
-    /// let object = client.put("logs", "today", tokio::io::stdin(), &PutOptions::default()).await?;
+    /// let pipe = tokio::fs::File::open("/run/log.pipe").await.map_err(weft_types::Error::invalid)?;
+    /// let object = client.put("logs", "today", pipe, &PutOptions::default()).await?;
     /// println!("{} bytes in {} stripes", object.size, object.stripes.len());
     /// # Ok(()) }
     /// ```

@@ -201,7 +201,7 @@ mod tests {
             let sub_blocks: Vec<u16> = (0..alpha as u16).collect();
             for index in 0..3 {
                 // The definition: byte by byte.
-                let mut block = vec![0; 32];
+                let mut block = [0; 32];
                 for offset in 0..data_len {
                     let (at, within) = layout.locate(offset);
                     if at == index {

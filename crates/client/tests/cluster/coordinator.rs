@@ -1,0 +1,386 @@
+//! A coordinator that makes plans with the real schemes and remembers what it was told.
+
+use crate::{CLUSTER, agents::Agents};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+use tokio::task::JoinHandle;
+use tonic::{Request, Response, Status};
+use weft_codes::SharedCode;
+use weft_engine::Outcome;
+use weft_plan::{Change, Class, Hold, Input, Job, Plan, Want, WantKind, cut};
+use weft_proto::{
+    crc32c, encode_task, to_status,
+    v1::{self, weft_server::Weft, *},
+};
+use weft_schemes::{Run, disseminate, plan_repair, plan_write, repair};
+use weft_types::{
+    BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, PlanId, Result, Span, StripeId, StripeLayout,
+};
+
+const SLICE_LEN: u64 = 32 << 10;
+const READER: Party = Party::Client(7);
+
+pub(crate) struct Coordinator {
+    agents: Arc<Agents>,
+    pub(crate) state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    next: u64,
+    uploads: BTreeMap<u64, Object>,
+    objects: BTreeMap<(String, String), Object>,
+    running: BTreeMap<u64, Vec<(NodeId, JoinHandle<Outcome>)>>,
+    pub(crate) aborted: Vec<u64>,
+    pub(crate) ended_reads: usize,
+    /// Answers Busy to so many calls of ReadStripe more.
+    pub(crate) busy: u32,
+}
+
+#[derive(Clone)]
+struct Object {
+    bucket: String,
+    key: String,
+    code: String,
+    layout: Layout,
+    stripes: BTreeMap<u64, StoredStripe>,
+}
+
+#[derive(Clone)]
+struct StoredStripe {
+    id: StripeId,
+    layout: StripeLayout,
+    homes: Vec<NodeId>,
+    units: Vec<Vec<u32>>,
+}
+
+impl StoredStripe {
+    fn block(&self, index: usize) -> BlockId {
+        BlockId { stripe: self.id, index: index as u8, copy: 0, generation: 1 }
+    }
+
+    fn parties(&self) -> impl Iterator<Item = (Party, BlockId)> {
+        self.homes.iter().enumerate().map(|(index, node)| (Party::Node(*node), self.block(index)))
+    }
+}
+
+impl Coordinator {
+    pub(crate) fn new(agents: Arc<Agents>) -> Self {
+        Self { agents, state: Mutex::default() }
+    }
+
+    fn number(&self) -> u64 {
+        let mut state = self.state.lock().unwrap();
+        state.next += 1;
+        state.next
+    }
+
+    /// Opens and starts the agents' shares; the client's is returned.
+    fn start(&self, plan: &Plan) -> ClientTask {
+        let mut running = Vec::new();
+        let mut client = ClientTask::default();
+        for (vertex, party) in (0u16..).zip(&plan.binding.parties) {
+            let task = cut(plan, vertex);
+            match party {
+                Party::Node(node) => running.push((*node, tokio::spawn(self.agents.clone().run(*node, task)))),
+                Party::Client(_) => {
+                    let peer = |link: &weft_plan::TaskLink| {
+                        let Party::Node(node) = link.peer else { panic!("a client talks to agents") };
+                        let node = self.agents.node(node);
+                        LinkPeer { link: link.id(), address: node.address.clone(), token: vec![0; 32], name: node.name.clone() }
+                    };
+                    let peers = task.links.iter().map(peer).collect();
+                    client = ClientTask { task: encode_task(&task).unwrap(), peers, stall_ms: 5000 };
+                }
+            }
+        }
+        self.state.lock().unwrap().running.insert(plan.id.0, running);
+        client
+    }
+
+    fn plan_put(&self, upload: u64, number: u64, data_len: u64) -> Result<(Plan, StripeLayout)> {
+        let id = StripeId(self.number());
+        let alive = self.agents.nodes.iter().map(|node| node.id).filter(|node| !self.agents.is_dead(*node));
+        let mut state = self.state.lock().unwrap();
+        let object = state.uploads.get_mut(&upload).ok_or_else(|| Error::not_found("no such upload"))?;
+        let code: SharedCode = weft_codes::parse(&object.code).unwrap();
+        let (k, m) = (code.k() as u32, code.m() as u32);
+        let layout = StripeLayout { layout: object.layout, k, m, data_len };
+        let stripe = StoredStripe { id, layout, homes: alive.take(code.n()).collect(), units: Vec::new() };
+        if stripe.homes.len() < code.n() {
+            return Err(Error::unavailable("too few nodes"));
+        }
+        let span = layout.coded_span();
+        let stores: Vec<(Party, BlockId)> = stripe.parties().collect();
+        let want = |(party, block): &(Party, BlockId)| {
+            let (kind, party, index) = (WantKind::Store, *party, block.index);
+            Want { kind, party, index, sub_blocks: vec![0], span }
+        };
+        let job = Job {
+            inputs: (0..k as u8).map(|index| Input { party: READER, index }).collect(),
+            changed: (0..k as u8).map(|index| Change { index, sub_block: 0, span }).collect(),
+            wants: stores.iter().map(want).collect(),
+            ..Job::default()
+        };
+        let run = Run::new(PlanId(id.0), 1, Class::Foreground, SLICE_LEN);
+        let request = weft_schemes::Request { code: code.as_ref(), stripe: layout, job: &job, stores: &stores, prefer: &[], run };
+        let plan = plan_write(&request, disseminate::by_name("direct")?)?;
+        object.stripes.insert(number, stripe);
+        Ok((plan, layout))
+    }
+
+    async fn end_put(&self, request: EndStripeRequest) -> Result<()> {
+        let running = self.state.lock().unwrap().running.remove(&request.plan).unwrap_or_default();
+        for (_, agent) in running {
+            agent.await.unwrap();
+        }
+        let mut state = self.state.lock().unwrap();
+        let upload = state.uploads.get_mut(&request.upload).ok_or_else(|| Error::not_found("no such upload"))?;
+        let stripe = upload.stripes.get_mut(&request.number).unwrap();
+        let blocks = self.agents.blocks.lock().unwrap();
+        let stored: Vec<Option<Vec<u32>>> = (stripe.parties().zip(&stripe.homes))
+            .map(|((_, block), node)| blocks.get(&(*node, block)))
+            .map(|bytes| bytes.map(|bytes| bytes.chunks(CHECKSUM_UNIT_LEN as usize).map(crc32c).collect()))
+            .collect();
+        for (index, units) in stored.iter().enumerate() {
+            let sent = request.sent.iter().find(|sent| sent.index as usize == index).map(|sent| &sent.units);
+            if units.is_some() {
+                assert_eq!(sent, units.as_ref(), "block {index} was stored otherwise than it was sent");
+            }
+        }
+        let missing = stored.iter().filter(|units| units.is_none()).count();
+        if missing > 0 {
+            // What was sent is not yet received: a node may die with it in its sockets.
+            let unsent = stored.len() - request.sent.len();
+            assert!(unsent <= request.errors.len(), "a block was not sent and the client told of no error");
+            return Err(Error::replan(format!("{missing} blocks are missing")));
+        }
+        assert!(request.errors.is_empty(), "{} errors, and nothing is missing", request.errors.len());
+        stripe.units = stored.into_iter().flatten().collect();
+        Ok(())
+    }
+
+    fn plan_read(&self, request: &ReadStripeRequest) -> Result<(Plan, ReadStripeReply)> {
+        let id = PlanId(self.number());
+        let mut state = self.state.lock().unwrap();
+        if state.busy > 0 {
+            state.busy -= 1;
+            return Err(Error::retry("busy"));
+        }
+        let object = state.objects.get(&(request.bucket.clone(), request.key.clone()));
+        let object = object.ok_or_else(|| Error::not_found("no such object"))?;
+        let (code, stripe) = (weft_codes::parse(&object.code).unwrap(), &object.stripes[&request.number]);
+        let span = stripe.layout.coded_span();
+        let here = |node: NodeId| !self.agents.is_dead(node);
+        let holds = stripe.parties().zip(&stripe.homes).filter(|(_, node)| here(**node));
+        let holds: Vec<Hold> = holds.map(|((party, block), _)| Hold { party, block, span }).collect();
+        let rebuilt = |index: u32| !here(stripe.homes[index as usize]);
+        let widened = |range: &BlockRange| {
+            let unit = if rebuilt(range.index) { CHECKSUM_UNIT_LEN } else { PAGE_LEN };
+            let end = (range.end.div_ceil(unit) * unit).min(stripe.layout.block_len(range.index));
+            BlockRange { index: range.index, start: range.start / unit * unit, end }
+        };
+        let mut delivers: Vec<BlockRange> = request.ranges.iter().map(widened).collect();
+        // Widened ranges of one block may have become one.
+        delivers.dedup();
+        let want = |range: &BlockRange| Want {
+            kind: WantKind::Output,
+            party: READER,
+            index: range.index as u8,
+            sub_blocks: vec![0],
+            span: Span::new(range.start, (range.end.div_ceil(PAGE_LEN) * PAGE_LEN).min(span.end)),
+        };
+        let job = Job { holds, wants: delivers.iter().map(want).collect(), ..Job::default() };
+        let run = Run::new(id, 1, Class::Foreground, SLICE_LEN);
+        let asked =
+            weft_schemes::Request { code: code.as_ref(), stripe: stripe.layout, job: &job, stores: &[], prefer: &[], run };
+        let scheme = if request.scheme.is_empty() { "pipeline" } else { &request.scheme };
+        let plan = plan_repair(&asked, repair::by_name(scheme)?)?;
+        let mut indices: Vec<u32> = delivers.iter().map(|range| range.index).collect();
+        indices.dedup();
+        let units = |index: &u32| BlockUnits { index: *index, units: stripe.units[*index as usize].clone() };
+        let reply = ReadStripeReply {
+            task: None,
+            units: indices.iter().map(units).collect(),
+            rebuilt: indices.iter().copied().filter(|index| rebuilt(*index)).collect(),
+            plan: plan.shape.code.clone().into_bytes(),
+            delivers,
+        };
+        Ok((plan, reply))
+    }
+
+    fn reply(&self, object: &Object) -> ObjectReply {
+        let block = |(index, node): (usize, &NodeId)| PlacedBlock {
+            index: index as u32,
+            generation: 1,
+            node: node.0,
+            ..PlacedBlock::default()
+        };
+        let mut offset = 0;
+        let stripes = object.stripes.values().map(|stripe| {
+            offset += stripe.layout.data_len;
+            Stripe {
+                id: stripe.id.0,
+                offset: offset - stripe.layout.data_len,
+                layout: postcard::to_allocvec(&stripe.layout).unwrap(),
+                seq: 0,
+                blocks: stripe.homes.iter().enumerate().map(block).collect(),
+            }
+        });
+        let stripes = stripes.collect();
+        let (bucket, key) = (object.bucket.clone(), object.key.clone());
+        ObjectReply { bucket, key, version: 1, size: offset, code: object.code.clone(), stripes, ..ObjectReply::default() }
+    }
+}
+
+type Answer<T> = std::result::Result<Response<T>, Status>;
+
+fn answer<T>(result: Result<T>) -> Answer<T> {
+    result.map(Response::new).map_err(|error| to_status(&error))
+}
+
+#[tonic::async_trait]
+impl Weft for Coordinator {
+    type RepairObjectStream = tokio_stream::Iter<std::vec::IntoIter<std::result::Result<RepairEvent, Status>>>;
+
+    async fn status(&self, _: Request<StatusRequest>) -> Answer<StatusReply> {
+        answer(Ok(StatusReply { cluster: CLUSTER.to_string(), ..StatusReply::default() }))
+    }
+
+    async fn begin_put(&self, request: Request<BeginPutRequest>) -> Answer<BeginPutReply> {
+        let request = request.into_inner();
+        if request.bucket == "none" {
+            return answer(Err(Error::not_found("there is no bucket 'none'")));
+        }
+        let code = if request.code.is_empty() { "rs(4,2)".to_string() } else { request.code };
+        let parsed = weft_codes::parse(&code).unwrap();
+        let (block_len, cell_len) = (request.block_len.max(PAGE_LEN), request.cell_len);
+        let cell_len = if cell_len == 0 { block_len } else { cell_len };
+        let layout = Layout::new(block_len, cell_len, 1).unwrap();
+        let upload = self.number();
+        let (bucket, key) = (request.bucket, request.key);
+        let object = Object { bucket, key, code: code.clone(), layout, stripes: BTreeMap::new() };
+        self.state.lock().unwrap().uploads.insert(upload, object);
+        let (k, m) = (parsed.k() as u32, parsed.m() as u32);
+        answer(Ok(BeginPutReply { upload, code, block_len, cell_len, k, m, ..BeginPutReply::default() }))
+    }
+
+    async fn put_stripe(&self, request: Request<PutStripeRequest>) -> Answer<PutStripeReply> {
+        let request = request.into_inner();
+        let planned = self.plan_put(request.upload, request.number, request.data_len);
+        answer(planned.map(|(plan, layout)| {
+            // One stage sends everything: its links carry the blocks of those who receive.
+            let lane = &plan.shape.lanes[0];
+            let index = |link: &weft_plan::Link| {
+                let vertex = lane.stages[usize::from(link.to)].vertex;
+                plan.binding.stores.iter().find(|block| block.vertex == vertex).unwrap().id.index
+            };
+            let carries = lane.links.iter().enumerate();
+            let carries = carries.map(|(link, to)| CarriedBlock { link: link as u32, index: u32::from(index(to)) }).collect();
+            PutStripeReply { task: Some(self.start(&plan)), layout: postcard::to_allocvec(&layout).unwrap(), carries }
+        }))
+    }
+
+    async fn end_stripe(&self, request: Request<EndStripeRequest>) -> Answer<Empty> {
+        answer(self.end_put(request.into_inner()).await.map(|()| Empty {}))
+    }
+
+    async fn commit_put(&self, request: Request<CommitPutRequest>) -> Answer<ObjectReply> {
+        let request = request.into_inner();
+        let mut state = self.state.lock().unwrap();
+        let Some(object) = state.uploads.remove(&request.upload) else {
+            return answer(Err(Error::not_found("no such upload")));
+        };
+        let reply = self.reply(&object);
+        assert_eq!(reply.size, request.size);
+        state.objects.insert((object.bucket.clone(), object.key.clone()), object);
+        answer(Ok(reply))
+    }
+
+    async fn abort_put(&self, request: Request<AbortPutRequest>) -> Answer<Empty> {
+        let upload = request.into_inner().upload;
+        let mut state = self.state.lock().unwrap();
+        state.uploads.remove(&upload);
+        state.aborted.push(upload);
+        answer(Ok(Empty {}))
+    }
+
+    async fn stat_object(&self, request: Request<ObjectName>) -> Answer<ObjectReply> {
+        let ObjectName { bucket, key } = request.into_inner();
+        let state = self.state.lock().unwrap();
+        let object = state.objects.get(&(bucket, key)).ok_or_else(|| Error::not_found("no such object"));
+        answer(object.map(|object| self.reply(object)))
+    }
+
+    async fn read_stripe(&self, request: Request<ReadStripeRequest>) -> Answer<ReadStripeReply> {
+        let request = request.into_inner();
+        answer(self.plan_read(&request).map(|(plan, reply)| {
+            let task = (!request.explain).then(|| self.start(&plan));
+            ReadStripeReply { task, ..reply }
+        }))
+    }
+
+    async fn end_read(&self, request: Request<EndReadRequest>) -> Answer<Empty> {
+        let running = self.state.lock().unwrap().running.remove(&request.into_inner().plan);
+        running.into_iter().flatten().for_each(|(_, agent)| agent.abort());
+        self.state.lock().unwrap().ended_reads += 1;
+        answer(Ok(Empty {}))
+    }
+
+    async fn list_objects(&self, request: Request<ListObjectsRequest>) -> Answer<ListObjectsReply> {
+        let request = request.into_inner();
+        let state = self.state.lock().unwrap();
+        let fits = |(bucket, key): &(String, String)| {
+            *bucket == request.bucket && key.starts_with(&request.prefix) && *key > request.after
+        };
+        // Pages of two, whatever was asked for.
+        let mut keys = state.objects.keys().filter(|name| fits(name)).map(|(_, key)| key.clone());
+        let objects: Vec<_> = keys.by_ref().take(2).map(|key| ObjectEntry { key, ..ObjectEntry::default() }).collect();
+        let more = keys.next().is_some();
+        answer(Ok(ListObjectsReply { objects, more }))
+    }
+
+    async fn remove_object(&self, request: Request<ObjectName>) -> Answer<Empty> {
+        let ObjectName { bucket, key } = request.into_inner();
+        let removed = self.state.lock().unwrap().objects.remove(&(bucket, key));
+        answer(removed.map(|_| Empty {}).ok_or_else(|| Error::not_found("no such object")))
+    }
+
+    async fn repair_object(&self, request: Request<RepairObjectRequest>) -> Answer<Self::RepairObjectStream> {
+        let request = request.into_inner();
+        assert_eq!((request.block, request.scheme.as_str(), request.to_node), (-1, "ppr", 3));
+        let done = v1::repair_event::Event::Done(RepairDone { resumed: 1, ..RepairDone::default() });
+        let failed = to_status(&Error::unavailable("then it failed"));
+        answer(Ok(tokio_stream::iter(vec![Ok(RepairEvent { event: Some(done) }), Err(failed)])))
+    }
+
+    async fn create_policy(&self, request: Request<Policy>) -> Answer<Policy> {
+        answer(Ok(request.into_inner()))
+    }
+
+    async fn list_policies(&self, _: Request<ListPoliciesRequest>) -> Answer<ListPoliciesReply> {
+        answer(Ok(ListPoliciesReply::default()))
+    }
+
+    async fn remove_policy(&self, _: Request<Name>) -> Answer<Empty> {
+        answer(Ok(Empty {}))
+    }
+
+    async fn set_default_policy(&self, _: Request<Name>) -> Answer<Empty> {
+        answer(Ok(Empty {}))
+    }
+
+    async fn create_bucket(&self, request: Request<Bucket>) -> Answer<Bucket> {
+        answer(Ok(request.into_inner()))
+    }
+
+    async fn list_buckets(&self, _: Request<Empty>) -> Answer<ListBucketsReply> {
+        answer(Ok(ListBucketsReply::default()))
+    }
+
+    async fn remove_bucket(&self, _: Request<Name>) -> Answer<Empty> {
+        answer(Ok(Empty {}))
+    }
+}

@@ -1,0 +1,175 @@
+//! Gets: around what is lost, what dies on the way, and what is wrong.
+
+use crate::{World, random_bytes};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::io::AsyncReadExt;
+use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions};
+use weft_types::{ClusterId, NodeId, Reaction};
+
+/// An object of two and a half stripes in blocks of 2 MiB, so that checksum units, cells and slices all differ.
+async fn stored(cell_len: u64) -> (World, Vec<u8>) {
+    let world = World::insecure().await;
+    let data = random_bytes((20 << 20) - 12345, cell_len);
+    let options = PutOptions { block_len: 2 << 20, cell_len, ..PutOptions::default() };
+    world.client.put("b", "k", &data[..], &options).await.unwrap();
+    (world, data)
+}
+
+async fn get(world: &World, options: &GetOptions) -> weft_types::Result<(Got, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    let got = world.client.get("b", "k", &mut bytes, options).await?;
+    assert_eq!(got.bytes, bytes.len() as u64);
+    Ok((got, bytes))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_blocks_are_rebuilt_by_every_scheme_to_files_and_pipes() {
+    for cell_len in [64 << 10, 2 << 20] {
+        let (world, data) = stored(cell_len).await;
+        let path = world.dir.path().join("out");
+        for dead in [1, 4] {
+            world.agents.kill(NodeId(dead));
+            for scheme in ["conventional", "ppr", "pipeline"] {
+                let options = GetOptions { scheme: scheme.into(), ..GetOptions::default() };
+                let (got, bytes) = get(&world, &options).await.unwrap();
+                assert!(bytes == data, "{scheme} brought something else");
+                assert!(!got.rebuilt.is_empty() && got.errors.is_empty(), "{:?}", got.errors);
+                world.client.get_file("b", "k", &path, &options).await.unwrap();
+                assert!(std::fs::read(&path).unwrap() == data);
+            }
+        }
+        world.agents.kill(NodeId(2));
+        let error = get(&world, &GetOptions::default()).await.unwrap_err();
+        assert_eq!(error.object.as_deref(), Some("b/k"), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        assert!(world.client.get_file("b", "k", &path, &GetOptions::default()).await.is_err());
+        assert_eq!(world.files(), Vec::<String>::new(), "a get that failed left something");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranges_come_exactly() {
+    let (world, data) = stored(64 << 10).await;
+    let size = data.len() as u64;
+    for dead in [None, Some(2)] {
+        if let Some(node) = dead {
+            world.agents.kill(NodeId(node));
+        }
+        for range in [0..1, 0..0, size - 1..size, 4095..4097, (8 << 20) - 3..(8 << 20) + 3, 70_000..5_000_001] {
+            let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
+            let (_, bytes) = get(&world, &options).await.unwrap();
+            assert!(bytes == data[range.start as usize..range.end as usize], "{range:?}");
+            let path = world.dir.path().join("part");
+            world.client.get_file("b", "k", &path, &options).await.unwrap();
+            assert!(std::fs::read(&path).unwrap() == bytes);
+        }
+    }
+    let outside = GetOptions { range: Some(size - 1..size + 1), ..GetOptions::default() };
+    let error = get(&world, &outside).await.unwrap_err();
+    assert!(error.reaction == Reaction::InvalidInput && error.message.contains(&size.to_string()), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_dies_on_the_way_is_got_around_and_told() {
+    // A node that is read, and a helper in a chain.
+    for (dead, dying) in [(None, 1), (Some(1), 3), (Some(1), 5)] {
+        let (world, data) = stored(2 << 20).await;
+        if let Some(node) = dead {
+            world.agents.kill(NodeId(node));
+        }
+        world.agents.faults.lock().unwrap().dying.insert(NodeId(dying), 17);
+        let progress: Arc<Mutex<u64>> = Arc::default();
+        let told = progress.clone();
+        let told = weft_client::ProgressFn::new(move |progress| *told.lock().unwrap() = progress.done_bytes);
+        let path = world.dir.path().join("out");
+        let options = GetOptions { progress: told, ..GetOptions::default() };
+        let got = world.client.get_file("b", "k", &path, &options).await.unwrap();
+        assert!(world.agents.is_dead(NodeId(dying)), "nobody died");
+        assert!(std::fs::read(&path).unwrap() == data);
+        assert!(!got.errors.is_empty() && got.plans > 3, "{got:?}");
+        assert_eq!(*progress.lock().unwrap(), data.len() as u64);
+        world.client.close().await;
+        assert_eq!(world.coordinator.state.lock().unwrap().ended_reads as u64, got.plans, "a plan was left open");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_byte_that_is_wrong_is_handed_out() {
+    for cell_len in [64 << 10, 2 << 20] {
+        for file in [false, true] {
+            let (world, data) = stored(cell_len).await;
+            world.agents.kill(NodeId(1));
+            // The bytes of a parity block are wrong for a while; only the rebuilt block's checksums can tell.
+            world.agents.faults.lock().unwrap().lying.insert(NodeId(5), 2);
+            let path = world.dir.path().join("out");
+            let (got, bytes) = if file {
+                let got = world.client.get_file("b", "k", &path, &GetOptions::default()).await.unwrap();
+                (got, std::fs::read(&path).unwrap())
+            } else {
+                get(&world, &GetOptions::default()).await.unwrap()
+            };
+            assert!(bytes == data);
+            assert!(got.errors.iter().any(|error| error.reaction == Reaction::Corrupt && error.block.is_some()), "{got:?}");
+
+            world.agents.faults.lock().unwrap().lying.insert(NodeId(5), u32::MAX);
+            let error = get(&world, &GetOptions::default()).await.unwrap_err();
+            assert_eq!(error.reaction, Reaction::Corrupt, "{error}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_coordinator_is_asked_again() {
+    let (world, data) = stored(64 << 10).await;
+    world.coordinator.state.lock().unwrap().busy = 3;
+    let (got, bytes) = get(&world, &GetOptions::default()).await.unwrap();
+    assert!(bytes == data && got.errors.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_fails_nobody() {
+    let (world, data) = stored(64 << 10).await;
+    let (writer, mut reader) = tokio::io::duplex(64 << 10);
+    let slow = async {
+        // Longer than any agent would wait for one who takes nothing.
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).await.unwrap();
+        bytes
+    };
+    let getting = async {
+        let options = GetOptions::default();
+        let got = world.client.get("b", "k", writer, &options).await;
+        got.unwrap()
+    };
+    let (got, bytes) = tokio::join!(getting, slow);
+    assert!(bytes == data && got.errors.is_empty(), "{:?}", got.errors);
+}
+
+#[tokio::test]
+async fn explaining_moves_nothing() {
+    let (world, _) = stored(64 << 10).await;
+    let plans = world.client.explain_get("b", "k", &GetOptions::default()).await.unwrap();
+    assert_eq!(plans.len(), 3);
+    assert!(plans.iter().all(|stripe| stripe.plan == b"rs(4,2)" && stripe.task.is_none()));
+    world.client.close().await;
+    assert_eq!(world.coordinator.state.lock().unwrap().ended_reads, 0);
+}
+
+#[tokio::test]
+async fn another_cluster_or_nobody_is_named() {
+    let world = World::secured().await;
+    let files = weft_proto::certs::CertificateFiles::in_dir(world.dir.path(), &weft_proto::Peer::Client);
+    let security = weft_proto::Security::load(&files).unwrap();
+    let address = world.coordinator_address.clone();
+    let config = ClientConfig { cluster: Some(ClusterId(5)), ..ClientConfig::new([address], security.clone()) };
+    let Err(error) = Client::connect(config).await else { panic!("another cluster was taken") };
+    assert!(error.message.contains(&ClusterId(5).to_string()), "{error}");
+    let Err(error) = Client::connect(ClientConfig::new(Vec::<String>::new(), security.clone())).await else { panic!("nobody") };
+    assert_eq!(error.reaction, Reaction::InvalidInput);
+    let Err(error) = Client::connect(ClientConfig::new(["127.0.0.1:1"], security)).await else { panic!("nobody") };
+    assert!(error.message.contains("127.0.0.1:1"), "{error}");
+}

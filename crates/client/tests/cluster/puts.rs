@@ -1,0 +1,127 @@
+//! Puts.
+
+use crate::{World, random_bytes};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::io::AsyncWriteExt;
+use weft_client::{GetOptions, Progress, ProgressFn, PutOptions, RepairOptions};
+use weft_types::{NodeId, Reaction};
+
+fn options(block_len: u64, cell_len: u64) -> PutOptions {
+    PutOptions { block_len, cell_len, ..PutOptions::default() }
+}
+
+async fn get(world: &World, key: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    world.client.get("b", key, &mut bytes, &GetOptions::default()).await.unwrap();
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_put_comes_back() {
+    for world in [World::insecure().await, World::secured().await] {
+        // Nothing; less than a cell; a whole stripe; several, the last short; stripes that are too large for memory.
+        for (block_len, cell_len, len) in [
+            (64 << 10, 4096, 0),
+            (64 << 10, 4096, 1),
+            (64 << 10, 64 << 10, 256 << 10),
+            (64 << 10, 4096, (3 << 20) + 77),
+            (1 << 20, 1 << 20, (9 << 20) + 5),
+        ] {
+            let data = random_bytes(len, 7);
+            let options = options(block_len, cell_len);
+            let piped = world.client.put("b", "piped", &data[..], &options).await.unwrap();
+            let path = world.dir.path().join("data");
+            std::fs::write(&path, &data).unwrap();
+            let file = world.client.put_file("b", "file", &path, &options).await.unwrap();
+            assert_eq!((piped.size, file.size), (len as u64, len as u64));
+            assert_eq!(piped.stripes.len() as u64, (len as u64).div_ceil(4 * block_len));
+            assert!(get(&world, "piped").await == data && get(&world, "file").await == data, "{len} bytes came back otherwise");
+            assert_eq!(world.files(), ["data"], "something was left behind");
+        }
+        assert_eq!(world.coordinator.state.lock().unwrap().aborted, Vec::<u64>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_dies_is_replaced_and_progress_ends_at_the_total() {
+    let world = World::insecure().await;
+    let data = random_bytes(3 << 20, 8);
+    let path = world.dir.path().join("data");
+    std::fs::write(&path, &data).unwrap();
+    world.agents.faults.lock().unwrap().dying.insert(NodeId(3), 20);
+    let told: Arc<Mutex<Vec<Progress>>> = Arc::default();
+    let listener = told.clone();
+    let progress = ProgressFn::new(move |progress| listener.lock().unwrap().push(progress));
+    let options = PutOptions { progress, ..options(256 << 10, 4096) };
+    world.client.put_file("b", "k", &path, &options).await.unwrap();
+    assert!(world.agents.is_dead(NodeId(3)), "nobody died");
+    let last = *told.lock().unwrap().last().unwrap();
+    assert_eq!(last, Progress { done_bytes: data.len() as u64, total_bytes: Some(data.len() as u64) });
+    assert!(get(&world, "k").await == data);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_that_is_given_up_or_fails_is_aborted() {
+    let world = World::insecure().await;
+    let aborted = || world.coordinator.state.lock().unwrap().aborted.len();
+    {
+        // The pipe gives a stripe and then nothing more.
+        let (mut pipe, reader) = tokio::io::duplex(4 << 20);
+        pipe.write_all(&random_bytes(1 << 20, 1)).await.unwrap();
+        let options = options(64 << 10, 4096);
+        let putting = world.client.put("b", "k", reader, &options);
+        assert!(tokio::time::timeout(Duration::from_millis(300), putting).await.is_err());
+    }
+    world.client.close().await;
+    assert_eq!(aborted(), 1);
+
+    for node in 1..=3 {
+        world.agents.kill(NodeId(node));
+    }
+    let error = world.client.put("b", "k", &[1; 10_000][..], &options(64 << 10, 4096)).await.unwrap_err();
+    assert_eq!((error.reaction, error.object.as_deref()), (Reaction::Unavailable, Some("b/k")), "{error}");
+    world.client.close().await;
+    assert_eq!(aborted(), 2);
+    assert_eq!(world.client.stat("b", "k").await.unwrap_err().reaction, Reaction::NotFound);
+}
+
+#[tokio::test]
+async fn what_cannot_be_put_is_said_before_anything_is_sent() {
+    let world = World::insecure().await;
+    let missing = world.dir.path().join("missing");
+    let error = world.client.put_file("b", "k", &missing, &PutOptions::default()).await.unwrap_err();
+    assert!(error.reaction == Reaction::InvalidInput && error.message.contains("missing"), "{error}");
+    let error = world.client.put_file("b", "k", world.dir.path(), &PutOptions::default()).await.unwrap_err();
+    assert!(error.message.contains("regular file"), "{error}");
+    let error = world.client.put("none", "k", &b""[..], &PutOptions::default()).await.unwrap_err();
+    assert_eq!((error.reaction, error.object.as_deref()), (Reaction::NotFound, Some("none/k")));
+    world.client.close().await;
+    assert!(world.agents.blocks.lock().unwrap().is_empty());
+    assert!(world.coordinator.state.lock().unwrap().aborted.is_empty());
+}
+
+#[tokio::test]
+async fn lists_come_in_pages_and_repairs_as_events() {
+    let world = World::insecure().await;
+    for key in ["a1", "a2", "a3", "b1"] {
+        world.client.put("b", key, &b"x"[..], &PutOptions::default()).await.unwrap();
+    }
+    world.client.remove("b", "a2").await.unwrap();
+    assert_eq!(world.client.remove("b", "a2").await.unwrap_err().object.as_deref(), Some("b/a2"));
+    let mut listing = world.client.list("b", "");
+    let mut pages: Vec<Vec<String>> = Vec::new();
+    while let Some(page) = listing.next_page().await.unwrap() {
+        pages.push(page.into_iter().map(|object| object.key).collect());
+    }
+    assert_eq!(pages, [vec!["a1", "a3"], vec!["b1"]]);
+    assert_eq!(world.client.list("b", "z").next_page().await, Ok(None));
+
+    let options = RepairOptions { scheme: "ppr".into(), to: Some(NodeId(3)), ..RepairOptions::default() };
+    let mut repair = world.client.repair("b", "a1", &options).await.unwrap();
+    assert!(repair.next().await.unwrap().is_some());
+    let error = repair.next().await.unwrap_err();
+    assert_eq!((error.reaction, error.object.as_deref()), (Reaction::Unavailable, Some("b/a1")));
+}
