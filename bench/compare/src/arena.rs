@@ -30,19 +30,18 @@ impl Arena {
         Self { bytes, start }
     }
 
-    /// How many stripes of so many blocks there is room for.
-    pub fn sets(&self, blocks: usize, block_len: usize) -> usize {
-        (self.bytes.len() - self.start) / (blocks * (block_len + PAD_BYTES))
-    }
-
-    /// The blocks of stripe `set`.
-    pub fn stripe(&mut self, set: usize, k: usize, m: usize, block_len: usize) -> Stripe<'_> {
+    /// Stripes of k data and m parity blocks: as many as there is room for, and at most `count_max`.
+    pub fn stripes(&mut self, k: usize, m: usize, block_len: usize, count_max: usize) -> Vec<Stripe<'_>> {
         let stride = block_len + PAD_BYTES;
-        let start = self.start + set * (k + m) * stride;
-        let (data, parity) = self.bytes[start..start + (k + m) * stride].split_at_mut(k * stride);
-        Stripe {
-            data: data.chunks_exact(stride).map(|block| &block[..block_len]).collect(),
-            parity: parity.chunks_exact_mut(stride).map(|block| &mut block[..block_len]).collect(),
-        }
+        let stripes = self.bytes[self.start..].chunks_exact_mut((k + m) * stride).take(count_max);
+        stripes
+            .map(|blocks| {
+                let (data, parity) = blocks.split_at_mut(k * stride);
+                Stripe {
+                    data: data.chunks_exact(stride).map(|block| &block[..block_len]).collect(),
+                    parity: parity.chunks_exact_mut(stride).map(|block| &mut block[..block_len]).collect(),
+                }
+            })
+            .collect()
     }
 }

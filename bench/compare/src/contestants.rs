@@ -1,9 +1,12 @@
 //! What is compared, and who takes part.
 
-use crate::arena::{Arena, Stripe};
+use crate::arena::Stripe;
 use erasure_isa_l_sys::{ec_encode_data, ec_init_tables};
-use std::hint::black_box;
+use std::{hint::black_box, ptr};
 use weft_gf::{Combination, Kernel, Matrix, SparseMatrix, field};
+
+/// Most data, and most parity blocks of a job.
+const BLOCKS_MAX: usize = 12;
 
 /// A matrix to apply.
 pub struct Job {
@@ -83,8 +86,10 @@ impl Encoder {
 
     fn run_isal(&self, stripe: &mut Stripe<'_>) {
         let len = stripe.parity.first().map_or(0, |block| block.len());
-        let mut data: Vec<*mut u8> = stripe.data.iter().map(|block| block.as_ptr().cast_mut()).collect();
-        let mut parity: Vec<*mut u8> = stripe.parity.iter_mut().map(|block| block.as_mut_ptr()).collect();
+        let mut data = [ptr::null_mut(); BLOCKS_MAX];
+        let mut parity = [ptr::null_mut(); BLOCKS_MAX];
+        data.iter_mut().zip(&stripe.data).for_each(|(to, block)| *to = block.as_ptr().cast_mut());
+        parity.iter_mut().zip(&mut stripe.parity).for_each(|(to, block)| *to = block.as_mut_ptr());
         // SAFETY: k data and m parity blocks of `len` bytes, and tables made for k and m; data is only read.
         unsafe {
             ec_encode_data(
@@ -99,13 +104,13 @@ impl Encoder {
     }
 
     /// Whether all give the bytes that the oracle gives.
-    pub fn check(&self, arena: &mut Arena, block_len: usize) -> Result<(), String> {
-        let mut stripe = arena.stripe(0, self.job.k(), self.job.m(), block_len);
+    pub fn check(&self, stripe: &mut Stripe<'_>) -> Result<(), String> {
+        let block_len = stripe.data[0].len();
         let mut wanted = vec![vec![0; block_len]; self.job.m()];
         self.oracle.apply(&stripe.data, &mut wanted.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
         for contestant in [Contestant::Weft, Contestant::WeftStreaming, Contestant::IsaL] {
             stripe.parity.iter_mut().for_each(|block| block.fill(0xa5));
-            self.run(contestant, &mut stripe);
+            self.run(contestant, stripe);
             if stripe.parity.iter().zip(&wanted).any(|(block, wanted)| **block != wanted[..]) {
                 return Err(format!("{contestant:?} gives other bytes than the oracle for {} of {block_len}", self.job.name));
             }

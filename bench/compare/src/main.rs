@@ -11,7 +11,7 @@ mod arena;
 mod contestants;
 mod report;
 
-use arena::Arena;
+use arena::{Arena, Stripe};
 use contestants::{Contestant, Encoder, Job};
 use report::{Machine, Report, Row};
 use std::{env, error::Error, hint::black_box, time::Instant};
@@ -52,10 +52,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     for job in Job::all().into_iter().filter(|job| job.name.contains(&options.only)) {
         let encoder = Encoder::new(job);
         for block_len in BLOCK_LENS {
-            encoder.check(&mut arena, block_len)?;
             for warm in [true, false] {
                 eprintln!("{} {} KiB {}", encoder.job.name, block_len / KIB, if warm { "warm" } else { "cold" });
-                rows.push(measure(&encoder, &mut arena, block_len, warm, options.rounds));
+                let stripes_max = if warm { 1 } else { usize::MAX };
+                let mut stripes = arena.stripes(encoder.job.k(), encoder.job.m(), block_len, stripes_max);
+                encoder.check(&mut stripes[0])?;
+                rows.push(measure(&encoder, &mut stripes, block_len, warm, options.rounds));
             }
         }
     }
@@ -87,29 +89,26 @@ fn options() -> Result<Option<Options>, String> {
 }
 
 /// One row of the table: all contestants take turns, round by round.
-fn measure(encoder: &Encoder, arena: &mut Arena, block_len: usize, warm: bool, rounds: usize) -> Row {
-    let (k, m) = (encoder.job.k(), encoder.job.m());
-    let sets = if warm { 1 } else { arena.sets(k + m, block_len) };
-    let repeats = (TURN_BYTES / (k * block_len)).clamp(1, if warm { usize::MAX } else { sets });
+fn measure(encoder: &Encoder, stripes: &mut [Stripe<'_>], block_len: usize, warm: bool, rounds: usize) -> Row {
+    let data_len = encoder.job.k() * block_len;
+    let repeats = (TURN_BYTES / data_len).max(1);
     let mut seconds = [const { Vec::new() }; Contestant::ALL.len()];
-    // Turns go on where the one before ended: a buffer comes again only after all others.
-    let mut set = 0;
+    // Turns go on where the one before ended: a stripe comes again only after all others.
+    let mut next = 0;
     for _ in 0..rounds {
         for (contestant, seconds) in Contestant::ALL.into_iter().zip(&mut seconds) {
             if warm {
-                let mut stripe = arena.stripe(0, k, m, block_len);
-                encoder.run(contestant, &mut stripe);
+                encoder.run(contestant, &mut stripes[0]);
             }
             let start = Instant::now();
             for _ in 0..repeats {
-                let mut stripe = arena.stripe(set, k, m, block_len);
-                encoder.run(contestant, black_box(&mut stripe));
-                set = (set + 1) % sets;
+                encoder.run(contestant, black_box(&mut stripes[next]));
+                next = (next + 1) % stripes.len();
             }
             seconds.push(start.elapsed().as_secs_f64());
         }
     }
-    let data_gib = (repeats * k * block_len) as f64 / (1u64 << 30) as f64;
+    let data_gib = (repeats * data_len) as f64 / (1u64 << 30) as f64;
     Row::new(&encoder.job.name, block_len, warm, seconds.map(|seconds| data_gib / median(seconds)))
 }
 

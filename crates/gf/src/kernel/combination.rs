@@ -1,7 +1,7 @@
 //! A matrix, cut into passes and applied to slices.
 
 use super::{
-    Kernel,
+    Kernel, Usable,
     mirror::Arrangement,
     pass::{AFFINE, Factors, NIBBLES, Nibbles, PASS_ROWS_MAX, PASS_SOURCES_MAX, Pass, Work},
 };
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// are several passes, they go over the slices in pieces that stay in the cache.
 #[derive(Debug, Clone)]
 pub struct Combination {
-    kernel: Kernel,
+    kernel: Usable,
     rows: usize,
     cols: usize,
     steps: Vec<Step>,
@@ -61,7 +61,7 @@ impl Combination {
 
     /// For one kernel; if it does not run on this machine, for the scalar one.
     pub fn with_kernel(kernel: Kernel, matrix: &SparseMatrix) -> Self {
-        let kernel = if kernel.is_available() { kernel } else { Kernel::Scalar };
+        let kernel = Usable::or_scalar(kernel);
         let mut steps = Vec::new();
         for run in runs(matrix) {
             push_steps(&mut steps, matrix, run);
@@ -117,7 +117,7 @@ struct Write {
 }
 
 impl Step {
-    fn run(&self, kernel: Kernel, sources: &[&[u8]], out: &mut [&mut [u8]], range: Range<usize>, write: Write) {
+    fn run(&self, kernel: Usable, sources: &[&[u8]], out: &mut [&mut [u8]], range: Range<usize>, write: Write) {
         match self.rows[..] {
             [row] => self.run_rows(kernel, sources, out, [row], range, write),
             [a, b] => self.run_rows(kernel, sources, out, [a, b], range, write),
@@ -130,7 +130,7 @@ impl Step {
     #[inline]
     fn run_rows<const M: usize>(
         &self,
-        kernel: Kernel,
+        kernel: Usable,
         sources: &[&[u8]],
         out: &mut [&mut [u8]],
         rows: [usize; M],
@@ -270,6 +270,12 @@ pub(crate) fn add_scaled(dst: &mut [u8], src: &[u8], factor: u8) {
     let len = dst.len().min(src.len());
     if len > 0 && factor != 0 {
         let work = Work::Products(Factors::single(factor));
-        Kernel::best().run(Pass { work, sources: &[&src[..len]], outs: &mut [&mut dst[..len]], add: true, stream: false });
+        Usable::or_scalar(Kernel::best()).run(Pass {
+            work,
+            sources: &[&src[..len]],
+            outs: &mut [&mut dst[..len]],
+            add: true,
+            stream: false,
+        });
     }
 }

@@ -3,9 +3,10 @@
 #![allow(unsafe_code)]
 
 use super::{
-    lanes::{self, Body, Lanes, Plain, Xor},
-    mirror::{Mirror, Pairs, Quads},
-    pass::{Factors, PASS_SOURCES_MAX, Pass, Work},
+    lanes::{self, Body, Constants, Lanes, Plain, Xor},
+    mirror::Mirror,
+    mirrored::{Pairs, Quads},
+    pass::{PASS_SOURCES_MAX, Pass, Work},
 };
 use std::arch::x86_64::*;
 
@@ -16,41 +17,39 @@ pub(super) fn is_available() -> bool {
         && is_x86_feature_detected!("gfni")
 }
 
-pub(super) fn run(pass: Pass<'_, '_>) {
-    assert!(is_available(), "AVX-512 and GFNI");
-    // SAFETY: the instructions are there.
-    unsafe { run_enabled(pass) }
-}
-
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
-unsafe fn run_enabled(mut pass: Pass<'_, '_>) {
+pub(super) unsafe fn run(mut pass: Pass<'_, '_>) {
     let ones = &[(); PASS_SOURCES_MAX][..pass.sources.len()];
-    // SAFETY: this function enables the instructions, and the pass has as many sources as the body is for.
+    // SAFETY: this function enables the instructions.
     unsafe {
-        match (pass.work, pass.outs.len()) {
-            (Work::Xor, 1) => plain::<Xor<Zmm>, 1>(&mut pass, ones),
-            (Work::Products(Factors { mirror: Some(mirror), affine, .. }), rows) => match rows {
-                2 => pairs::<2>(&mut pass, affine, mirror),
-                3 => pairs::<3>(&mut pass, affine, mirror),
-                _ => quads(&mut pass, affine, mirror),
-            },
-            (Work::Products(factors), 1) => plain::<Zmm, 1>(&mut pass, factors.affine),
-            (Work::Products(factors), 2) => plain::<Zmm, 2>(&mut pass, factors.affine),
-            (Work::Products(factors), 3) => plain::<Zmm, 3>(&mut pass, factors.affine),
-            (Work::Products(factors), 4) => plain::<Zmm, 4>(&mut pass, factors.affine),
-            (_, rows) => unreachable!("a pass of {rows} rows"),
+        match pass.work {
+            Work::Xor => plain::<Xor<Zmm>, 1>(&mut pass, Constants { plain: ones, mirror: None }),
+            Work::Products(factors) => {
+                let mirror = factors.mirror.map(|mirror| (mirror, mirror.affine));
+                let constants = Constants { plain: factors.affine, mirror };
+                match (pass.outs.len(), mirror) {
+                    (1, _) => plain::<Zmm, 1>(&mut pass, constants),
+                    (2, None) => plain::<Zmm, 2>(&mut pass, constants),
+                    (3, None) => plain::<Zmm, 3>(&mut pass, constants),
+                    (4, None) => plain::<Zmm, 4>(&mut pass, constants),
+                    (2, Some((mirror, _))) => pairs::<2>(&mut pass, constants, mirror),
+                    (3, Some((mirror, _))) => pairs::<3>(&mut pass, constants, mirror),
+                    (4, Some((mirror, _))) => quads(&mut pass, constants, mirror),
+                    (rows, _) => unreachable!("a pass of {rows} rows"),
+                }
+            }
         }
     }
 }
 
 /// The instance for the number of sources.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
-unsafe fn plain<L: Lanes, const M: usize>(pass: &mut Pass<'_, '_>, constants: &[L::Constant]) {
+unsafe fn plain<L: Lanes, const M: usize>(pass: &mut Pass<'_, '_>, constants: Constants<'_, L>) {
     macro_rules! instances {
         ($($sources:literal)*) => {
             match pass.sources.len() {
-                // SAFETY: this function enables the instructions, and there are as many sources.
-                $($sources => unsafe { instance::<L, Plain<$sources>, M>(pass, constants, &[]) },)*
+                // SAFETY: this function enables the instructions.
+                $($sources => unsafe { instance::<L, Plain<$sources>, M>(pass, constants) },)*
                 sources => unreachable!("a pass of {sources} sources"),
             }
         };
@@ -60,13 +59,12 @@ unsafe fn plain<L: Lanes, const M: usize>(pass: &mut Pass<'_, '_>, constants: &[
 
 /// The instance for the number of pairs; see [`mirror`](super::mirror).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
-unsafe fn pairs<const M: usize>(pass: &mut Pass<'_, '_>, constants: &[u64], mirror: Mirror<'_>) {
-    mirror.check(pass.sources.len(), M);
+unsafe fn pairs<const M: usize>(pass: &mut Pass<'_, '_>, constants: Constants<'_, Zmm>, mirror: Mirror<'_>) {
     macro_rules! instances {
         ($($pairs:literal)*) => {
             match mirror.pairs {
-                // SAFETY: this function enables the instructions; sources and constants have been counted.
-                $($pairs => unsafe { instance::<Zmm, Pairs<$pairs>, M>(pass, constants, mirror.affine) },)*
+                // SAFETY: this function enables the instructions.
+                $($pairs => unsafe { instance::<Zmm, Pairs<$pairs>, M>(pass, constants) },)*
                 pairs => unreachable!("a pass of {pairs} pairs"),
             }
         };
@@ -76,13 +74,12 @@ unsafe fn pairs<const M: usize>(pass: &mut Pass<'_, '_>, constants: &[u64], mirr
 
 /// The instance for the numbers of quads and pairs; see [`mirror`](super::mirror).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
-unsafe fn quads(pass: &mut Pass<'_, '_>, constants: &[u64], mirror: Mirror<'_>) {
-    mirror.check(pass.sources.len(), 4);
+unsafe fn quads(pass: &mut Pass<'_, '_>, constants: Constants<'_, Zmm>, mirror: Mirror<'_>) {
     macro_rules! instances {
         ($($quads:literal $pairs:literal),*) => {
             match (mirror.quads, mirror.pairs) {
-                // SAFETY: this function enables the instructions; sources and constants have been counted.
-                $(($quads, $pairs) => unsafe { instance::<Zmm, Quads<$quads, $pairs>, 4>(pass, constants, mirror.affine) },)*
+                // SAFETY: this function enables the instructions.
+                $(($quads, $pairs) => unsafe { instance::<Zmm, Quads<$quads, $pairs>, 4>(pass, constants) },)*
                 (quads, pairs) => unreachable!("a pass of {quads} quads and {pairs} pairs"),
             }
         };
@@ -95,13 +92,9 @@ unsafe fn quads(pass: &mut Pass<'_, '_>, constants: &[u64], mirror: Mirror<'_>) 
 /// A function of its own: compilers take long over one that holds all instances.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,gfni")]
-unsafe fn instance<L: Lanes, B: Body<L, M>, const M: usize>(
-    pass: &mut Pass<'_, '_>,
-    constants: &[L::Constant],
-    mirrored: &[L::Constant],
-) {
-    // SAFETY: this function enables the instructions; the caller keeps what the body needs.
-    unsafe { lanes::run::<L, B, M>(pass, constants, mirrored) }
+unsafe fn instance<L: Lanes, B: Body<L, M>, const M: usize>(pass: &mut Pass<'_, '_>, constants: Constants<'_, L>) {
+    // SAFETY: this function enables the instructions.
+    unsafe { lanes::run::<L, B, M>(pass, constants) }
 }
 
 struct Zmm;

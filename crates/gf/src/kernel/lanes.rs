@@ -7,7 +7,10 @@
 // A row, a source and a vector each index several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::pass::{PASS_SOURCES_MAX, Pass};
+use super::{
+    mirror::Mirror,
+    pass::{PASS_SOURCES_MAX, Pass},
+};
 use std::{array, marker::PhantomData, ptr};
 
 /// Vectors of one instruction set.
@@ -143,11 +146,17 @@ pub(super) trait Body<L: Lanes, const M: usize> {
     /// Vectors of each slice that a step takes.
     const DEPTH: usize;
 
+    /// Whether it is made for a pass of so many sources, of which there are as many quads and pairs.
+    fn fits(sources: usize, quads: usize, pairs: usize) -> bool;
+
     /// `DEPTH` vectors of each row.
     unsafe fn step(slices: &Slices<L, M>, at: usize, stream: bool);
 }
 
-/// Source by source: `K` of them, for which the loop is unrolled; or any number, in an ordinary loop, if `K` is 0.
+/// In place of a number that loops are unrolled for: ordinary loops, for any number.
+pub(super) const ANY: usize = usize::MAX;
+
+/// Source by source, `K` of them or [`ANY`].
 pub(super) struct Plain<const K: usize>;
 
 // SAFETY (both): handed on.
@@ -155,34 +164,77 @@ impl<L: Lanes, const K: usize, const M: usize> Body<L, M> for Plain<K> {
     const DEPTH: usize = 2;
 
     #[inline(always)]
+    fn fits(sources: usize, _: usize, _: usize) -> bool {
+        K == ANY || K == sources
+    }
+
+    #[inline(always)]
     unsafe fn step(slices: &Slices<L, M>, at: usize, stream: bool) {
         unsafe { slices.sum_up::<K, 2>(at, stream) }
     }
 }
 
-/// A pass for `M` rows. `mirrored` are the constants of a [`Body`] that has its own.
+/// The constants of a pass.
+#[derive(Clone, Copy)]
+pub(super) struct Constants<'a, L: Lanes> {
+    /// For each source, one for each row.
+    pub(super) plain: &'a [L::Constant],
+    /// How the matrix mirrors itself, if it does, and the constants for that.
+    pub(super) mirror: Option<(Mirror<'a>, &'a [L::Constant])>,
+}
+
+/// A pass, source by source in ordinary loops.
 ///
 /// # Safety
-/// The instruction set of `L` must be there, and what `B` needs beside it: sources and constants.
+/// The instruction set of `L` must be there.
 #[inline(always)]
-pub(super) unsafe fn run<L: Lanes, B: Body<L, M>, const M: usize>(
-    pass: &mut Pass<'_, '_>,
-    constants: &[L::Constant],
-    mirrored: &[L::Constant],
-) {
+pub(super) unsafe fn run_rolled<L: Lanes>(pass: &mut Pass<'_, '_>, constants: Constants<'_, L>) {
+    // SAFETY: the caller's.
+    unsafe {
+        match pass.outs.len() {
+            1 => run::<L, Plain<ANY>, 1>(pass, constants),
+            2 => run::<L, Plain<ANY>, 2>(pass, constants),
+            3 => run::<L, Plain<ANY>, 3>(pass, constants),
+            4 => run::<L, Plain<ANY>, 4>(pass, constants),
+            rows => unreachable!("a pass of {rows} rows"),
+        }
+    }
+}
+
+/// A pass for `M` rows.
+///
+/// # Safety
+/// The instruction set of `L` must be there.
+#[inline(always)]
+pub(super) unsafe fn run<L: Lanes, B: Body<L, M>, const M: usize>(pass: &mut Pass<'_, '_>, constants: Constants<'_, L>) {
     const { assert!(L::BYTES <= VECTOR_BYTES_MAX) };
     let (count, len) = (pass.sources.len(), pass.outs[0].len());
     assert!(count <= PASS_SOURCES_MAX, "the pass's sources");
-    assert!(pass.outs.len() == M && constants.len() == count * M, "the pass's shape");
+    assert!(pass.outs.len() == M && constants.plain.len() == count * M, "the pass's shape");
     assert!(pass.sources.iter().all(|source| source.len() == len), "sources of one length");
     assert!(pass.outs.iter().all(|out| out.len() == len), "outputs of one length");
-    let mut from = [ptr::null(); PASS_SOURCES_MAX];
-    from.iter_mut().zip(pass.sources).for_each(|(from, source)| *from = source.as_ptr());
-    let to = array::from_fn(|m| pass.outs[m].as_mut_ptr());
-    let slices = Slices::<L, M> { from, to, constants: constants.as_ptr(), mirrored: mirrored.as_ptr(), count, add: pass.add };
+    let (quads, pairs, mirrored) = match constants.mirror {
+        None => (0, 0, &[][..]),
+        Some((mirror, constants)) => {
+            assert!(mirror.constants(count, M) == Some(constants.len()), "the constants of quads, pairs and single sources");
+            (mirror.quads, mirror.pairs, constants)
+        }
+    };
+    assert!(B::fits(count, quads, pairs), "a body that is made for the pass");
+    let mut slices = Slices::<L, M> {
+        from: [ptr::null(); PASS_SOURCES_MAX],
+        to: array::from_fn(|m| pass.outs[m].as_mut_ptr()),
+        plain: constants.plain.as_ptr(),
+        mirrored: mirrored.as_ptr(),
+        count,
+        quads,
+        pairs,
+        add: pass.add,
+    };
+    slices.from.iter_mut().zip(pass.sources).for_each(|(from, source)| *from = source.as_ptr());
     let aligned = if pass.stream { aligned_head::<L, M>(&slices.to, len) } else { None };
     let mut at = aligned.unwrap_or(0);
-    // SAFETY: all slices hold `len` bytes and there is a constant for each source and row, checked above; no step begins or
+    // SAFETY: all slices hold `len` bytes and there are constants for all sources and rows, checked above; no step begins or
     // ends beyond `len`. Outputs are exclusive borrows, so that they overlap neither each other nor a source.
     unsafe {
         if at > 0 {
@@ -193,7 +245,7 @@ pub(super) unsafe fn run<L: Lanes, B: Body<L, M>, const M: usize>(
             at += B::DEPTH * L::BYTES;
         }
         while len - at >= L::BYTES {
-            slices.sum_up::<0, 1>(at, aligned.is_some());
+            slices.sum_up::<ANY, 1>(at, aligned.is_some());
             at += L::BYTES;
         }
         if at < len {
@@ -216,12 +268,14 @@ fn aligned_head<L: Lanes, const M: usize>(to: &[*mut u8; M], len: usize) -> Opti
 pub(super) struct Slices<L: Lanes, const M: usize> {
     from: [*const u8; PASS_SOURCES_MAX],
     to: [*mut u8; M],
-    /// `M` for each source.
-    constants: *const L::Constant,
-    /// Those of a body that has its own.
+    /// Constants, `M` for each source.
+    plain: *const L::Constant,
+    /// Constants of quads, pairs and single sources.
     mirrored: *const L::Constant,
-    /// Of sources.
+    /// Of sources, of which there are as many quads and pairs.
     pub(super) count: usize,
+    pub(super) quads: usize,
+    pub(super) pairs: usize,
     add: bool,
 }
 
@@ -234,7 +288,7 @@ impl<L: Lanes, const M: usize> Slices<L, M> {
         unsafe { L::load(self.from.as_ptr().wrapping_add(k).read().wrapping_add(at)) }
     }
 
-    /// One of the constants of a body that has its own.
+    /// One of the constants of quads, pairs and single sources.
     #[inline(always)]
     pub(super) unsafe fn mirrored(&self, index: usize) -> L::Factor {
         unsafe { L::factor(&*self.mirrored.wrapping_add(index)) }
@@ -259,7 +313,7 @@ impl<L: Lanes, const M: usize> Slices<L, M> {
         unsafe { self.write(m, at, L::xor(sum, self.begin(m, at)), stream) }
     }
 
-    /// `D` vectors of each row; over `K` sources, or over `count` if `K` is 0.
+    /// `D` vectors of each row, over `K` sources or [`ANY`].
     #[inline(always)]
     unsafe fn sum_up<const K: usize, const D: usize>(&self, at: usize, stream: bool) {
         unsafe {
@@ -269,7 +323,7 @@ impl<L: Lanes, const M: usize> Slices<L, M> {
                     sums[m][d] = self.begin(m, at + d * L::BYTES);
                 }
             }
-            if K == 0 {
+            if K == ANY {
                 for k in 0..self.count {
                     self.add_source(&mut sums, k, at);
                 }
@@ -296,7 +350,7 @@ impl<L: Lanes, const M: usize> Slices<L, M> {
                 source[d] = L::source(self.load(k, at + d * L::BYTES));
             }
             for m in 0..M {
-                let factor = L::factor(&*self.constants.wrapping_add(k * M + m));
+                let factor = L::factor(&*self.plain.wrapping_add(k * M + m));
                 for d in 0..D {
                     sums[m][d] = L::add_product(sums[m][d], source[d], factor);
                 }
@@ -317,7 +371,7 @@ impl<L: Lanes, const M: usize> Slices<L, M> {
             for k in 0..self.count {
                 let source = L::source(L::load_part(self.from[k].wrapping_add(at), len));
                 for m in 0..M {
-                    sums[m] = L::add_product(sums[m], source, L::factor(&*self.constants.wrapping_add(k * M + m)));
+                    sums[m] = L::add_product(sums[m], source, L::factor(&*self.plain.wrapping_add(k * M + m)));
                 }
             }
             for m in 0..M {

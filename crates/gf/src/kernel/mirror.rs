@@ -12,9 +12,7 @@
 //! same row by `a` or by `a + b` is summed up first and added once. Products are what limits the kernel as long as the data
 //! is in the caches: rs(10,4) takes 24 for its 40 coefficients, rs(12,4) 27 for 48.
 
-#![allow(unsafe_code)]
-
-use super::pass::AFFINE;
+use super::pass::{AFFINE, NIBBLES, Nibbles};
 use crate::Matrix;
 
 /// How a pass does with fewer products: its sources are first those of the quads, then those of the pairs, then single ones.
@@ -25,7 +23,11 @@ pub(super) struct Mirror<'a> {
     /// Two sources each.
     pub(super) pairs: usize,
     /// The constants, as in [`AFFINE`], in the order in which the loops take them.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) affine: &'a [u64],
+    /// The same, as in [`NIBBLES`].
+    #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code))]
+    pub(super) nibbles: &'a [Nibbles],
 }
 
 /// An order of rows and columns in which a matrix is seen to mirror itself.
@@ -37,6 +39,7 @@ pub(super) struct Arrangement {
     quads: usize,
     pairs: usize,
     affine: Vec<u64>,
+    nibbles: Vec<Nibbles>,
 }
 
 /// Sums of products fewer than this share of the coefficients pay for the additions that they need.
@@ -57,7 +60,7 @@ impl Arrangement {
     }
 
     pub(super) fn mirror(&self) -> Mirror<'_> {
-        Mirror { quads: self.quads, pairs: self.pairs, affine: &self.affine }
+        Mirror { quads: self.quads, pairs: self.pairs, affine: &self.affine, nibbles: &self.nibbles }
     }
 
     /// Of all vectors of all sources.
@@ -110,17 +113,16 @@ impl Arrangement {
         let (quads_len, pairs_len) = (quads.len(), pairs.len());
         let sources = quads.into_iter().flatten().chain(pairs.into_iter().flatten()).chain(singles).collect();
         let affine = constants.iter().map(|constant| AFFINE[usize::from(*constant)]).collect();
-        Self { rows: rows.to_vec(), sources, quads: quads_len, pairs: pairs_len, affine }
+        let nibbles = constants.iter().map(|constant| NIBBLES[usize::from(*constant)]).collect();
+        Self { rows: rows.to_vec(), sources, quads: quads_len, pairs: pairs_len, affine, nibbles }
     }
 }
 
 impl Mirror<'_> {
-    /// That there are constants for all sources.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn check(self, sources: usize, rows: usize) {
-        let singles = sources.checked_sub(4 * self.quads + 2 * self.pairs);
-        let constants = singles.map(|singles| 4 * self.quads + pair_constants(rows) * self.pairs + singles * rows);
-        assert!(constants == Some(self.affine.len()), "constants of quads, pairs and single sources");
+    /// How many constants a pass over so many sources has; `None` if it has too few sources.
+    pub(super) fn constants(&self, sources: usize, rows: usize) -> Option<usize> {
+        let singles = sources.checked_sub(4 * self.quads + 2 * self.pairs)?;
+        Some(4 * self.quads + pair_constants(rows) * self.pairs + singles * rows)
     }
 }
 
@@ -134,7 +136,7 @@ fn pair_products(rows: usize) -> usize {
 }
 
 /// Constants that a pair of columns has.
-const fn pair_constants(rows: usize) -> usize {
+pub(super) const fn pair_constants(rows: usize) -> usize {
     if rows == 2 { 2 } else { 4 }
 }
 
@@ -159,165 +161,4 @@ fn take_first<T>(left: &mut Vec<T>) -> Option<T> {
 fn take<T>(left: &mut Vec<T>, wanted: impl Fn(&T) -> bool) -> Option<T> {
     let place = left.iter().position(wanted)?;
     Some(left.remove(place))
-}
-
-#[cfg(target_arch = "x86_64")]
-pub(super) use bodies::{Pairs, Quads};
-
-#[cfg(target_arch = "x86_64")]
-mod bodies {
-    use super::pair_constants;
-    use crate::kernel::lanes::{Body, Lanes, Slices};
-
-    /// Two rows that mirror each other in `P` pairs of columns, and at most one more.
-    pub(in crate::kernel) struct Pairs<const P: usize>;
-
-    /// Two times two rows that mirror each other in `Q` quads and `P` pairs of columns.
-    pub(in crate::kernel) struct Quads<const Q: usize, const P: usize>;
-
-    /// Sums of products for two rows: what both get, and what each gets beside it.
-    struct Sums<L: Lanes> {
-        both: L::Vector,
-        each: [L::Vector; 2],
-    }
-
-    // SAFETY (all blocks): as for `Slices`.
-    impl<L: Lanes> Sums<L> {
-        #[inline(always)]
-        unsafe fn zero() -> Self {
-            unsafe { Self { both: L::zero(), each: [L::zero(); 2] } }
-        }
-
-        /// `[a b; b a] · (x, y)`, from the factors a and a + b.
-        #[inline(always)]
-        unsafe fn add_pair(&mut self, [x, y]: [L::Vector; 2], [a, a_b]: [L::Factor; 2]) {
-            unsafe {
-                self.both = L::add_product(self.both, L::source(L::xor(x, y)), a);
-                self.each[0] = L::add_product(self.each[0], L::source(y), a_b);
-                self.each[1] = L::add_product(self.each[1], L::source(x), a_b);
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn add_single(&mut self, x: L::Vector, factors: [L::Factor; 2]) {
-            unsafe {
-                self.each[0] = L::add_product(self.each[0], L::source(x), factors[0]);
-                self.each[1] = L::add_product(self.each[1], L::source(x), factors[1]);
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn add(&mut self, other: &Self) {
-            unsafe {
-                self.both = L::xor(self.both, other.both);
-                self.each = [L::xor(self.each[0], other.each[0]), L::xor(self.each[1], other.each[1])];
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn row(&self, index: usize) -> L::Vector {
-            unsafe { L::xor(self.each[index], self.both) }
-        }
-    }
-
-    /// Two vectors of neighbouring sources.
-    #[inline(always)]
-    unsafe fn load_two<L: Lanes, const M: usize>(slices: &Slices<L, M>, k: usize, at: usize) -> [L::Vector; 2] {
-        unsafe { [slices.load(k, at), slices.load(k + 1, at)] }
-    }
-
-    /// Two constants that follow each other.
-    #[inline(always)]
-    unsafe fn factors<L: Lanes, const M: usize>(slices: &Slices<L, M>, index: usize) -> [L::Factor; 2] {
-        unsafe { [slices.mirrored(index), slices.mirrored(index + 1)] }
-    }
-
-    // SAFETY (all blocks): as for `Slices`; the arrangement has as many quads, pairs and constants.
-    impl<L: Lanes, const P: usize, const M: usize> Body<L, M> for Pairs<P> {
-        const DEPTH: usize = 1;
-
-        #[inline(always)]
-        unsafe fn step(slices: &Slices<L, M>, at: usize, stream: bool) {
-            unsafe {
-                let mut sums = Sums::<L>::zero();
-                let mut third = L::zero();
-                macro_rules! pairs {
-                    ($($pair:literal)*) => {$(
-                        if $pair < P {
-                            let [x, y] = load_two(slices, 2 * $pair, at);
-                            sums.add_pair([x, y], factors(slices, $pair * pair_constants(M)));
-                            if M == 3 {
-                                let [for_x, for_y] = factors(slices, $pair * pair_constants(M) + 2);
-                                third = L::add_product(third, L::source(x), for_x);
-                                third = L::add_product(third, L::source(y), for_y);
-                            }
-                        }
-                    )*};
-                }
-                pairs!(0 1 2 3 4 5 6 7);
-                for single in 0..slices.count - 2 * P {
-                    let (x, constant) = (slices.load(2 * P + single, at), P * pair_constants(M) + single * M);
-                    sums.add_single(x, factors(slices, constant));
-                    if M == 3 {
-                        third = L::add_product(third, L::source(x), slices.mirrored(constant + 2));
-                    }
-                }
-                slices.finish(0, at, sums.row(0), stream);
-                slices.finish(1, at, sums.row(1), stream);
-                if M == 3 {
-                    slices.finish(2, at, third, stream);
-                }
-            }
-        }
-    }
-
-    // SAFETY (all blocks): as above.
-    impl<L: Lanes, const Q: usize, const P: usize> Body<L, 4> for Quads<Q, P> {
-        const DEPTH: usize = 1;
-
-        #[inline(always)]
-        unsafe fn step(slices: &Slices<L, 4>, at: usize, stream: bool) {
-            unsafe {
-                let (mut shared, mut first, mut second) = (Sums::<L>::zero(), Sums::<L>::zero(), Sums::<L>::zero());
-                macro_rules! quads {
-                    ($($quad:literal)*) => {$(
-                        if $quad < Q {
-                            let [x0, x1] = load_two(slices, 4 * $quad, at);
-                            let [y0, y1] = load_two(slices, 4 * $quad + 2, at);
-                            // [A B; B A] · (x, y) = A·(x + y) + (A + B)·(y, x)
-                            shared.add_pair([L::xor(x0, y0), L::xor(x1, y1)], factors(slices, 4 * $quad));
-                            let crossed = factors(slices, 4 * $quad + 2);
-                            first.add_pair([y0, y1], crossed);
-                            second.add_pair([x0, x1], crossed);
-                        }
-                    )*};
-                }
-                quads!(0 1 2 3);
-                macro_rules! pairs {
-                    ($($pair:literal)*) => {$(
-                        if $pair < P {
-                            let sources = load_two(slices, 4 * Q + 2 * $pair, at);
-                            first.add_pair(sources, factors(slices, 4 * (Q + $pair)));
-                            second.add_pair(sources, factors(slices, 4 * (Q + $pair) + 2));
-                        }
-                    )*};
-                }
-                pairs!(0 1 2 3 4 5 6 7);
-                for single in 4 * Q + 2 * P..slices.count {
-                    let x = slices.load(single, at);
-                    let constant = 4 * (Q + P) + 4 * (single - 4 * Q - 2 * P);
-                    first.add_single(x, factors(slices, constant));
-                    second.add_single(x, factors(slices, constant + 2));
-                }
-                if Q > 0 {
-                    first.add(&shared);
-                    second.add(&shared);
-                }
-                slices.finish(0, at, first.row(0), stream);
-                slices.finish(1, at, first.row(1), stream);
-                slices.finish(2, at, second.row(0), stream);
-                slices.finish(3, at, second.row(1), stream);
-            }
-        }
-    }
 }

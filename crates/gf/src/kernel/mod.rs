@@ -17,6 +17,8 @@ mod avx2;
 mod gfni;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod mirrored;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 #[cfg(target_arch = "x86_64")]
@@ -99,21 +101,33 @@ impl Kernel {
             Self::Neon => false,
         }
     }
+}
 
-    /// One pass over the bytes. A kernel that is not available never gets here ([`Combination::with_kernel`] sees to it);
-    /// the SIMD modules check it again, since memory safety hangs on it.
+/// A kernel that runs on this machine, by having been asked.
+#[derive(Debug, Clone, Copy)]
+struct Usable(Kernel);
+
+impl Usable {
+    /// The kernel, or the scalar one if it does not run here.
+    fn or_scalar(kernel: Kernel) -> Self {
+        Self(if kernel.is_available() { kernel } else { Kernel::Scalar })
+    }
+
+    /// One pass over the bytes.
     #[inline]
+    #[allow(unsafe_code)]
     fn run(self, pass: Pass<'_, '_>) {
-        match self {
-            Self::Naive => naive::run(pass),
+        // SAFETY: `or_scalar`, which alone makes these, has found the instructions of any kernel but the portable ones.
+        match self.0 {
+            Kernel::Naive => naive::run(pass),
             #[cfg(target_arch = "x86_64")]
-            Self::Ssse3 => ssse3::run(pass),
+            Kernel::Ssse3 => unsafe { ssse3::run(pass) },
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => avx2::run(pass),
+            Kernel::Avx2 => unsafe { avx2::run(pass) },
             #[cfg(target_arch = "x86_64")]
-            Self::Gfni => gfni::run(pass),
+            Kernel::Gfni => unsafe { gfni::run(pass) },
             #[cfg(target_arch = "aarch64")]
-            Self::Neon => neon::run(pass),
+            Kernel::Neon => unsafe { neon::run(pass) },
             _ => scalar::run(pass),
         }
     }

@@ -3,7 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::{
-    lanes::{self, Lanes, Plain, Xor},
+    lanes::{self, ANY, Constants, Lanes, Plain, Xor},
+    mirrored::{Pairs, Quads},
     pass::{Nibbles, PASS_SOURCES_MAX, Pass, Work},
 };
 use std::arch::{aarch64::*, is_aarch64_feature_detected};
@@ -12,24 +13,23 @@ pub(super) fn is_available() -> bool {
     is_aarch64_feature_detected!("neon")
 }
 
-pub(super) fn run(pass: Pass<'_, '_>) {
-    assert!(is_available(), "NEON");
-    // SAFETY: the instructions are there.
-    unsafe { run_enabled(pass) }
-}
-
 #[target_feature(enable = "neon")]
-unsafe fn run_enabled(mut pass: Pass<'_, '_>) {
+pub(super) unsafe fn run(mut pass: Pass<'_, '_>) {
     let ones = &[(); PASS_SOURCES_MAX][..pass.sources.len()];
     // SAFETY: this function enables the instructions.
     unsafe {
-        match (pass.work, pass.outs.len()) {
-            (Work::Xor, 1) => lanes::run::<Xor<Quad>, Plain<0>, 1>(&mut pass, ones, &[]),
-            (Work::Products(factors), 1) => lanes::run::<Quad, Plain<0>, 1>(&mut pass, factors.nibbles, &[]),
-            (Work::Products(factors), 2) => lanes::run::<Quad, Plain<0>, 2>(&mut pass, factors.nibbles, &[]),
-            (Work::Products(factors), 3) => lanes::run::<Quad, Plain<0>, 3>(&mut pass, factors.nibbles, &[]),
-            (Work::Products(factors), 4) => lanes::run::<Quad, Plain<0>, 4>(&mut pass, factors.nibbles, &[]),
-            (_, rows) => unreachable!("a pass of {rows} rows"),
+        match pass.work {
+            Work::Xor => lanes::run::<Xor<Quad>, Plain<ANY>, 1>(&mut pass, Constants { plain: ones, mirror: None }),
+            Work::Products(factors) => {
+                let mirror = factors.mirror.map(|mirror| (mirror, mirror.nibbles));
+                let constants = Constants { plain: factors.nibbles, mirror };
+                match (pass.outs.len(), mirror) {
+                    (2, Some(_)) => lanes::run::<Quad, Pairs<ANY>, 2>(&mut pass, constants),
+                    (3, Some(_)) => lanes::run::<Quad, Pairs<ANY>, 3>(&mut pass, constants),
+                    (4, Some(_)) => lanes::run::<Quad, Quads<ANY, ANY>, 4>(&mut pass, constants),
+                    _ => lanes::run_rolled(&mut pass, constants),
+                }
+            }
         }
     }
 }

@@ -38,6 +38,7 @@ pub(super) struct Factors<'a> {
     /// The coefficients themselves.
     pub(super) coefficients: &'a [u8],
     /// As in [`AFFINE`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) affine: &'a [u64],
     /// As in [`NIBBLES`].
     pub(super) nibbles: &'a [Nibbles],

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::{
-    lanes::{self, Lanes, Plain, Xor},
+    lanes::{self, ANY, Constants, Lanes, Plain, Xor},
     pass::{Nibbles, PASS_SOURCES_MAX, Pass, Work},
 };
 use std::arch::x86_64::*;
@@ -12,24 +12,17 @@ pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("ssse3")
 }
 
-pub(super) fn run(pass: Pass<'_, '_>) {
-    assert!(is_available(), "SSSE3");
-    // SAFETY: the instructions are there.
-    unsafe { run_enabled(pass) }
-}
-
 #[target_feature(enable = "ssse3")]
-unsafe fn run_enabled(mut pass: Pass<'_, '_>) {
+pub(super) unsafe fn run(mut pass: Pass<'_, '_>) {
     let ones = &[(); PASS_SOURCES_MAX][..pass.sources.len()];
     // SAFETY: this function enables the instructions.
     unsafe {
-        match (pass.work, pass.outs.len()) {
-            (Work::Xor, 1) => lanes::run::<Xor<Xmm>, Plain<0>, 1>(&mut pass, ones, &[]),
-            (Work::Products(factors), 1) => lanes::run::<Xmm, Plain<0>, 1>(&mut pass, factors.nibbles, &[]),
-            (Work::Products(factors), 2) => lanes::run::<Xmm, Plain<0>, 2>(&mut pass, factors.nibbles, &[]),
-            (Work::Products(factors), 3) => lanes::run::<Xmm, Plain<0>, 3>(&mut pass, factors.nibbles, &[]),
-            (Work::Products(factors), 4) => lanes::run::<Xmm, Plain<0>, 4>(&mut pass, factors.nibbles, &[]),
-            (_, rows) => unreachable!("a pass of {rows} rows"),
+        match pass.work {
+            Work::Xor => lanes::run::<Xor<Xmm>, Plain<ANY>, 1>(&mut pass, Constants { plain: ones, mirror: None }),
+            // Mirrors would save products, but their sums do not fit into sixteen registers: that is no faster.
+            Work::Products(factors) => {
+                lanes::run_rolled::<Xmm>(&mut pass, Constants { plain: factors.nibbles, mirror: None });
+            }
         }
     }
 }
