@@ -175,10 +175,11 @@ impl Matrix {
             for element in self.row_mut(r) {
                 *element = mul(*element, scale);
             }
-            let pivot = self.row(r).to_vec();
+            // What is left of the pivot's column is zero by now.
+            let pivot = self.row(r)[c..].to_vec();
             for row in (0..self.rows).filter(|row| *row != r) {
                 let factor = self.get(row, c);
-                add_scaled(self.row_mut(row), &pivot, factor);
+                add_scaled(&mut self.row_mut(row)[c..], &pivot, factor);
             }
             pivots.push(c);
             if pivots.len() == self.rows {

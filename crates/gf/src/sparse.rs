@@ -82,7 +82,7 @@ impl SparseMatrix {
         assert_eq!(self.cols(), right.rows(), "a product needs as many columns left as rows right");
         let mut product = Matrix::zero(self.rows(), right.cols());
         let sources: Vec<&[u8]> = (0..right.rows()).map(|row| right.row(row)).collect();
-        Combination::new(self).apply(&sources, &mut product.rows_mut());
+        Combination::for_once(self).apply(&sources, &mut product.rows_mut());
         product
     }
 

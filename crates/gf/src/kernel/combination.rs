@@ -2,7 +2,7 @@
 
 use super::{
     Kernel, Usable,
-    mirror::Arrangement,
+    mirror::{Arrangement, Mirror},
     pass::{AFFINE, Factors, NIBBLES, Nibbles, PASS_ROWS_MAX, PASS_SOURCES_MAX, Pass, Work},
 };
 use crate::{Matrix, SparseMatrix};
@@ -43,13 +43,29 @@ enum StepWork {
 #[derive(Debug, Clone)]
 struct Products {
     coefficients: Vec<u8>,
+    constants: Constants,
+    mirror: Option<(Arrangement, Constants)>,
+}
+
+/// Coefficients in the form that the kernel takes; the other form is left out.
+#[derive(Debug, Clone, Default)]
+struct Constants {
     affine: Vec<u64>,
     nibbles: Vec<Nibbles>,
-    arrangement: Option<Arrangement>,
+}
+
+/// What is spent on building a combination.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    /// An order of rows and sources is looked for that takes fewer products.
+    Arrange,
+    AsItIs,
 }
 
 /// What all passes over one piece touch should stay within this: half of a small second-level cache.
 const PIECES_TOUCHED_BYTES: usize = 256 << 10;
+/// Larger matrices than this are taken as they are: looking for mirrors in them would take longer than a slice.
+const ARRANGED_ELEMENTS_MAX: usize = 8 << 10;
 /// Shorter pieces than this cost more in passes begun than they save.
 const PIECE_BYTES_MIN: usize = 2 << 10;
 
@@ -61,11 +77,20 @@ impl Combination {
 
     /// For one kernel; if it does not run on this machine, for the scalar one.
     pub fn with_kernel(kernel: Kernel, matrix: &SparseMatrix) -> Self {
+        let arrange = matrix.rows().saturating_mul(matrix.cols()) <= ARRANGED_ELEMENTS_MAX;
+        Self::prepare(kernel, matrix, if arrange { Effort::Arrange } else { Effort::AsItIs })
+    }
+
+    /// For the best kernel, and for a matrix that is applied once: quick to build, not quite as quick to apply.
+    pub(crate) fn for_once(matrix: &SparseMatrix) -> Self {
+        Self::prepare(Kernel::best(), matrix, Effort::AsItIs)
+    }
+
+    fn prepare(kernel: Kernel, matrix: &SparseMatrix, effort: Effort) -> Self {
         let kernel = Usable::or_scalar(kernel);
-        let mut steps = Vec::new();
-        for run in runs(matrix) {
-            push_steps(&mut steps, matrix, run);
-        }
+        let mut builder = Builder { kernel, matrix, effort, steps: Vec::new() };
+        runs(matrix).into_iter().for_each(|run| builder.push(run));
+        let steps = builder.steps;
         let touched = steps.iter().map(|step| step.sources.len()).sum::<usize>().min(matrix.cols()) + matrix.rows();
         let piece_bytes = match steps.len() {
             0 | 1 => usize::MAX,
@@ -200,27 +225,75 @@ fn is_fused(terms: &[(u32, u32, u8)]) -> bool {
     }
 }
 
-fn push_steps(steps: &mut Vec<Step>, matrix: &SparseMatrix, run: Run) {
-    let plain = run.rows.clone().all(|row| matrix.row(row).iter().all(|term| term.2 == 1));
-    if plain {
-        for row in run.rows {
-            let sources: Vec<usize> = matrix.row(row).iter().map(|term| term.1 as usize).collect();
-            if sources.is_empty() {
-                steps.push(Step { rows: vec![row], sources, work: StepWork::Clear, continues: false });
-                continue;
-            }
-            for (part, sources) in even_parts(&sources, PASS_SOURCES_MAX).enumerate() {
-                let sources = sources.to_vec();
-                steps.push(Step { rows: vec![row], sources, work: StepWork::Xor, continues: part > 0 });
-            }
+/// Makes steps of runs.
+struct Builder<'a> {
+    kernel: Usable,
+    matrix: &'a SparseMatrix,
+    effort: Effort,
+    steps: Vec<Step>,
+}
+
+impl Builder<'_> {
+    fn push(&mut self, run: Run) {
+        if run.rows.clone().all(|row| self.matrix.row(row).iter().all(|term| term.2 == 1)) {
+            run.rows.for_each(|row| self.push_plain(row));
+            return;
         }
-        return;
-    }
-    let rows: Vec<usize> = run.rows.collect();
-    for rows in even_parts(&rows, PASS_ROWS_MAX) {
+        let rows: Vec<usize> = run.rows.collect();
         for (part, sources) in even_parts(&run.sources, PASS_SOURCES_MAX).enumerate() {
-            steps.push(products(matrix, rows, sources, part > 0));
+            // All rows take the same sources while these are in the cache.
+            for rows in even_parts(&rows, PASS_ROWS_MAX) {
+                let step = self.products(rows, sources, part > 0);
+                self.steps.push(step);
+            }
         }
+    }
+
+    /// A row of ones.
+    fn push_plain(&mut self, row: usize) {
+        let sources: Vec<usize> = self.matrix.row(row).iter().map(|term| term.1 as usize).collect();
+        if sources.is_empty() {
+            self.steps.push(Step { rows: vec![row], sources, work: StepWork::Clear, continues: false });
+            return;
+        }
+        for (part, sources) in even_parts(&sources, PASS_SOURCES_MAX).enumerate() {
+            let sources = sources.to_vec();
+            self.steps.push(Step { rows: vec![row], sources, work: StepWork::Xor, continues: part > 0 });
+        }
+    }
+
+    /// The step for some rows and sources, in the order in which they need the fewest products.
+    fn products(&self, rows: &[usize], sources: &[usize], continues: bool) -> Step {
+        let mut dense = self.part(rows, sources);
+        let (mut rows, mut sources) = (rows.to_vec(), sources.to_vec());
+        let arrangement = if self.effort == Effort::Arrange { Arrangement::of(&dense) } else { None };
+        let mirror = arrangement.map(|arrangement| {
+            dense = dense.select_rows(&arrangement.rows).select_cols(&arrangement.sources);
+            rows = arrangement.rows.iter().map(|row| rows[*row]).collect();
+            sources = arrangement.sources.iter().map(|source| sources[*source]).collect();
+            let constants = Constants::of(self.kernel, &arrangement.constants);
+            (arrangement, constants)
+        });
+        let transposed = dense.transpose();
+        let coefficients = (0..transposed.rows()).flat_map(|source| transposed.row(source)).copied().collect::<Vec<u8>>();
+        let constants = Constants::of(self.kernel, &coefficients);
+        Step { rows, sources, work: StepWork::Products(Products { coefficients, constants, mirror }), continues }
+    }
+
+    /// The coefficients of some rows and sources, both ascending.
+    fn part(&self, rows: &[usize], sources: &[usize]) -> Matrix {
+        let mut part = Matrix::zero(rows.len(), sources.len());
+        for (m, row) in rows.iter().enumerate() {
+            let terms = self.matrix.row(*row);
+            let first = terms.partition_point(|term| sources.first().is_some_and(|source| (term.1 as usize) < *source));
+            let within = |term: &&(u32, u32, u8)| sources.last().is_some_and(|source| term.1 as usize <= *source);
+            for (_, col, coefficient) in terms[first..].iter().take_while(within) {
+                if let Ok(k) = sources.binary_search(&(*col as usize)) {
+                    part.set(m, k, *coefficient);
+                }
+            }
+        }
+        part
     }
 }
 
@@ -230,37 +303,28 @@ pub(super) fn even_parts(all: &[usize], len_max: usize) -> impl Iterator<Item = 
     (0..parts).map(move |part| &all[all.len() * part / parts..all.len() * (part + 1) / parts])
 }
 
-/// The step for some rows and sources, in the order in which they need the fewest products.
-fn products(matrix: &SparseMatrix, rows: &[usize], sources: &[usize], continues: bool) -> Step {
-    let mut dense = Matrix::zero(rows.len(), sources.len());
-    for (m, row) in rows.iter().enumerate() {
-        for (_, col, coefficient) in matrix.row(*row) {
-            if let Ok(k) = sources.binary_search(&(*col as usize)) {
-                dense.set(m, k, *coefficient);
-            }
-        }
-    }
-    let arrangement = Arrangement::of(&dense);
-    let (mut rows, mut sources) = (rows.to_vec(), sources.to_vec());
-    if let Some(arrangement) = &arrangement {
-        dense = dense.select_rows(&arrangement.rows).select_cols(&arrangement.sources);
-        rows = arrangement.rows.iter().map(|row| rows[*row]).collect();
-        sources = arrangement.sources.iter().map(|source| sources[*source]).collect();
-    }
-    let coefficients: Vec<u8> =
-        (0..sources.len()).flat_map(|k| (0..rows.len()).map(move |m| (m, k))).map(|(m, k)| dense.get(m, k)).collect();
-    let affine = coefficients.iter().map(|c| AFFINE[usize::from(*c)]).collect();
-    let nibbles = coefficients.iter().map(|c| NIBBLES[usize::from(*c)]).collect();
-    Step { rows, sources, work: StepWork::Products(Products { coefficients, affine, nibbles, arrangement }), continues }
-}
-
 impl Products {
     fn factors(&self) -> Factors<'_> {
-        Factors {
-            coefficients: &self.coefficients,
-            affine: &self.affine,
-            nibbles: &self.nibbles,
-            mirror: self.arrangement.as_ref().map(Arrangement::mirror),
+        let Constants { affine, nibbles } = &self.constants;
+        let mirror = self.mirror.as_ref().map(|(arrangement, Constants { affine, nibbles })| Mirror {
+            quads: arrangement.quads,
+            pairs: arrangement.pairs,
+            affine,
+            nibbles,
+        });
+        Factors { coefficients: &self.coefficients, affine, nibbles, mirror }
+    }
+}
+
+impl Constants {
+    fn of(kernel: Usable, coefficients: &[u8]) -> Self {
+        let indices = coefficients.iter().map(|coefficient| usize::from(*coefficient));
+        match kernel.0 {
+            Kernel::Gfni => Self { affine: indices.map(|index| AFFINE[index]).collect(), nibbles: Vec::new() },
+            Kernel::Ssse3 | Kernel::Avx2 | Kernel::Neon => {
+                Self { nibbles: indices.map(|index| NIBBLES[index]).collect(), affine: Vec::new() }
+            }
+            Kernel::Naive | Kernel::Scalar => Self::default(),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! same row by `a` or by `a + b` is summed up first and added once. Products are what limits the kernel as long as the data
 //! is in the caches: rs(10,4) takes 24 for its 40 coefficients, rs(12,4) 27 for 48.
 
-use super::pass::{AFFINE, NIBBLES, Nibbles};
+use super::pass::Nibbles;
 use crate::Matrix;
 
 /// How a pass does with fewer products: its sources are first those of the quads, then those of the pairs, then single ones.
@@ -22,10 +22,10 @@ pub(super) struct Mirror<'a> {
     pub(super) quads: usize,
     /// Two sources each.
     pub(super) pairs: usize,
-    /// The constants, as in [`AFFINE`], in the order in which the loops take them.
+    /// The constants, as in [`AFFINE`](super::pass::AFFINE), in the order in which the loops take them.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) affine: &'a [u64],
-    /// The same, as in [`NIBBLES`].
+    /// The same, as in [`NIBBLES`](super::pass::NIBBLES).
     #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code))]
     pub(super) nibbles: &'a [Nibbles],
 }
@@ -36,10 +36,10 @@ pub(super) struct Arrangement {
     /// Two rows that mirror each other, then one of its own or two more that do.
     pub(super) rows: Vec<usize>,
     pub(super) sources: Vec<usize>,
-    quads: usize,
-    pairs: usize,
-    affine: Vec<u64>,
-    nibbles: Vec<Nibbles>,
+    pub(super) quads: usize,
+    pub(super) pairs: usize,
+    /// The coefficients that are multiplied by, in the order in which the loops take them.
+    pub(super) constants: Vec<u8>,
 }
 
 /// Sums of products fewer than this share of the coefficients pay for the additions that they need.
@@ -57,10 +57,6 @@ impl Arrangement {
         let found = orders.iter().map(|rows| Self::with_rows(matrix, rows));
         let best = found.min_by_key(|arrangement| arrangement.products())?;
         (best.products() * 100 <= matrix.rows() * matrix.cols() * WORTH_PERCENT).then_some(best)
-    }
-
-    pub(super) fn mirror(&self) -> Mirror<'_> {
-        Mirror { quads: self.quads, pairs: self.pairs, affine: &self.affine, nibbles: &self.nibbles }
     }
 
     /// Of all vectors of all sources.
@@ -112,9 +108,7 @@ impl Arrangement {
         singles.iter().for_each(|x| constants.extend(&columns[*x]));
         let (quads_len, pairs_len) = (quads.len(), pairs.len());
         let sources = quads.into_iter().flatten().chain(pairs.into_iter().flatten()).chain(singles).collect();
-        let affine = constants.iter().map(|constant| AFFINE[usize::from(*constant)]).collect();
-        let nibbles = constants.iter().map(|constant| NIBBLES[usize::from(*constant)]).collect();
-        Self { rows: rows.to_vec(), sources, quads: quads_len, pairs: pairs_len, affine, nibbles }
+        Self { rows: rows.to_vec(), sources, quads: quads_len, pairs: pairs_len, constants }
     }
 }
 
