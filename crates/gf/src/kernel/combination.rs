@@ -37,7 +37,7 @@ enum StepWork {
     /// The row is zero.
     Clear,
     Xor,
-    Products(Products),
+    Products(Box<Products>),
 }
 
 #[derive(Debug, Clone)]
@@ -277,7 +277,7 @@ impl Builder<'_> {
         let transposed = dense.transpose();
         let coefficients = (0..transposed.rows()).flat_map(|source| transposed.row(source)).copied().collect::<Vec<u8>>();
         let constants = Constants::of(self.kernel, &coefficients);
-        Step { rows, sources, work: StepWork::Products(Products { coefficients, constants, mirror }), continues }
+        Step { rows, sources, work: StepWork::Products(Box::new(Products { coefficients, constants, mirror })), continues }
     }
 
     /// The coefficients of some rows and sources, both ascending.
