@@ -54,12 +54,24 @@ impl Client {
 
     /// Dials for a link.
     pub(crate) async fn dial(&self, task: &Task, link: &TaskLink, peer: &LinkPeer) -> Result<FrameStream> {
-        let (from, to) = if link.sends { (task.party, link.peer) } else { (link.peer, task.party) };
-        let direction = if link.sends { Direction::Push } else { Direction::Pull };
-        let token = LinkToken::from_slice(&peer.token)?;
-        let hello = Hello { cluster: CLUSTER, plan: task.plan, link: link.id(), from, to, direction, token };
-        self.pool.open(&peer.address, &Peer::Agent(peer.name.clone()), &hello).await
+        self.pool.open(&peer.address, &Peer::Agent(peer.name.clone()), &hello(task, link, peer)?).await
     }
+
+    /// Dials for a link, without TLS, and gets the connection itself.
+    pub(crate) async fn dial_raw(&self, task: &Task, link: &TaskLink, peer: &LinkPeer) -> tokio::net::TcpStream {
+        let stream = tokio::net::TcpStream::connect(&peer.address).await.unwrap();
+        let mut frames = FrameStream::new(stream);
+        frames.send_hello(&hello(task, link, peer).unwrap()).await.unwrap();
+        frames.read_hello_ack(link.id()).await.unwrap();
+        frames.into_inner()
+    }
+}
+
+fn hello(task: &Task, link: &TaskLink, peer: &LinkPeer) -> Result<Hello> {
+    let (from, to) = if link.sends { (task.party, link.peer) } else { (link.peer, task.party) };
+    let direction = if link.sends { Direction::Push } else { Direction::Pull };
+    let token = LinkToken::from_slice(&peer.token)?;
+    Ok(Hello { cluster: CLUSTER, plan: task.plan, link: link.id(), from, to, direction, token })
 }
 
 struct ClientPorts<'a> {

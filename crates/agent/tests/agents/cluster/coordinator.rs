@@ -107,10 +107,15 @@ impl Coordinator {
     }
 
     pub(crate) async fn call(&self, node: NodeId) -> AgentClient<Channel> {
+        self.call_with(self.security.clone(), node).await
+    }
+
+    /// Calls as somebody.
+    pub(crate) async fn call_with(&self, security: Security, node: NodeId) -> AgentClient<Channel> {
         let member = self.member(node).unwrap();
         let peer = Peer::Agent(member.request.name);
         let net = Arc::new(TcpNet::default());
-        rpc::agent_client(rpc::connect(net, &self.security, &member.request.control_address, &peer).await.unwrap())
+        rpc::agent_client(rpc::connect(net, &security, &member.request.control_address, &peer).await.unwrap())
     }
 
     /// Everybody's share of a plan, with addresses and tokens, as Open carries it.

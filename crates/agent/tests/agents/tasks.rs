@@ -1,8 +1,6 @@
 //! Whole plans over real agents: write, read, repair.
 
-mod cluster;
-
-use cluster::{Cluster, Options, Stripe};
+use crate::cluster::{Cluster, Options, Stripe};
 use std::fs;
 use weft_agent::DiskMode;
 use weft_proto::v1::task_event::Event;
@@ -23,7 +21,7 @@ async fn what_is_written_is_read_and_rebuilt() {
             for scheme in ["conventional", "ppr", "pipeline"] {
                 let plan = stripe.read_plan(index, helpers, scheme);
                 for (node, event) in cluster.run(&plan, &stripe, &client).await.unwrap() {
-                    assert!(matches!(event, Event::Done(_)), "{node}: {:?}", cluster::errors(&event));
+                    assert!(matches!(event, Event::Done(_)), "{node}: {:?}", crate::cluster::errors(&event));
                 }
                 let mut expected = stripe.blocks[usize::from(index)].clone();
                 expected.resize(stripe.layout.coded_span().len() as usize, 0);
@@ -33,7 +31,7 @@ async fn what_is_written_is_read_and_rebuilt() {
         let to = NodeId(7);
         let plan = stripe.repair_plan(1, Party::Node(to), &[0, 2, 3, 5], "pipeline", &[stripe.layout.coded_span()]);
         let events = cluster.run(&plan, &stripe, &client).await.unwrap();
-        let Event::Done(done) = &events[&to] else { panic!("{:?}", cluster::errors(&events[&to])) };
+        let Event::Done(done) = &events[&to] else { panic!("{:?}", crate::cluster::errors(&events[&to])) };
         assert_eq!(done.stored[0].units, stripe.units(1));
         let span = stripe.layout.coded_span().len();
         let traffic = done.traffic.unwrap();

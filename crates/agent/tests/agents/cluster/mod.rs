@@ -1,12 +1,12 @@
 //! Agents on real loopback sockets and real disks, and a coordinator that opens and starts by hand what a test tells it to.
 
-#![allow(dead_code, reason = "each test file uses some of it")]
-
 mod client;
 mod coordinator;
+mod gate;
 
 pub(crate) use client::Client;
 pub(crate) use coordinator::Coordinator;
+pub(crate) use gate::{Gate, GatedDisks};
 
 use std::{
     collections::BTreeMap,
@@ -67,7 +67,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) async fn start(options: Options) -> Self {
-        let _already_set = tracing_subscriber::fmt().with_test_writer().with_env_filter("warn,weft_agent=info").try_init();
+        let _already_set = tracing_subscriber::fmt().with_test_writer().with_env_filter("error").try_init();
         let dir = tempfile::tempdir().unwrap();
         let authority = options.tls.then(|| Authority::create(dir.path(), CLUSTER).unwrap());
         let security = security(&authority, dir.path(), &Peer::Coordinator);
@@ -134,10 +134,19 @@ impl Cluster {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::new(security(&self.authority, self.dir.path(), &Peer::Client))
+        self.client_with(&Peer::Client)
     }
 
-    /// The file with a block's payload.
+    /// A client with somebody's certificate.
+    pub(crate) fn client_with(&self, peer: &Peer) -> Client {
+        Client::new(self.security(peer))
+    }
+
+    pub(crate) fn security(&self, peer: &Peer) -> Security {
+        security(&self.authority, self.dir.path(), peer)
+    }
+
+    /// The file with a block's payload, once it is committed.
     pub(crate) fn payload(&self, node: NodeId, id: BlockId) -> Option<PathBuf> {
         find(&self.agent_dir(node.0), &id.to_string())
     }
@@ -334,6 +343,38 @@ fn next_plan() -> PlanId {
     PlanId(1 << 32 | NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
 }
 
+/// The positions that a Failed says have arrived of a block.
+pub(crate) fn arrived(event: &Event, block: BlockId) -> Vec<Span> {
+    let Event::Failed(TaskFailed { arrived, .. }) = event else { return Vec::new() };
+    let id = postcard::to_allocvec(&block).unwrap();
+    let of_block = arrived.iter().filter(|arrived| arrived.id == id);
+    of_block.flat_map(|arrived| arrived.spans.iter().map(|span| Span::new(span.start, span.end))).collect()
+}
+
+/// Waits, with patience, until something is so.
+pub(crate) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    for _ in 0..1000 {
+        if is_so().await {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("waited in vain until {what}");
+}
+
+/// A Data frame for the first slice of a link that is one sub-block wide.
+pub(crate) fn data_frame(link: u32, slice_len: u64) -> Vec<u8> {
+    let payload = vec![7; slice_len as usize];
+    let mut header = b"WEFT".to_vec();
+    header.extend([3, 0, 0, 0]);
+    header.extend(link.to_le_bytes());
+    header.extend((slice_len as u32).to_le_bytes());
+    header.extend(0u64.to_le_bytes());
+    header.extend(slice_len.to_le_bytes());
+    let checksum = weft_proto::crc32c(&[header.as_slice(), &payload].concat());
+    [header, checksum.to_le_bytes().to_vec(), payload].concat()
+}
+
 /// The errors of a Failed.
 pub(crate) fn errors(event: &Event) -> Vec<Error> {
     let Event::Failed(TaskFailed { errors, .. }) = event else { return Vec::new() };
@@ -352,6 +393,9 @@ fn security(authority: &Option<Authority>, dir: &Path, peer: &Peer) -> Security 
 fn find(dir: &Path, name: &str) -> Option<PathBuf> {
     for entry in std::fs::read_dir(dir).ok()?.flatten() {
         let path = entry.path();
+        if path.file_name().is_some_and(|file| file == "tmp") {
+            continue;
+        }
         if path.is_dir() {
             if let Some(found) = find(&path, name) {
                 return Some(found);

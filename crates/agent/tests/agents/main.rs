@@ -1,0 +1,6 @@
+//! Agents as they are, on loopback and real disks, with a coordinator that does by hand what a test tells it to.
+
+mod cluster;
+mod failures;
+mod refusals;
+mod tasks;

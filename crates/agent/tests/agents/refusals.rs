@@ -1,0 +1,300 @@
+//! What an agent refuses, and that it lives on; and how it stays in its cluster.
+
+use crate::cluster::{CLIENT, Cluster, Options, Stripe, errors, node, until};
+use std::{fs, time::Duration};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use weft_agent::{Agent, Limits};
+use weft_proto::{
+    Peer, decode_task, encode_task, from_status,
+    v1::{ListBlocksRequest, OpenRequest, RemoveRequest, task_event::Event},
+};
+use weft_types::{BlockId, ClusterId, Error, NodeId, Party, Reaction, StripeId};
+
+const MIB: u64 = 1 << 20;
+const ONE: NodeId = NodeId(1);
+
+fn small(number: u64) -> Stripe {
+    Stripe::new(number, "rs(1,1)", MIB, MIB)
+}
+
+async fn refused(cluster: &Cluster, request: OpenRequest) -> Error {
+    from_status(&cluster.call(ONE).await.open(request).await.unwrap_err())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_make_no_sense_here_are_refused_and_leave_nothing() {
+    let cluster = Cluster::start(Options::agents(2)).await;
+    let stripe = small(1);
+    let request = |change: fn(&mut weft_plan::Task)| {
+        let mut request = cluster.coordinator.tasks(&stripe.write_plan(), &stripe)[&node(0)].clone();
+        let mut task = decode_task(&request.task).unwrap();
+        change(&mut task);
+        request.task = encode_task(&task).unwrap();
+        request
+    };
+    let for_another = refused(&cluster, request(|task| task.party = node(1))).await;
+    assert!(for_another.message.contains("a task of n2 came to n1"), "{for_another}");
+    let no_window = refused(&cluster, request(|task| task.lanes[0].window = 0)).await;
+    assert_eq!(no_window.reaction, Reaction::InvalidInput, "{no_window}");
+    let too_long = refused(&cluster, request(|task| task.stores[0].len -= 1)).await;
+    assert!(too_long.message.contains("do not agree"), "{too_long}");
+    let mut garbage = request(|_| ());
+    garbage.task.truncate(garbage.task.len() / 2);
+    assert_eq!(refused(&cluster, garbage).await.reaction, Reaction::InvalidInput);
+    let mut no_disk = request(|_| ());
+    no_disk.stores[0].disk = "0".repeat(32);
+    assert_eq!(refused(&cluster, no_disk).await.reaction, Reaction::Replan);
+    let mut no_peer = request(|_| ());
+    no_peer.peers.clear();
+    assert_eq!(refused(&cluster, no_peer).await.reaction, Reaction::InvalidInput);
+
+    let old = refused(&cluster, request(|task| task.epoch = 0)).await;
+    assert_eq!(old.reaction, Reaction::Fatal);
+    assert!(old.message.contains("epoch 0 has ended: this node obeys epoch 1"), "{old}");
+
+    let read = stripe.repair_plan(1, node(1), &[0], "conventional", &[stripe.layout.coded_span()]);
+    let missing = refused(&cluster, cluster.coordinator.tasks(&read, &stripe)[&node(0)].clone()).await;
+    assert_eq!((missing.reaction, missing.block), (Reaction::NotFound, Some(stripe.block(0, 1))));
+    assert_eq!(cluster.agents[&1].memory_used_bytes(), 0);
+
+    // After all that, the same agent takes the right one, and takes it once.
+    let right = request(|_| ());
+    cluster.call(ONE).await.open(right.clone()).await.unwrap();
+    assert!(refused(&cluster, right.clone()).await.message.contains("open already"));
+    cluster.cancel(ONE, decode_task(&right.task).unwrap().plan).await;
+    cluster.write(&stripe).await;
+    assert!(refused(&cluster, request(|_| ())).await.message.contains("already"), "a block was written over");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_who_has_the_right_may_move_bytes_and_each_right_is_good_once() {
+    let cluster = Cluster::start(Options { tls: true, ..Options::agents(2) }).await;
+    let stripe = small(1);
+    let client = cluster.client().with_data(&stripe);
+    let opened = cluster.open(&stripe.write_plan(), &stripe).await.unwrap();
+    let task = decode_task(&opened.tasks[&CLIENT].task).unwrap();
+    let (link, peer) = (&task.links[0], &opened.tasks[&CLIENT].peers[0]);
+
+    let mut forged = peer.clone();
+    forged.token[0] ^= 1;
+    let error = client.dial(&task, link, &forged).await.err().unwrap();
+    assert!(error.message.contains("token") && error.reaction == Reaction::InvalidInput, "{error}");
+    // The token of another link is no better, and neither is a certificate that is not the client's.
+    let mut other = peer.clone();
+    other.token = opened.tasks[&CLIENT].peers[1].token.clone();
+    assert!(client.dial(&task, link, &other).await.is_err());
+    let stranger = cluster.client_with(&Peer::Agent("node-02".into()));
+    let error = stranger.dial(&task, link, peer).await.err().unwrap();
+    assert!(error.message.contains("a client is expected, and agent node-02 came"), "{error}");
+
+    let first = client.dial(&task, link, peer).await.ok().unwrap();
+    assert!(client.dial(&task, link, peer).await.is_err(), "a token was good twice");
+    drop(first);
+
+    // Calls are the coordinator's alone.
+    let mut call = cluster.coordinator.call_with(cluster.security(&Peer::Client), ONE).await;
+    let error = from_status(&call.list_blocks(ListBlocksRequest::default()).await.unwrap_err());
+    assert!(error.message.contains("a client is not the coordinator"), "{error}");
+    for node in [ONE, NodeId(2)] {
+        cluster.cancel(node, opened.plan.id).await;
+    }
+    cluster.write(&stripe).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_on_both_ports_harms_nobody() {
+    for tls in [false, true] {
+        let cluster = Cluster::start(Options { tls, ..Options::agents(2) }).await;
+        let agent = &cluster.agents[&1];
+        let mut frame = b"WEFT".to_vec();
+        frame.extend([3, 0, 0, 0, 1, 0, 0, 0]);
+        let mut oversized = frame.clone();
+        oversized.extend([0xff; 24]);
+        let mut corrupt = frame.clone();
+        corrupt.extend([0; 24]);
+        let garbage: [&[u8]; 6] = [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", &[0x16; 3000], &oversized, &corrupt];
+        for address in [agent.data_address(), agent.control_address()] {
+            for bytes in garbage {
+                let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+                let _closed_early = stream.write_all(bytes).await;
+                let _half_closed = stream.shutdown().await;
+                let mut answer = Vec::new();
+                let closed = tokio::time::timeout(Duration::from_secs(15), stream.read_to_end(&mut answer)).await;
+                assert!(closed.is_ok(), "{} bytes of garbage keep a connection to {address} open", bytes.len());
+            }
+        }
+        cluster.write(&small(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_that_are_wrong_end_the_task_and_nothing_else() {
+    let cluster = Cluster::start(Options::agents(2)).await;
+    for (number, spoil) in [(1, 40usize), (2, 3), (3, 14)] {
+        let stripe = small(number);
+        let opened = cluster.open(&stripe.write_plan(), &stripe).await.unwrap();
+        let mut running = cluster.start_all(&opened).await;
+        let task = decode_task(&opened.tasks[&CLIENT].task).unwrap();
+        let link = task.links.iter().find(|link| link.peer == node(0)).unwrap();
+        let peer = opened.tasks[&CLIENT].peers.iter().find(|peer| peer.link == link.id()).unwrap();
+        let client = cluster.client();
+        let mut stream = client.dial_raw(&task, link, peer).await;
+        // A frame as it should be, but for one byte: of the payload, of the magic, of the length.
+        let mut frame = crate::cluster::data_frame(link.id(), stripe.slice_len);
+        frame[spoil] ^= 0x80;
+        let _closed_early = stream.write_all(&frame).await;
+        let end = running.remove(&ONE).unwrap().await.unwrap().unwrap();
+        let cause = &errors(&end)[0];
+        assert_eq!((cause.party, cause.link, cause.position), (Some(CLIENT), Some(link.id()), Some(0)), "{cause}");
+        let corrupt = cause.reaction == Reaction::Corrupt;
+        assert_eq!(corrupt, spoil == 40, "{cause}");
+        cluster.cancel(NodeId(2), opened.plan.id).await;
+    }
+    cluster.write(&small(4)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_early_connection_waits_for_its_task_but_not_for_ever() {
+    let limits = Limits { parked_ms: 2_000, parked_connections_max: 1, ..Limits::default() };
+    let cluster = Cluster::start(Options { limits, ..Options::agents(2) }).await;
+    let stripe = small(1);
+    let tasks = cluster.coordinator.tasks(&stripe.write_plan(), &stripe);
+    let task = decode_task(&tasks[&CLIENT].task).unwrap();
+    let client = cluster.client();
+    let peers = &tasks[&CLIENT].peers;
+    let at = |party: Party| {
+        let link = task.links.iter().find(|link| link.peer == party).unwrap();
+        (link, peers.iter().find(|peer| peer.link == link.id()).unwrap())
+    };
+    let ((to_one, peer_one), (to_two, peer_two)) = (at(node(0)), at(node(1)));
+    let open_soon = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cluster.call(ONE).await.open(tasks[&node(0)].clone()).await.unwrap();
+    };
+    let (early, ()) = tokio::join!(client.dial(&task, to_one, peer_one), open_soon);
+    assert!(early.is_ok(), "{:?}", early.err());
+    let (never, no_room) = tokio::join!(client.dial(&task, to_two, peer_two), async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        client.dial(&task, to_two, peer_two).await
+    });
+    for refused in [never, no_room] {
+        let error = refused.err().unwrap();
+        assert!(error.reaction == Reaction::Retry && error.message.contains("is not open"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_opened_task_that_nobody_starts_is_dropped() {
+    let limits = Limits { unstarted_ms: 300, ..Limits::default() };
+    let cluster = Cluster::start(Options { limits, ..Options::agents(2) }).await;
+    let stripe = small(1);
+    let opened = cluster.open(&stripe.write_plan(), &stripe).await.unwrap();
+    assert!(cluster.agents[&1].memory_used_bytes() > 0);
+    until("it is dropped", async || cluster.agents.values().all(|agent| agent.memory_used_bytes() == 0)).await;
+    let late = cluster.start_one(ONE, opened.plan.id).await.await.unwrap();
+    assert_eq!(late.err().unwrap().reaction, Reaction::NotFound);
+    cluster.write(&stripe).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocks_are_removed_only_on_good_word_and_not_too_many_at_once() {
+    let cluster = Cluster::start(Options::agents(2)).await;
+    let stripes: Vec<Stripe> = (1..=70).map(|number| Stripe::new(number, "rs(1,1)", 4096, 4096)).collect();
+    for stripe in &stripes {
+        cluster.write(stripe).await;
+    }
+    let blocks: Vec<BlockId> = stripes.iter().map(|stripe| stripe.block(0, 1)).collect();
+    let remove = async |change: fn(&mut RemoveRequest), blocks: &[BlockId]| {
+        let blocks = blocks.iter().map(|id| postcard::to_allocvec(id).unwrap()).collect();
+        let mut request = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 70, blocks };
+        change(&mut request);
+        let answer = cluster.call(ONE).await.remove(request).await;
+        answer.map(|reply| reply.into_inner().removed).map_err(|status| from_status(&status))
+    };
+    assert_eq!(remove(|r| r.epoch = 0, &blocks[..1]).await.unwrap_err().reaction, Reaction::Fatal);
+    assert!(remove(|r| r.incarnation = "second".into(), &blocks[..1]).await.unwrap_err().message.contains("incarnation"));
+    assert!(remove(|r| r.high_water = 69, &blocks[..1]).await.unwrap_err().message.contains("has seen stripe 70"));
+    let too_many = remove(|_| (), &blocks[..65]).await.unwrap_err();
+    assert!(too_many.message.contains("a person must decide") && too_many.reaction == Reaction::Unavailable, "{too_many}");
+    let unknown = BlockId { stripe: StripeId(999), ..blocks[0] };
+    assert_eq!(remove(|_| (), &[blocks[0], blocks[1], unknown]).await, Ok(2));
+    assert_eq!(cluster.payload(ONE, blocks[0]), None);
+
+    let mut listed = Vec::new();
+    loop {
+        let after = listed.last().map(|id| postcard::to_allocvec::<BlockId>(id).unwrap()).unwrap_or_default();
+        let page = cluster.call(ONE).await.list_blocks(ListBlocksRequest { after, limit: 9 }).await.unwrap().into_inner();
+        listed.extend(page.blocks.iter().map(|id| postcard::from_bytes::<BlockId>(id).unwrap()));
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(listed, blocks[2..]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_finds_back_to_its_coordinator_and_remembers_whom_it_obeyed() {
+    let mut cluster = Cluster::start(Options::agents(2)).await;
+    cluster.write(&small(7)).await;
+    let coordinator = std::sync::Arc::clone(&cluster.coordinator);
+    coordinator.forget(ONE);
+    until("it registers again", async || coordinator.member(ONE).is_some_and(|m| m.registrations == 2)).await;
+
+    coordinator.restart().await;
+    until("it registers with the new one", async || coordinator.member(ONE).is_some() && coordinator.member(NodeId(2)).is_some())
+        .await;
+    until("it is told to obey", async || coordinator.member(ONE).is_some_and(|m| m.heartbeats > 1)).await;
+    cluster.write(&small(8)).await;
+
+    cluster.agents.remove(&1).unwrap().shutdown().await.unwrap();
+    cluster.start_agent(1).await;
+    let request = coordinator.member(ONE).unwrap().request;
+    assert_eq!((request.node, request.highest_epoch, request.high_water), (1, 2, 8));
+    assert_eq!((request.incarnation.as_str(), request.disks.len()), ("first", 1));
+    let error = refused(&cluster, {
+        let stripe = small(9);
+        let mut request = coordinator.tasks(&stripe.write_plan(), &stripe)[&node(0)].clone();
+        let mut task = decode_task(&request.task).unwrap();
+        task.epoch = 1;
+        request.task = encode_task(&task).unwrap();
+        request
+    })
+    .await;
+    assert!(error.message.contains("epoch 1 has ended"), "{error}");
+
+    // What was lost of the state is found on the disks, or asked of the coordinator.
+    cluster.agents.remove(&1).unwrap().shutdown().await.unwrap();
+    fs::remove_file(cluster.agent_dir(1).join("state/agent")).unwrap();
+    cluster.start_agent(1).await;
+    assert_eq!(coordinator.member(ONE).unwrap().request.high_water, 8);
+    let read = small(8);
+    let client = cluster.client();
+    for event in cluster.run(&read.read_plan(0, &[0], "conventional"), &read, &client).await.unwrap().into_values() {
+        assert!(matches!(event, Event::Done(_)), "{:?}", errors(&event));
+    }
+    assert!(client.output(0) == read.blocks[0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_does_not_start_where_it_does_not_belong() {
+    let mut cluster = Cluster::start(Options::agents(1)).await;
+    let address = cluster.agents[&1].data_address().to_string();
+    let taken = weft_agent::AgentConfig { data_listen: address, ..cluster.config(2) };
+    let error = Agent::start(taken, cluster.seams(2)).await.err().unwrap();
+    assert!(error.message.contains("cannot listen on"), "{error}");
+
+    cluster.agents.remove(&1).unwrap().shutdown().await.unwrap();
+    let other = weft_agent::AgentConfig { cluster: Some(ClusterId(9)), ..cluster.config(1) };
+    let error = Agent::start(other.clone(), cluster.seams(1)).await.err().unwrap();
+    assert!(error.message.contains("belongs to a node of cluster"), "{error}");
+    fs::remove_dir_all(cluster.agent_dir(1).join("state")).unwrap();
+    let error = Agent::start(other, cluster.seams(1)).await.err().unwrap();
+    assert!(error.message.contains("cluster") && error.reaction == Reaction::InvalidInput, "{error}");
+
+    // Without a cluster in its configuration it takes the coordinator's.
+    let joining = weft_agent::AgentConfig { cluster: None, ..cluster.config(1) };
+    let agent = Agent::start(joining, cluster.seams(1)).await.unwrap();
+    until("it has joined", async || agent.node() == Some(ONE)).await;
+    assert_eq!(cluster.coordinator.member(ONE).unwrap().request.disks.len(), 1);
+    cluster.agents.insert(1, agent);
+}
