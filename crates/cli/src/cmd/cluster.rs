@@ -13,7 +13,7 @@ use crate::{
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 use tokio::time::Instant;
 use weft_types::{Error, Result};
 
@@ -182,29 +182,18 @@ impl Status {
 /// Starts whatever does not run, and waits until all nodes are up.
 pub(super) async fn bring_up(cluster: &LocalCluster) -> Result<Session> {
     let until = Instant::now() + UP_TIMEOUT;
-    let runs = cluster.processes()?.iter().any(|(name, process)| name == COORDINATOR && process.is_some());
-    if !runs {
-        cluster.settle_port(seed()?)?;
-    }
-    cluster.start(COORDINATOR)?;
-    for node in cluster.nodes() {
-        cluster.start(node)?;
-    }
-    let file = cluster.file()?;
+    let mut started = BTreeSet::new();
     let mut session: Option<Session> = None;
     loop {
-        for (name, _) in cluster.processes()?.into_iter().filter(|(_, process)| process.is_none()) {
-            if let Some(said) = cluster.ended(&name)? {
-                return Err(Error::fatal(said));
-            }
-        }
+        start_missing(cluster, &mut started)?;
         if session.is_none() {
-            session = Session::open(file.clone().target()?).await.ok();
+            session = Session::open(cluster.file()?.target()?).await.ok();
         }
         let missing = match &session {
             Some(session) => {
-                let status = session.client.status().await?;
-                let is_up = |name: &&String| !status.nodes.iter().any(|node| node.name == **name && node.state == "up");
+                // While it is starting again, a coordinator that was there a moment ago may be gone: that is no answer yet.
+                let nodes = session.client.status().await.map(|status| status.nodes).unwrap_or_default();
+                let is_up = |name: &&String| !nodes.iter().any(|node| node.name == **name && node.state == "up");
                 cluster.nodes().iter().filter(is_up).cloned().collect()
             }
             None => vec![COORDINATOR.to_owned()],
@@ -219,6 +208,22 @@ pub(super) async fn bring_up(cluster: &LocalCluster) -> Result<Session> {
         }
         tokio::time::sleep(POLL).await;
     }
+}
+
+/// Starts what does not run, each once: what was killed a moment ago may seem to run at first, and what ends by itself after it
+/// was started has said why.
+fn start_missing(cluster: &LocalCluster, started: &mut BTreeSet<String>) -> Result<()> {
+    let missing = cluster.processes()?.into_iter().filter(|(_, process)| process.is_none()).map(|(name, _)| name);
+    for name in missing {
+        if !started.insert(name.clone()) {
+            return Err(Error::fatal(cluster.ended(&name)));
+        }
+        if name == COORDINATOR {
+            cluster.settle_port(seed()?)?;
+        }
+        cluster.start(&name)?;
+    }
+    Ok(())
 }
 
 /// How other commands find the cluster.

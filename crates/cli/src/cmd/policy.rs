@@ -131,7 +131,7 @@ impl Policy {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         match self.command {
             Command::Create(create) => {
-                let policy = create.policy();
+                let policy = create.policy()?;
                 let made = Session::with(options, async |session| session.client.create_policy(policy).await)?;
                 output.result(&Report::from(made), shown)?;
             }
@@ -168,9 +168,13 @@ impl Policy {
 }
 
 impl Create {
-    fn policy(self) -> api::Policy {
+    fn policy(self) -> Result<api::Policy> {
+        // To the coordinator, 0 says that nothing was said.
+        if [self.block_size, self.cell_size].contains(&Some(ByteSize(0))) {
+            return Err(Error::invalid("block and cell size must be greater than zero"));
+        }
         let size = |size: Option<ByteSize>| size.map_or(0, |size| size.0);
-        api::Policy {
+        Ok(api::Policy {
             name: self.name,
             code: self.code,
             block_len: size(self.block_size),
@@ -178,7 +182,7 @@ impl Create {
             failure_domain: self.failure_domain,
             ack: self.ack,
             is_default: self.default,
-        }
+        })
     }
 }
 

@@ -111,7 +111,10 @@ struct Fetched {
 impl Put {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let is_pipe = self.file == Path::new("-");
-        // Said before anything is begun.
+        // To the coordinator, 0 says that nothing was said.
+        if [self.block_size, self.cell_size].contains(&Some(ByteSize(0))) {
+            return Err(Error::invalid("block and cell size must be greater than zero"));
+        }
         let size = if is_pipe { 0 } else { size_of(&self.file)? };
         if self.explain {
             let reply = Session::with(options, async |session| {

@@ -11,6 +11,7 @@ use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
+    time::Duration,
 };
 use weft_agent::AgentConfig;
 use weft_coordinator::CoordinatorConfig;
@@ -20,6 +21,9 @@ use weft_types::{ClusterId, Error, Result};
 /// Below the ports that connections take for themselves, so that nobody takes it between two starts.
 const PORTS: std::ops::Range<u16> = 17_000..32_000;
 const PORT_TRIES_MAX: usize = 1000;
+/// How often, and how far apart, it is seen whether a port is free by now.
+const PORT_WAITS_MAX: u32 = 40;
+const PORT_WAIT: Duration = Duration::from_millis(50);
 /// A machine runs so many agents at most.
 pub(crate) const NODES_MAX: u32 = 512;
 /// And an agent has so many disks.
@@ -96,14 +100,20 @@ impl LocalCluster {
         Ok(Size { nodes, racks, disks_per_node, insecure })
     }
 
-    /// Sees to it that the coordinator's port is free; if somebody took it while the cluster was down, another is chosen and
-    /// told to everybody.
+    /// Sees to it that the coordinator's port is free. If somebody else took it while the cluster was down, another is chosen and
+    /// told to everybody: agents that still run are stopped, because they look for the coordinator where it was.
     pub(crate) fn settle_port(&self, seed: u64) -> Result<()> {
         let path = self.dir.join(COORDINATOR).join("coordinator.toml");
         let mut config: CoordinatorConfig = read_toml(&path)?;
-        if TcpListener::bind(&config.listen).is_ok() {
-            return Ok(());
+        let is_free = || TcpListener::bind(&config.listen).is_ok();
+        // A coordinator that was killed a moment ago may hold its port for another one.
+        for _ in 0..PORT_WAITS_MAX {
+            if is_free() {
+                return Ok(());
+            }
+            std::thread::sleep(PORT_WAIT);
         }
+        self.stop()?;
         let listen = format!("{}:{}", Ipv4Addr::LOCALHOST, free_port(&mut StdRng::seed_from_u64(seed))?);
         for name in &self.nodes {
             let path = self.dir.join("nodes").join(name).join("agent.toml");

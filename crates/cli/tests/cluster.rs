@@ -1,0 +1,265 @@
+//! Clusters of real processes, by the real binary: their life, objects in them, and what goes wrong.
+
+mod common;
+
+use common::{bytes, cluster::Cluster, flip, weft};
+use serde_json::Value;
+use std::{
+    io::Write as _,
+    process::{Command, Stdio},
+};
+
+#[test]
+fn what_is_stored_survives_down_and_up() {
+    let cluster = Cluster::up(&["--nodes", "7", "--racks", "3", "--disks-per-node", "2"]);
+    let status = cluster.json(&["cluster", "status"]);
+    let nodes = status["nodes"].as_array().unwrap();
+    assert_eq!((nodes.len(), status["insecure"].as_bool()), (7, Some(false)));
+    assert!(nodes.iter().all(|node| node["state"] == "up" && node["disks"].as_array().unwrap().len() == 2));
+    let racks: std::collections::BTreeSet<&str> = nodes.iter().map(|node| node["rack"].as_str().unwrap()).collect();
+    assert_eq!(racks.len(), 3);
+
+    cluster.weft(["bucket", "create", "photos"]).ok();
+    let (file, content) = cluster.file("cat.jpg", 3_000_000);
+    let put = ["put", &file, "photos/cat.jpg", "--code", "rs(4,2)", "--block-size", "256KiB", "--cell-size", "64KiB"];
+    assert_eq!(cluster.json(&put)["stripes"], 3);
+    cluster.fetches("photos/cat.jpg", &content, &[]);
+
+    let up_again = cluster.weft(["cluster", "up", "--nodes", "7"]).ok();
+    assert!(up_again.stdout.contains("7 of 7 nodes are up"), "{}", up_again.stdout);
+    cluster.weft(["cluster", "up", "--nodes", "8"]).refused(2, "has 7 nodes, not 8");
+    let pid = cluster.pid("coordinator");
+    assert_eq!(cluster.json(&["cluster", "down"])["stopped"], 8);
+    assert!(!std::path::Path::new(&format!("/proc/{pid}/exe")).exists(), "the coordinator runs still");
+    cluster.weft(["ls", "photos"]).refused(4, "is the cluster up?");
+    cluster.weft(["cluster", "up"]).ok();
+    cluster.fetches("photos/cat.jpg", &content, &[]);
+}
+
+#[test]
+fn objects_come_and_go() {
+    let cluster = Cluster::small();
+    let (file, content) = cluster.file("data", 1_500_000);
+    let sizes = ["--code", "rs(3,2)", "--block-size", "128KiB", "--cell-size", "32KiB"];
+    cluster.weft([&["put", &file, "default/a/b c"][..], &sizes].concat()).ok();
+    cluster.weft([&["put", &file, "plain"][..], &sizes].concat()).ok();
+    cluster.fetches("plain", &content, &[]);
+    for (range, expected) in [
+        ("0-0", &content[..1]),
+        ("1000-400000", &content[1000..=400_000]),
+        ("1499999-", &content[1_499_999..]),
+        ("-7", &content[1_499_993..]),
+    ] {
+        cluster.fetches("default/a/b c", expected, &["--range", range]);
+    }
+    cluster.weft(["get", "default/plain", "-", "--range", "1500000-1500001"]).refused(2, "its 1500000 bytes are 0-1499999");
+
+    let keys = |listed: Value| -> Vec<String> {
+        listed.as_array().unwrap().iter().map(|object| object["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys(cluster.json(&["ls", "default"])), ["a/b c", "plain"]);
+    assert_eq!(keys(cluster.json(&["ls", "default/a/"])), ["a/b c"]);
+    cluster.weft(["rm", "default/a/b c"]).ok();
+    assert_eq!(keys(cluster.json(&["ls", "default"])), ["plain"]);
+    cluster.weft(["get", "default/a/b c", "-"]).refused(3, "there is no object");
+
+    // A second put takes the place of the first.
+    let (other, other_content) = cluster.file("other", 77);
+    cluster.weft([&["put", &other, "plain"][..], &sizes].concat()).ok();
+    cluster.fetches("plain", &other_content, &[]);
+    cluster.weft(["bucket", "rm", "default"]).refused(2, "default");
+    cluster.weft(["rm", "plain"]).ok();
+    cluster.weft(["bucket", "rm", "default"]).ok();
+}
+
+#[test]
+fn pipes_go_in_and_out() {
+    let cluster = Cluster::small();
+    let content = bytes(2_000_003, 9);
+    let dir = cluster.dir();
+    let put = ["put", "-", "default/piped", "--code", "rs(3,2)", "--block-size", "256KiB", "--cell-size", "4KiB"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    let mut putting = command.args(put).arg("--cluster").arg(&dir).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    putting.stdin.take().unwrap().write_all(&content).unwrap();
+    assert!(putting.wait().unwrap().success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    let got = command.args(["get", "default/piped", "-"]).arg("--cluster").arg(&dir).output().unwrap();
+    assert!(got.status.success() && got.stdout == content);
+    assert!(String::from_utf8(got.stderr).unwrap().contains("default/piped"), "the report goes to stderr");
+}
+
+#[test]
+fn lost_blocks_are_read_around_and_rebuilt_by_every_scheme() {
+    let cluster = Cluster::up(&["--nodes", "9", "--racks", "3"]);
+    let (file, content) = cluster.file("data", 2_500_000);
+    let sizes = ["--code", "rs(4,3)", "--block-size", "1MiB", "--cell-size", "64KiB"];
+    cluster.weft([&["put", &file, "default/data"][..], &sizes].concat()).ok();
+    let schemes = ["conventional", "ppr", "pipeline"];
+
+    // One node dies: without waiting for anybody to notice, reads go around it.
+    cluster.signal(&cluster.holder("default/data", 1), "KILL");
+    assert_eq!(cluster.fetches("default/data", &content, &["--scheme", "pipeline"])["rebuilt"][0], "s1-b001-c0-g1");
+    cluster.kill(&cluster.holder("default/data", 2));
+    for scheme in schemes {
+        let told = cluster.fetches("default/data", &content, &["--scheme", scheme]);
+        assert_eq!(told["rebuilt"], serde_json::json!(["s1-b001-c0-g1", "s1-b002-c0-g1"]), "{scheme}");
+        let explained = cluster.weft(["get", "default/data", "-", "--scheme", scheme, "--explain", "--json"]).ok();
+        proves(&cluster, &explained.stdout);
+    }
+    cluster.weft(["get", "default/data", "-", "--scheme", "pigeon"]).refused(2, "conventional, ppr, pipeline");
+
+    let explained = cluster.weft(["repair", "object", "default/data", "--explain", "--json"]).ok();
+    proves(&cluster, &explained.stdout);
+    assert_eq!(cluster.states("default/data")[..3], ["ok", "down", "down"]);
+    for (block, scheme) in [("1", "ppr"), ("2", "pipeline")] {
+        let repaired = cluster.json(&["repair", "object", "default/data", "--block", block, "--scheme", scheme]);
+        assert_eq!(
+            (&repaired["blocks"][0]["index"].to_string(), &repaired["blocks"][0]["generation"]),
+            (&block.to_owned(), &2.into())
+        );
+    }
+    assert_eq!(cluster.states("default/data"), ["ok"; 7]);
+    assert_eq!(cluster.fetches("default/data", &content, &[])["rebuilt"], serde_json::json!([]));
+    assert_eq!(cluster.json(&["repair", "object", "default/data"])["blocks"], serde_json::json!([]));
+}
+
+fn proves(cluster: &Cluster, plans: &str) {
+    let path = cluster.path("plan.json");
+    std::fs::write(&path, plans).unwrap();
+    assert!(weft(["plan", "verify", &path]).ok().stdout.contains("proved"));
+    assert!(!weft(["plan", "show", &path]).ok().stdout.is_empty());
+}
+
+#[test]
+fn one_loss_too_many_is_told_with_the_blocks() {
+    let cluster = Cluster::up(&["--nodes", "9"]);
+    let (file, content) = cluster.file("data", 300_000);
+    let sizes = ["--code", "rs(3,2)", "--block-size", "128KiB", "--cell-size", "32KiB"];
+    cluster.weft([&["put", &file, "default/data"][..], &sizes].concat()).ok();
+    let holders: Vec<String> = (0..3).map(|index| cluster.holder("default/data", index)).collect();
+    cluster.kill(&holders[0]);
+    cluster.kill(&holders[1]);
+    cluster.fetches("default/data", &content, &[]);
+    cluster.kill(&holders[2]);
+    let out = cluster.path("out");
+    let says = "rs(3,2) tolerates the loss of 2: block 0 (s1-b000-c0-g1 on";
+    cluster.weft(["get", "default/data", &out]).refused(4, says);
+    assert!(!std::path::Path::new(&out).exists());
+    cluster.weft(["repair", "object", "default/data"]).refused(4, says);
+    // Those who were dead come back with what they had.
+    cluster.weft(["cluster", "up"]).ok();
+    cluster.fetches("default/data", &content, &[]);
+}
+
+#[test]
+fn a_flipped_byte_on_disk_is_found_read_around_and_mended() {
+    let cluster = Cluster::small();
+    let (file, content) = cluster.file("data", 600_000);
+    let sizes = ["--code", "rs(3,2)", "--block-size", "256KiB", "--cell-size", "32KiB"];
+    cluster.weft([&["put", &file, "default/data"][..], &sizes].concat()).ok();
+    let holder = cluster.holder("default/data", 1);
+    let payloads = cluster.payloads(&holder);
+    assert_eq!(payloads.len(), 1, "{payloads:?}");
+    flip(&payloads[0], 70_000);
+    let told = cluster.fetches("default/data", &content, &[]);
+    assert_eq!(told["rebuilt"][0], "s1-b001-c0-g1", "{told}");
+    cluster.wait_until("the corrupt block is reported", |cluster| cluster.states("default/data")[1] == "corrupt");
+    let repaired = cluster.json(&["repair", "object", "default/data"]);
+    assert_eq!(repaired["blocks"][0]["index"], 1);
+    assert_eq!(cluster.states("default/data"), ["ok"; 5]);
+    assert_eq!(cluster.fetches("default/data", &content, &[])["rebuilt"], serde_json::json!([]));
+}
+
+#[test]
+fn the_coordinator_may_die_at_any_moment() {
+    let cluster = Cluster::small();
+    let (file, content) = cluster.file("data", 700_000);
+    let sizes = ["--code", "rs(3,2)", "--block-size", "256KiB", "--cell-size", "32KiB"];
+    for number in 0..3 {
+        let object = format!("default/{number}");
+        cluster.weft([&["put", &file, &object][..], &sizes].concat()).ok();
+        cluster.signal("coordinator", "KILL");
+        cluster.weft(["cluster", "up"]).ok();
+        for acknowledged in 0..=number {
+            cluster.fetches(&format!("default/{acknowledged}"), &content, &[]);
+        }
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_nothing_is_written() {
+    let cluster = Cluster::small();
+    let (file, _) = cluster.file("data", 5000);
+    let put = |options: &[&str]| cluster.weft([&["put", &file, "default/data"], options].concat());
+    put(&["--code", "raid(5)"]).refused(2, "there is no code 'raid'");
+    put(&["--code", "rs(5,2)"]).refused(2, "rs(5,2)");
+    put(&["--code", "rs(3,2)", "--block-size", "1MiB", "--cell-size", "768KiB"]).refused(2, "does not divide the block size");
+    put(&["--code", "rs(3,2)", "--block-size", "0"]).refused(2, "greater than zero");
+    put(&["--code", "rs(3,2)", "--block-size", "1000000TiB"]).refused(2, "too large");
+    cluster.weft(["put", &file, "nowhere/data"]).refused(3, "nowhere");
+    cluster.weft(["put", "/no/such/file", "default/data"]).refused(3, "/no/such/file");
+    cluster.weft(["put", &file, "default/"]).refused(2, "names no object");
+    cluster.weft(["bucket", "create", "a/b"]).refused(2, "a/b");
+    cluster.weft(["bucket", "create", "default"]).refused(2, "default");
+    cluster.weft(["bucket", "create", "other", "--policy", "nobody"]).refused(3, "nobody");
+    cluster.weft(["policy", "create", "wide", "--code", "rs(3,2)", "--ack", "tolerate=3"]).refused(2, "tolerates 2");
+    cluster.weft(["repair", "object", "default/nothing"]).refused(3, "nothing");
+    assert_eq!(cluster.json(&["ls", "default"]), serde_json::json!([]));
+    assert!((1..=6).all(|number| cluster.payloads(&format!("node-{number:02}")).is_empty()), "something was written");
+}
+
+#[test]
+fn policies_are_what_buckets_carry() {
+    let cluster = Cluster::small();
+    let create = ["policy", "create", "thin", "--code", "RS-3-2-4k", "--block-size", "64KiB", "--failure-domain", "node"];
+    let thin = cluster.json(&create);
+    assert_eq!((&thin["code"], &thin["cell_size"]), (&"rs(3,2)".into(), &4096.into()));
+    assert_eq!(cluster.json(&["policy", "show", "thin"]), thin);
+    cluster.weft(["bucket", "create", "b", "--policy", "thin"]).ok();
+    let (file, content) = cluster.file("data", 100_000);
+    let stored = cluster.json(&["put", &file, "b/data"]);
+    assert_eq!((&stored["code"], &stored["block_size"]), (&"rs(3,2)".into(), &65_536.into()));
+    cluster.fetches("b/data", &content, &[]);
+    cluster.weft(["policy", "rm", "thin"]).refused(2, "thin");
+    cluster.weft(["policy", "default", "thin"]).ok();
+    let policies = cluster.json(&["policy", "ls"]);
+    let default: Vec<&Value> = policies.as_array().unwrap().iter().filter(|policy| policy["default"] == true).collect();
+    assert_eq!((default.len(), &default[0]["name"]), (1, &"thin".into()));
+}
+
+#[test]
+fn without_certificates_only_where_it_is_said() {
+    let open = Cluster::up(&["--nodes", "5", "--insecure"]);
+    assert_eq!(open.json(&["cluster", "status"])["insecure"], true);
+    let file = std::fs::read_to_string(open.dir().join("weft.toml")).unwrap();
+    let address = file.lines().find_map(|line| line.strip_prefix("coordinator = ")).unwrap().trim_matches('"').to_owned();
+    weft(["--cluster", &address, "node", "ls"]).refused(2, "--insecure if the cluster was started so");
+    weft(["--cluster", &address, "--insecure", "node", "ls"]).ok();
+
+    let closed = Cluster::small();
+    let certificates = closed.dir().join("certificates");
+    let certificates = certificates.to_str().unwrap();
+    weft(["--cluster", &address, "--certificates", certificates, "node", "ls"]).refused(2, "does not speak TLS");
+    let closed_file = std::fs::read_to_string(closed.dir().join("weft.toml")).unwrap();
+    let address = closed_file.lines().find_map(|line| line.strip_prefix("coordinator = ")).unwrap().trim_matches('"').to_owned();
+    weft(["--cluster", &address, "--certificates", certificates, "node", "ls"]).ok();
+    assert_ne!(weft(["--cluster", &address, "--insecure", "node", "ls"]).code, 0);
+}
+
+#[test]
+fn a_demo_leaves_nothing_behind() {
+    let scratch = tempfile::TempDir::new().unwrap();
+    let file = scratch.path().join("file");
+    std::fs::write(&file, bytes(20_000_000, 5)).unwrap();
+    let tmp = scratch.path().join("tmp");
+    std::fs::create_dir(&tmp).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    let ended = command.args(["demo", "--json", "--file"]).arg(&file).env("TMPDIR", &tmp).output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!((&report["same"], report["reads"].as_array().unwrap().len()), (&true.into(), 4));
+    let predicted = |at: usize| report["reads"][at]["part_on_gigabit_seconds"].as_f64().unwrap();
+    assert!(predicted(1) > 9.0 * predicted(0) && predicted(3) < 1.5 * predicted(0), "{report}");
+    assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 0, "the demo left something behind");
+    weft(["demo", "--file", "/dev/null"]).refused(2, "too small");
+}
