@@ -1,6 +1,6 @@
 //! The disks of a node. All calls block: whoever must not goes through [`DiskMode::run`](crate::DiskMode).
 
-use crate::{AgentConfig, OpenDisk};
+use crate::OpenDisk;
 use rand::{Rng, rngs::StdRng};
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use weft_proto::v1;
@@ -11,7 +11,7 @@ use weft_types::{BlockId, ClusterId, Error, Reaction, Result};
 pub(crate) struct Disks(Vec<Disk>);
 
 struct Disk {
-    /// Empty for a disk that could not be opened.
+    /// Empty for a disk that could never be opened.
     id: String,
     path: PathBuf,
     /// What is on it, or why it cannot be used.
@@ -25,17 +25,18 @@ const REMOVED_PART: usize = 100;
 const LISTED_BLOCKS_MAX: usize = 10_000;
 
 impl Disks {
-    /// Opens all disks. One that fails is reported as failed; one that is not for this cluster is a mistake of the operator's,
-    /// and the agent does not start with it.
+    /// Opens all disks. One that fails is reported as failed, by the id that is known of it; one that is not for this cluster is
+    /// a mistake of the operator's, and the agent does not start with it.
     pub(crate) fn open(
-        config: &AgentConfig,
+        paths: &[PathBuf],
+        known_ids: &BTreeMap<String, String>,
         cluster: ClusterId,
         opener: &dyn OpenDisk,
         random: &mut StdRng,
         now_ms: u64,
     ) -> Result<Self> {
-        let mut disks = Vec::with_capacity(config.disks.len());
-        for path in &config.disks {
+        let mut disks = Vec::with_capacity(paths.len());
+        for path in paths {
             let new = NewDisk { disk_id: random.random(), created_ms: now_ms };
             let place = |error: Error| Error { message: format!("disk {}: {}", path.display(), error.message), ..error };
             let (id, store) = match opener.open(path, cluster, new).map_err(place) {
@@ -43,7 +44,7 @@ impl Disks {
                 Err(error) if error.reaction == Reaction::InvalidInput => return Err(error),
                 Err(error) => {
                     tracing::error!(%error, "a disk cannot be used");
-                    (String::new(), Err(error))
+                    (known_ids.get(&path.display().to_string()).cloned().unwrap_or_default(), Err(error))
                 }
             };
             disks.push(Disk { id, path: path.clone(), store });
@@ -51,9 +52,15 @@ impl Disks {
         Ok(Self(disks))
     }
 
-    /// As the coordinator is told of them.
+    /// As the coordinator is told of them. One that could never be opened has no name to tell of it by.
     pub(crate) fn report(&self) -> Vec<v1::Disk> {
-        self.0.iter().map(Disk::report).collect()
+        self.0.iter().filter(|disk| !disk.id.is_empty()).map(Disk::report).collect()
+    }
+
+    /// Their ids, by their paths.
+    pub(crate) fn ids(&self) -> BTreeMap<String, String> {
+        let known = self.0.iter().filter(|disk| !disk.id.is_empty());
+        known.map(|disk| (disk.path.display().to_string(), disk.id.clone())).collect()
     }
 
     /// Opens a block, on whichever disk it is, and tells that disk's number.

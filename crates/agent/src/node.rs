@@ -101,10 +101,14 @@ impl Node {
         let open = move || {
             let mut random = StdRng::seed_from_u64(node.draw(|random| random.random()));
             let now_ms = node.seams.clock.now_ms();
-            let disks = Disks::open(&node.config, cluster, node.seams.disks.as_ref(), &mut random, now_ms)?;
+            let (known, opener) = (node.state.get().disks, node.seams.disks.as_ref());
+            let disks = Disks::open(&node.config.disks, &known, cluster, opener, &mut random, now_ms)?;
             // What was not saved of the high-water mark before a crash lies on the disks.
             node.state.note_stripe(disks.highest_stripe()?);
-            node.state.update(|memory| memory.cluster = Some(cluster))?;
+            node.state.update(|memory| {
+                memory.cluster = Some(cluster);
+                memory.disks = disks.ids();
+            })?;
             Ok(disks)
         };
         let disks = self.seams.disk_mode.run(open).await?;

@@ -7,11 +7,13 @@
 //! epoch 12
 //! incarnation 3f2a…
 //! high-water 4711
+//! disk 101112131415161718191a1b1c1d1e1f /srv/weft/a
 //! crc32c 89abcdef
 //! ```
 //! Text, so that an operator can read it. The last line is the CRC32C of all lines before it.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{ErrorKind, Write},
     path::{Path, PathBuf},
@@ -33,6 +35,8 @@ pub(crate) struct Memory {
     pub(crate) incarnation: String,
     /// The highest stripe number that it has been told of.
     pub(crate) high_water: u64,
+    /// The ids of its disks, by their paths: a disk that cannot be opened any more can still be named.
+    pub(crate) disks: BTreeMap<String, String>,
 }
 
 /// The file, and what is in it.
@@ -47,7 +51,7 @@ struct Known {
 }
 
 const VERSION: u32 = 1;
-const STATE_BYTES_MAX: u64 = 4096;
+const STATE_BYTES_MAX: u64 = 1 << 20;
 const INCARNATION_BYTES_MAX: usize = 255;
 
 impl StateFile {
@@ -78,6 +82,7 @@ impl StateFile {
         if memory.incarnation.len() > INCARNATION_BYTES_MAX || memory.incarnation.chars().any(char::is_control) {
             return Err(Error::invalid("an incarnation that is no name"));
         }
+        memory.disks.retain(|path, id| !path.chars().chain(id.chars()).any(char::is_control));
         if memory != known.saved {
             self.write(&memory)?;
             known.saved = memory.clone();
@@ -127,6 +132,9 @@ fn encode(memory: &Memory) -> String {
         body += &format!("incarnation {}\n", memory.incarnation);
     }
     body += &format!("high-water {}\n", memory.high_water);
+    for (path, id) in &memory.disks {
+        body += &format!("disk {id} {path}\n");
+    }
     format!("{body}crc32c {:08x}\n", crc32c(body.as_bytes()))
 }
 
@@ -156,6 +164,10 @@ fn decode_v1(text: &str) -> Option<Memory> {
             "epoch" => memory.epoch = value.parse().ok()?,
             "incarnation" => memory.incarnation = value.to_string(),
             "high-water" => memory.high_water = value.parse().ok()?,
+            "disk" => {
+                let (id, path) = value.split_once(' ')?;
+                memory.disks.insert(path.to_string(), id.to_string());
+            }
             _ => return None,
         }
     }
@@ -182,6 +194,7 @@ mod tests {
             epoch: 9,
             incarnation: "crc32 c-ish".into(),
             high_water: 0,
+            disks: BTreeMap::from([("/srv/a b".into(), "1f".into())]),
         };
         file.update(|known| *known = memory.clone()).unwrap();
         assert_eq!(StateFile::open(dir.path()).unwrap().get(), memory);
@@ -195,7 +208,7 @@ mod tests {
 
         let path = dir.path().join("agent");
         let text = fs::read_to_string(&path).unwrap();
-        for spoiled in [text.replace("epoch 9", "epoch 8"), text[..20].to_string(), String::new(), "x".repeat(5000)] {
+        for spoiled in [text.replace("epoch 9", "epoch 8"), text[..20].to_string(), String::new(), "x".repeat(2 << 20)] {
             fs::write(&path, spoiled).unwrap();
             assert!(StateFile::open(dir.path()).is_err());
         }

@@ -11,8 +11,8 @@ use weft_types::{BlockId, Error, NodeId, Result};
 
 /// Puts that one sweep gives up, at most.
 const UPLOADS_PER_SWEEP: u32 = 1_000;
-/// Blocks that one call removes, at most.
-const BLOCKS_PER_CALL: u32 = 512;
+/// Blocks that one call removes, at most: an agent takes more of a small disk at once for a mistake.
+const BLOCKS_PER_CALL: u32 = 64;
 /// Calls to one node in one sweep, at most: what is left waits for the next.
 const CALLS_PER_SWEEP: usize = 64;
 

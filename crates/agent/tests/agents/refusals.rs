@@ -298,3 +298,17 @@ async fn an_agent_does_not_start_where_it_does_not_belong() {
     assert_eq!(cluster.coordinator.member(ONE).unwrap().request.disks.len(), 1);
     cluster.agents.insert(1, agent);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_goes_on_without_a_disk_that_cannot_be_opened_and_says_which() {
+    let mut cluster = Cluster::start(Options { disks_per_agent: 2, ..Options::agents(1) }).await;
+    let before = cluster.coordinator.member(ONE).unwrap().request.disks;
+    cluster.agents.remove(&1).unwrap().shutdown().await.unwrap();
+    let label = cluster.agent_dir(1).join("disk1/disk");
+    fs::write(&label, "weft-disk 1\ngarbage\n").unwrap();
+    cluster.start_agent(1).await;
+    let after = cluster.coordinator.member(ONE).unwrap().request.disks;
+    let told = |disks: &[weft_proto::v1::Disk]| disks.iter().map(|disk| (disk.id.clone(), disk.failed)).collect::<Vec<_>>();
+    assert_eq!(told(&before), [(before[0].id.clone(), false), (before[1].id.clone(), false)]);
+    assert_eq!(told(&after), [(before[0].id.clone(), false), (before[1].id.clone(), true)]);
+}
