@@ -14,6 +14,8 @@ help: ## what there is
 
 demo: ## the main job: sixteen agents, a real file, a killed node, three ways to read it all the same
 	@tools/need.sh cc cargo
+	@echo "building weft (some minutes, the first time)"
+	@$(CARGO) build --release --package weft
 	@$(CARGO) run --release --quiet --package weft -- demo $(DEMO)
 
 build: ## the weft binary, as target/release/weft

@@ -76,14 +76,12 @@ fn objects_come_and_go() {
 fn pipes_go_in_and_out() {
     let cluster = Cluster::small();
     let content = bytes(2_000_003, 9);
-    let dir = cluster.dir();
     let put = ["put", "-", "default/piped", "--code", "rs(3,2)", "--block-size", "256KiB", "--cell-size", "4KiB"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
     let mut putting = command.args(put).arg("--cluster").arg(&dir).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     putting.stdin.take().unwrap().write_all(&content).unwrap();
     assert!(putting.wait().unwrap().success());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
-    let got = command.args(["get", "default/piped", "-"]).arg("--cluster").arg(&dir).output().unwrap();
+    let got = cluster.command(&["get", "default/piped", "-"]).output().unwrap();
     assert!(got.status.success() && got.stdout == content);
     assert!(String::from_utf8(got.stderr).unwrap().contains("default/piped"), "the report goes to stderr");
 }

@@ -18,9 +18,28 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts one with these options of `weft cluster up`.
     pub(crate) fn up(options: &[&str]) -> Self {
+        Self::up_with(options, &[])
+    }
+
+    /// Starts one whose daemons have these settings over their files.
+    pub(crate) fn up_with(options: &[&str], settings: &[(&str, &str)]) -> Self {
         let cluster = Self { scratch: TempDir::new().unwrap() };
-        cluster.weft([&["cluster", "up"], options].concat()).ok();
+        cluster.up_again(options, settings);
         cluster
+    }
+
+    /// Starts what does not run of it.
+    pub(crate) fn up_again(&self, options: &[&str], settings: &[(&str, &str)]) {
+        let mut command = self.command(&[&["cluster", "up"], options].concat());
+        let ended = command.envs(settings.iter().copied()).output().unwrap();
+        assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    }
+
+    /// `weft` with these arguments, on this cluster, to be run by the test itself.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        command.args(args).arg("--cluster").arg(self.dir());
+        command
     }
 
     /// Six nodes in three racks.
