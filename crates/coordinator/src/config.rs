@@ -8,7 +8,7 @@ use weft_types::{ByteSize, ClusterId, Error, PAGE_LEN, Result};
 /// A coordinator's settings, as its TOML file says them. What is not said is as [`Default`] has it.
 ///
 /// ```toml
-/// listen = "10.0.0.1:7300"
+/// listen = "10.0.0.1:7400"
 /// dir = "/var/lib/weft/coordinator"
 /// certificates = "/etc/weft/certificates"
 /// down_after_ms = 5000
@@ -61,7 +61,7 @@ pub struct CoordinatorConfig {
 impl Default for CoordinatorConfig {
     fn default() -> Self {
         Self {
-            listen: "127.0.0.1:7300".into(),
+            listen: "127.0.0.1:7400".into(),
             dir: PathBuf::from("coordinator"),
             cluster: None,
             certificates: None,

@@ -58,10 +58,8 @@ impl MembershipService {
     fn checked(&self, caller: &Peer, asked: &v1::RegisterRequest) -> Result<NewNode> {
         let shared = &self.shared;
         validate::name("node", &asked.name)?;
-        validate::name("rack", &asked.rack)?;
-        if !asked.zone.is_empty() {
-            validate::name("zone", &asked.zone)?;
-        }
+        validate::label("rack", &asked.rack)?;
+        validate::label("zone", &asked.zone)?;
         if !caller.may_be_agent(&asked.name) {
             return Err(Error::invalid(format!(
                 "{caller} cannot register as node {}: its certificate names another",

@@ -18,12 +18,14 @@ use weft_codes::SharedCode;
 use weft_meta::{ObjectRecord, StripeRecord, UploadId};
 use weft_plan::Class;
 use weft_proto::{status::decode_error, v1};
-use weft_types::{Error, Party, PlanId, Reaction, Result, Span};
+use weft_types::{Error, Party, PlanId, Reaction, Result, Span, StripeId};
 
 /// Ranges of one request, at most.
 const RANGES_MAX: usize = 4096;
 /// How often a read is planned anew because somebody could not be asked.
 const PLANS_MAX: usize = 8;
+/// How often it is looked whether failing plans have ended.
+const VERDICT_LOOK_MS: u64 = 25;
 
 /// The reads that are under way.
 #[derive(Default)]
@@ -32,14 +34,28 @@ pub(crate) struct Reads {
 }
 
 struct Reading {
+    stripe: StripeId,
     settle: Settle,
     watching: JoinHandle<()>,
 }
 
 impl Reads {
-    /// Forgets reads that have ended and whose clients never said so.
+    /// Forgets reads that have ended.
     pub(crate) fn forget_ended(&self) {
         self.lock().retain(|_, reading| !reading.watching.is_finished());
+    }
+
+    /// Waits until the plans of a stripe that are failing right now have ended, if they do soon: the agents know better than a
+    /// client, who sees only its own links, who is to blame. Tells whether any plan of the stripe has failed of late.
+    async fn verdict(&self, stripe: StripeId, grace_ms: u64) -> bool {
+        for _ in 0..grace_ms.saturating_mul(3) / VERDICT_LOOK_MS {
+            let unfinished = |reading: &Reading| reading.fails(stripe) && !reading.watching.is_finished();
+            if !self.lock().values().any(unfinished) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(VERDICT_LOOK_MS)).await;
+        }
+        self.lock().values().any(|reading| reading.fails(stripe))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PlanId, Reading>> {
@@ -53,8 +69,11 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
     let place = |error: Error| error.object(&object.name);
     let code = shared.code(&object.code)?;
     let ranges = ranges(&stripe, &asked.ranges).map_err(place)?;
-    for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
-        avoid(shared, &object, &error);
+    if !asked.errors.is_empty() {
+        let blamed = shared.reads.verdict(stripe.id, shared.config.failure_grace_ms).await;
+        for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
+            avoid(shared, &object, &error, blamed);
+        }
     }
     let mut plans = 0;
     loop {
@@ -63,7 +82,7 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
         if asked.explain {
             return reply(&stripe, planned, None).map_err(place);
         }
-        match begin(shared, &planned.planned).await {
+        match begin(shared, stripe.id, &planned.planned).await {
             Ok(task) => return reply(&stripe, planned, Some(task)).map_err(place),
             // Whoever could not be asked is suspect by now, and the next plan goes around it.
             Err(error) if error.reaction == Reaction::Replan && plans < PLANS_MAX => {
@@ -77,17 +96,17 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
     }
 }
 
-/// The client is done with a plan. What went wrong in it is known when this returns, so that the next plan goes around it.
-pub(crate) async fn end_read(shared: &Arc<Shared>, asked: v1::EndReadRequest) -> Result<()> {
-    let reading = shared.reads.lock().remove(&PlanId(asked.plan));
-    let Some(Reading { settle, watching }) = reading else { return Ok(()) };
-    settle.settle(Duration::from_millis(shared.config.failure_grace_ms));
-    if !asked.errors.is_empty() {
-        // The agents know better than the client who is to blame.
-        let most = Duration::from_millis(shared.config.failure_grace_ms.saturating_mul(3));
-        let _late = tokio::time::timeout(most, watching).await;
+/// The client is done with a plan. What became of it stays known for a moment: see [`Reads::verdict`].
+pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest) {
+    if let Some(reading) = shared.reads.lock().get(&PlanId(asked.plan)) {
+        reading.settle.settle(Duration::from_millis(shared.config.failure_grace_ms));
     }
-    Ok(())
+}
+
+impl Reading {
+    fn fails(&self, stripe: StripeId) -> bool {
+        self.stripe == stripe && self.settle.is_failing()
+    }
 }
 
 struct PlannedRead {
@@ -137,11 +156,13 @@ fn ranges(stripe: &StripeRecord, asked: &[v1::BlockRange]) -> Result<Vec<Range>>
     Ok(by_block.into_iter().flat_map(merged).collect())
 }
 
-/// What a client complains of is avoided for a while. Only agents' own words are written down.
-fn avoid(shared: &Shared, object: &ObjectRecord, error: &Error) {
+/// What a client complains of is avoided for a while, unless agents have said already who is to blame. Only agents' own words
+/// are written down.
+fn avoid(shared: &Shared, object: &ObjectRecord, error: &Error, blamed: bool) {
     tracing::warn!(object = %object.name, %error, "a read failed");
     match (error.reaction, error.party) {
         (Reaction::Retry, _) | (_, None | Some(Party::Client(_))) => {}
+        (_, Some(Party::Node(_))) if blamed => {}
         (_, Some(Party::Node(node))) => shared.members.suspect(node),
     }
     if let Some(block) = error.block {
@@ -189,7 +210,7 @@ fn widen(stripe: &StripeRecord, ranges: &[Range], rebuilt: &BTreeSet<u8>) -> Vec
 }
 
 /// Opens and starts a read, and watches over it while the client takes its share.
-async fn begin(shared: &Arc<Shared>, planned: &jobs::Planned) -> Result<v1::ClientTask> {
+async fn begin(shared: &Arc<Shared>, stripe: StripeId, planned: &jobs::Planned) -> Result<v1::ClientTask> {
     let mut sealed = seal::seal(shared, planned, &BTreeMap::new())?;
     let client = sealed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
     let id = sealed.id;
@@ -200,7 +221,7 @@ async fn begin(shared: &Arc<Shared>, planned: &jobs::Planned) -> Result<v1::Clie
         let report = running.finish(|_, _| {}).await;
         rebuild::note_bad_blocks(&watcher, &report).await;
     });
-    shared.reads.lock().insert(id, Reading { settle, watching });
+    shared.reads.lock().insert(id, Reading { stripe, settle, watching });
     Ok(client)
 }
 

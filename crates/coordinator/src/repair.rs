@@ -89,9 +89,6 @@ impl<'a> Repair<'a> {
         loop {
             let page = self.page(from).await?;
             for stripe in &page.items {
-                if self.events.is_closed() {
-                    return Err(Error::retry("whoever asked for the repair is gone").object(&self.object.name));
-                }
                 self.stripe(stripe, &mut done).await.map_err(|error| error.object(&self.object.name))?;
                 from = stripe.number + 1;
             }

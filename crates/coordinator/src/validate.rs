@@ -5,8 +5,10 @@ use weft_meta::{Ack, FailureDomain, ObjectName, PolicyRecord};
 use weft_proto::v1;
 use weft_types::{ByteSize, Error, Layout, PAGE_LEN, Result};
 
-/// The longest name of a bucket, a policy, a node, a rack or a zone, bytes.
+/// The longest name of a bucket, a policy or a node, bytes.
 const NAME_BYTES_MAX: usize = 63;
+/// The longest name of a rack or a zone, bytes.
+const LABEL_BYTES_MAX: usize = 255;
 /// The longest key, bytes.
 const KEY_BYTES_MAX: usize = 1024;
 /// The largest block of a cluster: the checksums of a stripe of them still fit into one message.
@@ -31,6 +33,14 @@ pub(crate) fn name(what: &str, name: &str) -> Result<()> {
         "'{shown}' is not a name for a {what}: letters, digits, '-', '_' and '.' are, 1 to {NAME_BYTES_MAX} of them, the first a \
          letter or a digit"
     )))
+}
+
+/// Refuses a label of a place that cannot be printed.
+pub(crate) fn label(what: &str, label: &str) -> Result<()> {
+    if (1..=LABEL_BYTES_MAX).contains(&label.len()) && !label.contains(char::is_control) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("the name of a {what} has 1 to {LABEL_BYTES_MAX} bytes and no control characters")))
 }
 
 /// Refuses an object's name that is not one.
@@ -139,6 +149,8 @@ mod tests {
             assert!(error.message.contains("a bucket: letters, digits"), "{error}");
             assert!(!error.message.contains('\n'));
         }
+        assert_eq!(label("rack", "row 3, rack ä"), Ok(()));
+        assert!(label("rack", "").is_err() && label("rack", "a\nb").is_err());
         assert!(object("b", "any / key ä").is_ok());
         assert!(object("b", "").unwrap_err().message.contains("1 to 1024"));
         assert!(object("b", &"k".repeat(1025)).unwrap_err().message.contains("1025"));

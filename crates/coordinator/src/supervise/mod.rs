@@ -49,11 +49,15 @@ pub(crate) struct Running {
     report: Report,
     on_failure: OnFailure,
     settle: watch::Receiver<Option<Duration>>,
+    failing: watch::Sender<bool>,
 }
 
 /// Tells a running plan that its client is done with it: whoever has not ended after a while is cancelled.
 #[derive(Debug)]
-pub(crate) struct Settle(watch::Sender<Option<Duration>>);
+pub(crate) struct Settle {
+    settle: watch::Sender<Option<Duration>>,
+    failing: watch::Receiver<bool>,
+}
 
 enum Event {
     Told(v1::task_event::Event),
@@ -84,18 +88,24 @@ pub(crate) async fn start(shared: &Arc<Shared>, sealed: Sealed, on_failure: OnFa
     for (node, stream) in started.await {
         match stream {
             Ok(stream) => drop(tokio::spawn(forward(node, stream, sender.clone()))),
-            Err(error) => report.broken(node, error),
+            Err(error) => drop(report.broken(node, error)),
         }
     }
-    let (settle_sender, settle) = watch::channel(None);
+    let ((settle_sender, settle), (failing_sender, failing)) = (watch::channel(None), watch::channel(false));
     let shared = Arc::clone(shared);
-    (Running { shared, plan, tasks: sealed.agents, events, report, on_failure, settle }, Settle(settle_sender))
+    let running = Running { shared, plan, tasks: sealed.agents, events, report, on_failure, settle, failing: failing_sender };
+    (running, Settle { settle: settle_sender, failing })
 }
 
 impl Settle {
     /// The client is done; the tasks may take that long to end.
     pub(crate) fn settle(&self, within: Duration) {
-        self.0.send_replace(Some(within));
+        self.settle.send_replace(Some(within));
+    }
+
+    /// Whether somebody has failed already.
+    pub(crate) fn is_failing(&self) -> bool {
+        *self.failing.borrow()
     }
 }
 
@@ -108,6 +118,7 @@ impl Running {
         let mut settled = false;
         while !self.report.all_ended() {
             if self.on_failure == OnFailure::EndAll && self.report.any_failed() {
+                self.failing.send_replace(true);
                 deadlines.begin(grace);
             }
             tokio::select! {
@@ -143,7 +154,10 @@ impl Running {
             Event::Told(v1::task_event::Event::Failed(failed)) => self.report.failed(node, failed),
             Event::Ended(error) => {
                 let silent = || Error::replan("its stream of events ended without an end of the task");
-                self.report.broken(node, error.unwrap_or_else(silent).party(Party::Node(node)));
+                // Whoever is gone is avoided at once, not only when all others have ended too.
+                if self.report.broken(node, error.unwrap_or_else(silent).party(Party::Node(node))) {
+                    self.shared.members.suspect(node);
+                }
             }
         }
     }

@@ -116,10 +116,11 @@ impl Report {
         node.end = Some(End::Failed(errors));
     }
 
-    pub(super) fn broken(&mut self, id: NodeId, error: Error) {
-        if let Some(node) = self.open(id) {
-            node.end = Some(End::Broken(error));
-        }
+    /// Tells whether that was news.
+    pub(super) fn broken(&mut self, id: NodeId, error: Error) -> bool {
+        let Some(node) = self.open(id) else { return false };
+        node.end = Some(End::Broken(error));
+        true
     }
 
     pub(super) fn give_up_rest(&mut self) {

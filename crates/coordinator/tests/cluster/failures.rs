@@ -1,0 +1,156 @@
+//! Nodes that die, bytes that flip, and what is read and rebuilt all the same.
+
+use crate::world::{World, block, data};
+use weft_client::RepairOptions;
+use weft_types::Reaction;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_node_is_read_around_and_its_blocks_are_rebuilt() {
+    let mut world = World::new(8, 4).await;
+    let bytes = data(5 << 20, 1);
+    world.put("k", &bytes).await.unwrap();
+    let lost = world.holder("k", 0).await;
+    world.kill(lost);
+    // At once, before anybody has noticed that it is down.
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    world.until("the node is down", async |world| !world.up().await.contains(&lost)).await;
+    for scheme in ["conventional", "ppr", "pipeline"] {
+        let (read, got) = world.get("k", scheme).await.unwrap();
+        assert!(read == bytes, "{scheme}");
+        assert!(!got.rebuilt.is_empty());
+    }
+    let not_ok = world.not_ok("k").await;
+    assert!(!not_ok.is_empty() && not_ok.iter().all(|(_, _, state)| state == "down"));
+
+    let done = world.repair("k", &RepairOptions { scheme: "ppr".into(), ..RepairOptions::default() }).await.unwrap();
+    assert_eq!(done.blocks.len(), not_ok.len());
+    assert!(done.blocks.iter().all(|block| block.node != lost && block.generation == 2));
+    assert!(done.traffic.unwrap().received_bytes > 0);
+    assert_eq!(world.not_ok("k").await, []);
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    assert!(world.repair("k", &RepairOptions::default()).await.unwrap().blocks.is_empty(), "nothing is lost any more");
+
+    assert!(!world.block_files(lost).is_empty());
+    world.start_agent(lost).await;
+    world.until("the old blocks are gone from the node that came back", async |world| world.block_files(lost).is_empty()).await;
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_many_as_the_code_tolerates_and_not_one_more() {
+    let mut world = World::new(8, 4).await;
+    let bytes = data(1 << 20, 2);
+    world.put("k", &bytes).await.unwrap();
+    let mut lost = vec![world.holder("k", 0).await, world.holder("k", 2).await];
+    lost.iter().for_each(|node| world.kill(*node));
+    world.until("two are down", async |world| world.up().await.len() == 6).await;
+    for scheme in ["conventional", "ppr", "pipeline"] {
+        assert!(world.get("k", scheme).await.unwrap().0 == bytes, "{scheme}");
+    }
+    lost.push(world.holder("k", 3).await);
+    world.kill(lost[2]);
+    world.until("three are down", async |world| world.up().await.len() == 5).await;
+    for error in [world.get("k", "").await.unwrap_err(), world.repair("k", &RepairOptions::default()).await.unwrap_err()] {
+        assert_eq!(error.reaction, Reaction::Unavailable, "{error}");
+        for part in ["b/k", "lost 3 blocks", "tolerates the loss of 2", "block 0", "block 2", "block 3", "its node is down"] {
+            assert!(error.to_string().contains(part), "{part} is not in: {error}");
+        }
+    }
+    world.start_agent(lost[0]).await;
+    world.until("one is back", async |world| world.up().await.len() == 6).await;
+    let done = world.repair("k", &RepairOptions { scheme: "pipeline".into(), ..RepairOptions::default() }).await.unwrap();
+    assert_eq!(done.blocks.iter().map(|block| block.index).collect::<Vec<_>>(), [2, 3], "both by one plan");
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flipped_byte_is_found_named_read_around_and_repaired() {
+    let world = World::new(7, 4).await;
+    let bytes = data(2 << 20, 3);
+    world.put("k", &bytes).await.unwrap();
+    let node = world.holder("k", 1).await;
+    let file = world.block_files(node).pop().unwrap();
+    let mut payload = std::fs::read(&file).unwrap();
+    payload[100_000] ^= 1;
+    std::fs::write(&file, payload).unwrap();
+
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    world
+        .until("the block is known to be corrupt", async |world| {
+            world.not_ok("k").await.iter().any(|(_, index, state)| *index == 1 && state == "corrupt")
+        })
+        .await;
+    let done = world.repair("k", &RepairOptions::default()).await.unwrap();
+    assert_eq!(done.blocks.len(), 1);
+    assert_eq!(world.not_ok("k").await, []);
+    let (read, got) = world.get("k", "").await.unwrap();
+    assert!(read == bytes && got.errors.is_empty() && got.rebuilt.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_good_block_moves_where_it_is_told() {
+    let world = World::new(8, 4).await;
+    let bytes = data(2 << 20, 4);
+    world.put("k", &bytes).await.unwrap();
+    let holders: Vec<u32> = world.stat("k").await.stripes[0].blocks.iter().map(|block| block.node).collect();
+    let to = (1..=8).find(|node| !holders.contains(node)).unwrap();
+    let error = world.repair("k", &block(5, Some(holders[2]))).await.unwrap_err();
+    assert!(error.to_string().contains("holds block 2"), "{error}");
+    let error = world.repair("k", &block(6, None)).await.unwrap_err();
+    assert!(error.to_string().contains("blocks 0 to 5"), "{error}");
+    let error = world.repair("k", &block(0, Some(99))).await.unwrap_err();
+    assert!(error.to_string().contains("no node n99"), "{error}");
+
+    let done = world.repair("k", &block(5, Some(to))).await.unwrap();
+    assert_eq!(done.blocks.iter().map(|block| (block.index, block.node)).collect::<Vec<_>>(), [(5, to)]);
+    assert_eq!(world.holder("k", 5).await, to);
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    world.until("the old block is gone", async |world| world.block_count(1..=8) == 6).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_goes_on_when_a_node_dies() {
+    let mut world = World::new(8, 4).await;
+    let bytes = data(8 << 20, 5);
+    let (mut writer, reader) = tokio::io::duplex(64 << 10);
+    let client = world.client.clone();
+    let options = weft_client::PutOptions {
+        code: "rs(4,2)".into(),
+        block_len: 512 << 10,
+        cell_len: 64 << 10,
+        ..weft_client::PutOptions::default()
+    };
+    let put = tokio::spawn(async move { client.put("b", "k", reader, &options).await });
+    use tokio::io::AsyncWriteExt;
+    writer.write_all(&bytes[..5 << 20]).await.unwrap();
+    world.kill(3);
+    world.kill(5);
+    writer.write_all(&bytes[5 << 20..]).await.unwrap();
+    drop(writer);
+    let put = tokio::time::timeout(std::time::Duration::from_secs(30), put).await.unwrap().unwrap().unwrap();
+    assert_eq!(put.stripes.len(), 4);
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    // Stripes that had ended before the nodes died have lost blocks; those that came later have not.
+    let last = &world.stat("k").await.stripes[3];
+    assert!(last.blocks.iter().all(|block| block.state == "ok" && block.node != 3 && block.node != 5));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_goes_on_when_a_helper_dies() {
+    let mut world = World::new(9, 3).await;
+    let bytes = data(2 << 20, 6);
+    world.put("k", &bytes).await.unwrap();
+    let helper = world.holder("k", 3).await;
+    let mut repair = world.client.repair("b", "k", &block(0, None)).await.unwrap();
+    let mut done = None;
+    while let Some(event) = repair.next().await.unwrap() {
+        match event.event.unwrap() {
+            // The plan is made and about to be opened.
+            weft_client::api::repair_event::Event::Plan(_) => world.kill(helper),
+            weft_client::api::repair_event::Event::Done(last) => done = Some(last),
+            weft_client::api::repair_event::Event::Progress(_) => {}
+        }
+    }
+    assert_eq!(done.unwrap().blocks.len(), 1);
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+}

@@ -1,0 +1,101 @@
+//! What cannot be, is refused before anything is written, and the message says what would be right.
+
+use crate::world::{World, data};
+use tonic::Code;
+use weft_client::{PutOptions, api};
+use weft_proto::from_status;
+use weft_types::{Error, Reaction};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_are_told_what_would_be_right() {
+    let world = World::new(5, 2).await;
+    let put = async |bucket: &str, key: &str, code: &str, block_len: u64, cell_len: u64| -> Error {
+        let options = PutOptions { code: code.into(), block_len, cell_len, ..PutOptions::default() };
+        world.client.put(bucket, key, &b"bytes"[..], &options).await.unwrap_err()
+    };
+    let cases = [
+        (put("nobody", "k", "", 0, 0).await, Reaction::NotFound, "weft bucket create nobody"),
+        (put("b", "k", "rs(10,4)", 0, 0).await, Reaction::InvalidInput, "14 different nodes, and 5 of 5 nodes are up"),
+        (put("b", "k", "", 0, 0).await, Reaction::InvalidInput, "9 different nodes"),
+        (put("b", "k", "rs(3,2)", 1000, 300).await, Reaction::InvalidInput, "does not divide"),
+        (put("b", "k", "rs(3,2)", 1 << 50, 0).await, Reaction::InvalidInput, "at most 4GiB"),
+        (put("b", "k", "rs(3)", 0, 0).await, Reaction::InvalidInput, "rs(k,m"),
+        (put("b", "a\nb", "rs(3,2)", 0, 0).await, Reaction::InvalidInput, "control characters"),
+        (put("B/", "k", "rs(3,2)", 0, 0).await, Reaction::InvalidInput, "not a name for a bucket"),
+        (world.client.stat("b", "k").await.unwrap_err(), Reaction::NotFound, "weft ls b"),
+        (world.client.remove_policy("default").await.unwrap_err(), Reaction::InvalidInput, "is the default"),
+        (world.client.create_bucket("b", "").await.unwrap_err(), Reaction::InvalidInput, "already"),
+    ];
+    for (error, reaction, part) in cases {
+        assert!(error.reaction == reaction && error.message.contains(part), "{part} is not in: {error}");
+    }
+    assert_eq!(world.block_count(1..=5), 0);
+
+    let options = PutOptions { code: "rs(3,2)".into(), block_len: 64 << 10, ..PutOptions::default() };
+    world.client.put("b", "k", data(100_000, 1).as_slice(), &options).await.unwrap();
+    let mut bare = world.bare_client().await;
+    let range = |index, start, end| api::ReadStripeRequest {
+        bucket: "b".into(),
+        key: "k".into(),
+        ranges: vec![api::BlockRange { index, start, end }],
+        ..api::ReadStripeRequest::default()
+    };
+    for (asked, part) in [
+        (range(3, 0, 1), "not a data block"),
+        (range(0, 5, 5), "do not exist"),
+        (range(1, 0, 1 << 40), "do not exist: it has 34464"),
+        (api::ReadStripeRequest { number: 7, ..range(0, 0, 1) }, "no stripe 7"),
+        (api::ReadStripeRequest { version: 99, ..range(0, 0, 1) }, "version 99"),
+        (api::ReadStripeRequest { scheme: "pigeon".into(), ..range(0, 0, 1) }, "there are: conventional"),
+    ] {
+        let error = from_status(&bare.read_stripe(asked).await.unwrap_err());
+        assert!(error.message.contains(part), "{part} is not in: {error}");
+    }
+    let status = bare.commit_put(api::CommitPutRequest { upload: 999, size: 1 }).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_that_do_not_belong_are_sent_away() {
+    let world = World::new(1, 1).await;
+    let mut member = world.bare_member().await;
+    let cluster = world.coordinator().cluster().to_string();
+    let good = weft_proto::v1::RegisterRequest {
+        protocol: Some(weft_proto::PROTOCOL.into()),
+        cluster: cluster.clone(),
+        name: "node-77".into(),
+        rack: "r".into(),
+        zone: "z".into(),
+        data_address: "127.0.0.1:1".into(),
+        control_address: "127.0.0.1:1".into(),
+        ..weft_proto::v1::RegisterRequest::default()
+    };
+    let status = world.client.status().await.unwrap();
+    let wrong = |change: &dyn Fn(&mut weft_proto::v1::RegisterRequest)| {
+        let mut request = good.clone();
+        change(&mut request);
+        request
+    };
+    let cases = [
+        (wrong(&|r| r.protocol = Some(api::ProtocolRange { oldest: 7, newest: 9 })), "versions 7 to 9"),
+        (wrong(&|r| r.cluster = "00000000000000000000000000000001".into()), "belongs to cluster"),
+        (wrong(&|r| r.name = "no name!".into()), "not a name for a node"),
+        (wrong(&|r| r.name = "node-01".into()), "is up already"),
+        (wrong(&|r| r.node = 55), "never registered"),
+        (wrong(&|r| r.rack = String::new()), "name of a rack"),
+        (wrong(&|r| (r.incarnation, r.highest_epoch) = (status.incarnation.clone(), 99)), "old copy"),
+    ];
+    for (request, part) in cases {
+        let error = from_status(&member.register(request).await.unwrap_err());
+        assert!(error.message.contains(part), "{part} is not in: {error}");
+    }
+    assert_eq!(world.client.status().await.unwrap().nodes.len(), 1);
+
+    let registered = member.register(good).await.unwrap().into_inner();
+    assert_eq!((registered.cluster, registered.protocol, registered.link_key.len()), (cluster, 1, 32));
+    let heartbeat =
+        |epoch| weft_proto::v1::HeartbeatRequest { node: registered.node, epoch, ..weft_proto::v1::HeartbeatRequest::default() };
+    member.heartbeat(heartbeat(registered.epoch)).await.unwrap();
+    let stale = member.heartbeat(heartbeat(registered.epoch - 1)).await.unwrap_err();
+    assert_eq!(stale.code(), Code::NotFound);
+}

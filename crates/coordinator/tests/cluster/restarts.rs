@@ -1,0 +1,86 @@
+//! The coordinator dies and comes back; puts are left behind.
+
+use crate::world::{World, data};
+use weft_client::api;
+use weft_types::Reaction;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_coordinator_that_comes_back_knows_everything_that_was_acknowledged() {
+    let mut world = World::new(7, 4).await;
+    let bytes = data(3 << 20, 1);
+    world.put("k", &bytes).await.unwrap();
+    let (epoch, cluster) = (world.coordinator().epoch(), world.coordinator().cluster());
+    world.restart_coordinator().await;
+    assert_eq!((world.coordinator().epoch(), world.coordinator().cluster()), (epoch + 1, cluster));
+    // Agents come back by themselves; who asks too early is told to try again, and does.
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    world.until("all nodes are back", async |world| world.up().await.len() == 7).await;
+    world.put("k", &data(1 << 20, 2)).await.unwrap();
+    assert_eq!(world.get("k", "").await.unwrap().0, data(1 << 20, 2));
+    world.until("the old blocks are gone", async |world| world.block_count(1..=7) == 6).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_that_dies_half_way_leaves_nothing_behind() {
+    let mut world = World::with(7, 4, |config| config.upload_lease_ms = 1_500).await;
+    let mut bare = world.bare_client().await;
+    let begin = |key: &str| api::BeginPutRequest {
+        bucket: "b".into(),
+        key: key.into(),
+        code: "rs(4,2)".into(),
+        block_len: 64 << 10,
+        ..api::BeginPutRequest::default()
+    };
+    let upload = bare.begin_put(begin("k")).await.unwrap().into_inner().upload;
+    let stripe = api::PutStripeRequest { upload, number: 0, data_len: 100_000 };
+    assert!(bare.put_stripe(stripe).await.unwrap().into_inner().task.is_some());
+    // Asked again, it is placed anew, and the first attempt is given up.
+    assert!(bare.put_stripe(stripe).await.unwrap().into_inner().task.is_some());
+    let incomplete = bare.commit_put(api::CommitPutRequest { upload, size: 100_000 }).await.unwrap_err();
+    assert!(incomplete.message().contains("has not ended"), "{incomplete}");
+    assert_eq!(world.client.stat("b", "k").await.unwrap_err().reaction, Reaction::NotFound, "nothing of it can be seen");
+
+    world.restart_coordinator().await;
+    let mut bare = world.bare_client().await;
+    let end = api::EndStripeRequest { upload, number: 0, ..api::EndStripeRequest::default() };
+    let error = weft_proto::from_status(&bare.end_stripe(end).await.unwrap_err());
+    assert!(error.reaction == Reaction::Replan && error.message.contains("send it again"), "{error}");
+    world
+        .until("the put is swept", async |world| {
+            let mut bare = world.bare_client().await;
+            let asked = api::CommitPutRequest { upload, size: 1 };
+            bare.commit_put(asked).await.unwrap_err().code() == tonic::Code::NotFound
+        })
+        .await;
+    world.until("its blocks are gone", async |world| world.block_count(1..=7) == 0).await;
+    let status = world.client.status().await.unwrap();
+    assert_eq!(status.nodes.iter().map(|node| node.blocks).sum::<u64>(), 0);
+    world.client.remove_bucket("b").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_coordinator_ends_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = weft_coordinator::CoordinatorConfig {
+        listen: "127.0.0.1:0".into(),
+        dir: dir.path().into(),
+        insecure: true,
+        sweep_interval_ms: 50,
+        ..weft_coordinator::CoordinatorConfig::default()
+    };
+    let seams = |seed| weft_coordinator::Seams {
+        net: std::sync::Arc::new(weft_proto::TcpNet::default()),
+        clock: std::sync::Arc::new(weft_types::SystemClock),
+        seed,
+        meta_mode: weft_meta::MetaMode::Pool,
+    };
+    let mut first = weft_coordinator::Coordinator::start(config.clone(), seams(1)).await.unwrap();
+    let second = weft_coordinator::Coordinator::start(config.clone(), seams(2)).await.unwrap();
+    assert_eq!((first.epoch() + 1, first.cluster()), (second.epoch(), second.cluster()));
+    tokio::time::timeout(std::time::Duration::from_secs(10), first.ended()).await.unwrap().unwrap();
+    second.shutdown().await.unwrap();
+
+    let other = weft_coordinator::CoordinatorConfig { cluster: Some(weft_types::ClusterId(5)), ..config };
+    let error = weft_coordinator::Coordinator::start(other, seams(3)).await.unwrap_err();
+    assert!(error.message.contains("belongs to cluster"), "{error}");
+}

@@ -1,0 +1,262 @@
+//! A coordinator, agents and a client in one process, on loopback sockets and real disks.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tempfile::TempDir;
+use weft_agent::{Agent, AgentConfig};
+use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions, RepairOptions, api};
+use weft_coordinator::{Coordinator, CoordinatorConfig, Seams};
+use weft_meta::MetaMode;
+use weft_proto::{Security, TcpNet};
+use weft_types::{ByteSize, Error, NodeId, Result, SystemClock};
+
+/// Nobody waits for longer than this.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A cluster.
+pub(crate) struct World {
+    dir: TempDir,
+    config: CoordinatorConfig,
+    coordinator: Option<Coordinator>,
+    agents: BTreeMap<u32, Agent>,
+    racks: u32,
+    seed: u64,
+    pub(crate) client: Client,
+}
+
+impl World {
+    /// So many nodes in so many racks, all of them up, and a bucket `b`.
+    pub(crate) async fn new(nodes: u32, racks: u32) -> Self {
+        Self::with(nodes, racks, |_| {}).await
+    }
+
+    /// With other settings of the coordinator.
+    pub(crate) async fn with(nodes: u32, racks: u32, change: impl FnOnce(&mut CoordinatorConfig)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = CoordinatorConfig {
+            listen: "127.0.0.1:0".into(),
+            dir: dir.path().join("coordinator"),
+            insecure: true,
+            heartbeat_interval_ms: 100,
+            down_after_ms: 800,
+            suspect_ms: 1_000,
+            sweep_interval_ms: 200,
+            garbage_grace_ms: 300,
+            stall_ms: 2_000,
+            failure_grace_ms: 500,
+            disk_reserve: ByteSize(0),
+            ..CoordinatorConfig::default()
+        };
+        change(&mut config);
+        let coordinator = Coordinator::start(config.clone(), seams(1)).await.unwrap();
+        config.listen = coordinator.address().to_owned();
+        let client = Client::connect(client_config(&config.listen)).await.unwrap();
+        client.create_bucket("b", "").await.unwrap();
+        let mut world = Self { dir, config, coordinator: Some(coordinator), agents: BTreeMap::new(), racks, seed: 1, client };
+        for node in 1..=nodes {
+            // One after another, so that the numbers are in the order of the names.
+            world.start_agent(node).await;
+            world.until("a node is up", async |world| world.up().await.contains(&node)).await;
+        }
+        world
+    }
+
+    /// Starts, or starts again, an agent; its directory stays its own.
+    pub(crate) async fn start_agent(&mut self, node: u32) {
+        let agent = Agent::start(self.agent_config(node), weft_agent::Seams::real(u64::from(node))).await.unwrap();
+        self.agents.insert(node, agent);
+    }
+
+    pub(crate) fn agent_config(&self, node: u32) -> AgentConfig {
+        let dir = self.node_dir(node);
+        let address = || "127.0.0.1:0".to_owned();
+        AgentConfig {
+            name: format!("node-{node:02}"),
+            rack: format!("r{}", node % self.racks),
+            zone: "z".into(),
+            cluster: None,
+            coordinators: vec![self.config.listen.clone()],
+            data_listen: address(),
+            control_listen: address(),
+            data_advertise: None,
+            control_advertise: None,
+            state_dir: dir.join("state"),
+            disks: vec![dir.join("disk-a"), dir.join("disk-b")],
+            certificates: None,
+            insecure: true,
+            limits: weft_agent::AgentConfig::clone(&toml::from_str(LEAST).unwrap()).limits,
+        }
+    }
+
+    /// An agent is gone from one moment to the next.
+    pub(crate) fn kill(&mut self, node: u32) {
+        drop(self.agents.remove(&node));
+    }
+
+    /// The coordinator is gone from one moment to the next, and another takes its place.
+    pub(crate) async fn restart_coordinator(&mut self) {
+        drop(self.coordinator.take());
+        self.seed += 1;
+        // Its port is free a moment after it is gone.
+        for _ in 0..200 {
+            match Coordinator::start(self.config.clone(), seams(self.seed)).await {
+                Ok(coordinator) => {
+                    self.coordinator = Some(coordinator);
+                    self.client = Client::connect(client_config(&self.config.listen)).await.unwrap();
+                    return;
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+        panic!("the coordinator does not come back");
+    }
+
+    pub(crate) fn coordinator(&self) -> &Coordinator {
+        self.coordinator.as_ref().unwrap()
+    }
+
+    /// The nodes that are up.
+    pub(crate) async fn up(&self) -> Vec<u32> {
+        let status = self.client.status().await.unwrap();
+        let up = status.nodes.iter().filter(|node| node.state == "up" && !node.disks.is_empty());
+        up.map(|node| node.id).collect()
+    }
+
+    /// Waits until something holds.
+    pub(crate) async fn until(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
+        let waiting = async {
+            while !holds(self).await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        assert!(tokio::time::timeout(PATIENCE, waiting).await.is_ok(), "not within {PATIENCE:?}: {what}");
+    }
+
+    pub(crate) async fn put(&self, key: &str, data: &[u8]) -> Result<api::ObjectReply> {
+        let options = PutOptions { code: "rs(4,2)".into(), block_len: 512 << 10, cell_len: 64 << 10, ..PutOptions::default() };
+        within(self.client.put("b", key, data, &options)).await
+    }
+
+    /// Reads an object.
+    pub(crate) async fn get(&self, key: &str, scheme: &str) -> Result<(Vec<u8>, Got)> {
+        let mut bytes = Vec::new();
+        let options = GetOptions { scheme: scheme.into(), ..GetOptions::default() };
+        let got = within(self.client.get("b", key, &mut bytes, &options)).await?;
+        Ok((bytes, got))
+    }
+
+    pub(crate) async fn stat(&self, key: &str) -> api::ObjectReply {
+        self.client.stat("b", key).await.unwrap()
+    }
+
+    /// Repairs an object to the end.
+    pub(crate) async fn repair(&self, key: &str, options: &RepairOptions) -> Result<api::RepairDone> {
+        within(async {
+            let mut repair = self.client.repair("b", key, options).await?;
+            while let Some(event) = repair.next().await? {
+                if let Some(api::repair_event::Event::Done(done)) = event.event {
+                    return Ok(done);
+                }
+            }
+            Err(Error::fatal("the repair did not end"))
+        })
+        .await
+    }
+
+    /// The states of the blocks of an object, those that are ok left out: (stripe, index, state).
+    pub(crate) async fn not_ok(&self, key: &str) -> Vec<(u64, u32, String)> {
+        let stat = self.stat(key).await;
+        let blocks = stat.stripes.iter().flat_map(|stripe| stripe.blocks.iter().map(move |block| (stripe.offset, block)));
+        blocks.filter(|(_, block)| block.state != "ok").map(|(at, block)| (at, block.index, block.state.clone())).collect()
+    }
+
+    /// The node that holds a block of an object's first stripe.
+    pub(crate) async fn holder(&self, key: &str, index: usize) -> u32 {
+        self.stat(key).await.stripes[0].blocks[index].node
+    }
+
+    pub(crate) fn node_dir(&self, node: u32) -> PathBuf {
+        self.dir.path().join(format!("node-{node:02}"))
+    }
+
+    /// The files of blocks' payloads on a node's disks.
+    pub(crate) fn block_files(&self, node: u32) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        find_blocks(&self.node_dir(node), &mut found);
+        found.sort();
+        found
+    }
+
+    /// How many blocks all disks hold together.
+    pub(crate) fn block_count(&self, nodes: impl Iterator<Item = u32>) -> usize {
+        nodes.map(|node| self.block_files(node).len()).sum()
+    }
+
+    /// A client of the control plane that makes no share of any plan.
+    pub(crate) async fn bare_client(&self) -> api::weft_client::WeftClient<tonic::transport::Channel> {
+        let net = Arc::new(TcpNet::default());
+        let expected = weft_proto::Peer::Coordinator;
+        let channel = weft_proto::rpc::connect(net, &Security::Insecure, &self.config.listen, &expected).await.unwrap();
+        weft_proto::rpc::weft_client(channel)
+    }
+
+    /// An agent of the membership service that has no disk.
+    pub(crate) async fn bare_member(&self) -> weft_proto::v1::membership_client::MembershipClient<tonic::transport::Channel> {
+        let net = Arc::new(TcpNet::default());
+        let expected = weft_proto::Peer::Coordinator;
+        let channel = weft_proto::rpc::connect(net, &Security::Insecure, &self.config.listen, &expected).await.unwrap();
+        weft_proto::rpc::membership_client(channel)
+    }
+}
+
+/// Bytes that repeat nowhere.
+pub(crate) fn data(len: usize, seed: u64) -> Vec<u8> {
+    use rand::{RngCore, SeedableRng};
+    let mut bytes = vec![0; len];
+    rand::rngs::StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
+}
+
+/// A repair of one block.
+pub(crate) fn block(index: u8, to: Option<u32>) -> RepairOptions {
+    RepairOptions { block: Some(index), to: to.map(NodeId), ..RepairOptions::default() }
+}
+
+const LEAST: &str = r#"
+    name = "n"
+    coordinators = ["127.0.0.1:1"]
+    data_listen = "127.0.0.1:0"
+    control_listen = "127.0.0.1:0"
+    state_dir = "/nowhere"
+    disks = ["/nowhere"]
+    insecure = true
+"#;
+
+fn find_blocks(dir: &Path, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if path.is_dir() && name != "quarantine" {
+            find_blocks(&path, found);
+        } else if name.parse::<weft_types::BlockId>().is_ok() {
+            found.push(path);
+        }
+    }
+}
+
+fn seams(seed: u64) -> Seams {
+    Seams { net: Arc::new(TcpNet::default()), clock: Arc::new(SystemClock), seed, meta_mode: MetaMode::Pool }
+}
+
+fn client_config(coordinator: &str) -> ClientConfig {
+    ClientConfig::new([coordinator], Security::Insecure)
+}
+
+async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(Error::fatal(format!("not within {PATIENCE:?}"))))
+}

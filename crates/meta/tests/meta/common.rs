@@ -1,0 +1,412 @@
+//! A model of the metadata in memory, and operations that are done to it and to the real thing.
+
+use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
+use std::{collections::BTreeMap, path::Path};
+use weft_meta::*;
+use weft_types::{BlockId, ClusterId, Layout, NodeId, StripeId, StripeLayout};
+
+const BLOCK_LEN: u64 = 1 << 20;
+const STRIPE_LEN: u64 = 2 * BLOCK_LEN;
+const NODES: u32 = 5;
+const LATER_MS: u64 = 1_000;
+
+/// A cluster to begin with.
+pub(crate) fn open(path: &Path) -> SqliteMeta {
+    let policy = PolicyRecord {
+        name: "default".into(),
+        code: "rs(2,1)".into(),
+        block_len: BLOCK_LEN,
+        cell_len: BLOCK_LEN,
+        failure_domain: FailureDomain::Rack,
+        ack: Ack { missing_max: 1 },
+        is_default: true,
+    };
+    let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![policy], created_ms: 1 };
+    SqliteMeta::open(path, MetaMode::Inline, &new).unwrap()
+}
+
+/// Makes the nodes and the bucket that the operations use.
+pub(crate) async fn prepare(meta: &dyn Meta) -> Epoch {
+    let epoch = meta.become_leader().await.unwrap();
+    for node in 1..=NODES {
+        meta.register_node(epoch, node_of(node)).await.unwrap();
+    }
+    meta.create_bucket(epoch, "b", None, 1).await.unwrap();
+    epoch
+}
+
+/// A node with one disk.
+pub(crate) fn node_of(number: u32) -> NewNode {
+    NewNode {
+        id: None,
+        name: format!("node-{number}"),
+        rack: format!("r{}", number % 2),
+        zone: "z".into(),
+        data_address: format!("127.0.0.1:{}", 1000 + number),
+        control_address: format!("127.0.0.1:{}", 2000 + number),
+        disks: vec![NewDisk { id: format!("disk-{number}"), path: "/d".into(), total_bytes: 1 << 40, failed: false }],
+    }
+}
+
+/// Something that is done.
+#[derive(Debug, Clone)]
+pub(crate) enum Op {
+    Lead,
+    Begin(NewUpload),
+    Extend(UploadId, u64),
+    Stripe(NewStripe),
+    End(EndStripe),
+    Commit(UploadId, u64),
+    Abort(UploadId),
+    Remove(ObjectName),
+    Allocate(NewRepair),
+    CommitRepair { block: BlockId, old: u32, units: Vec<u32> },
+    AbortRepair(BlockId),
+    Expire(u64),
+    Mark(BlockId, BlockState),
+    Forget(NodeId, Vec<BlockId>),
+}
+
+/// The metadata as the interface's contract has them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Model {
+    pub(crate) epoch: u64,
+    pub(crate) uploads_high_water: u64,
+    pub(crate) stripes_high_water: u64,
+    pub(crate) uploads: BTreeMap<UploadId, UploadRecord>,
+    pub(crate) objects: BTreeMap<ObjectName, ObjectRecord>,
+    pub(crate) stripes: BTreeMap<StripeId, StripeRecord>,
+    pub(crate) allocations: BTreeMap<BlockId, Allocation>,
+    pub(crate) garbage: BTreeMap<(NodeId, BlockId), GarbageBlock>,
+}
+
+/// Does it to the real thing, in the name of `epoch`.
+pub(crate) async fn apply(meta: &dyn Meta, epoch: Epoch, op: &Op) -> Result<()> {
+    match op.clone() {
+        Op::Lead => meta.become_leader().await.map(drop),
+        Op::Begin(new) => meta.begin_put(epoch, new).await.map(drop),
+        Op::Extend(upload, expires_ms) => meta.extend_upload(epoch, upload, expires_ms).await,
+        Op::Stripe(new) => meta.allocate_stripe(epoch, new, LATER_MS).await.map(drop),
+        Op::End(end) => meta.end_stripe(epoch, end).await.map(drop),
+        Op::Commit(upload, size) => meta.commit_put(epoch, upload, size, 5, LATER_MS).await.map(drop),
+        Op::Abort(upload) => meta.abort_put(epoch, upload, LATER_MS).await,
+        Op::Remove(name) => meta.remove_object(epoch, &name, LATER_MS).await.map(drop),
+        Op::Allocate(new) => meta.allocate_repair(epoch, new).await.map(drop),
+        Op::CommitRepair { block, old, units } => meta.commit_repair(epoch, block, old, units, LATER_MS).await.map(drop),
+        Op::AbortRepair(block) => meta.abort_repair(epoch, block, LATER_MS).await,
+        Op::Expire(now_ms) => meta.expire_repairs(epoch, now_ms).await.map(drop),
+        Op::Mark(block, state) => meta.mark_block(epoch, block, state).await.map(drop),
+        Op::Forget(node, blocks) => meta.forget_garbage(epoch, node, blocks).await,
+    }
+}
+
+/// Reads everything back, and checks that the index from disks to stripes says what the stripes say.
+pub(crate) async fn dump(meta: &dyn Meta) -> Model {
+    let cluster = meta.cluster().await.unwrap();
+    let mut model = Model { epoch: cluster.epoch.0, stripes_high_water: cluster.stripes_high_water, ..Model::default() };
+    for upload in meta.expired_uploads(i64::MAX as u64, 1000).await.unwrap() {
+        for number in 0..4 {
+            if let Ok(stripe) = meta.upload_stripe(upload.id, number).await {
+                model.stripes.insert(stripe.id, stripe);
+            }
+        }
+        model.uploads.insert(upload.id, upload);
+    }
+    for object in meta.objects("b", "", "", 1000).await.unwrap().items {
+        for stripe in meta.stripes(object.version, 0, 1000).await.unwrap().items {
+            model.stripes.insert(stripe.id, stripe);
+        }
+        model.objects.insert(object.name.clone(), object);
+    }
+    for allocation in meta.allocations().await.unwrap() {
+        model.allocations.insert(allocation.block, allocation);
+    }
+    for node in 1..=NODES {
+        for garbage in meta.garbage(NodeId(node), i64::MAX as u64, 10_000).await.unwrap() {
+            model.garbage.insert((NodeId(node), garbage.block), garbage);
+        }
+        let home = Home { node: NodeId(node), disk: DiskNumber(node) };
+        let indexed = meta.blocks_on(home, None, 10_000).await.unwrap().items;
+        let ended = model.stripes.values().filter(|stripe| stripe.ended);
+        let placed: Vec<BlockId> = ended
+            .flat_map(|stripe| (0..3).filter(|index| stripe.blocks[usize::from(*index)].home == home).map(|i| stripe.block_id(i)))
+            .flatten()
+            .collect();
+        assert_eq!(indexed, placed, "the index of {home:?}");
+    }
+    assert_eq!(model.garbage.len() as u64, meta.garbage_count().await.unwrap());
+    model
+}
+
+impl Model {
+    /// What `dump` cannot see is not compared.
+    pub(crate) fn visible(&self) -> Self {
+        Self { uploads_high_water: 0, ..self.clone() }
+    }
+
+    /// Does it, or says that it must fail.
+    pub(crate) fn apply(&mut self, op: &Op) -> Option<()> {
+        match op {
+            Op::Lead => self.epoch += 1,
+            Op::Begin(new) => {
+                self.uploads_high_water += 1;
+                let id = UploadId(self.uploads_high_water);
+                self.uploads.insert(id, UploadRecord { id, new: new.clone() });
+            }
+            Op::Extend(id, expires_ms) => {
+                let upload = self.uploads.get_mut(id)?;
+                upload.new.expires_ms = upload.new.expires_ms.max(*expires_ms);
+            }
+            Op::Stripe(new) => self.allocate_stripe(new)?,
+            Op::End(end) => self.end(end)?,
+            Op::Commit(id, size) => self.commit(*id, *size)?,
+            Op::Abort(id) => {
+                self.uploads.remove(id)?;
+                self.drop_stripes(Owner::Upload(*id));
+            }
+            Op::Remove(name) => {
+                let object = self.objects.remove(name)?;
+                self.drop_stripes(Owner::Object(object.version));
+            }
+            Op::Allocate(new) => self.allocate(new)?,
+            Op::CommitRepair { block, old, units } => self.commit_repair(*block, *old, units)?,
+            Op::AbortRepair(block) => {
+                if let Some(allocation) = self.allocations.remove(block) {
+                    self.add_garbage(*block, allocation.home, LATER_MS);
+                }
+            }
+            Op::Expire(now_ms) => {
+                let epoch = Epoch(self.epoch);
+                let old = |a: &Allocation| a.upload.is_none() && (a.expires_ms <= *now_ms || a.epoch < epoch);
+                let expired: Vec<Allocation> = self.allocations.values().filter(|a| old(a)).copied().collect();
+                for allocation in expired {
+                    self.allocations.remove(&allocation.block);
+                    self.add_garbage(allocation.block, allocation.home, allocation.expires_ms);
+                }
+            }
+            Op::Mark(block, state) => {
+                let stripe = self.stripes.get_mut(&block.stripe).filter(|stripe| stripe.ended);
+                let placed = stripe.and_then(|stripe| stripe.blocks.get_mut(usize::from(block.index)));
+                if let Some(placed) = placed.filter(|placed| placed.generation == block.generation) {
+                    placed.state = *state;
+                }
+            }
+            Op::Forget(node, blocks) => self.garbage.retain(|(at, block), _| at != node || !blocks.contains(block)),
+        }
+        Some(())
+    }
+
+    fn allocate_stripe(&mut self, new: &NewStripe) -> Option<()> {
+        let expires_ms = self.uploads.get(&new.upload)?.new.expires_ms;
+        let owner = Owner::Upload(new.upload);
+        let earlier = self.stripes.values().find(|stripe| stripe.owner == owner && stripe.number == new.number).cloned();
+        if let Some(earlier) = earlier {
+            (!earlier.ended).then_some(())?;
+            self.drop_stripe(&earlier);
+        }
+        self.stripes_high_water += 1;
+        let id = StripeId(self.stripes_high_water);
+        let place =
+            |home: &Home| PlacedBlock { generation: 1, generation_high_water: 1, home: *home, state: BlockState::Missing };
+        let blocks = new.homes.iter().map(place).collect();
+        let (number, layout) = (new.number, new.layout);
+        self.stripes.insert(id, StripeRecord { id, owner, number, ended: false, seq: 0, layout, blocks, units: vec![] });
+        for (index, home) in (0u8..).zip(&new.homes) {
+            let block = BlockId { stripe: id, index, copy: 0, generation: 1 };
+            let allocation = Allocation { block, home: *home, upload: Some(new.upload), epoch: Epoch(self.epoch), expires_ms };
+            self.allocations.insert(block, allocation);
+        }
+        Some(())
+    }
+
+    fn end(&mut self, end: &EndStripe) -> Option<()> {
+        let stripe = self.stripes.get(&end.stripe)?;
+        (stripe.owner == Owner::Upload(end.upload) && !stripe.ended).then_some(())?;
+        (end.blocks.iter().filter(|block| block.2 != BlockState::Ok).count() <= 1).then_some(())?;
+        let id = |index: u8, generation| BlockId { stripe: end.stripe, index, copy: 0, generation };
+        let kept: Vec<BlockId> = (0u8..).zip(&end.blocks).map(|(index, block)| id(index, block.0)).collect();
+        for (block, (_, home, _)) in kept.iter().zip(&end.blocks) {
+            (self.allocations.get(block)?.home == *home).then_some(())?;
+        }
+        self.release(end.stripe, &kept);
+        let stripe = self.stripes.get_mut(&end.stripe)?;
+        (stripe.ended, stripe.units) = (true, end.units.clone());
+        for (placed, (generation, home, state)) in stripe.blocks.iter_mut().zip(&end.blocks) {
+            *placed = PlacedBlock { generation: *generation, home: *home, state: *state, ..*placed };
+        }
+        Some(())
+    }
+
+    fn commit(&mut self, id: UploadId, size: u64) -> Option<()> {
+        let new = self.uploads.get(&id)?.new.clone();
+        let mut own: Vec<&StripeRecord> = self.stripes.values().filter(|stripe| stripe.owner == Owner::Upload(id)).collect();
+        own.sort_by_key(|stripe| stripe.number);
+        let whole = own.iter().enumerate().all(|(at, stripe)| {
+            stripe.number == at as u64 && stripe.ended && (at + 1 == own.len() || stripe.layout.data_len == STRIPE_LEN)
+        });
+        let bytes: u64 = own.iter().map(|stripe| stripe.layout.data_len).sum();
+        (whole && bytes == size).then_some(())?;
+        let stripes = own.len() as u64;
+        if let Some(before) = self.objects.get(&new.name).cloned() {
+            (before.version < id).then_some(())?;
+            self.objects.remove(&new.name);
+            self.drop_stripes(Owner::Object(before.version));
+        }
+        self.uploads.remove(&id);
+        for stripe in self.stripes.values_mut().filter(|stripe| stripe.owner == Owner::Upload(id)) {
+            stripe.owner = Owner::Object(id);
+        }
+        let (name, code, layout) = (new.name, new.code, new.layout);
+        self.objects.insert(name.clone(), ObjectRecord { name, version: id, size, code, layout, stripes, created_ms: 5 });
+        Some(())
+    }
+
+    fn allocate(&mut self, new: &NewRepair) -> Option<()> {
+        let epoch = Epoch(self.epoch);
+        let stripe = self.stripes.get_mut(&new.stripe)?;
+        let fits = match (stripe.owner, new.upload) {
+            (Owner::Upload(owner), Some(upload)) => owner == upload && !stripe.ended,
+            (Owner::Object(_), None) => true,
+            _ => false,
+        };
+        fits.then_some(())?;
+        let placed = stripe.blocks.get_mut(usize::from(new.index))?;
+        placed.generation_high_water += 1;
+        let block = BlockId { stripe: new.stripe, index: new.index, copy: 0, generation: placed.generation_high_water };
+        let (home, upload, expires_ms) = (new.home, new.upload, new.expires_ms);
+        self.allocations.insert(block, Allocation { block, home, upload, epoch, expires_ms });
+        Some(())
+    }
+
+    fn commit_repair(&mut self, block: BlockId, old: u32, units: &[u32]) -> Option<()> {
+        let home = self.allocations.get(&block)?.home;
+        let stripe = self.stripes.get_mut(&block.stripe)?;
+        (stripe.units.get(usize::from(block.index))? == units).then_some(())?;
+        let placed = stripe.blocks.get_mut(usize::from(block.index))?;
+        (placed.generation == old).then_some(())?;
+        let before = placed.home;
+        *placed = PlacedBlock { generation: block.generation, home, state: BlockState::Ok, ..*placed };
+        self.allocations.remove(&block);
+        self.add_garbage(BlockId { generation: old, ..block }, before, LATER_MS);
+        Some(())
+    }
+
+    fn drop_stripes(&mut self, owner: Owner) {
+        let owned: Vec<StripeRecord> = self.stripes.values().filter(|stripe| stripe.owner == owner).cloned().collect();
+        owned.iter().for_each(|stripe| self.drop_stripe(stripe));
+    }
+
+    fn drop_stripe(&mut self, stripe: &StripeRecord) {
+        self.stripes.remove(&stripe.id);
+        if stripe.ended {
+            for (index, placed) in (0u8..).zip(&stripe.blocks) {
+                let block = BlockId { stripe: stripe.id, index, copy: 0, generation: placed.generation };
+                self.add_garbage(block, placed.home, LATER_MS);
+            }
+        }
+        self.release(stripe.id, &[]);
+    }
+
+    fn release(&mut self, stripe: StripeId, kept: &[BlockId]) {
+        let own = |a: &&Allocation| a.block.stripe == stripe && a.upload.is_some();
+        let released: Vec<Allocation> = self.allocations.values().filter(own).copied().collect();
+        for allocation in released {
+            self.allocations.remove(&allocation.block);
+            if !kept.contains(&allocation.block) {
+                self.add_garbage(allocation.block, allocation.home, LATER_MS);
+            }
+        }
+    }
+
+    fn add_garbage(&mut self, block: BlockId, home: Home, not_before_ms: u64) {
+        self.garbage.entry((home.node, block)).or_insert(GarbageBlock { block, home, not_before_ms });
+    }
+}
+
+/// Something that may be done next: mostly what makes sense, now and then what does not.
+pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
+    let uploads: Vec<UploadId> = model.uploads.keys().copied().chain([UploadId(999)]).collect();
+    let upload = *uploads.choose(random).unwrap();
+    let stripes: Vec<&StripeRecord> = model.stripes.values().collect();
+    let mut nodes: Vec<u32> = (1..=NODES).collect();
+    rand::seq::SliceRandom::shuffle(nodes.as_mut_slice(), random);
+    let homes: Vec<Home> = nodes.iter().map(|n| Home { node: NodeId(*n), disk: DiskNumber(*n) }).collect();
+    let layout = Layout { block_len: BLOCK_LEN, cell_len: BLOCK_LEN, alpha: 1 };
+    match (random.random_range(0..100), stripes.choose(random)) {
+        (0, _) => Op::Lead,
+        (1..14, _) => Op::Begin(NewUpload {
+            name: ObjectName { bucket: "b".into(), key: format!("k{}", random.random_range(0..4)) },
+            code: "rs(2,1)".into(),
+            layout,
+            failure_domain: FailureDomain::Rack,
+            ack: Ack { missing_max: 1 },
+            created_ms: 3,
+            expires_ms: random.random_range(100..200),
+        }),
+        (14..17, _) => Op::Extend(upload, random.random_range(100..300)),
+        (17..36, _) => {
+            let data_len = if random.random() { STRIPE_LEN } else { random.random_range(1..=STRIPE_LEN) };
+            let layout = StripeLayout { layout, k: 2, m: 1, data_len };
+            Op::Stripe(NewStripe { upload, number: random.random_range(0..3), layout, homes: homes[..3].to_vec() })
+        }
+        (36..58, Some(stripe)) => Op::End(draw_end(model, stripe, upload, random)),
+        (58..70, _) => {
+            let own = stripes.iter().filter(|stripe| stripe.owner == Owner::Upload(upload));
+            let size = own.map(|stripe| stripe.layout.data_len).sum();
+            Op::Commit(upload, if random.random_bool(0.1) { size + 1 } else { size })
+        }
+        (70..73, _) => Op::Abort(upload),
+        (73..76, _) => Op::Remove(ObjectName { bucket: "b".into(), key: format!("k{}", random.random_range(0..4)) }),
+        (76..85, Some(stripe)) => {
+            let upload = match stripe.owner {
+                Owner::Upload(upload) => Some(upload),
+                Owner::Object(_) => None,
+            };
+            let (index, expires_ms) = (random.random_range(0..4), random.random_range(100..300));
+            Op::Allocate(NewRepair { stripe: stripe.id, index, home: homes[0], upload, expires_ms })
+        }
+        (85..93, _) if !model.allocations.is_empty() => {
+            let all: Vec<&Allocation> = model.allocations.values().collect();
+            let block = all.choose(random).unwrap().block;
+            if random.random_bool(0.2) {
+                return Op::AbortRepair(block);
+            }
+            let stripe = model.stripes.get(&block.stripe);
+            let old = stripe.map_or(1, |stripe| stripe.blocks[usize::from(block.index)].generation);
+            let units = stripe.and_then(|stripe| stripe.units.get(usize::from(block.index))).cloned().unwrap_or_default();
+            let wrong = random.random_bool(0.1);
+            Op::CommitRepair { block, old: old + u32::from(wrong), units: if random.random_bool(0.1) { vec![] } else { units } }
+        }
+        (93..94, _) => Op::Expire(random.random_range(100..300)),
+        (94..97, Some(stripe)) => {
+            let block = stripe.block_id(random.random_range(0..3)).unwrap();
+            Op::Mark(block, if random.random() { BlockState::Corrupt } else { BlockState::Missing })
+        }
+        _ => {
+            let node = NodeId(random.random_range(1..=NODES));
+            let own = model.garbage.keys().filter(|(at, _)| *at == node).map(|(_, block)| *block);
+            Op::Forget(node, own.take(3).collect())
+        }
+    }
+}
+
+fn draw_end(model: &Model, stripe: &StripeRecord, upload: UploadId, random: &mut StdRng) -> EndStripe {
+    let upload = match stripe.owner {
+        Owner::Upload(owner) if random.random_bool(0.9) => owner,
+        _ => upload,
+    };
+    let units = |index: u8| vec![stripe.id.0 as u32 * 10 + u32::from(index)];
+    let block = |index: u8| {
+        let mut of = model.allocations.values().filter(|a| a.block.stripe == stripe.id && a.block.index == index);
+        let (generation, home) = of.next_back().map_or((1, stripe.blocks[usize::from(index)].home), |a| (a.block.generation, a.home));
+        let state = if random.random_bool(0.1) { BlockState::Missing } else { BlockState::Ok };
+        (generation, home, state)
+    };
+    EndStripe {
+        upload,
+        stripe: stripe.id,
+        blocks: (0..3).map(block).collect(),
+        units: (0..3).map(units).collect(),
+        garbage_not_before_ms: LATER_MS,
+    }
+}

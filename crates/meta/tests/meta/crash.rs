@@ -1,0 +1,110 @@
+//! A process that changes the metadata is killed at random moments. Whatever it had acknowledged is there afterwards, and of what
+//! it was just doing all or nothing.
+
+use crate::common::{Model, apply, draw, dump, open, prepare};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+use weft_meta::{Epoch, Meta, Result};
+
+const DIR: &str = "WEFT_META_CRASH_DIR";
+const SEED: &str = "WEFT_META_CRASH_SEED";
+const KILLS: u64 = 12;
+
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    let mut random = StdRng::seed_from_u64(1);
+    let mut acknowledged_in_all = 0;
+    for seed in 0..KILLS {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "crash::the_process_that_is_killed", "--ignored", "--nocapture"])
+            .env(DIR, dir.path())
+            .env(SEED, seed.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let id = child.id();
+        let wait = Duration::from_millis(random.random_range(50..600));
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(wait);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        });
+        let acknowledged = lines.map_while(std::result::Result::ok).filter(|line| line.starts_with("done ")).count();
+        killer.join().unwrap();
+        println!("process {id} was killed after {wait:?} and {acknowledged} operations");
+        acknowledged_in_all += acknowledged;
+        runtime().block_on(check(dir.path().into(), seed, acknowledged));
+    }
+    assert!(acknowledged_in_all > 0, "every process was killed before it had done anything");
+}
+
+/// Not a test by itself: the test above runs it in a process of its own.
+#[test]
+#[ignore = "run by what_was_acknowledged_survives_a_kill"]
+fn the_process_that_is_killed() {
+    let (Ok(dir), Ok(seed)) = (std::env::var(DIR), std::env::var(SEED)) else { return };
+    runtime().block_on(async {
+        let meta = open(&PathBuf::from(dir).join("metadata.sqlite"));
+        let mut epoch = prepare(&meta).await;
+        let mut work = Work::new(seed.parse().unwrap());
+        println!("\nready");
+        for number in 0..100_000 {
+            let op = work.next();
+            let done: Result<()> = apply(&meta, epoch, &op).await;
+            done.unwrap();
+            epoch = Epoch(work.model.epoch);
+            println!("done {number}");
+            std::io::stdout().flush().unwrap();
+        }
+    });
+}
+
+/// Operations that all succeed, one after another: the same for the same seed.
+struct Work {
+    model: Model,
+    random: StdRng,
+}
+
+impl Work {
+    fn new(seed: u64) -> Self {
+        Self { model: Model { epoch: 1, ..Model::default() }, random: StdRng::seed_from_u64(seed) }
+    }
+
+    fn next(&mut self) -> crate::common::Op {
+        loop {
+            let op = draw(&self.model, &mut self.random);
+            let mut after = self.model.clone();
+            if after.apply(&op).is_some() {
+                self.model = after;
+                return op;
+            }
+        }
+    }
+}
+
+async fn check(dir: PathBuf, seed: u64, acknowledged: usize) {
+    let meta = open(&dir.join("metadata.sqlite"));
+    if acknowledged == 0 && meta.cluster().await.unwrap().epoch.0 == 0 {
+        return;
+    }
+    let found = dump(&meta).await;
+    let mut work = Work::new(seed);
+    for _ in 0..acknowledged {
+        work.next();
+    }
+    let before = work.model.visible();
+    work.next();
+    let after = work.model.visible();
+    assert!(found == before || found == after, "seed {seed}, {acknowledged} acknowledged: {found:#?}\nis neither\n{before:#?}");
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().build().unwrap()
+}

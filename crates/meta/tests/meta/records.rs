@@ -1,0 +1,136 @@
+//! Nodes, policies, buckets, lists, and databases that are not ours.
+
+use crate::common::{node_of, open, prepare};
+use weft_meta::*;
+use weft_types::{ClusterId, Layout, NodeId};
+
+async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
+    let dir = tempfile::tempdir().unwrap();
+    let meta = open(&dir.path().join("metadata.sqlite"));
+    let epoch = prepare(&meta).await;
+    (dir, meta, epoch)
+}
+
+#[tokio::test]
+async fn a_cluster_keeps_its_identity_and_its_epochs_only_grow() {
+    let (dir, meta, epoch) = fresh().await;
+    drop(meta);
+    let other = NewCluster { id: ClusterId(8), incarnation: 10, policies: vec![], created_ms: 2 };
+    let path = dir.path().join("metadata.sqlite");
+    let meta = SqliteMeta::open(&path, MetaMode::Pool, &other).unwrap();
+    let cluster = meta.cluster().await.unwrap();
+    assert_eq!((cluster.id, cluster.incarnation), (ClusterId(7), format!("{:032x}", 9)), "there was a cluster already");
+    assert_eq!(meta.become_leader().await.unwrap(), Epoch(epoch.0 + 1));
+    assert_eq!(meta.policies().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_by_name() {
+    let (dir, meta, _) = fresh().await;
+    drop(meta);
+    let path = dir.path().join("metadata.sqlite");
+    rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
+    let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1 };
+    let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 1 });
+    assert!(error.to_string().contains("schema 99"), "{error}");
+    std::fs::write(&path, vec![7; 10_000]).unwrap();
+    assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
+}
+
+#[tokio::test]
+async fn a_node_keeps_its_name_and_its_disks() {
+    let (_dir, meta, epoch) = fresh().await;
+    let register = |node: NewNode| meta.register_node(epoch, node);
+    let again = register(NewNode { id: Some(NodeId(2)), rack: "r9".into(), ..node_of(2) }).await.unwrap();
+    assert_eq!((again.id, again.rack.as_str(), again.disks.len()), (NodeId(2), "r9", 1));
+    assert_eq!(register(NewNode { id: None, ..node_of(2) }).await.unwrap().id, NodeId(2), "the name is enough");
+
+    let wrong = |node: NewNode| async { register(node).await.unwrap_err().to_string() };
+    let renamed = wrong(NewNode { id: Some(NodeId(2)), name: "new-name".into(), ..node_of(2) }).await;
+    assert!(renamed.contains("n2 is called node-2"), "{renamed}");
+    let taken = wrong(NewNode { id: Some(NodeId(2)), ..node_of(3) }).await;
+    assert!(taken.contains("node-3 belongs to n3"), "{taken}");
+    let stranger = wrong(NewNode { id: Some(NodeId(77)), name: "stranger".into(), ..node_of(2) }).await;
+    assert!(stranger.contains("never registered"), "{stranger}");
+    let stolen = wrong(NewNode { id: None, name: "thief".into(), ..node_of(3) }).await;
+    assert!(stolen.contains("disk disk-3 belongs to n3"), "{stolen}");
+    assert_eq!(meta.nodes().await.unwrap().len(), 5, "the thief did not register by halves");
+
+    let fresh_disk = NewDisk { id: "disk-x".into(), path: "/x".into(), total_bytes: 5, failed: false };
+    let node = register(NewNode { id: Some(NodeId(2)), disks: vec![fresh_disk], ..node_of(2) }).await.unwrap();
+    let failed: Vec<bool> = node.disks.iter().map(|disk| disk.failed).collect();
+    assert_eq!(failed, [true, false], "the disk that is not named is gone");
+    meta.set_disk_failed(epoch, node.disks[1].number, true).await.unwrap();
+    meta.set_node_state(epoch, NodeId(2), NodeState::Down).await.unwrap();
+    let nodes = meta.nodes().await.unwrap();
+    assert!(nodes[1].disks[1].failed && nodes[1].state == NodeState::Down);
+    assert!(matches!(meta.set_node_state(epoch, NodeId(9), NodeState::Up).await, Err(MetaError::NotFound(_))));
+}
+
+#[tokio::test]
+async fn policies_and_buckets() {
+    let (_dir, meta, epoch) = fresh().await;
+    let policy = |name: &str, is_default| PolicyRecord {
+        name: name.into(),
+        code: "rs(4,2)".into(),
+        block_len: 4096,
+        cell_len: 4096,
+        failure_domain: FailureDomain::Node,
+        ack: Ack { missing_max: 2 },
+        is_default,
+    };
+    meta.create_policy(epoch, policy("wide", true)).await.unwrap();
+    let refused = |result: Result<()>| result.unwrap_err().to_string();
+    assert!(refused(meta.create_policy(epoch, policy("wide", false)).await).contains("already"));
+    assert!(refused(meta.remove_policy(epoch, "wide").await).contains("is the default"));
+    assert!(refused(meta.remove_policy(epoch, "default").await).contains("in use by the bucket b"));
+    assert!(refused(meta.remove_policy(epoch, "none").await).contains("weft policy ls"));
+
+    let bucket = meta.create_bucket(epoch, "c", None, 4).await.unwrap();
+    assert_eq!(bucket.policy, "wide");
+    assert_eq!(meta.bucket("c").await.unwrap().1, policy("wide", true));
+    assert!(meta.create_bucket(epoch, "c", None, 4).await.unwrap_err().to_string().contains("already"));
+    assert!(meta.bucket("nobody").await.unwrap_err().to_string().contains("weft bucket create nobody"));
+    meta.set_default_policy(epoch, "default").await.unwrap();
+    let defaults: Vec<bool> = meta.policies().await.unwrap().iter().map(|policy| policy.is_default).collect();
+    assert_eq!(defaults, [true, false]);
+    meta.remove_bucket(epoch, "c").await.unwrap();
+    meta.remove_policy(epoch, "wide").await.unwrap();
+    assert_eq!(meta.buckets().await.unwrap().len(), 1);
+
+    let name = ObjectName { bucket: "b".into(), key: "k".into() };
+    let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
+    let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
+    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2 };
+    let upload = meta.begin_put(epoch, new).await.unwrap();
+    assert!(refused(meta.remove_bucket(epoch, "b").await).contains("being put"));
+    meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
+    assert!(refused(meta.remove_bucket(epoch, "b").await).contains("1 objects"));
+}
+
+#[tokio::test]
+async fn lists_come_in_pages() {
+    let (_dir, meta, epoch) = fresh().await;
+    for key in ["a", "a/1", "a/2", "a/3", "b", "ä"] {
+        let name = ObjectName { bucket: "b".into(), key: key.into() };
+        let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
+        let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
+        let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2 };
+        let upload = meta.begin_put(epoch, new).await.unwrap();
+        meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
+    }
+    let list = |prefix: &'static str, after: &'static str, limit| {
+        let meta = meta.clone();
+        async move {
+            let page = meta.objects("b", prefix, after, limit).await.unwrap();
+            (page.items.into_iter().map(|object| object.name.key).collect::<Vec<_>>().join(" "), page.more)
+        }
+    };
+    assert_eq!(list("", "", 100).await, ("a a/1 a/2 a/3 b ä".into(), false));
+    assert_eq!(list("a/", "", 2).await, ("a/1 a/2".into(), true));
+    assert_eq!(list("a/", "a/2", 2).await, ("a/3".into(), false));
+    assert_eq!(list("a", "a/3", 1).await, (String::new(), false));
+    assert_eq!(list("c", "", 10).await, (String::new(), false));
+    assert!(meta.objects("nobody", "", "", 1).await.is_err());
+}
