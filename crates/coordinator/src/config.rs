@@ -73,7 +73,7 @@ impl Default for CoordinatorConfig {
             garbage_grace_ms: 60_000,
             sweep_interval_ms: 5_000,
             stall_ms: 10_000,
-            call_timeout_ms: 5_000,
+            call_timeout_ms: 3_000,
             failure_grace_ms: 2_000,
             open_attempts_max: 30,
             resumes_max: 8,

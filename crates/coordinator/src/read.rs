@@ -87,7 +87,8 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
             // Whoever could not be asked is suspect by now, and the next plan goes around it.
             Err(error) if error.reaction == Reaction::Replan && plans < PLANS_MAX => {
                 tracing::info!(object = %object.name, stripe = asked.number, %error, "a read is planned anew");
-                if let Some(Party::Node(node)) = error.party {
+                // For a bad block its whole node need not be avoided: the block is.
+                if let (Some(Party::Node(node)), None) = (error.party, error.block) {
                     shared.members.suspect(node);
                 }
             }

@@ -3,8 +3,7 @@
 
 use crate::{
     jobs::{self, Target},
-    membership,
-    placement::{self, Ask},
+    membership, placement,
     seal::{self, StoreOrder},
     shared::Shared,
     supervise::{self, End, OnFailure, Report},
@@ -14,8 +13,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use weft_codes::SharedCode;
-use weft_meta::{BlockState, FailureDomain, Home, NewRepair, ObjectName, StripeRecord, UploadId};
+use weft_codes::{Ask, SharedCode, SubBlock};
+use weft_meta::{FailureDomain, Home, NewRepair, ObjectName, StripeRecord, UploadId};
 use weft_plan::Class;
 use weft_proto::v1;
 use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, Reaction, Result, Span};
@@ -91,6 +90,7 @@ impl Arriving {
 impl Rebuild<'_> {
     /// The plan, and nothing else.
     pub(crate) fn explain(&self) -> Result<jobs::Planned> {
+        self.require_recoverable()?;
         let homes = self.choose_homes()?;
         let new = |(lost, home): (&Lost, &Home)| {
             let generation = self.stripe.blocks.get(usize::from(lost.index)).map_or(1, |placed| placed.generation_high_water + 1);
@@ -103,6 +103,7 @@ impl Rebuild<'_> {
 
     /// Rebuilds all that is lost, or gives back what was allocated.
     pub(crate) async fn run(&self, mut tell: impl FnMut(Told<'_>) + Send) -> Result<Rebuilt> {
+        self.require_recoverable()?;
         let mut arriving = Vec::with_capacity(self.lost.len());
         let result = self.run_allocated(&mut arriving, &mut tell).await;
         if result.is_err() {
@@ -218,6 +219,25 @@ impl Rebuild<'_> {
         }
     }
 
+    /// Whether what is left is enough comes before where it would go.
+    fn require_recoverable(&self) -> Result<()> {
+        let view = self.shared.members.view();
+        let readable = jobs::readable(self.stripe, &view, |_| false);
+        let available: Vec<u8> =
+            readable.good.iter().chain(&readable.suspect).copied().filter(|index| !self.is_lost(*index)).collect();
+        let sub_blocks = 0..self.code.alpha() as u16;
+        let of = |lost: &Lost| {
+            let index = lost.index;
+            sub_blocks.clone().map(move |sub_block| SubBlock { index, sub_block })
+        };
+        let wanted = self.lost.iter().flat_map(of).collect();
+        let ask = Ask { wanted, available: available.clone(), read_anyway: Vec::new() };
+        let refused = |refusal: weft_codes::NotRecoverable| {
+            self.unavailable(Error::unavailable(refusal), &available, &readable.lost, &view)
+        };
+        self.code.recipes(&ask).map(drop).map_err(refused)
+    }
+
     fn unavailable(&self, error: Error, available: &[u8], lost: &[(u8, &'static str)], view: &View) -> Error {
         if error.reaction != Reaction::Unavailable {
             return error;
@@ -318,7 +338,7 @@ impl Rebuild<'_> {
         // Elsewhere, if there is an elsewhere: else a node may get its own lost block back, in a new generation.
         let elsewhere: BTreeSet<NodeId> = avoid.iter().chain(&self.avoid).copied().chain(self.lost_nodes()).collect();
         let anywhere: BTreeSet<NodeId> = avoid.union(&self.avoid).copied().collect();
-        let ask = Ask {
+        let ask = placement::Ask {
             code: &spec,
             count,
             tolerance: self.code.tolerance(),
@@ -329,7 +349,8 @@ impl Rebuild<'_> {
         };
         let mut rng = self.shared.rng();
         let placed = placement::place(&view, &ask, &mut *rng)
-            .or_else(|_| placement::place(&view, &Ask { avoid: &anywhere, ..ask }, &mut *rng))
+            .or_else(|_| placement::place(&view, &placement::Ask { avoid: &anywhere, ..ask }, &mut *rng))
+            .map_err(|error| Error { reaction: Reaction::Unavailable, ..error })
             .map_err(|error| self.shared.lacking_nodes(error).object(self.object))?;
         for warning in &placed.warnings {
             tracing::warn!(object = %self.object, stripe = %self.stripe.id, "{warning}");
@@ -410,8 +431,7 @@ pub(crate) fn store_order(
 /// Writes down the blocks that agents found to be bad, or not to have, in a plan.
 pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
     for (id, node) in &report.nodes {
-        for (block, error) in node.bad_blocks(*id) {
-            let state = if error.reaction == Reaction::Corrupt { BlockState::Corrupt } else { BlockState::Missing };
+        for (block, state, error) in node.bad_blocks(*id) {
             if let Err(error) = membership::mark(shared, *id, block, state, &error.message).await {
                 tracing::error!(%block, %error, "a bad block could not be written down");
             }

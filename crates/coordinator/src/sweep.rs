@@ -14,7 +14,7 @@ const UPLOADS_PER_SWEEP: u32 = 1_000;
 /// Blocks that one call removes, at most: an agent takes more of a small disk at once for a mistake.
 const BLOCKS_PER_CALL: u32 = 64;
 /// Calls to one node in one sweep, at most: what is left waits for the next.
-const CALLS_PER_SWEEP: usize = 64;
+const CALLS_PER_SWEEP: usize = 256;
 
 /// Sweeps for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {

@@ -91,8 +91,8 @@ mod tests {
         let corrupt = failed(Error::corrupt("page 3").party(node(2)).block(block));
         let report = report(&[(1, complains(2)), (2, corrupt), (3, complains(2))]);
         assert_eq!(culprit(&report), Some(NodeId(2)));
-        let bad: Vec<_> = report.nodes[&NodeId(2)].bad_blocks(NodeId(2)).map(|(block, _)| block).collect();
-        assert_eq!(bad, [block]);
+        let bad: Vec<_> = report.nodes[&NodeId(2)].bad_blocks(NodeId(2)).map(|(block, state, _)| (block, state)).collect();
+        assert_eq!(bad, [(block, weft_meta::BlockState::Corrupt)]);
     }
 
     #[test]

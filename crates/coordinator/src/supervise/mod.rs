@@ -7,6 +7,8 @@ mod blame;
 mod report;
 
 use crate::{
+    members::Session,
+    membership,
     seal::{Sealed, SealedTask},
     shared::Shared,
 };
@@ -65,7 +67,7 @@ enum Event {
 }
 
 /// Opens a plan at all its agents, or at none.
-pub(crate) async fn open(shared: &Shared, sealed: &Sealed) -> Result<()> {
+pub(crate) async fn open(shared: &Arc<Shared>, sealed: &Sealed) -> Result<()> {
     let mut attempt = 0;
     loop {
         let Err(error) = open_once(shared, sealed).await else { return Ok(()) };
@@ -174,7 +176,8 @@ impl Running {
 
     async fn cancel_rest(&self) {
         let rest = self.report.running();
-        join_all(rest.iter().filter_map(|node| self.tasks.get(node)).map(|task| cancel(&self.shared, self.plan, task))).await;
+        join_all(rest.iter().filter_map(|node| self.tasks.get(node)).map(|task| cancel(&self.shared, self.plan, &task.session)))
+            .await;
     }
 
     /// Names who is to blame; the next plans avoid it for a while.
@@ -214,30 +217,39 @@ impl Deadlines {
     }
 }
 
-/// Cancels a plan at all its agents.
-pub(crate) async fn cancel_all(shared: &Shared, sealed: &Sealed) {
-    join_all(sealed.agents.values().map(|task| cancel(shared, sealed.id, task))).await;
-}
-
-async fn open_once(shared: &Shared, sealed: &Sealed) -> Result<()> {
-    let opened = join_all(sealed.agents.iter().map(|(node, task)| open_one(shared, *node, task))).await;
-    let errors: Vec<Error> = opened.into_iter().filter_map(Result::err).collect();
+async fn open_once(shared: &Arc<Shared>, sealed: &Sealed) -> Result<()> {
+    let opened =
+        join_all(sealed.agents.iter().map(|(node, task)| async move { (task, open_one(shared, *node, task).await) })).await;
     // What another plan is needed for is not mended by asking again.
-    let worst = errors.iter().find(|error| error.reaction != Reaction::Retry).or(errors.first());
-    let Some(worst) = worst else { return Ok(()) };
-    cancel_all(shared, sealed).await;
+    let errors = || opened.iter().filter_map(|(_, opened)| opened.as_ref().err());
+    let Some(worst) = errors().find(|error| error.reaction != Reaction::Retry).or(errors().next()) else { return Ok(()) };
+    // Those that opened it let go before anybody is asked again; who gave no answer is told too, but not waited for.
+    let (held, unknown): (Vec<_>, Vec<_>) = opened.iter().partition(|(_, opened)| opened.is_ok());
+    for (task, _) in unknown {
+        let (shared, plan, session) = (Arc::clone(shared), sealed.id, task.session.clone());
+        tokio::spawn(async move { cancel(&shared, plan, &session).await });
+    }
+    join_all(held.iter().map(|(task, _)| cancel(shared, sealed.id, &task.session))).await;
     Err(worst.clone())
 }
 
+/// Opens a task. Busy is the only answer after which asking again helps: all else calls for a plan without that node.
 async fn open_one(shared: &Shared, node: NodeId, task: &SealedTask) -> Result<()> {
     let mut agent = rpc::agent_client(task.session.channel.clone());
     let request = rpc::with_deadline(task.open.clone(), shared.call_timeout());
     let place = |error: Error| error.party(Party::Node(node));
-    match tokio::time::timeout(shared.call_timeout(), agent.open(request)).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(status)) if is_from_agent(&status) => Err(place(from_status(&status))),
-        Ok(Err(status)) => Err(place(unreachable(shared, node, from_status(&status)))),
-        Err(_) => Err(place(unreachable(shared, node, Error::replan("no answer in time")))),
+    let error = match tokio::time::timeout(shared.call_timeout(), agent.open(request)).await {
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(status)) if is_from_agent(&status) => place(from_status(&status)),
+        Ok(Err(status)) => return Err(place(unreachable(shared, node, from_status(&status)))),
+        Err(_) => return Err(place(unreachable(shared, node, Error::replan("no answer in time")))),
+    };
+    if let (Some(block), Some(state)) = (error.block, report::bad_state(&error)) {
+        membership::mark(shared, node, block, state, &error.message).await?;
+    }
+    match error.reaction {
+        Reaction::Retry => Err(error),
+        _ => Err(Error { reaction: Reaction::Replan, ..error }),
     }
 }
 
@@ -256,11 +268,11 @@ async fn start_one(shared: &Shared, plan: PlanId, task: &SealedTask) -> Result<S
 }
 
 /// It is no error if there is no such task any more, or nobody to ask: the task dies of its stall then.
-async fn cancel(shared: &Shared, plan: PlanId, task: &SealedTask) {
-    let mut agent = rpc::agent_client(task.session.channel.clone());
+async fn cancel(shared: &Shared, plan: PlanId, session: &Session) {
+    let mut agent = rpc::agent_client(session.channel.clone());
     let request = rpc::with_deadline(v1::CancelRequest { plan: plan.0, epoch: shared.epoch.0 }, shared.call_timeout());
     if let Ok(Err(status)) = tokio::time::timeout(shared.call_timeout(), agent.cancel(request)).await {
-        tracing::debug!(%plan, node = %task.session.record.name, error = %from_status(&status), "a task could not be cancelled");
+        tracing::debug!(%plan, node = %session.record.name, error = %from_status(&status), "a task could not be cancelled");
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the agents of a plan have told.
 
 use std::collections::BTreeMap;
+use weft_meta::BlockState;
 use weft_proto::{status::decode_error, v1};
 use weft_types::{BlockId, Error, NodeId, Party, Reaction, Span};
 
@@ -149,11 +150,9 @@ impl NodeReport {
     }
 
     /// The blocks of its own disks that were found to be bad, or not to be there.
-    pub(crate) fn bad_blocks(&self, id: NodeId) -> impl Iterator<Item = (BlockId, &Error)> {
-        let bad = move |error: &&Error| {
-            matches!(error.reaction, Reaction::Corrupt | Reaction::NotFound) && error.party == Some(Party::Node(id))
-        };
-        self.errors().iter().filter(bad).filter_map(|error| Some((error.block?, error)))
+    pub(crate) fn bad_blocks(&self, id: NodeId) -> impl Iterator<Item = (BlockId, BlockState, &Error)> {
+        let own = self.errors().iter().filter(move |error| error.party == Some(Party::Node(id)));
+        own.filter_map(|error| Some((error.block?, bad_state(error)?, error)))
     }
 
     fn take_stored(&mut self, stored: Vec<v1::StoredBlock>) {
@@ -162,6 +161,15 @@ impl NodeReport {
                 self.stored.insert(id, Stored { len: block.len, units: block.units });
             }
         }
+    }
+}
+
+/// What an agent's error says of the block that it names.
+pub(super) fn bad_state(error: &Error) -> Option<BlockState> {
+    match error.reaction {
+        Reaction::Corrupt => Some(BlockState::Corrupt),
+        Reaction::NotFound => Some(BlockState::Missing),
+        _ => None,
     }
 }
 

@@ -1,8 +1,10 @@
 //! Nodes that die, bytes that flip, and what is read and rebuilt all the same.
 
 use crate::world::{World, block, data};
-use weft_client::RepairOptions;
-use weft_types::Reaction;
+use tokio::io::AsyncWriteExt;
+use weft_client::api::repair_event::Event;
+use weft_client::{PutOptions, RepairOptions};
+use weft_types::{Party, Reaction};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_node_is_read_around_and_its_blocks_are_rebuilt() {
@@ -114,20 +116,16 @@ async fn a_put_goes_on_when_a_node_dies() {
     let bytes = data(8 << 20, 5);
     let (mut writer, reader) = tokio::io::duplex(64 << 10);
     let client = world.client.clone();
-    let options = weft_client::PutOptions {
-        code: "rs(4,2)".into(),
-        block_len: 512 << 10,
-        cell_len: 64 << 10,
-        ..weft_client::PutOptions::default()
+    let options = PutOptions { code: "rs(4,2)".into(), block_len: 512 << 10, cell_len: 64 << 10, ..PutOptions::default() };
+    let sending = async {
+        writer.write_all(&bytes[..5 << 20]).await.unwrap();
+        world.kill(3);
+        world.kill(5);
+        writer.write_all(&bytes[5 << 20..]).await.unwrap();
+        drop(writer);
     };
-    let put = tokio::spawn(async move { client.put("b", "k", reader, &options).await });
-    use tokio::io::AsyncWriteExt;
-    writer.write_all(&bytes[..5 << 20]).await.unwrap();
-    world.kill(3);
-    world.kill(5);
-    writer.write_all(&bytes[5 << 20..]).await.unwrap();
-    drop(writer);
-    let put = tokio::time::timeout(std::time::Duration::from_secs(30), put).await.unwrap().unwrap().unwrap();
+    let (put, ()) = tokio::join!(client.put("b", "k", reader, &options), sending);
+    let put = put.unwrap();
     assert_eq!(put.stripes.len(), 4);
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
     // Stripes that had ended before the nodes died have lost blocks; those that came later have not.
@@ -146,11 +144,94 @@ async fn a_repair_goes_on_when_a_helper_dies() {
     while let Some(event) = repair.next().await.unwrap() {
         match event.event.unwrap() {
             // The plan is made and about to be opened.
-            weft_client::api::repair_event::Event::Plan(_) => world.kill(helper),
-            weft_client::api::repair_event::Event::Done(last) => done = Some(last),
-            weft_client::api::repair_event::Event::Progress(_) => {}
+            Event::Plan(_) => world.kill(helper),
+            Event::Done(last) => done = Some(last),
+            Event::Progress(_) => {}
         }
     }
     assert_eq!(done.unwrap().blocks.len(), 1);
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_that_lost_a_helper_half_way_moves_only_what_is_missing() {
+    let mut world = World::new(9, 3).await;
+    let bytes = data(16 << 20, 7);
+    let options = PutOptions { code: "rs(4,2)".into(), block_len: 4 << 20, ..PutOptions::default() };
+    world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
+    world.slow_down_agents().await;
+    for scheme in ["pipeline", "conventional"] {
+        let options = RepairOptions { scheme: scheme.into(), ..block(0, None) };
+        let mut repair = world.client.repair("b", "k", &options).await.unwrap();
+        let (mut helper, mut missing, mut done) = (None, None, None);
+        while let Some(event) = repair.next().await.unwrap() {
+            match event.event.unwrap() {
+                // The plans that follow are those that go around it.
+                Event::Plan(plan) if helper.is_none() => {
+                    let binding = weft_plan::from_json(std::str::from_utf8(&plan.plan).unwrap()).unwrap().plan.binding;
+                    helper = Some(binding.parties[usize::from(binding.blocks[1].vertex)]);
+                }
+                Event::Plan(_) => {}
+                Event::Progress(progress) if progress.message.is_empty() => {
+                    let Some(Party::Node(helper)) = helper else { panic!("a client helps: {helper:?}") };
+                    if progress.done_bytes > 0 && missing.is_none() {
+                        world.kill(helper.0);
+                    }
+                }
+                Event::Progress(progress) => {
+                    let words: Vec<&str> = progress.message.split(' ').collect();
+                    let at = words.iter().rposition(|word| *word == "positions").unwrap();
+                    missing = Some(words[at - 1].parse::<u64>().unwrap());
+                }
+                Event::Done(last) => done = Some(last),
+            }
+        }
+        let (missing, done) = (missing.expect("it went on"), done.unwrap());
+        assert!(done.resumed >= 1 && missing < 4 << 20, "{scheme}: {missing} positions were missing");
+        assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+        let Some(Party::Node(helper)) = helper else { panic!("a client helps") };
+        for node in (1..=9).filter(|node| *node != helper.0) {
+            assert!(world.block_files(node).len() <= 2, "n{node}: {:?}", world.block_files(node));
+        }
+        world.start_agent(helper.0).await;
+        world.until("all are back", async |world| world.up().await.len() == 9).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stripe_that_lost_a_receiver_half_way_is_mended() {
+    let mut world = World::new(8, 4).await;
+    let bytes = data(8 << 20, 8);
+    let client = world.slow_client().await;
+    let options = PutOptions { code: "rs(4,2)".into(), block_len: 2 << 20, cell_len: 256 << 10, ..PutOptions::default() };
+    let killing = async {
+        // Somebody who has begun to receive.
+        let receives = |world: &World, node: &u32| find_temporary(&world.node_dir(*node));
+        for _ in 0..500 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            if let Some(node) = (1..=8).find(|node| receives(&world, node)) {
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                world.kill(node);
+                return node;
+            }
+        }
+        panic!("nobody receives anything");
+    };
+    let (put, killed) = tokio::join!(client.put("b", "k", bytes.as_slice(), &options), killing);
+    let put = put.unwrap();
+    assert!(put.stripes[0].blocks.iter().all(|block| block.node != killed), "{:?}", put.stripes[0].blocks);
+    assert!(put.stripes[0].blocks.iter().any(|block| block.generation == 2), "one was rebuilt");
+    assert!(put.stripes[0].blocks.iter().all(|block| block.units.len() == 2));
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    world.until("the node is down", async |world| !world.up().await.contains(&killed)).await;
+    assert_eq!(world.not_ok("k").await, []);
+}
+
+/// Whether a block is being written somewhere below a directory.
+fn find_temporary(dir: &std::path::Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(dir) else { return false };
+    entries.flatten().any(|entry| {
+        let path = entry.path();
+        if path.is_dir() { find_temporary(&path) } else { path.to_string_lossy().contains("/tmp/") }
+    })
 }

@@ -3,6 +3,7 @@
 mod failures;
 mod refusals;
 mod restarts;
+mod slow_net;
 mod world;
 
 use weft_client::{PutOptions, RepairOptions};
@@ -18,7 +19,7 @@ async fn what_is_put_is_there_and_what_is_removed_leaves_nothing() {
     world.put("nothing", &[]).await.unwrap();
     assert_eq!(world.get("big", "").await.unwrap().0, big);
     assert_eq!(world.get("small", "").await.unwrap().0, small);
-    assert_eq!(world.get("nothing", "").await.unwrap().0, []);
+    assert!(world.get("nothing", "").await.unwrap().0.is_empty());
     assert_eq!(world.not_ok("big").await, []);
     for stripe in world.stat("big").await.stripes {
         let mut nodes: Vec<u32> = stripe.blocks.iter().map(|block| block.node).collect();

@@ -1,5 +1,6 @@
 //! A coordinator, agents and a client in one process, on loopback sockets and real disks.
 
+use crate::slow_net::SlowNet;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -25,6 +26,7 @@ pub(crate) struct World {
     agents: BTreeMap<u32, Agent>,
     racks: u32,
     seed: u64,
+    slow_agents: bool,
     pub(crate) client: Client,
 }
 
@@ -56,7 +58,16 @@ impl World {
         config.listen = coordinator.address().to_owned();
         let client = Client::connect(client_config(&config.listen)).await.unwrap();
         client.create_bucket("b", "").await.unwrap();
-        let mut world = Self { dir, config, coordinator: Some(coordinator), agents: BTreeMap::new(), racks, seed: 1, client };
+        let mut world = Self {
+            dir,
+            config,
+            coordinator: Some(coordinator),
+            agents: BTreeMap::new(),
+            racks,
+            seed: 1,
+            slow_agents: false,
+            client,
+        };
         for node in 1..=nodes {
             // One after another, so that the numbers are in the order of the names.
             world.start_agent(node).await;
@@ -67,8 +78,19 @@ impl World {
 
     /// Starts, or starts again, an agent; its directory stays its own.
     pub(crate) async fn start_agent(&mut self, node: u32) {
-        let agent = Agent::start(self.agent_config(node), weft_agent::Seams::real(u64::from(node))).await.unwrap();
-        self.agents.insert(node, agent);
+        let mut seams = weft_agent::Seams::real(u64::from(node));
+        if self.slow_agents {
+            seams.net = Arc::new(SlowNet(TcpNet::default()));
+        }
+        // Whoever was killed holds its disks for a moment more.
+        for _ in 0..500 {
+            if let Ok(agent) = Agent::start(self.agent_config(node), seams.clone()).await {
+                self.agents.insert(node, agent);
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("n{node} does not come back");
     }
 
     pub(crate) fn agent_config(&self, node: u32) -> AgentConfig {
@@ -90,6 +112,25 @@ impl World {
             insecure: true,
             limits: weft_agent::AgentConfig::clone(&toml::from_str(LEAST).unwrap()).limits,
         }
+    }
+
+    /// From now on agents send slowly to each other.
+    pub(crate) async fn slow_down_agents(&mut self) {
+        self.slow_agents = true;
+        for node in self.agents.keys().copied().collect::<Vec<_>>() {
+            self.kill(node);
+            self.start_agent(node).await;
+        }
+        let nodes = self.agents.len();
+        // Those that were killed are up for a moment more; those that came back are up for good.
+        tokio::time::sleep(Duration::from_millis(self.config.down_after_ms)).await;
+        self.until("all are back", async |world| world.up().await.len() == nodes).await;
+    }
+
+    /// A client that sends slowly.
+    pub(crate) async fn slow_client(&self) -> Client {
+        let net = Arc::new(SlowNet(TcpNet::default()));
+        Client::connect(ClientConfig { net, ..client_config(&self.config.listen) }).await.unwrap()
     }
 
     /// An agent is gone from one moment to the next.
