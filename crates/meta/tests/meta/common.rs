@@ -398,7 +398,8 @@ fn draw_end(model: &Model, stripe: &StripeRecord, upload: UploadId, random: &mut
     let units = |index: u8| vec![stripe.id.0 as u32 * 10 + u32::from(index)];
     let block = |index: u8| {
         let mut of = model.allocations.values().filter(|a| a.block.stripe == stripe.id && a.block.index == index);
-        let (generation, home) = of.next_back().map_or((1, stripe.blocks[usize::from(index)].home), |a| (a.block.generation, a.home));
+        let (generation, home) =
+            of.next_back().map_or((1, stripe.blocks[usize::from(index)].home), |a| (a.block.generation, a.home));
         let state = if random.random_bool(0.1) { BlockState::Missing } else { BlockState::Ok };
         (generation, home, state)
     };

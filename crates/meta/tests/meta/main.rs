@@ -1,6 +1,5 @@
-//! The metadata against a model, against kills, and record by record.
+//! The metadata against a model, and record by record.
 
 mod common;
-mod crash;
 mod model;
 mod records;

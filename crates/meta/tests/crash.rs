@@ -1,7 +1,12 @@
 //! A process that changes the metadata is killed at random moments. Whatever it had acknowledged is there afterwards, and of what
 //! it was just doing all or nothing.
+//!
+//! The program starts itself: with a directory in its environment it is the one that is killed.
 
-use crate::common::{Model, apply, draw, dump, open, prepare};
+#[path = "meta/common.rs"]
+mod common;
+
+use common::{Model, apply, draw, dump, open, prepare};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
     io::{BufRead, BufReader, Write},
@@ -15,28 +20,34 @@ const DIR: &str = "WEFT_META_CRASH_DIR";
 const SEED: &str = "WEFT_META_CRASH_SEED";
 const KILLS: u64 = 12;
 
-#[test]
+fn main() {
+    match (std::env::var(DIR), std::env::var(SEED)) {
+        (Ok(dir), Ok(seed)) => runtime().block_on(change(dir.into(), seed.parse().unwrap())),
+        _ => what_was_acknowledged_survives_a_kill(),
+    }
+}
+
 fn what_was_acknowledged_survives_a_kill() {
     let mut random = StdRng::seed_from_u64(1);
     let mut acknowledged_in_all = 0;
     for seed in 0..KILLS {
         let dir = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "crash::the_process_that_is_killed", "--ignored", "--nocapture"])
             .env(DIR, dir.path())
             .env(SEED, seed.to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(std::result::Result::ok);
+        assert_eq!(lines.next().as_deref(), Some("ready"));
         let id = child.id();
-        let wait = Duration::from_millis(random.random_range(50..600));
+        let wait = Duration::from_millis(random.random_range(5..500));
         let killer = std::thread::spawn(move || {
             std::thread::sleep(wait);
             child.kill().unwrap();
             child.wait().unwrap();
         });
-        let acknowledged = lines.map_while(std::result::Result::ok).filter(|line| line.starts_with("done ")).count();
+        let acknowledged = lines.filter(|line| line.starts_with("done ")).count();
         killer.join().unwrap();
         println!("process {id} was killed after {wait:?} and {acknowledged} operations");
         acknowledged_in_all += acknowledged;
@@ -45,25 +56,20 @@ fn what_was_acknowledged_survives_a_kill() {
     assert!(acknowledged_in_all > 0, "every process was killed before it had done anything");
 }
 
-/// Not a test by itself: the test above runs it in a process of its own.
-#[test]
-#[ignore = "run by what_was_acknowledged_survives_a_kill"]
-fn the_process_that_is_killed() {
-    let (Ok(dir), Ok(seed)) = (std::env::var(DIR), std::env::var(SEED)) else { return };
-    runtime().block_on(async {
-        let meta = open(&PathBuf::from(dir).join("metadata.sqlite"));
-        let mut epoch = prepare(&meta).await;
-        let mut work = Work::new(seed.parse().unwrap());
-        println!("\nready");
-        for number in 0..100_000 {
-            let op = work.next();
-            let done: Result<()> = apply(&meta, epoch, &op).await;
-            done.unwrap();
-            epoch = Epoch(work.model.epoch);
-            println!("done {number}");
-            std::io::stdout().flush().unwrap();
-        }
-    });
+/// Changes the metadata until it is killed.
+async fn change(dir: PathBuf, seed: u64) {
+    let meta = open(&dir.join("metadata.sqlite"));
+    let mut epoch = prepare(&meta).await;
+    let mut work = Work::new(seed);
+    println!("ready");
+    for number in 0..100_000 {
+        let op = work.next();
+        let done: Result<()> = apply(&meta, epoch, &op).await;
+        done.unwrap();
+        epoch = Epoch(work.model.epoch);
+        println!("done {number}");
+        std::io::stdout().flush().unwrap();
+    }
 }
 
 /// Operations that all succeed, one after another: the same for the same seed.
@@ -77,7 +83,7 @@ impl Work {
         Self { model: Model { epoch: 1, ..Model::default() }, random: StdRng::seed_from_u64(seed) }
     }
 
-    fn next(&mut self) -> crate::common::Op {
+    fn next(&mut self) -> common::Op {
         loop {
             let op = draw(&self.model, &mut self.random);
             let mut after = self.model.clone();
@@ -91,9 +97,6 @@ impl Work {
 
 async fn check(dir: PathBuf, seed: u64, acknowledged: usize) {
     let meta = open(&dir.join("metadata.sqlite"));
-    if acknowledged == 0 && meta.cluster().await.unwrap().epoch.0 == 0 {
-        return;
-    }
     let found = dump(&meta).await;
     let mut work = Work::new(seed);
     for _ in 0..acknowledged {
