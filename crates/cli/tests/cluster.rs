@@ -77,8 +77,7 @@ fn pipes_go_in_and_out() {
     let cluster = Cluster::small();
     let content = bytes(2_000_003, 9);
     let put = ["put", "-", "default/piped", "--code", "rs(3,2)", "--block-size", "256KiB", "--cell-size", "4KiB"];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
-    let mut putting = command.args(put).arg("--cluster").arg(&dir).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut putting = cluster.command(&put).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     putting.stdin.take().unwrap().write_all(&content).unwrap();
     assert!(putting.wait().unwrap().success());
     let got = cluster.command(&["get", "default/piped", "-"]).output().unwrap();
