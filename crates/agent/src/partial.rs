@@ -218,3 +218,106 @@ fn positions_of(meta: &BlockMeta, bytes: Span) -> Vec<Span> {
     }
     Span::normalize(spans)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LocalDisks, OpenDisk};
+    use weft_store::NewDisk;
+    use weft_types::{ClusterId, Layout, Reaction, StripeId, StripeLayout};
+
+    const CLUSTER: ClusterId = ClusterId(3);
+
+    fn meta(stripe: u64, alpha: u32) -> BlockMeta {
+        let layout = Layout::new(8 * 4096, 4096, alpha).unwrap();
+        BlockMeta {
+            cluster: CLUSTER,
+            id: BlockId { stripe: StripeId(stripe), index: 0, copy: 0, generation: 1 },
+            object: "b/k".into(),
+            version: 1,
+            object_offset: 0,
+            code: "none".into(),
+            generator_hash: 0,
+            stripe: StripeLayout { layout, k: 1, m: 1, data_len: 8 * 4096 },
+            seq: 0,
+        }
+    }
+
+    fn disk(dir: &std::path::Path) -> Arc<dyn BlockStore> {
+        LocalDisks.open(dir, CLUSTER, NewDisk { disk_id: 1, created_ms: 0 }).ok().unwrap().store
+    }
+
+    fn partials(blocks_max: u32, kept_ms: u64) -> Arc<Partials> {
+        let limits = Limits { partial_blocks_max: blocks_max, partial_block_ms: kept_ms, ..Limits::default() };
+        Partials::new(&limits)
+    }
+
+    #[tokio::test]
+    async fn what_arrived_is_kept_for_the_next_plan_and_for_one_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, partials, meta) = (disk(dir.path()), partials(8, 60_000), meta(1, 1));
+        let claim = |plan| partials.claim(PlanId(plan), 0, store.as_ref(), &meta);
+        let first = claim(1).ok().unwrap();
+        assert_eq!(claim(2).err().unwrap().reaction, Reaction::Retry);
+        first.write_at(4096, &[7; 4096]).unwrap();
+        assert_eq!(first.arrived(), Some(vec![Span::new(4096, 8192)]));
+        assert_eq!(first.commit(None), Ok(None), "a block with holes was committed");
+        first.release();
+        let late = first.write_at(0, &[1]).unwrap_err();
+        assert_eq!(late.reaction, Reaction::Fatal, "a late call wrote into the block of the next plan");
+
+        let second = claim(2).ok().unwrap();
+        drop(first);
+        assert!(claim(3).is_err(), "an old claim gave the block of the next one free");
+        assert_eq!(second.missing(), [Span::new(0, 4096), Span::new(8192, 8 * 4096)]);
+        for hole in second.missing() {
+            second.write_at(hole.start, &vec![7; hole.len() as usize]).unwrap();
+        }
+        assert_eq!(second.commit(None).unwrap().unwrap().len, 8 * 4096);
+        assert_eq!(second.arrived(), None);
+        drop(second);
+        assert_eq!(partials.discard(meta.id), Ok(false));
+        assert_eq!(claim(4).err().unwrap().reaction, Reaction::InvalidInput, "it exists now");
+    }
+
+    #[tokio::test]
+    async fn they_are_bounded_in_number_and_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, partials) = (disk(dir.path()), partials(2, 0));
+        let begin = |stripe| partials.claim(PlanId(stripe), 0, store.as_ref(), &meta(stripe, 1));
+        let (first, second) = (begin(1).ok().unwrap(), begin(2).ok().unwrap());
+        assert_eq!(begin(3).err().unwrap().reaction, Reaction::Retry, "both are in use");
+        first.write_at(0, &[1]).unwrap();
+        drop((first, second));
+        assert_eq!(partials.lock().len(), 1, "a block of which nothing arrived is not kept");
+        let (third, fourth) = (begin(3).ok().unwrap(), begin(4).ok().unwrap());
+        assert!(!partials.lock().contains_key(&meta(1, 1).id), "the oldest makes room");
+        third.write_at(0, &[1]).unwrap();
+        drop((third, fourth));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        partials.expire();
+        assert!(partials.lock().is_empty());
+        assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0, "files were left behind");
+    }
+
+    #[test]
+    fn positions_are_those_at_which_any_sub_block_has_a_byte() {
+        let meta = meta(1, 4);
+        let layout = meta.stripe.layout;
+        for (start, end) in [(0, 1), (1000, 1100), (1024, 2048), (500, 9000), (4095, 4097), (8191, 20_001)] {
+            let mut positions: Vec<u64> = Vec::new();
+            for sub_block in 0..4 {
+                for position in 0..layout.positions() {
+                    let byte = layout.extents(sub_block, Span::new(position, position + 1)).next().unwrap().offset;
+                    if (start..end).contains(&byte) {
+                        positions.push(position);
+                    }
+                }
+            }
+            positions.sort_unstable();
+            positions.dedup();
+            let found: Vec<u64> = positions_of(&meta, Span::new(start, end)).iter().flat_map(|s| s.start..s.end).collect();
+            assert_eq!(found, positions, "bytes {start}..{end}");
+        }
+    }
+}
