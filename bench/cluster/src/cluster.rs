@@ -1,0 +1,136 @@
+//! A cluster of weft, started and spoken to by its command line, as anybody does.
+
+use crate::{Result, Run, cpu};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Read as _,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// The coordinator's name among the processes.
+const COORDINATOR: &str = "coordinator";
+const POLL: Duration = Duration::from_millis(1);
+
+/// A running cluster; dropped, it is stopped.
+pub struct Cluster<'a> {
+    run: &'a Run,
+    dir: PathBuf,
+    pids: BTreeMap<String, u32>,
+}
+
+/// A command that was run.
+pub struct Done {
+    pub output: String,
+    pub seconds: f64,
+    /// Of the command itself.
+    pub cpu_seconds: f64,
+}
+
+impl<'a> Cluster<'a> {
+    /// Starts one named `name` of `nodes` agents; `settings` are of its coordinator.
+    pub fn up(run: &'a Run, name: &str, nodes: u32, insecure: bool, settings: &[(&str, String)]) -> Result<Self> {
+        let mut cluster = Self { run, dir: run.dir.join(name), pids: BTreeMap::new() };
+        let (dir, nodes, racks) = (cluster.dir.display().to_string(), nodes.to_string(), nodes.min(4).to_string());
+        let mut command = Command::new(&run.weft);
+        command.args(["cluster", "up", "--dir", &dir, "--nodes", &nodes, "--racks", &racks, "--json"]);
+        command.args(insecure.then_some("--insecure"));
+        // What it starts inherits the environment.
+        command.envs(settings.iter().map(|(name, value)| (format!("WEFT_COORDINATOR_{name}"), value)));
+        run.finish(command)?;
+        for entry in fs::read_dir(cluster.dir.join("run"))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "pid") {
+                let text = fs::read_to_string(&path)?;
+                let pid = text.lines().find_map(|line| line.strip_prefix("pid = ")?.parse().ok());
+                let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                cluster.pids.insert(name, pid.ok_or_else(|| format!("{} names no process", path.display()))?);
+            }
+        }
+        Ok(cluster)
+    }
+
+    /// Runs `weft` with `words` on this cluster.
+    pub fn weft(&self, words: &[&str]) -> Result<Done> {
+        let mut command = Command::new(&self.run.weft);
+        command.arg("--cluster").arg(&self.dir).args(words);
+        self.run.finish(command)
+    }
+
+    /// As [`weft`](Self::weft), and what it prints is JSON.
+    pub fn ask(&self, words: &[&str]) -> Result<Value> {
+        Ok(serde_json::from_str(&self.weft(&[words, &["--json"]].concat())?.output)?)
+    }
+
+    /// CPU seconds of one of its processes so far.
+    pub fn cpu_of(&self, name: &str) -> Result<f64> {
+        cpu::of(*self.pids.get(name).ok_or_else(|| format!("{name} does not run"))?)
+    }
+
+    /// CPU seconds of all its agents and of its coordinator so far.
+    pub fn cpu(&self) -> Result<f64> {
+        self.pids.keys().map(|name| self.cpu_of(name)).sum()
+    }
+
+    /// The names of its agents by their numbers in plans.
+    pub fn agents(&self) -> Result<BTreeMap<u64, String>> {
+        let nodes = self.ask(&["node", "ls"])?;
+        let nodes = nodes.get("nodes").unwrap_or(&nodes).as_array().ok_or("`node ls` lists no nodes")?.clone();
+        let named = |node: &Value| Some((number(node.get("id")?)?, node.get("name")?.as_str()?.to_owned()));
+        Ok(nodes.iter().filter_map(named).filter(|(_, name)| name != COORDINATOR).collect())
+    }
+}
+
+/// A number, or text that ends with one.
+fn number(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.trim_start_matches(|it: char| !it.is_ascii_digit()).parse().ok())
+}
+
+impl Drop for Cluster<'_> {
+    fn drop(&mut self) {
+        let mut command = Command::new(&self.run.weft);
+        command.args(["cluster", "down", "--dir"]).arg(&self.dir).stdout(Stdio::null());
+        match command.status() {
+            Ok(status) if status.success() => drop(fs::remove_dir_all(&self.dir)),
+            _ => eprintln!("weft-measure: the cluster in {} was not stopped", self.dir.display()),
+        }
+    }
+}
+
+impl Run {
+    /// Runs a command to its end, which must be a good one, and come in time.
+    pub fn finish(&self, mut command: Command) -> Result<Done> {
+        let cpu_before = cpu::of_children()?;
+        let begin = Instant::now();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut stdout = child.stdout.take();
+        // A full pipe must not stop it.
+        let reading = thread::spawn(move || {
+            let mut output = String::new();
+            stdout.as_mut().map_or(Ok(0), |pipe| pipe.read_to_string(&mut output)).map(|_| output)
+        });
+        self.wait(&mut child, &command)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let output = reading.join().map_err(|_| "reading has panicked")??;
+        Ok(Done { output, seconds, cpu_seconds: cpu::of_children()? - cpu_before })
+    }
+
+    fn wait(&self, child: &mut Child, command: &Command) -> Result<()> {
+        loop {
+            match child.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("{command:?} ended with {status}").into()),
+                None if Instant::now() > self.deadline => {
+                    child.kill()?;
+                    child.wait()?;
+                    return Err(format!("{command:?} took too long").into());
+                }
+                None => thread::sleep(POLL),
+            }
+        }
+    }
+}
