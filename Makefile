@@ -7,7 +7,7 @@ export CARGO_TERM_PROGRESS_WHEN ?= auto
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint bench docs
+.PHONY: help demo build test simulate lint bench docs
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,10 @@ build: ## the weft binary, as target/release/weft
 test: ## every test of the workspace
 	@tools/need.sh cc cargo
 	$(CARGO) test --workspace
+
+simulate: ## whole clusters on simulated time under faults: WEFT_SIM_SEEDS of them (200)
+	@tools/need.sh cc cargo
+	WEFT_SIM_SEEDS=$${WEFT_SIM_SEEDS:-200} $(CARGO) test --package weft-tests --test simulation -- --nocapture
 
 lint: ## formatting, clippy, and the house's own rules
 	@tools/need.sh cc cargo fmt clippy

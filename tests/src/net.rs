@@ -26,6 +26,7 @@ pub struct Network {
 #[derive(Default)]
 struct State {
     cut: BTreeSet<(String, String)>,
+    held: BTreeSet<(String, String)>,
     /// Open connections, in the order in which they came to be.
     open: BTreeMap<u64, Open>,
     next: u64,
@@ -68,12 +69,15 @@ impl Network {
     /// Nothing passes between two hosts for a time; [`Network::heal`] delivers it all.
     pub fn hold(&self, sim: &Sim<'_>, one: &str, other: &str) {
         sim.hold(one, other);
+        self.lock().held.insert(pair(one, other));
     }
 
     /// The network between two hosts is whole again.
     pub fn heal(&self, sim: &Sim<'_>, one: &str, other: &str) {
         sim.release(one, other);
-        self.lock().cut.remove(&pair(one, other));
+        let mut state = self.lock();
+        state.cut.remove(&pair(one, other));
+        state.held.remove(&pair(one, other));
     }
 
     fn is_cut(&self, one: &str, other: &str) -> bool {
@@ -88,6 +92,18 @@ impl Network {
         self.lock().dying = Some(host.to_string());
         trace.muted(|| sim.crash(host));
         self.lock().dying = None;
+    }
+
+    /// Nothing that a host sends while `deed` is done reaches the others.
+    pub fn silently<'a>(&self, sim: &mut Sim<'a>, host: &str, others: &[&str], deed: impl FnOnce(&mut Sim<'a>)) {
+        let whole = |other: &&&str| {
+            let (state, pair) = (self.lock(), pair(host, other));
+            !state.cut.contains(&pair) && !state.held.contains(&pair)
+        };
+        let others: Vec<&str> = others.iter().filter(whole).copied().collect();
+        others.iter().for_each(|other| sim.partition(host, *other));
+        deed(sim);
+        others.iter().for_each(|other| sim.repair(host, *other));
     }
 
     fn opened(&self, host: &str, stream: TcpStream) -> (u64, Slot) {

@@ -25,6 +25,7 @@ struct Inner {
     lines: Vec<String>,
     now: Duration,
     muted: bool,
+    redacted: Option<String>,
 }
 
 /// Lines that are shown before and after the first that differs.
@@ -43,7 +44,16 @@ impl Trace {
             inner.now = now;
         }
         let now = inner.now.as_millis();
-        inner.lines.push(format!("{now:>7} {host:<12} {what}"));
+        let mut line = format!("{now:>7} {host:<12} {what}");
+        if let Some(text) = &inner.redacted {
+            line = line.replace(text, "DIR");
+        }
+        inner.lines.push(line);
+    }
+
+    /// Notes `DIR` from now on where `text` is meant: a directory whose name is drawn anew for each run.
+    pub fn redact(&self, text: String) {
+        self.lock().redacted = Some(text);
     }
 
     /// Runs `work` and notes nothing of it.

@@ -2,6 +2,7 @@
 
 use crate::{
     AgentConfig, Seams,
+    admission::Admission,
     membership::{self, Addresses},
     node::Node,
     service::Service,
@@ -30,6 +31,17 @@ impl Stopper {
     /// Asks the agent to stop.
     pub fn stop(&self) {
         self.0.send_replace(true);
+    }
+}
+
+/// Tells what an agent's tasks use, while it runs.
+#[derive(Clone)]
+pub struct MemoryGauge(Arc<Admission>);
+
+impl MemoryGauge {
+    /// Memory that tasks have reserved, bytes.
+    pub fn used_bytes(&self) -> u64 {
+        self.0.memory_used_bytes()
     }
 }
 
@@ -81,6 +93,11 @@ impl Agent {
     /// Memory that its tasks have reserved, bytes.
     pub fn memory_used_bytes(&self) -> u64 {
         self.node.admission.memory_used_bytes()
+    }
+
+    /// Tells the same later, while the agent runs.
+    pub fn memory_gauge(&self) -> MemoryGauge {
+        MemoryGauge(Arc::clone(&self.node.admission))
     }
 
     /// Something that can stop it later.

@@ -33,6 +33,6 @@ mod tasks;
 mod traffic;
 mod wire;
 
-pub use agent::{Agent, Stopper};
+pub use agent::{Agent, MemoryGauge, Stopper};
 pub use config::{AgentConfig, Limits};
 pub use seams::{DiskMode, LocalDisks, OpenDisk, OpenedDisk, Seams};

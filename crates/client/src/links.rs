@@ -60,7 +60,7 @@ impl Dialing<'_> {
     /// Opens a link that this client sends on.
     pub(crate) async fn sink(&self, lane: &TaskLane, tap: Option<Tap>) -> Result<LinkSink> {
         let (frames, home) = self.open(Direction::Push).await?;
-        let sender = LinkSender::new(frames, self.link.id(), self.link.width, self.stall);
+        let sender = LinkSender::new(frames, self.link.id(), self.link.width, self.patience(Direction::Push));
         let (queue, outgoing) = mpsc::channel(window(lane));
         Ok(LinkSink { queue: Some(queue), sending: Owned::start(send_all(sender, outgoing, home, tap)) })
     }
@@ -89,8 +89,19 @@ impl Dialing<'_> {
             token: LinkToken::from_slice(&self.peer.token)?,
         };
         let peer = Peer::Agent(self.peer.name.clone());
-        let frames = self.pool.open(&self.peer.address, &peer, &hello).await?;
+        let patience = self.patience(direction);
+        let opening = tokio::time::timeout(patience, self.pool.open(&self.peer.address, &peer, &hello));
+        let late = |_| Error::replan(format!("{peer} at {}: no link within {} ms", self.peer.address, patience.as_millis()));
+        let frames = opening.await.map_err(late)??;
         Ok((frames, Home { pool: self.pool.clone(), address: self.peer.address.clone(), peer }))
+    }
+
+    /// Who takes nothing must be given up before those that a put also goes to, and that wait meanwhile, give up the put.
+    fn patience(&self, direction: Direction) -> Duration {
+        match direction {
+            Direction::Push => self.stall / 2,
+            Direction::Pull => self.stall,
+        }
     }
 }
 

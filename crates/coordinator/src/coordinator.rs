@@ -165,6 +165,7 @@ async fn watch_nodes(shared: Arc<Shared>) {
 
 async fn until_stopped(stopped: watch::Receiver<bool>, work: impl Future<Output = ()>) {
     tokio::select! {
+        biased;
         () = wait_for_stop(stopped) => {}
         () = work => {}
     }

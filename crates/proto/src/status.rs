@@ -26,12 +26,14 @@ pub fn from_status(status: &Status) -> Error {
         let reaction = if error.reaction == Reaction::Replan { Reaction::Retry } else { error.reaction };
         return Error { reaction, ..error };
     }
-    let text = match source {
-        Some(source) => format!("{}: {}", status.message(), innermost(source)),
-        None => status.message().to_string(),
+    let (text, reaction) = match (source, reaction_of(status.code())) {
+        // No peer sent it: the connection broke, whatever code was made of that.
+        (Some(source), Reaction::Fatal) => (format!("{}: {}", status.message(), innermost(source)), Reaction::Retry),
+        (Some(source), reaction) => (format!("{}: {}", status.message(), innermost(source)), reaction),
+        (None, reaction) => (status.message().to_string(), reaction),
     };
     let text = if text.is_empty() { format!("{:?}", status.code()) } else { cut(&text).to_string() };
-    Error::new(reaction_of(status.code()), text)
+    Error::new(reaction, text)
 }
 
 /// An error as bytes: at most about [`ERROR_BYTES_MAX`], whatever its texts are.

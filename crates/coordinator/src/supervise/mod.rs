@@ -124,6 +124,7 @@ impl Running {
                 deadlines.begin(grace);
             }
             tokio::select! {
+                biased;
                 Some((node, event)) = self.events.recv() => self.take(node, event, &mut progress),
                 changed = self.settle.changed(), if !settled => {
                     // Whoever dropped its end does not ask: the tasks end by themselves, or by their stall.

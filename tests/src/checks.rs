@@ -1,0 +1,132 @@
+//! What must hold, whatever was done to a cluster. The checks know nothing of a scenario but what clients were told.
+
+use crate::{Failure, cluster::CLUSTER};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+use weft_client::{Client, GetOptions, api::ObjectReply};
+use weft_store::{BlockStore, LocalStore, NewDisk, verify};
+use weft_types::{BlockId, Reaction, StripeId};
+
+/// What clients were told, by key.
+#[derive(Debug, Clone, Default)]
+pub struct Acknowledged {
+    /// Objects that are durable.
+    pub objects: BTreeMap<String, Vec<u8>>,
+    /// Puts whose end is not known: either all of it is there, or what was there before.
+    pub unknown: BTreeMap<String, Vec<u8>>,
+}
+
+impl Acknowledged {
+    /// Whether an object of that key may have these bytes.
+    fn allows(&self, key: &str, bytes: &[u8]) -> bool {
+        [&self.objects, &self.unknown].iter().any(|objects| objects.get(key).is_some_and(|expected| expected == bytes))
+    }
+}
+
+/// Reads every object by `scheme` and compares it with what was put. Returns how many blocks were rebuilt for that.
+pub async fn check_readable(client: &Client, bucket: &str, known: &Acknowledged, scheme: &str) -> Result<usize, Failure> {
+    let mut rebuilt = 0;
+    for key in known.objects.keys() {
+        let mut bytes = Vec::new();
+        let options = GetOptions { scheme: scheme.into(), ..GetOptions::default() };
+        let got = client.get(bucket, key, &mut bytes, &options).await;
+        let got =
+            got.map_err(|error| Failure(format!("{bucket}/{key} was acknowledged and cannot be read by {scheme}: {error}")))?;
+        if !known.allows(key, &bytes) {
+            return Err(Failure(format!("{bucket}/{key} has other bytes than were put, read by {scheme}")));
+        }
+        rebuilt += got.rebuilt.len();
+    }
+    Ok(rebuilt)
+}
+
+/// What can be seen is what was acknowledged; of puts whose end is not known, all or nothing.
+pub async fn check_visible(client: &Client, bucket: &str, known: &Acknowledged) -> Result<(), Failure> {
+    let mut seen = BTreeSet::new();
+    let mut listing = client.list(bucket, "");
+    while let Some(page) = listing.next_page().await? {
+        seen.extend(page.into_iter().map(|object| object.key));
+    }
+    for key in known.objects.keys() {
+        if !seen.contains(key) {
+            return Err(Failure(format!("{bucket}/{key} was acknowledged and is not listed")));
+        }
+    }
+    for key in seen.iter().filter(|key| !known.objects.contains_key(*key)) {
+        let mut bytes = Vec::new();
+        match client.get(bucket, key, &mut bytes, &GetOptions::default()).await {
+            Ok(_) if known.allows(key, &bytes) => {}
+            Ok(_) => return Err(Failure(format!("{bucket}/{key} can be seen, and nobody was told that it was stored"))),
+            Err(error) if error.reaction == Reaction::NotFound => {}
+            Err(error) => return Err(Failure(format!("{bucket}/{key} can be seen and cannot be read: {error}"))),
+        }
+    }
+    Ok(())
+}
+
+/// On the disks lies what the metadata says, whole, and nothing else.
+pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply]) -> Result<(), Failure> {
+    let mut placed: BTreeMap<String, BTreeSet<BlockId>> = BTreeMap::new();
+    for stripe in objects.iter().flat_map(|object| &object.stripes) {
+        for block in &stripe.blocks {
+            if block.state != "ok" {
+                return Err(Failure(format!("block {} of stripe {} is {}", block.index, stripe.id, block.state)));
+            }
+            let index = u8::try_from(block.index).map_err(|_| Failure(format!("a block {}", block.index)))?;
+            let id = BlockId { stripe: StripeId(stripe.id), index, copy: 0, generation: block.generation };
+            placed.entry(block.disk.clone()).or_default().insert(id);
+        }
+    }
+    for dir in disks {
+        let store = LocalStore::open(dir, CLUSTER, NewDisk { disk_id: 0, created_ms: 0 })?;
+        let expected = placed.remove(&format!("{:032x}", store.disk_id())).unwrap_or_default();
+        let found: BTreeSet<BlockId> = store.list()?.into_iter().collect();
+        let names = |blocks: Vec<&BlockId>| blocks.iter().map(|id| id.to_string()).collect::<Vec<_>>().join(" ");
+        let (stray, lost) = (names(found.difference(&expected).collect()), names(expected.difference(&found).collect()));
+        if !stray.is_empty() || !lost.is_empty() {
+            return Err(Failure(format!("{}: stray blocks [{stray}], blocks that are not there [{lost}]", place(dir))));
+        }
+        for id in found {
+            if !verify(store.open(id)?.as_ref())?.is_empty() {
+                return Err(Failure(format!("{}: block {id} is corrupt", place(dir))));
+            }
+        }
+        check_files(dir, &store)?;
+    }
+    match placed.keys().next() {
+        Some(disk) => Err(Failure(format!("there are blocks on disk {disk}, which nobody has"))),
+        None => Ok(()),
+    }
+}
+
+/// Two files for each block, and none that is half written.
+fn check_files(dir: &Path, store: &LocalStore) -> Result<(), Failure> {
+    let cannot = |error: std::io::Error| Failure(format!("{}: {error}", place(dir)));
+    if let Some(entry) = fs::read_dir(dir.join("tmp")).map_err(cannot)?.next() {
+        return Err(Failure(format!("{}: {:?} was left behind", place(dir), entry.map_err(cannot)?.file_name())));
+    }
+    let mut files = BTreeSet::new();
+    for group in fs::read_dir(dir.join("blocks")).map_err(cannot)? {
+        for file in fs::read_dir(group.map_err(cannot)?.path()).map_err(cannot)? {
+            files.insert(file.map_err(cannot)?.path());
+        }
+    }
+    for id in store.list()? {
+        files.remove(&store.payload_path(id));
+        files.remove(&store.sidecar_path(id));
+    }
+    match files.first() {
+        Some(file) => Err(Failure(format!("{} belongs to no block", place(file)))),
+        None => Ok(()),
+    }
+}
+
+/// A path without the directory of this run.
+fn place(path: &Path) -> String {
+    let parts: Vec<String> = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    let from = parts.iter().position(|part| part.starts_with("agent-")).unwrap_or(0);
+    parts[from..].join("/")
+}

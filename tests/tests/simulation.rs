@@ -1,0 +1,424 @@
+//! A whole cluster under faults, once for each seed.
+//!
+//! **The fault budget.** Objects are coded by `rs(4,2)` over eight agents in four racks: a stripe survives the loss of any two
+//! of its blocks. At any moment
+//! - at most one agent is dead: its process is killed or its machine loses its power, at a random time, also in the middle of a
+//!   put; it comes back with the disks it had;
+//! - at most one other agent is apart from some of its peers, and sometimes from clients: what is sent is lost, or held up; the
+//!   coordinator and that agent still hear each other;
+//! - the coordinator is killed at a random time of a put or repair, and comes back with its disk, within a few seconds;
+//! - a client is killed in the middle of a put.
+//!
+//! Disks neither fail nor flip bits here, and messages are delayed, but neither doubled nor damaged: the tests of the store and
+//! of the wire do that.
+//!
+//! **What must hold** is in the crate's `checks`: what was acknowledged can be read, byte for byte, at every time; what was not
+//! acknowledged is not seen; no agent's tasks use more memory than they may; once all is quiet, the disks hold the blocks that
+//! the metadata names and nothing else.
+//!
+//! `WEFT_SIM_SEED=7` runs one seed, `WEFT_SIM_SEEDS=200` that many.
+
+use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
+use std::{
+    env, fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+use tokio::io::{AsyncRead, ReadBuf};
+use weft_client::{
+    Client, PutOptions, RepairOptions,
+    api::{ObjectReply, repair_event::Event},
+};
+use weft_tests::{
+    Acknowledged, Cluster, Deed, Failure, Hand, Shape, Trace, agent_name, check_disks, check_readable, check_visible, connect,
+};
+use weft_types::Reaction;
+
+const AGENTS: u32 = 8;
+const BUCKET: &str = "bucket";
+const BLOCK_LEN: u64 = 128 << 10;
+const CELL_LEN: u64 = 16 << 10;
+const SCHEMES: [&str; 3] = ["conventional", "ppr", "pipeline"];
+/// Seeds that a run without further words goes through.
+const SEEDS: u64 = 8;
+/// Threads that run seeds, each its own simulation.
+const THREADS: usize = 2;
+
+#[test]
+fn what_was_acknowledged_survives() {
+    let seeds = seeds();
+    let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
+    let (rebuilt, repaired) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    match run_to_the_end(seed).1 {
+                        Ok(left) => {
+                            rebuilt.fetch_add(left.rebuilt, Ordering::Relaxed);
+                            repaired.fetch_add(left.repaired, Ordering::Relaxed);
+                        }
+                        Err(failure) => failed.lock().unwrap_or_else(PoisonError::into_inner).push((seed, failure)),
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    assert!(failed.is_empty(), "{} of {} seeds failed:\n{}", failed.len(), seeds.end - seeds.start, told(&failed));
+    let (rebuilt, repaired) = (rebuilt.into_inner(), repaired.into_inner());
+    println!("{} seeds: {rebuilt} blocks rebuilt for readers, {repaired} on disks", seeds.end - seeds.start);
+    assert!(seeds.end - seeds.start < 8 || (rebuilt > 0 && repaired > 0), "nothing was ever lost");
+}
+
+#[test]
+fn a_seed_leaves_one_trace() {
+    let seeds = seeds();
+    for seed in seeds.start..seeds.end.min(seeds.start + 2) {
+        let (first, second) = (run_to_the_end(seed).0, run_to_the_end(seed).0);
+        let difference = first.difference(&second).unwrap_or_default();
+        assert!(difference.is_empty(), "{}\nseed {seed} leaves two traces: {difference}", replay(seed));
+        assert!(first.len() > 1_000, "a trace of {} lines says nothing", first.len());
+    }
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let number =
+        |name| env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is no number")));
+    match (number("WEFT_SIM_SEED"), number("WEFT_SIM_SEEDS")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, Some(seeds)) => 0..seeds,
+        (None, None) => 0..SEEDS,
+    }
+}
+
+fn replay(seed: u64) -> String {
+    format!("WEFT_SIM_SEED={seed} cargo test -p weft-tests --test simulation -- --nocapture")
+}
+
+fn told(failed: &[(u64, Failure)]) -> String {
+    let tell = |(seed, failure): &(u64, Failure)| {
+        let trace = trace_file(*seed);
+        format!("seed {seed}: {failure}\n  its trace: {}\n  again:     {}\n", trace.display(), replay(*seed))
+    };
+    failed.iter().map(tell).collect()
+}
+
+fn trace_file(seed: u64) -> std::path::PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("simulation-{seed}.trace"))
+}
+
+/// Runs a seed; the trace of one that failed is kept in a file.
+fn run_to_the_end(seed: u64) -> (Trace, Result<Left, Failure>) {
+    let trace = Trace::default();
+    let ended = catch_unwind(AssertUnwindSafe(|| trace.capture(|| run(seed, &trace))));
+    let ended = ended.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(Failure(format!("it panicked: {}", text.unwrap_or_default())))
+    });
+    if let Err(failure) = &ended {
+        trace.event("-", failure);
+        let _no_trace = fs::write(trace_file(seed), trace.text());
+    } else if env::var_os("WEFT_SIM_SEED").is_some() {
+        let _no_trace = fs::write(trace_file(seed), trace.text());
+        println!("seed {seed}: {} lines, {}, in {}", trace.len(), trace.hash(), trace_file(seed).display());
+    }
+    (trace, ended)
+}
+
+fn run(seed: u64, trace: &Trace) -> Result<Left, Failure> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let shape =
+        Shape { agents: AGENTS, racks: 4, disks_per_agent: 2, memory_budget_bytes: 32 << 20, time_max: Duration::from_secs(600) };
+    let mut cluster = Cluster::new(seed, shape, trace);
+    let config = cluster.client_config("writer", seed ^ 1);
+    let doomed = some_bytes(&mut rng, 3 * 4 * BLOCK_LEN as usize);
+    let doomed_until = rng.random_range(0..doomed.len());
+    cluster.host("writer", config, move |client| put_without_end(client, doomed[..doomed_until].to_vec()));
+
+    let left: Arc<Mutex<Left>> = Arc::default();
+    let config = cluster.client_config("client", seed ^ 2);
+    let (hand, told, traced) = (cluster.hand(), Arc::clone(&left), trace.clone());
+    cluster.client("client", async move {
+        let client = connect(config).await;
+        let mut story = Story { client, hand, rng, known: Acknowledged::default(), trace: traced, rebuilt: 0, repaired: 0 };
+        story.tell().await?;
+        let objects = story.placed().await?;
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = Left { objects, rebuilt: story.rebuilt, repaired: story.repaired };
+        Ok(())
+    });
+    cluster.run()?;
+    if let Some(over) = cluster.over_budget().first() {
+        return Err(Failure(over.clone()));
+    }
+    let disks = cluster.disks();
+    let _dir = cluster.switch_off();
+    let left = std::mem::take(&mut *left.lock().unwrap_or_else(PoisonError::into_inner));
+    check_disks(&disks, &left.objects)?;
+    Ok(left)
+}
+
+/// What a story leaves.
+#[derive(Default)]
+struct Left {
+    objects: Vec<ObjectReply>,
+    rebuilt: usize,
+    repaired: usize,
+}
+
+/// What befalls one cluster, and what its client does meanwhile.
+struct Story {
+    client: Client,
+    hand: Hand,
+    rng: StdRng,
+    known: Acknowledged,
+    trace: Trace,
+    /// Blocks that were rebuilt for readers, and on disks.
+    rebuilt: usize,
+    repaired: usize,
+}
+
+impl Story {
+    async fn tell(&mut self) -> Result<(), Failure> {
+        self.until_up(AGENTS as usize).await?;
+        self.client.create_bucket(BUCKET, "").await?;
+        let victim = self.rng.random_range(1..=AGENTS);
+        let apart = (victim + self.rng.random_range(1..AGENTS) - 1) % AGENTS + 1;
+        let (victim, apart) = (agent_name(victim), agent_name(apart));
+
+        self.note("an agent dies during puts");
+        self.within(1_000, Deed::Kill("writer".into()));
+        let end = if self.rng.random() { Deed::Kill(victim.clone()) } else { Deed::PowerOff(victim.clone()) };
+        self.within(300, end);
+        for number in 0..4 {
+            self.put(&format!("object-{number}")).await?;
+        }
+        self.hand.idle().await;
+        check_visible(&self.client, BUCKET, &self.known).await?;
+
+        self.note("another is apart from some of its peers");
+        let cuts = self.separate(&apart, &victim);
+        for scheme in self.schemes() {
+            self.rebuilt += check_readable(&self.client, BUCKET, &self.known, scheme).await?;
+        }
+        self.hand.idle().await;
+        self.put("object-4").await?;
+
+        self.note("what is lost is rebuilt");
+        self.until_up(AGENTS as usize - 1).await?;
+        if self.rng.random() {
+            self.heal(&cuts);
+        }
+        if self.rng.random() {
+            self.coordinator_dies();
+        }
+        self.repair_all().await?;
+        self.rebuilt += check_readable(&self.client, BUCKET, &self.known, "").await?;
+        self.hand.idle().await;
+
+        self.note("all come back");
+        self.heal(&cuts);
+        self.within(500, Deed::Start(victim));
+        self.coordinator_dies();
+        self.put("object-0").await?;
+        check_readable(&self.client, BUCKET, &self.known, "pipeline").await?;
+        self.hand.idle().await;
+        self.until_up(AGENTS as usize).await?;
+        self.remove("object-1").await?;
+        self.repair_all().await?;
+        check_readable(&self.client, BUCKET, &self.known, "").await?;
+        // Leases end, readers' grace ends, sweeps run.
+        tokio::time::sleep(Duration::from_secs(45)).await;
+        check_visible(&self.client, BUCKET, &self.known).await?;
+        check_readable(&self.client, BUCKET, &self.known, "").await?;
+        self.client.close().await;
+        Ok(())
+    }
+
+    /// Where everything lies at last.
+    async fn placed(&self) -> Result<Vec<ObjectReply>, Failure> {
+        let mut objects = Vec::new();
+        for key in self.known.objects.keys() {
+            objects.push(self.client.stat(BUCKET, key).await?);
+        }
+        Ok(objects)
+    }
+
+    /// Waits until the coordinator thinks that so many agents are up.
+    async fn until_up(&self, agents: usize) -> Result<(), Failure> {
+        for _ in 0..300 {
+            if let Ok(status) = self.client.status().await
+                && status.nodes.iter().filter(|node| node.state == "up").count() == agents
+            {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Err(Failure(format!("there are never {agents} agents up")))
+    }
+
+    /// Whatever happens, a put ends well as long as nothing more happens than the budget has.
+    async fn put(&mut self, key: &str) -> Result<(), Failure> {
+        let longest = 3 * 4 * BLOCK_LEN as usize;
+        let len = *[0, 1, 4096, self.rng.random_range(0..longest), self.rng.random_range(0..longest)]
+            .choose(&mut self.rng)
+            .unwrap_or(&0);
+        let bytes = some_bytes(&mut self.rng, len);
+        for attempt in 0..6 {
+            let put = self.client.put(BUCKET, key, &bytes[..], &options()).await;
+            self.note(format_args!(
+                "put {key} of {len} bytes: {}",
+                put.as_ref().map_or_else(ToString::to_string, |_| "done".into())
+            ));
+            match put {
+                Ok(_) => {
+                    self.known.objects.insert(key.into(), bytes);
+                    self.known.unknown.remove(key);
+                    return Ok(());
+                }
+                Err(error) if error.reaction == Reaction::Retry => {
+                    self.known.unknown.insert(key.into(), bytes.clone());
+                    tokio::time::sleep(Duration::from_secs(1 + attempt)).await;
+                }
+                Err(error) => return Err(Failure(format!("a put of {key} failed: {error}"))),
+            }
+        }
+        Err(Failure(format!("{key} cannot be put")))
+    }
+
+    async fn remove(&mut self, key: &str) -> Result<(), Failure> {
+        self.client.remove(BUCKET, key).await?;
+        self.known.objects.remove(key);
+        self.note(format_args!("{key} is removed"));
+        Ok(())
+    }
+
+    async fn repair_all(&mut self) -> Result<(), Failure> {
+        let keys: Vec<String> = self.known.objects.keys().cloned().collect();
+        for key in keys {
+            let mut attempts = 0;
+            while let Err(error) = self.repair(&key).await {
+                attempts += 1;
+                // The coordinator may die meanwhile.
+                if attempts == 10 {
+                    return Err(Failure(format!("{key} cannot be repaired: {error}")));
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn repair(&mut self, key: &str) -> Result<(), weft_types::Error> {
+        let scheme = SCHEMES.choose(&mut self.rng).copied().unwrap_or_default();
+        let options = RepairOptions { scheme: scheme.into(), ..RepairOptions::default() };
+        let done = async {
+            let mut repair = self.client.repair(BUCKET, key, &options).await?;
+            let mut blocks = 0;
+            while let Some(event) = repair.next().await? {
+                if let Some(Event::Done(done)) = event.event {
+                    blocks += done.blocks.len();
+                }
+            }
+            Ok(blocks)
+        }
+        .await;
+        self.note(format_args!("repair of {key} by {scheme}: {done:?}"));
+        self.repaired += *done.as_ref().unwrap_or(&0);
+        done.map(|_: usize| ())
+    }
+
+    /// Cuts an agent off some of its peers; tells which.
+    fn separate(&mut self, apart: &str, dead: &str) -> Vec<String> {
+        let mut peers: Vec<String> = (1..=AGENTS).map(agent_name).filter(|peer| peer != apart && peer != dead).collect();
+        peers.push("client".into());
+        let lost = self.rng.random();
+        peers.retain(|_| self.rng.random_bool(0.4));
+        for peer in &peers {
+            let (apart, peer) = (apart.to_string(), peer.clone());
+            let deed = if lost { Deed::Cut(apart, peer) } else { Deed::Hold(apart, peer) };
+            self.within(500, deed);
+        }
+        peers.into_iter().map(|peer| format!("{apart} {peer}")).collect()
+    }
+
+    fn heal(&self, cuts: &[String]) {
+        for (apart, peer) in cuts.iter().filter_map(|cut| cut.split_once(' ')) {
+            self.hand.after(Duration::from_secs(1), Deed::Heal(apart.into(), peer.into()));
+        }
+    }
+
+    fn coordinator_dies(&mut self) {
+        let (dies, is_away) = (self.moment(100), self.moment(3_000));
+        self.hand.after(dies, Deed::Kill("coordinator".into()));
+        self.hand.after(dies + is_away, Deed::Start("coordinator".into()));
+    }
+
+    /// Lets something happen at a random moment of the next so many milliseconds.
+    fn within(&mut self, ms: u64, deed: Deed) {
+        let delay = self.moment(ms);
+        self.hand.after(delay, deed);
+    }
+
+    fn moment(&mut self, within_ms: u64) -> Duration {
+        Duration::from_millis(self.rng.random_range(1..within_ms))
+    }
+
+    fn schemes(&mut self) -> [&'static str; 2] {
+        let first = self.rng.random_range(0..SCHEMES.len());
+        [SCHEMES[first], SCHEMES[(first + 1) % SCHEMES.len()]]
+    }
+
+    fn note(&self, what: impl std::fmt::Display) {
+        self.trace.event("client", format_args!("== {what}"));
+    }
+}
+
+fn options() -> PutOptions {
+    PutOptions { code: "rs(4,2)".into(), block_len: BLOCK_LEN, cell_len: CELL_LEN, ..PutOptions::default() }
+}
+
+fn some_bytes(rng: &mut StdRng, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    rng.fill(&mut bytes[..]);
+    bytes
+}
+
+/// A put whose reader stops and never ends: nobody can ever be told that it is stored.
+async fn put_without_end(client: Client, bytes: Vec<u8>) -> Result<(), Failure> {
+    loop {
+        let put = client.put(BUCKET, "never", Endless { bytes: bytes.clone(), at: 0 }, &options()).await;
+        if let Ok(object) = put {
+            return Err(Failure(format!("a put whose data never ended was acknowledged with {} bytes", object.size)));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+struct Endless {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl AsyncRead for Endless {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        let len = buf.remaining().min(self.bytes.len() - self.at);
+        if len == 0 {
+            return Poll::Pending;
+        }
+        buf.put_slice(&self.bytes[self.at..self.at + len]);
+        self.at += len;
+        Poll::Ready(Ok(()))
+    }
+}
