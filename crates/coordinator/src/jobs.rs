@@ -150,8 +150,11 @@ pub(crate) fn widened(stripe: &StripeLayout, range: Range, rebuilt: bool) -> Ran
     let unit = if stripe.layout.alpha > 1 { stripe.layout.cell_len } else { PAGE_LEN };
     let unit = if rebuilt { lcm(unit, CHECKSUM_UNIT_LEN) } else { unit };
     let (start, end) = (range.bytes.start.min(len), range.bytes.end.min(len));
-    let end = if end <= start { start } else { end.div_ceil(unit).saturating_mul(unit).min(len) };
-    Range { index: range.index, bytes: Span::new(start / unit * unit, end) }
+    let bytes = match start < end {
+        true => Span::new(start / unit * unit, end.div_ceil(unit).saturating_mul(unit).min(len)),
+        false => Span::new(start, start),
+    };
+    Range { index: range.index, bytes }
 }
 
 /// The blocks of a stripe by whether they can be read, the good ones first.
@@ -254,3 +257,6 @@ fn lcm(a: u64, b: u64) -> u64 {
     };
     (a / gcd(a, b).max(1)).saturating_mul(b)
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,7 +14,7 @@ use std::{
     process::{Command, Stdio},
     time::Duration,
 };
-use weft_meta::{Epoch, Meta, Result};
+use weft_meta::{Epoch, Result};
 
 const DIR: &str = "WEFT_META_CRASH_DIR";
 const SEED: &str = "WEFT_META_CRASH_SEED";

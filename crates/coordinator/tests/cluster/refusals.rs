@@ -1,10 +1,12 @@
 //! What cannot be, is refused before anything is written, and the message says what would be right.
 
-use crate::world::{World, data};
+use crate::world::{World, data, seams};
+use std::sync::Arc;
 use tonic::Code;
 use weft_client::{PutOptions, api};
-use weft_proto::from_status;
-use weft_types::{Error, Reaction};
+use weft_coordinator::{Coordinator, CoordinatorConfig};
+use weft_proto::{Peer, Security, TcpNet, certs::Authority, from_status, rpc};
+use weft_types::{ClusterId, Error, Reaction};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_are_told_what_would_be_right() {
@@ -98,4 +100,48 @@ async fn agents_that_do_not_belong_are_sent_away() {
     member.heartbeat(heartbeat(registered.epoch)).await.unwrap();
     let stale = member.heartbeat(heartbeat(registered.epoch - 1)).await.unwrap_err();
     assert_eq!(stale.code(), Code::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_say_who_may_call_what() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::create(dir.path(), ClusterId(7)).unwrap();
+    let certificate = |peer: Peer| authority.issue(dir.path(), &peer).unwrap();
+    certificate(Peer::Coordinator);
+    let config = CoordinatorConfig {
+        listen: "127.0.0.1:0".into(),
+        dir: dir.path().join("coordinator"),
+        cluster: Some(ClusterId(7)),
+        certificates: Some(dir.path().into()),
+        ..CoordinatorConfig::default()
+    };
+    let coordinator = Coordinator::start(config, seams(1)).await.unwrap();
+    let channel = async |peer: Peer| {
+        let security = Security::load(&certificate(peer)).unwrap();
+        rpc::connect(Arc::new(TcpNet::default()), &security, coordinator.address(), &Peer::Coordinator).await.unwrap()
+    };
+    let (client, agent) = (channel(Peer::Client).await, channel(Peer::Agent("node-01".into())).await);
+    let register = |name: &str| api::RegisterRequest {
+        protocol: Some(weft_proto::PROTOCOL.into()),
+        name: name.into(),
+        rack: "r".into(),
+        zone: "z".into(),
+        data_address: "127.0.0.1:1".into(),
+        control_address: "127.0.0.1:1".into(),
+        ..api::RegisterRequest::default()
+    };
+
+    rpc::weft_client(client.clone()).status(api::StatusRequest {}).await.unwrap();
+    let refused = rpc::weft_client(agent.clone()).status(api::StatusRequest {}).await.unwrap_err();
+    assert!(refused.message().contains("is not a client"), "{refused}");
+    let refused = rpc::membership_client(client).register(register("node-01")).await.unwrap_err();
+    assert!(refused.message().contains("cannot register as node node-01"), "{refused}");
+    let refused = rpc::membership_client(agent.clone()).register(register("node-02")).await.unwrap_err();
+    assert!(refused.message().contains("names another"), "{refused}");
+    let registered = rpc::membership_client(agent).register(register("node-01")).await.unwrap().into_inner();
+
+    let stranger = channel(Peer::Agent("node-03".into())).await;
+    let heartbeat = api::HeartbeatRequest { node: registered.node, epoch: registered.epoch, ..api::HeartbeatRequest::default() };
+    let refused = rpc::membership_client(stranger).heartbeat(heartbeat).await.unwrap_err();
+    assert!(refused.message().contains("cannot speak for node node-01"), "{refused}");
 }

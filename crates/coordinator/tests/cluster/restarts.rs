@@ -1,7 +1,8 @@
 //! The coordinator dies and comes back; puts are left behind.
 
-use crate::world::{World, data};
+use crate::world::{World, data, seams};
 use weft_client::api;
+use weft_coordinator::{Coordinator, CoordinatorConfig};
 use weft_types::Reaction;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,26 +62,20 @@ async fn a_put_that_dies_half_way_leaves_nothing_behind() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_coordinator_ends_the_first() {
     let dir = tempfile::tempdir().unwrap();
-    let config = weft_coordinator::CoordinatorConfig {
+    let config = CoordinatorConfig {
         listen: "127.0.0.1:0".into(),
         dir: dir.path().into(),
         insecure: true,
         sweep_interval_ms: 50,
-        ..weft_coordinator::CoordinatorConfig::default()
+        ..CoordinatorConfig::default()
     };
-    let seams = |seed| weft_coordinator::Seams {
-        net: std::sync::Arc::new(weft_proto::TcpNet::default()),
-        clock: std::sync::Arc::new(weft_types::SystemClock),
-        seed,
-        meta_mode: weft_meta::MetaMode::Pool,
-    };
-    let mut first = weft_coordinator::Coordinator::start(config.clone(), seams(1)).await.unwrap();
-    let second = weft_coordinator::Coordinator::start(config.clone(), seams(2)).await.unwrap();
+    let mut first = Coordinator::start(config.clone(), seams(1)).await.unwrap();
+    let second = Coordinator::start(config.clone(), seams(2)).await.unwrap();
     assert_eq!((first.epoch() + 1, first.cluster()), (second.epoch(), second.cluster()));
     tokio::time::timeout(std::time::Duration::from_secs(10), first.ended()).await.unwrap().unwrap();
     second.shutdown().await.unwrap();
 
-    let other = weft_coordinator::CoordinatorConfig { cluster: Some(weft_types::ClusterId(5)), ..config };
-    let error = weft_coordinator::Coordinator::start(other, seams(3)).await.unwrap_err();
+    let other = CoordinatorConfig { cluster: Some(weft_types::ClusterId(5)), ..config };
+    let error = Coordinator::start(other, seams(3)).await.unwrap_err();
     assert!(error.message.contains("belongs to cluster"), "{error}");
 }

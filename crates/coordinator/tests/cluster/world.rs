@@ -290,7 +290,8 @@ fn find_blocks(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn seams(seed: u64) -> Seams {
+/// The machine's own network and clock.
+pub(crate) fn seams(seed: u64) -> Seams {
     Seams { net: Arc::new(TcpNet::default()), clock: Arc::new(SystemClock), seed, meta_mode: MetaMode::Pool }
 }
 

@@ -1,0 +1,140 @@
+use super::*;
+use crate::view::{DiskView, NodeView};
+use proptest::prelude::*;
+use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock, UploadId};
+use weft_plan::Class;
+use weft_types::{Layout, PlanId, StripeId};
+
+const CLIENT: Party = Party::Client(9);
+
+fn stripe(data_len: u64, block_len: u64, cell_len: u64) -> StripeRecord {
+    let layout = StripeLayout { layout: Layout::new(block_len, cell_len, 1).unwrap(), k: 4, m: 2, data_len };
+    let place = |node: u32| PlacedBlock {
+        generation: 1,
+        generation_high_water: 1,
+        home: Home { node: NodeId(node), disk: DiskNumber(node) },
+        state: BlockState::Ok,
+    };
+    StripeRecord {
+        id: StripeId(5),
+        owner: Owner::Object(UploadId(3)),
+        number: 0,
+        ended: true,
+        seq: 0,
+        layout,
+        blocks: (1..=6).map(place).collect(),
+        units: Vec::new(),
+    }
+}
+
+fn view() -> View {
+    let node = |id: u32| NodeView {
+        id: NodeId(id),
+        name: format!("node-{id}"),
+        rack: format!("r{}", id % 3),
+        up: true,
+        suspect: false,
+        disks: vec![DiskView {
+            number: DiskNumber(id),
+            id: String::new(),
+            total_bytes: 1,
+            free_bytes: 1,
+            failed: false,
+            blocks: 0,
+        }],
+    };
+    View { nodes: (1..=8).map(|id| (NodeId(id), node(id))).collect() }
+}
+
+fn code() -> SharedCode {
+    weft_codes::parse("rs(4,2)").unwrap()
+}
+
+fn run() -> Run {
+    Run::new(PlanId(1), 1, Class::Foreground, PAGE_LEN)
+}
+
+fn sizes() -> impl Strategy<Value = (u64, u64, u64)> {
+    (1u64..=3, 1u64..=4).prop_flat_map(|(cells, pages)| {
+        let (cell, block) = (pages * PAGE_LEN, cells * pages * PAGE_LEN);
+        (1..=4 * block, Just(block), Just(cell))
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_stripe_of_any_length_is_written_read_and_rebuilt_by_plans_that_prove(
+        (data_len, block_len, cell_len) in sizes(),
+        lost in prop::collection::btree_set(0u8..6, 0..=2),
+        scheme in 0..repair::SCHEMES.len(),
+        (start, len) in (0u64..1 << 20, 1u64..1 << 20),
+    ) {
+        let (stripe, code, scheme) = (stripe(data_len, block_len, cell_len), code(), repair::SCHEMES[scheme].name());
+        let written = write(&code, &stripe, CLIENT, run()).unwrap();
+        let mut carried: Vec<u8> = written.carries(CLIENT).into_iter().map(|(_, index)| index).collect();
+        carried.sort_unstable();
+        prop_assert_eq!(carried, (0..6).collect::<Vec<u8>>(), "the client sends every block itself");
+
+        let available: Vec<u8> = (0..6).filter(|index| !lost.contains(index)).collect();
+        let data = Span::new(start % data_len, (start % data_len + len).min(data_len));
+        let ranges: Vec<Range> = (0..4)
+            .map(|index| Range { index, bytes: stripe.layout.block_range(index.into(), data) })
+            .filter(|range| !range.bytes.is_empty())
+            .map(|range| widened(&stripe.layout, range, lost.contains(&range.index)))
+            .collect();
+        let prefer = preference(&stripe, &available, &view(), 4, None);
+        read(&code, &stripe, &available, &ranges, CLIENT, scheme, &prefer, run()).unwrap();
+
+        let whole = stripe.layout.coded_span();
+        let target = |(node, index): (u32, &u8)| Target {
+            node: NodeId(node),
+            block: BlockId { stripe: stripe.id, index: *index, copy: 0, generation: 2 },
+            missing: whole.subtract(&[Span::new(PAGE_LEN, 2 * PAGE_LEN)]),
+        };
+        let targets: Vec<Target> = (7..).zip(&lost).map(target).collect();
+        if !targets.is_empty() {
+            rebuild(&code, &stripe, &available, &targets, scheme, &prefer, run()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_widened_holds_what_was_asked_and_ends_with_the_block(
+        (data_len, block_len, cell_len) in sizes(),
+        index in 0u8..4,
+        (start, end) in (0u64..1 << 15, 0u64..1 << 15),
+        rebuilt: bool,
+    ) {
+        let layout = stripe(data_len, block_len, cell_len).layout;
+        let len = layout.block_len(index.into());
+        let bytes = Span::new(start.min(len), end.min(len));
+        let wide = widened(&layout, Range { index, bytes }, rebuilt).bytes;
+        prop_assert!(wide.contains(bytes) && wide.end <= len && wide.is_empty() == bytes.is_empty());
+        let unit = if rebuilt { CHECKSUM_UNIT_LEN } else { PAGE_LEN };
+        prop_assert!(wide.is_empty() || wide.start % unit == 0 && (wide.end % unit == 0 || wide.end == len));
+    }
+}
+
+#[test]
+fn helpers_of_the_requestors_rack_come_last_in_the_chain() {
+    let stripe = stripe(1 << 20, 1 << 18, 1 << 18);
+    let prefer = preference(&stripe, &[1, 2, 3, 4, 5], &view(), 4, Some("r1"));
+    // Nodes 2 to 6 in racks r2, r0, r1, r2, r0: node 4 is the neighbour, node 5 is not needed.
+    assert_eq!(prefer, [2, 6, 3, 4, 5].map(|node| Party::Node(NodeId(node))));
+}
+
+#[test]
+fn blocks_are_sorted_by_whether_they_can_be_read_and_losses_are_named() {
+    let (mut stripe, mut view) = (stripe(1 << 20, 1 << 18, 1 << 18), view());
+    stripe.blocks[0].state = BlockState::Corrupt;
+    stripe.blocks[1].state = BlockState::Missing;
+    view.nodes.get_mut(&NodeId(3)).unwrap().up = false;
+    view.nodes.get_mut(&NodeId(4)).unwrap().suspect = true;
+    let suspected = stripe.block_id(4).unwrap();
+    let readable = readable(&stripe, &view, |block| block == suspected);
+    assert_eq!((readable.good, readable.suspect), (vec![5], vec![3, 4]));
+    assert_eq!(readable.lost, [(0, "corrupt"), (1, "missing"), (2, "its node is down")]);
+    let error = too_many_lost(&code(), &stripe, &readable.lost, &view);
+    for part in ["lost 3 blocks", "rs(4,2) tolerates the loss of 2", "block 0 (s5-b000-c0-g1 on node-1: corrupt)"] {
+        assert!(error.message.contains(part), "{part} is not in: {error}");
+    }
+}
