@@ -84,8 +84,11 @@ impl ByteRange {
             Self::Last(count) => Span::new(size.saturating_sub(count), size),
         };
         if span.is_empty() || span.end > size {
-            let last = size.saturating_sub(1);
-            return Err(Error::invalid(format!("range {self} is outside the object: its {size} bytes are 0-{last}")));
+            let has = match size.checked_sub(1) {
+                Some(last) => format!("its {size} bytes are 0-{last}"),
+                None => "it is empty".to_owned(),
+            };
+            return Err(Error::invalid(format!("range {self} is outside the object: {has}")));
         }
         Ok(span)
     }

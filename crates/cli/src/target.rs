@@ -23,7 +23,7 @@ pub(crate) struct Options {
     /// With host:port: the directory with ca.pem, client.pem and client-key.pem
     #[arg(long, global = true, env = "WEFT_CERTIFICATES", value_name = "DIR", help_heading = "Cluster")]
     pub(crate) certificates: Option<PathBuf>,
-    /// With host:port: the cluster was started with --insecure
+    /// No TLS. `cluster up` makes the cluster so; with host:port, it says that the cluster is so
     #[arg(long, global = true, env = "WEFT_INSECURE", help_heading = "Cluster")]
     pub(crate) insecure: bool,
 }

@@ -63,6 +63,12 @@ fn objects_come_and_go() {
     assert_eq!(keys(cluster.json(&["ls", "default"])), ["plain"]);
     cluster.weft(["get", "default/a/b c", "-"]).refused(3, "there is no object");
 
+    let (empty, nothing) = cluster.file("empty", 0);
+    cluster.weft(["put", &empty, "default/empty", "--code", "rs(3,2)"]).ok();
+    cluster.fetches("default/empty", &nothing, &[]);
+    cluster.weft(["get", "default/empty", "-", "--range", "0-0"]).refused(2, "it is empty");
+    cluster.weft(["rm", "default/empty"]).ok();
+
     // A second put takes the place of the first.
     let (other, other_content) = cluster.file("other", 77);
     cluster.weft([&["put", &other, "plain"][..], &sizes].concat()).ok();
@@ -90,6 +96,9 @@ fn lost_blocks_are_read_around_and_rebuilt_by_every_scheme() {
     let cluster = Cluster::up(&["--nodes", "9", "--racks", "3"]);
     let (file, content) = cluster.file("data", 2_500_000);
     let sizes = ["--code", "rs(4,3)", "--block-size", "1MiB", "--cell-size", "64KiB"];
+    let explained = cluster.weft([&["put", &file, "default/data", "--explain", "--json"][..], &sizes].concat()).ok();
+    proves(&cluster, &explained.stdout);
+    assert_eq!(cluster.json(&["ls", "default"]), serde_json::json!([]), "--explain did something");
     cluster.weft([&["put", &file, "default/data"][..], &sizes].concat()).ok();
     let schemes = ["conventional", "ppr", "pipeline"];
 
