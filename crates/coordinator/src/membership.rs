@@ -34,6 +34,7 @@ impl MembershipService {
         let protocol =
             PROTOCOL.agree(theirs).map_err(|error| Error { message: format!("agent {}: {error}", asked.name), ..error })?;
         let new = self.checked(caller, &asked)?;
+        self.require_newest_metadata(&asked).await?;
         let record = shared.meta.register_node(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?;
         let link_key = members::draw_link_key(&mut shared.rng());
         let expected = if shared.security.is_insecure() { Peer::Anonymous } else { Peer::Agent(record.name.clone()) };
@@ -52,6 +53,20 @@ impl MembershipService {
         let free: BTreeMap<String, u64> = asked.disks.into_iter().map(|disk| (disk.id, disk.free_bytes)).collect();
         shared.members.registered(Session { link_key, channel, record }, &free);
         Ok(reply)
+    }
+
+    /// Refuses an agent that has seen stripes which this metadata does not know: it is an old copy, and would give their numbers
+    /// out again.
+    async fn require_newest_metadata(&self, asked: &v1::RegisterRequest) -> Result<()> {
+        let known = self.shared.meta.cluster().await.map_err(|error| self.shared.meta_error(error))?;
+        if asked.incarnation != known.incarnation || asked.high_water <= known.stripes_high_water {
+            return Ok(());
+        }
+        tracing::error!(node = %asked.name, seen = asked.high_water, known = known.stripes_high_water, "this metadata is an old copy");
+        Err(Error::invalid(format!(
+            "node {} has seen stripe {} of this metadata, which knows only {}: it is an old copy; start the coordinator on the newest one",
+            asked.name, asked.high_water, known.stripes_high_water
+        )))
     }
 
     /// Refuses whoever is not who it says, or has obeyed another database than this one.

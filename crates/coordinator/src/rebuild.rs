@@ -19,6 +19,9 @@ use weft_plan::Class;
 use weft_proto::v1;
 use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, Reaction, Result, Span};
 
+/// A repair that is slower than this for as long as its lease has failed.
+const SLOWEST_BYTES_PER_MS: u64 = 64;
+
 /// What is to be rebuilt.
 pub(crate) struct Rebuild<'a> {
     pub(crate) shared: &'a Arc<Shared>,
@@ -378,7 +381,9 @@ impl Rebuild<'_> {
     }
 
     async fn allocate(&self, lost: &Lost, home: Home) -> Result<Arriving> {
-        let expires_ms = self.shared.lease_end_ms();
+        // Nobody puts off a repair's lease: it counts with a slow link from the first.
+        let slowest_ms = self.stripe.layout.block_len(lost.index.into()) / SLOWEST_BYTES_PER_MS;
+        let expires_ms = self.shared.lease_end_ms().saturating_add(slowest_ms);
         let repair = NewRepair { stripe: self.stripe.id, index: lost.index, home, upload: self.upload, expires_ms };
         let block =
             self.shared.meta.allocate_repair(self.shared.epoch, repair).await.map_err(|error| self.shared.meta_error(error))?;

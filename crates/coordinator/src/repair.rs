@@ -6,7 +6,7 @@ use crate::{
     shared::Shared,
     supervise, validate,
 };
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 use tonic::Status;
 use weft_meta::{FailureDomain, ObjectRecord, StripeRecord};
@@ -17,6 +17,9 @@ use weft_types::{Error, NodeId, Result};
 const STRIPES_PER_PAGE: u32 = 256;
 /// Events that may wait for the client.
 pub(crate) const EVENTS_MAX: usize = 256;
+
+/// How often it is looked whether all nodes are back.
+const COMING_BACK_POLL: Duration = Duration::from_millis(100);
 
 /// Where a repair tells of its way. Progress is left out while the client is slow; everything else waits for it.
 type Events = mpsc::Sender<Result<v1::RepairEvent, Status>>;
@@ -83,6 +86,7 @@ impl<'a> Repair<'a> {
 
     async fn run(&mut self) -> Result<v1::RepairDone> {
         let begun = Instant::now();
+        self.wait_for_those_coming_back().await;
         let mut done = v1::RepairDone { traffic: Some(v1::TaskTraffic::default()), ..v1::RepairDone::default() };
         self.total_bytes = self.count_bytes().await?;
         let mut from = 0;
@@ -97,6 +101,17 @@ impl<'a> Repair<'a> {
                 return Ok(done);
             }
         }
+    }
+
+    /// Shortly after the coordinator's start a node that has not called yet is not lost: rebuilding its blocks would be in vain.
+    async fn wait_for_those_coming_back(&self) {
+        let most = Duration::from_millis(self.shared.config.down_after_ms.saturating_mul(2));
+        let all_back = async {
+            while self.shared.members.are_coming_back() {
+                tokio::time::sleep(COMING_BACK_POLL).await;
+            }
+        };
+        let _down_by_now = tokio::time::timeout(most, all_back).await;
     }
 
     async fn page(&self, from: u64) -> Result<weft_meta::Page<StripeRecord>> {

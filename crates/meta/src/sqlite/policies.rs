@@ -96,7 +96,10 @@ pub(super) fn remove_bucket(tx: &Transaction<'_>, name: &str) -> Result<()> {
 
 /// Refuses a bucket that does not exist.
 pub(super) fn require_bucket(tx: &Transaction<'_>, name: &str) -> Result<()> {
-    find_bucket(tx, name)?.map(drop).ok_or_else(|| no_bucket(name))
+    // Not the whole record: its count of objects would be taken for every put and every look-up.
+    let found: Option<u8> =
+        tx.prepare_cached("SELECT 1 FROM buckets WHERE name = ?1")?.query_row([name], |row| row.get(0)).optional()?;
+    found.map(drop).ok_or_else(|| no_bucket(name))
 }
 
 pub(super) fn domain_text(domain: FailureDomain) -> &'static str {
