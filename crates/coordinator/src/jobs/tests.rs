@@ -110,7 +110,7 @@ proptest! {
         let wide = widened(&layout, Range { index, bytes }, rebuilt).bytes;
         prop_assert!(wide.contains(bytes) && wide.end <= len && wide.is_empty() == bytes.is_empty());
         let unit = if rebuilt { CHECKSUM_UNIT_LEN } else { PAGE_LEN };
-        prop_assert!(wide.is_empty() || wide.start % unit == 0 && (wide.end % unit == 0 || wide.end == len));
+        prop_assert!(wide.is_empty() || wide.start.is_multiple_of(unit) && (wide.end.is_multiple_of(unit) || wide.end == len));
     }
 }
 
