@@ -138,3 +138,28 @@ fn blocks_are_sorted_by_whether_they_can_be_read_and_losses_are_named() {
         assert!(error.message.contains(part), "{part} is not in: {error}");
     }
 }
+
+#[test]
+fn several_lost_blocks_are_rebuilt_by_what_is_cheaper() {
+    // Lost of rs(2,3): a chain carries as many sums as blocks are lost, two blocks are all that conventional repair moves.
+    let code = weft_codes::parse("rs(2,3)").unwrap();
+    let mut stripe = stripe(2 * 64 * PAGE_LEN, 64 * PAGE_LEN, 64 * PAGE_LEN);
+    (stripe.layout.k, stripe.layout.m) = (2, 3);
+    stripe.blocks.truncate(5);
+    let target = |node: u32, index: u8| Target {
+        node: NodeId(node),
+        block: BlockId { stripe: stripe.id, index, copy: 0, generation: 2 },
+        missing: vec![stripe.layout.coded_span()],
+    };
+    let links = |targets: &[Target]| {
+        let planned = rebuild(&code, &stripe, &[1, 4], targets, "pipeline", &[], run()).unwrap();
+        let hub = planned.plan.shape.lanes[0].links.iter().filter(|link| link.to == planned.plan.shape.lanes[0].links[0].to);
+        (planned.plan.shape.lanes[0].links.iter().map(|link| link.width).max(), hub.count())
+    };
+    assert_eq!(links(&[target(7, 0)]), (Some(1), 1), "one lost block takes the chain that was asked for");
+    assert_eq!(
+        links(&[target(6, 0), target(7, 2), target(8, 3)]),
+        (Some(1), 2),
+        "of three lost blocks no chain carries the sums"
+    );
+}
