@@ -40,7 +40,8 @@ fn a_put_goes_on_when_a_node_dies() {
     let ended = putting.wait_with_output().unwrap();
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     cluster.fetches("default/data", &content, &[]);
-    // Two more may die: whatever was acknowledged has all its blocks but those of the first stripes on the dead node.
+    // What the dead node had before it died is rebuilt; then two more may die.
+    cluster.wait_until("the dead node is noticed", |cluster| cluster.state("node-03") == "down");
     cluster.weft(["repair", "object", "default/data"]).ok();
     cluster.kill("node-05");
     cluster.kill("node-07");
