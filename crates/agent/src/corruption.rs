@@ -19,6 +19,8 @@ struct Finding {
 
 /// Blocks that are remembered; a node with more is lost as a whole.
 const FINDINGS_MAX: usize = 4096;
+/// Blocks that one heartbeat tells of: the coordinator takes no more of them.
+const REPORTED_MAX: usize = 1024;
 
 impl Findings {
     /// Remembers that these bytes of a block are not what they were.
@@ -30,7 +32,7 @@ impl Findings {
         }
     }
 
-    /// What to tell with the next heartbeat.
+    /// What to tell with the next heartbeat; the rest waits for the one after it.
     pub(crate) fn report(&self) -> Vec<v1::CorruptBlock> {
         let findings = self.lock();
         let report = |(block, finding): (&BlockId, &Finding)| v1::CorruptBlock {
@@ -39,7 +41,7 @@ impl Findings {
             len_bytes: finding.bytes.len(),
             message: finding.message.clone(),
         };
-        findings.iter().map(report).collect()
+        findings.iter().take(REPORTED_MAX).map(report).collect()
     }
 
     /// The coordinator knows of these now.
@@ -54,5 +56,28 @@ impl Findings {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<BlockId, Finding>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::StripeId;
+
+    #[test]
+    fn what_one_heartbeat_has_no_room_for_is_told_by_the_next() {
+        let findings = Findings::default();
+        for stripe in 0..1500 {
+            let block = BlockId { stripe: StripeId(stripe), index: 0, copy: 0, generation: 1 };
+            findings.add(block, Span::new(0, 4096), &Error::corrupt("its checksum"));
+        }
+        let first = findings.report();
+        assert_eq!(first.len(), REPORTED_MAX);
+        findings.told(&first);
+        let second = findings.report();
+        assert_eq!(second.len(), 1500 - REPORTED_MAX);
+        assert!(second.iter().all(|told| !first.contains(told)));
+        findings.told(&second);
+        assert_eq!(findings.report(), []);
     }
 }
