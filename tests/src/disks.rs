@@ -18,8 +18,11 @@ pub struct SimDisks {
 const DISK: Capacity = Capacity { total_bytes: 1 << 40, free_bytes: 1 << 39 };
 
 impl OpenDisk for SimDisks {
-    fn open(&self, dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<OpenedDisk> {
-        let store = LocalStore::open(dir, cluster, new)?;
+    fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
+        let store = match new {
+            Some(new) => LocalStore::open(dir, cluster, new)?,
+            None => LocalStore::open_existing(dir, cluster)?,
+        };
         Ok(OpenedDisk { id: store.disk_id(), store: Arc::new(SimDisk { store, disks: self.clone() }) })
     }
 }

@@ -78,6 +78,10 @@ pub struct Limits {
     pub partial_blocks_max: u32,
     /// How long each of them is kept, milliseconds.
     pub partial_block_ms: u64,
+    /// Blocks of one disk that may be removed within a day whatever their part of it is.
+    pub removed_blocks_per_day: u32,
+    /// Beyond these, the part of a disk's blocks that may be removed within a day, percent. 100: all of them.
+    pub removed_percent_per_day: u32,
 }
 
 fn default_place() -> String {
@@ -95,6 +99,8 @@ impl Default for Limits {
             unstarted_ms: 30_000,
             partial_blocks_max: 256,
             partial_block_ms: 600_000,
+            removed_blocks_per_day: 1024,
+            removed_percent_per_day: 25,
         }
     }
 }

@@ -1,8 +1,17 @@
 //! The disks of a node. All calls block: whoever must not goes through [`DiskMode::run`](crate::DiskMode).
 
-use crate::OpenDisk;
+use crate::{
+    Limits, OpenDisk,
+    partial::Partials,
+    removal::{Quota, Removal},
+};
 use rand::{Rng, rngs::StdRng};
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio::time::Instant;
 use weft_proto::v1;
 use weft_store::{BlockReader, BlockStore, NewDisk};
 use weft_types::{BlockId, ClusterId, Error, Reaction, Result};
@@ -16,17 +25,26 @@ struct Disk {
     path: PathBuf,
     /// What is on it, or why it cannot be used.
     store: Result<Arc<dyn BlockStore>>,
+    quota: Quota,
 }
 
-/// In one request no more blocks of a disk are removed than this, or than one in [`REMOVED_PART`].
-const REMOVED_BLOCKS_FLOOR: usize = 64;
-const REMOVED_PART: usize = 100;
+/// What a disk says of a block.
+enum Look {
+    There(Arc<dyn BlockReader>),
+    /// It is there, and not as it was.
+    Damaged(Error),
+    Absent,
+    /// The disk cannot say.
+    Unknown(Error),
+}
+
 /// Blocks that are listed at once.
 const LISTED_BLOCKS_MAX: usize = 10_000;
 
 impl Disks {
     /// Opens all disks. One that fails is reported as failed, by the id that is known of it; one that is not for this cluster is
-    /// a mistake of the operator's, and the agent does not start with it.
+    /// a mistake of the operator's, and the agent does not start with it. Where a disk is known to be, none is made: an empty
+    /// directory there is the place of one that is not mounted.
     pub(crate) fn open(
         paths: &[PathBuf],
         known_ids: &BTreeMap<String, String>,
@@ -37,17 +55,18 @@ impl Disks {
     ) -> Result<Self> {
         let mut disks = Vec::with_capacity(paths.len());
         for path in paths {
-            let new = NewDisk { disk_id: random.random(), created_ms: now_ms };
+            let known_id = known_ids.iter().find(|(known, _)| Path::new(known) == path).map(|(_, id)| id.clone());
+            let new = known_id.is_none().then(|| NewDisk { disk_id: random.random(), created_ms: now_ms });
             let place = |error: Error| Error { message: format!("disk {}: {}", path.display(), error.message), ..error };
             let (id, store) = match opener.open(path, cluster, new).map_err(place) {
                 Ok(opened) => (format!("{:032x}", opened.id), Ok(opened.store)),
                 Err(error) if error.reaction == Reaction::InvalidInput => return Err(error),
                 Err(error) => {
                     tracing::error!(%error, "a disk cannot be used");
-                    (known_ids.get(&path.display().to_string()).cloned().unwrap_or_default(), Err(error))
+                    (known_id.unwrap_or_default(), Err(error))
                 }
             };
-            disks.push(Disk { id, path: path.clone(), store });
+            disks.push(Disk { id, path: path.clone(), store, quota: Quota::default() });
         }
         Ok(Self(disks))
     }
@@ -63,16 +82,39 @@ impl Disks {
         known.map(|disk| (disk.path.display().to_string(), disk.id.clone())).collect()
     }
 
-    /// Opens a block, on whichever disk it is, and tells that disk's number.
+    /// Opens a block, on whichever disk it is, and tells that disk's number. It is called not found only where every disk could
+    /// be asked.
     pub(crate) fn open_block(&self, id: BlockId) -> Result<(usize, Arc<dyn BlockReader>)> {
-        for (number, store) in self.usable() {
-            match store.open(id) {
-                Ok(reader) => return Ok((number, reader)),
-                Err(error) if error.reaction == Reaction::NotFound => {}
-                Err(error) => return Err(error.block(id)),
+        let (number, opened) = self.find(id).map_err(|error| error.block(id))?;
+        opened.map(|reader| (number, reader)).map_err(|error| error.block(id))
+    }
+
+    /// The disk on which a block is, and what opening it there gave.
+    fn find(&self, id: BlockId) -> Result<(usize, Result<Arc<dyn BlockReader>>)> {
+        let (mut readable, mut damaged, mut unknown) = (None, None, None);
+        for (number, disk) in self.0.iter().enumerate() {
+            match disk.look_for(id) {
+                Look::Absent => {}
+                Look::There(reader) => {
+                    if let Some((other, _)) = readable.replace((number, reader)) {
+                        let [first, second] = [other, number].map(|number| self.0[number].path.display());
+                        // Of two lives of the metadata: nobody knows which is meant.
+                        return Err(Error::corrupt(format!("two blocks of this name are on the node, in {first} and {second}")));
+                    }
+                }
+                Look::Damaged(error) => damaged = damaged.or(Some((number, error))),
+                Look::Unknown(error) => unknown = unknown.or(Some(error)),
             }
         }
-        Err(Error::not_found("it is on none of the node's disks").block(id))
+        match (readable, damaged, unknown) {
+            (Some((number, reader)), _, _) => Ok((number, Ok(reader))),
+            (None, Some((number, error)), _) => Ok((number, Err(error))),
+            (None, None, Some(error)) if error.reaction == Reaction::Retry => Err(error),
+            (None, None, Some(error)) => {
+                Err(Error::replan(format!("it may be on a disk that cannot be used: {}", error.message)))
+            }
+            (None, None, None) => Err(Error::not_found("it is on none of the node's disks")),
+        }
     }
 
     /// The disk that the coordinator means by `id`, and its number.
@@ -85,49 +127,38 @@ impl Disks {
         }
     }
 
-    /// Removes those of `blocks` that are there, unless they are suspiciously many. Returns how many were.
-    pub(crate) fn remove(&self, blocks: &[BlockId]) -> Result<u32> {
-        let mut on_disk: BTreeMap<usize, Vec<BlockId>> = BTreeMap::new();
+    /// Removes those of `blocks` that are there. What becomes of one of them does not touch the others.
+    pub(crate) fn remove(&self, blocks: &[BlockId], partials: &Partials, limits: &Limits) -> Removal {
+        let mut removal = Removal::default();
         for id in blocks {
-            match self.open_block(*id) {
-                Ok((number, _)) => on_disk.entry(number).or_default().push(*id),
-                Err(error) if error.reaction == Reaction::NotFound => {}
-                // What is damaged may be removed like anything else, once it is known on which disk it is.
-                Err(_) => {
-                    let holder = self.usable().find(|(_, store)| store.list().is_ok_and(|list| list.contains(id)));
-                    holder.into_iter().for_each(|(number, _)| on_disk.entry(number).or_default().push(*id));
+            // What is being written comes first: looked for on the disks before, it could be committed between the two looks.
+            match partials.discard(*id).and_then(|_| self.remove_one(*id, limits)) {
+                Ok(was_there) => {
+                    removal.removed += u32::from(was_there);
+                    removal.gone.push(*id);
                 }
+                Err(error) => removal.kept.push(error.block(*id)),
             }
         }
-        for (number, doomed) in &on_disk {
-            self.refuse_too_many(*number, doomed.len())?;
-        }
-        let mut removed = 0;
-        for (number, doomed) in &on_disk {
-            let store = self.0[*number].store.as_ref().map_err(Clone::clone)?;
-            for id in doomed {
-                removed += u32::from(store.remove(*id)?);
-            }
-        }
-        Ok(removed)
+        removal
     }
 
-    fn refuse_too_many(&self, number: usize, doomed: usize) -> Result<()> {
-        if doomed <= REMOVED_BLOCKS_FLOOR {
-            return Ok(());
-        }
+    /// Returns whether it was there; without an error, it is not there any more.
+    fn remove_one(&self, id: BlockId, limits: &Limits) -> Result<bool> {
+        let number = match self.find(id) {
+            Ok((number, _)) => number,
+            Err(error) if error.reaction == Reaction::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
         let disk = &self.0[number];
-        let all = disk.store.as_ref().map_err(Clone::clone)?.list()?.len();
-        if doomed <= all / REMOVED_PART {
-            return Ok(());
+        let store = disk.store.as_ref().map_err(Clone::clone)?;
+        let quota = disk.quota.take(limits, Instant::now(), || Ok(store.list()?.len()));
+        quota.map_err(|error| Error { message: format!("disk {}: {}", disk.path.display(), error.message), ..error })?;
+        let removed = store.remove(id);
+        if removed != Ok(true) {
+            disk.quota.give_back();
         }
-        Err(Error::new(
-            Reaction::Unavailable,
-            format!(
-                "refused to remove {doomed} of the {all} blocks of disk {} at once: a person must decide whether that is meant",
-                disk.path.display()
-            ),
-        ))
+        removed
     }
 
     /// At most `limit` blocks behind `after`, in ascending order, and whether there are more.
@@ -158,10 +189,110 @@ impl Disks {
 }
 
 impl Disk {
+    fn look_for(&self, id: BlockId) -> Look {
+        let store = match &self.store {
+            Ok(store) => store,
+            Err(error) => return Look::Unknown(error.clone()),
+        };
+        match store.open(id) {
+            Ok(reader) => Look::There(reader),
+            Err(error) => match (error.reaction, store.failed()) {
+                (Reaction::Corrupt, _) => Look::Damaged(error),
+                (Reaction::NotFound, None) => Look::Absent,
+                (Reaction::NotFound, Some(why)) => Look::Unknown(Error::replan(why)),
+                _ => Look::Unknown(error),
+            },
+        }
+    }
+
     fn report(&self) -> v1::Disk {
         let capacity = self.store.as_ref().map_err(Clone::clone).and_then(|store| store.capacity());
         let failed = self.store.as_ref().map_or(true, |store| store.failed().is_some()) || capacity.is_err();
         let (total_bytes, free_bytes) = capacity.map_or((0, 0), |capacity| (capacity.total_bytes, capacity.free_bytes));
         v1::Disk { id: self.id.clone(), path: self.path.display().to_string(), total_bytes, free_bytes, failed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LocalDisks;
+    use rand::SeedableRng;
+    use weft_store::conformance;
+    use weft_types::PlanId;
+
+    const CLUSTER: ClusterId = ClusterId(3);
+
+    fn open(paths: &[PathBuf], known_ids: &BTreeMap<String, String>) -> Disks {
+        Disks::open(paths, known_ids, CLUSTER, &LocalDisks, &mut StdRng::seed_from_u64(1), 0).ok().unwrap()
+    }
+
+    fn put(disks: &Disks, disk: usize, stripe: u64) -> BlockId {
+        let meta = conformance::block(CLUSTER, stripe, 5000);
+        let mut writer = disks.0[disk].store.as_ref().ok().unwrap().create(&meta).unwrap();
+        writer.write_at(0, &conformance::pattern(5000)).unwrap();
+        writer.finish(None).unwrap();
+        meta.id
+    }
+
+    fn remove(disks: &Disks, partials: &Partials, blocks: &[BlockId]) -> (u32, Vec<BlockId>, Vec<Reaction>) {
+        let Removal { removed, gone, kept } = disks.remove(blocks, partials, &Limits::default());
+        (removed, gone, kept.iter().map(|error| error.reaction).collect())
+    }
+
+    #[tokio::test]
+    async fn a_block_that_is_being_written_is_kept_and_holds_up_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disks, partials) = (open(&[dir.path().join("a")], &BTreeMap::new()), Partials::new(&Limits::default()));
+        let (number, store) = disks.by_id(&disks.0[0].id).unwrap();
+        let meta = conformance::block(CLUSTER, 1, 5000);
+        let claim = partials.claim(PlanId(1), number, store.as_ref(), &meta).ok().unwrap();
+        claim.write_at(0, &conformance::pattern(5000)).unwrap();
+        let other = put(&disks, 0, 2);
+        assert_eq!(remove(&disks, &partials, &[meta.id, other]), (1, vec![other], vec![Reaction::Retry]));
+        claim.commit(None).unwrap().unwrap();
+        // Committed and not let go of: the word that it is gone would leave it there for ever.
+        assert_eq!(remove(&disks, &partials, &[meta.id]), (0, vec![], vec![Reaction::Retry]));
+        drop(claim);
+        assert_eq!(remove(&disks, &partials, &[meta.id]), (1, vec![meta.id], vec![]));
+        assert_eq!(store.list().unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn what_may_be_on_a_disk_that_cannot_be_used_is_neither_missing_nor_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (paths, partials) = (["a", "b"].map(|name| dir.path().join(name)), Partials::new(&Limits::default()));
+        let disks = open(&paths, &BTreeMap::new());
+        let (here, there) = (put(&disks, 1, 1), put(&disks, 0, 2));
+        let known = disks.ids();
+        drop(disks);
+        std::fs::rename(&paths[0], dir.path().join("away")).unwrap();
+        std::fs::create_dir(&paths[0]).unwrap();
+
+        let disks = open(&paths, &known);
+        assert_eq!(std::fs::read_dir(&paths[0]).unwrap().count(), 0, "the place of a disk that is not mounted was made a disk");
+        assert_eq!((disks.report()[0].failed, &disks.ids()), (true, &known));
+        assert_eq!(disks.open_block(there).err().unwrap().reaction, Reaction::Replan);
+        assert!(disks.open_block(here).is_ok());
+        assert_eq!(remove(&disks, &partials, &[there, here]), (1, vec![here], vec![Reaction::Replan]));
+        drop(disks);
+
+        std::fs::remove_dir(&paths[0]).unwrap();
+        std::fs::rename(dir.path().join("away"), &paths[0]).unwrap();
+        let disks = open(&paths, &known);
+        assert_eq!(disks.open_block(here).err().unwrap().reaction, Reaction::NotFound);
+        assert_eq!(remove(&disks, &partials, &[there, here]), (1, vec![there, here], vec![]));
+    }
+
+    #[tokio::test]
+    async fn of_two_blocks_of_one_name_none_is_read_and_none_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = open(&["a", "b"].map(|name| dir.path().join(name)), &BTreeMap::new());
+        let id = put(&disks, 0, 1);
+        assert_eq!(put(&disks, 1, 1), id);
+        let error = disks.open_block(id).err().unwrap();
+        assert!(error.reaction == Reaction::Corrupt && error.message.contains("two blocks of this name"), "{error}");
+        assert_eq!(remove(&disks, &Partials::new(&Limits::default()), &[id]), (0, vec![], vec![Reaction::Corrupt]));
+        assert_eq!(disks.list(None, 0).unwrap().0, [id, id]);
     }
 }

@@ -24,6 +24,7 @@ mod open;
 mod partial;
 mod ports;
 mod reception;
+mod removal;
 mod run;
 mod seams;
 mod service;

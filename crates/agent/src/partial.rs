@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn disk(dir: &std::path::Path) -> Arc<dyn BlockStore> {
-        LocalDisks.open(dir, CLUSTER, NewDisk { disk_id: 1, created_ms: 0 }).ok().unwrap().store
+        LocalDisks.open(dir, CLUSTER, Some(NewDisk { disk_id: 1, created_ms: 0 })).ok().unwrap().store
     }
 
     fn partials(blocks_max: u32, kept_ms: u64) -> Arc<Partials> {

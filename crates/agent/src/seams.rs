@@ -57,8 +57,8 @@ impl DiskMode {
 
 /// How a directory becomes a disk.
 pub trait OpenDisk: Send + Sync {
-    /// Opens the disk in `dir`; makes one with the identity `new` where there is none.
-    fn open(&self, dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<OpenedDisk>;
+    /// Opens the disk in `dir`; where there is none, makes one with the identity `new`, or fails and writes nothing without it.
+    fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk>;
 }
 
 /// A disk that is open.
@@ -74,8 +74,11 @@ pub struct OpenedDisk {
 pub struct LocalDisks;
 
 impl OpenDisk for LocalDisks {
-    fn open(&self, dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<OpenedDisk> {
-        let store = LocalStore::open(dir, cluster, new)?;
+    fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
+        let store = match new {
+            Some(new) => LocalStore::open(dir, cluster, new)?,
+            None => LocalStore::open_existing(dir, cluster)?,
+        };
         Ok(OpenedDisk { id: store.disk_id(), store: Arc::new(store) })
     }
 }

@@ -73,16 +73,16 @@ impl Service {
             return Err(Error::invalid(format!("{} blocks in one request: at most {REMOVED_BLOCKS_MAX}", request.blocks.len())));
         }
         let blocks = request.blocks.iter().map(|id| wire::decode("block", id)).collect::<Result<Vec<BlockId>>>()?;
-        let (disks, partials) = (self.0.disks()?, Arc::clone(&self.0.partials));
-        let remove = move || {
-            let removed = disks.remove(&blocks)?;
-            for id in &blocks {
-                partials.discard(*id)?;
-            }
-            Ok(removed)
-        };
-        let removed = self.0.seams.disk_mode.run(remove).await?;
-        Ok(RemoveReply { removed })
+        let (disks, node) = (self.0.disks()?, Arc::clone(&self.0));
+        let remove = move || Ok(disks.remove(&blocks, &node.partials, &node.config.limits));
+        let removal = self.0.seams.disk_mode.run(remove).await?;
+        let kept =
+            removal.kept.first().map(|first| format!("{} blocks are kept, the first because: {first}", removal.kept.len()));
+        Ok(RemoveReply {
+            removed: removal.removed,
+            gone: removal.gone.iter().map(wire::encode).collect(),
+            kept: kept.unwrap_or_default(),
+        })
     }
 
     async fn list(&self, request: Request<ListBlocksRequest>) -> Result<ListBlocksReply> {

@@ -11,10 +11,10 @@ use weft_types::{BlockId, Error, NodeId, Result};
 
 /// Puts that one sweep gives up, at most.
 const UPLOADS_PER_SWEEP: u32 = 1_000;
-/// Blocks that one call removes, at most: an agent takes more of a small disk at once for a mistake.
-const BLOCKS_PER_CALL: u32 = 64;
-/// Calls to one node in one sweep, at most: what is left waits for the next.
-const CALLS_PER_SWEEP: usize = 256;
+/// Blocks that one call removes, at most: it has to end within a call's time.
+const BLOCKS_PER_CALL: usize = 64;
+/// Blocks of one node in one sweep, at most: what is left waits for the next.
+const BLOCKS_PER_SWEEP: u32 = 16_384;
 
 /// Sweeps for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
@@ -67,20 +67,26 @@ async fn give_up_puts(shared: &Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
+/// Forgets what the node has really removed. What it keeps, as on a disk that has failed, stays garbage and holds up nothing else.
 async fn remove_garbage(shared: &Shared, node: NodeId, now_ms: u64) -> Result<()> {
-    for _ in 0..CALLS_PER_SWEEP {
-        let garbage = shared.meta.garbage(node, now_ms, BLOCKS_PER_CALL).await.map_err(|error| shared.meta_error(error))?;
-        let blocks: Vec<BlockId> = garbage.iter().map(|garbage| garbage.block).collect();
-        if blocks.is_empty() {
-            return Ok(());
+    let garbage = shared.meta.garbage(node, now_ms, BLOCKS_PER_SWEEP).await.map_err(|error| shared.meta_error(error))?;
+    let blocks: Vec<BlockId> = garbage.iter().map(|garbage| garbage.block).collect();
+    let mut kept = String::new();
+    for asked in blocks.chunks(BLOCKS_PER_CALL) {
+        let reply = remove(shared, node, asked).await?;
+        let gone = reply.gone.iter().filter_map(|id| postcard::from_bytes::<BlockId>(id).ok());
+        let gone: Vec<BlockId> = gone.filter(|id| asked.contains(id)).collect();
+        if !gone.is_empty() {
+            shared.meta.forget_garbage(shared.epoch, node, gone).await.map_err(|error| shared.meta_error(error))?;
         }
-        remove(shared, node, &blocks).await?;
-        shared.meta.forget_garbage(shared.epoch, node, blocks).await.map_err(|error| shared.meta_error(error))?;
+        if kept.is_empty() {
+            kept = reply.kept;
+        }
     }
-    Ok(())
+    if kept.is_empty() { Ok(()) } else { Err(Error::retry(kept)) }
 }
 
-async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId]) -> Result<()> {
+async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId]) -> Result<v1::RemoveReply> {
     let Some(session) = shared.members.session(node) else { return Err(Error::retry("it went down")) };
     let encoded = blocks.iter().map(postcard::to_allocvec).collect::<Result<Vec<_>, _>>();
     let blocks = encoded.map_err(|error| Error::fatal(format!("a block's name cannot be encoded: {error}")))?;
@@ -95,9 +101,9 @@ async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId]) -> Result<()>
     let call = agent.remove(rpc::with_deadline(request, shared.call_timeout()));
     match tokio::time::timeout(shared.call_timeout(), call).await {
         Ok(Ok(reply)) => {
-            let removed = reply.into_inner().removed;
-            tracing::debug!(node = %session.record.name, removed, "garbage was removed");
-            Ok(())
+            let reply = reply.into_inner();
+            tracing::debug!(node = %session.record.name, removed = reply.removed, "garbage was removed");
+            Ok(reply)
         }
         Ok(Err(status)) => Err(from_status(&status)),
         Err(_) => Err(Error::retry("no answer in time")),

@@ -49,8 +49,18 @@ impl LocalStore {
         Self::open_with_steps(dir, cluster, new, Arc::new(NoSteps))
     }
 
-    /// The same, with somebody who is asked before each step that changes the disk: for tests.
+    /// Opens what is a disk already. Where there is none, this is [`Reaction::Fatal`](weft_types::Reaction) and nothing is
+    /// written there: the directory may be where the disk is to be mounted.
+    pub fn open_existing(dir: &Path, cluster: ClusterId) -> Result<Self> {
+        Self::open_as(dir, cluster, None, Arc::new(NoSteps))
+    }
+
+    /// The same as [`open`](Self::open), with somebody who is asked before each step that changes the disk: for tests.
     pub fn open_with_steps(dir: &Path, cluster: ClusterId, new: NewDisk, steps: Arc<dyn Steps>) -> Result<Self> {
+        Self::open_as(dir, cluster, Some(new), steps)
+    }
+
+    fn open_as(dir: &Path, cluster: ClusterId, new: Option<NewDisk>, steps: Arc<dyn Steps>) -> Result<Self> {
         let disk = Disk::open(dir, cluster, new, steps)?;
         let recovered = recover::recover(&disk)?;
         Ok(Self { disk: Arc::new(disk), recovered })

@@ -48,6 +48,18 @@ fn a_disk_keeps_its_identity_and_its_blocks() {
 }
 
 #[test]
+fn the_place_of_a_disk_that_is_not_mounted_stays_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    for place in [dir.path().join("no directory"), dir.path().to_owned()] {
+        let error = LocalStore::open_existing(&place, CLUSTER).unwrap_err();
+        assert!(error.reaction == Reaction::Fatal && error.message.contains("is it mounted?"), "{error}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "something was written there");
+    }
+    drop(open(dir.path()));
+    assert_eq!(LocalStore::open_existing(dir.path(), CLUSTER).unwrap().disk_id(), NEW.disk_id);
+}
+
+#[test]
 fn a_directory_that_is_something_else_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("thesis.tex"), "x").unwrap();

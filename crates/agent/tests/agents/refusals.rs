@@ -197,8 +197,9 @@ async fn an_opened_task_that_nobody_starts_is_dropped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocks_are_removed_only_on_good_word_and_not_too_many_at_once() {
-    let cluster = Cluster::start(Options::agents(2)).await;
+async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
+    let limits = Limits { removed_blocks_per_day: 4, removed_percent_per_day: 10, ..Limits::default() };
+    let cluster = Cluster::start(Options { limits, ..Options::agents(2) }).await;
     let stripes: Vec<Stripe> = (1..=70).map(|number| Stripe::new(number, "rs(1,1)", 4096, 4096)).collect();
     for stripe in &stripes {
         cluster.write(stripe).await;
@@ -209,15 +210,17 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_at_once() {
         let mut request = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 70, blocks };
         change(&mut request);
         let answer = cluster.call(ONE).await.remove(request).await;
-        answer.map(|reply| reply.into_inner().removed).map_err(|status| from_status(&status))
+        answer.map(tonic::Response::into_inner).map_err(|status| from_status(&status))
     };
     assert_eq!(remove(|r| r.epoch = 0, &blocks[..1]).await.unwrap_err().reaction, Reaction::Fatal);
     assert!(remove(|r| r.incarnation = "second".into(), &blocks[..1]).await.unwrap_err().message.contains("incarnation"));
     assert!(remove(|r| r.high_water = 69, &blocks[..1]).await.unwrap_err().message.contains("has seen stripe 70"));
-    let too_many = remove(|_| (), &blocks[..65]).await.unwrap_err();
-    assert!(too_many.message.contains("a person must decide") && too_many.reaction == Reaction::Unavailable, "{too_many}");
     let unknown = BlockId { stripe: StripeId(999), ..blocks[0] };
-    assert_eq!(remove(|_| (), &[blocks[0], blocks[1], unknown]).await, Ok(2));
+    let few = remove(|_| (), &[blocks[0], blocks[1], unknown]).await.unwrap();
+    assert_eq!((few.removed, few.gone.len(), few.kept.as_str()), (2, 3, ""));
+    let many = remove(|_| (), &blocks[2..65]).await.unwrap();
+    assert_eq!((many.removed, many.gone.len()), (5, 5), "a tenth of 70 in all");
+    assert!(many.kept.contains("58 blocks are kept") && many.kept.contains("a person must decide"), "{}", many.kept);
     assert_eq!(cluster.payload(ONE, blocks[0]), None);
 
     let mut listed = Vec::new();
@@ -229,7 +232,7 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_at_once() {
             break;
         }
     }
-    assert_eq!(listed, blocks[2..]);
+    assert_eq!(listed, blocks[7..]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -36,18 +36,24 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    pub(super) fn open(dir: &Path, cluster: ClusterId, new: NewDisk, steps: Arc<dyn Steps>) -> Result<Self> {
+    /// Without `new`, only what is a disk already.
+    pub(super) fn open(dir: &Path, cluster: ClusterId, new: Option<NewDisk>, steps: Arc<dyn Steps>) -> Result<Self> {
         let context = |what: &'static str| move |error: io::Error| cannot_open(dir, what, &error);
-        fs::create_dir_all(dir).map_err(context("it cannot be made"))?;
+        if new.is_some() {
+            fs::create_dir_all(dir).map_err(context("it cannot be made"))?;
+        }
         if !dir.join(LABEL).try_exists().map_err(context("it cannot be looked at"))? {
             // Before anything is written there.
+            if new.is_none() {
+                return Err(no_disk(dir));
+            }
             refuse_foreign(dir)?;
         }
         let mut lock = lock(dir)?;
         let label = match fs::read_to_string(dir.join(LABEL)) {
             Ok(text) => Label::decode(&text)
                 .map_err(|error| Error { message: format!("{}: {}", dir.display(), error.message), ..error })?,
-            Err(error) if error.kind() == ErrorKind::NotFound => format_disk(dir, cluster, new)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => format_disk(dir, cluster, new.ok_or_else(|| no_disk(dir))?)?,
             Err(error) => return Err(cannot_open(dir, "its disk file cannot be read", &error)),
         };
         if label.cluster != cluster {
@@ -280,6 +286,13 @@ fn lock(dir: &Path) -> Result<File> {
         Err(TryLockError::WouldBlock) => Err(Error::invalid(format!("{} is in use by another process", dir.display()))),
         Err(TryLockError::Error(error)) => Err(failed(error)),
     }
+}
+
+fn no_disk(dir: &Path) -> Error {
+    Error::fatal(format!(
+        "{} was a disk of weft and is none now: is it mounted? A new disk in its stead needs a directory of another name",
+        dir.display()
+    ))
 }
 
 /// Refuses a directory that is no disk and is not empty.

@@ -37,7 +37,7 @@ impl Gate {
 pub(crate) struct GatedDisks(pub(crate) Arc<Gate>);
 
 impl OpenDisk for GatedDisks {
-    fn open(&self, dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<OpenedDisk> {
+    fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
         let OpenedDisk { id, store } = LocalDisks.open(dir, cluster, new)?;
         let gate = Arc::clone(&self.0);
         let gated = FaultStore::new(store, move |call| {
