@@ -118,15 +118,20 @@ impl Harvest {
     fn take(&mut self, target: &Target) {
         let block = target.claim().meta().id;
         let id = wire::encode(&block);
-        if let Err(error) = target.commit() {
+        if target.is_whole()
+            && let Err(error) = target.commit()
+        {
             self.errors.push(error);
         }
         if let Some(receipt) = target.receipt() {
             self.stored.push(StoredBlock { id, len: receipt.len, units: receipt.units });
         } else if let Some(arrived) = target.claim().arrived() {
             self.errors.push(Error::replan("it has not wholly arrived").block(block));
-            let spans = arrived.iter().map(|span| SpanMessage { start: span.start, end: span.end }).collect();
-            self.arrived.push(ArrivedBlock { id, spans });
+            // Nothing of a block without a byte can be kept for the next plan.
+            if target.claim().meta().len() > 0 {
+                let spans = arrived.iter().map(|span| SpanMessage { start: span.start, end: span.end }).collect();
+                self.arrived.push(ArrivedBlock { id, spans });
+            }
         }
         target.claim().release();
     }
@@ -143,4 +148,33 @@ fn event(mut errors: Vec<Error>, harvest: Harvest, traffic: &Traffic) -> TaskEve
         Event::Failed(TaskFailed { errors, stored, arrived: harvest.arrived, traffic })
     };
     TaskEvent { event: Some(event) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limits, LocalDisks, OpenDisk, partial::Partials};
+    use weft_store::{NewDisk, conformance};
+    use weft_types::{ClusterId, PlanId};
+
+    #[tokio::test]
+    async fn a_block_without_a_byte_is_stored_when_its_stage_has_ended_and_not_before() {
+        let (dir, cluster) = (tempfile::tempdir().unwrap(), ClusterId(3));
+        let store = LocalDisks.open(dir.path(), cluster, Some(NewDisk { disk_id: 1, created_ms: 0 })).ok().unwrap().store;
+        let (partials, meta) = (Partials::new(&Limits::default()), conformance::block(cluster, 1, 0));
+        let begin = |plan| {
+            let claim = partials.claim(PlanId(plan), 0, store.as_ref(), &meta).ok().unwrap();
+            Arc::new(Target::new(claim, None, 1, Arc::default()))
+        };
+        let (mut cancelled, mut ended) = (Harvest::default(), Harvest::default());
+        cancelled.take(&begin(1));
+        assert_eq!((cancelled.stored.len(), cancelled.arrived.len(), cancelled.errors.len()), (0, 0, 1));
+        assert_eq!(store.list().unwrap(), []);
+
+        let target = begin(2);
+        target.sink(&[0], DiskMode::Inline).finish().await.unwrap();
+        ended.take(&target);
+        assert_eq!((ended.stored.len(), ended.errors.len()), (1, 0));
+        assert_eq!(store.list().unwrap(), [meta.id]);
+    }
 }

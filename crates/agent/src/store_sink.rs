@@ -40,6 +40,13 @@ impl Target {
         Box::new(StoreSink { target: Arc::clone(self), sub_blocks: Arc::from(sub_blocks), mode })
     }
 
+    /// Whether the task has brought it to its end, or all its bytes, which comes to the same. A block without a byte misses
+    /// nothing from the beginning: only the end of its sinks shows that it was meant to be stored.
+    pub(crate) fn is_whole(&self) -> bool {
+        let meta = self.claim.meta();
+        self.unfinished.load(Ordering::Acquire) == 0 || meta.len() > 0 && self.claim.missing().is_empty()
+    }
+
     /// Commits the block if nothing of it is missing. May block.
     pub(crate) fn commit(&self) -> Result<()> {
         if let Some(receipt) = self.claim.commit(self.expected_units.as_deref())? {
