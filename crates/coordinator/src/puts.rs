@@ -57,16 +57,19 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A stripe that a client is sending.
+/// A stripe that is under way.
 enum Underway {
-    Sending {
-        plan: PlanId,
-        stripe: Box<StripeRecord>,
-        settle: Settle,
-        report: JoinHandle<Report>,
-    },
+    Sending(Sending),
     /// Its blocks are being looked at.
     Ending,
+}
+
+/// A stripe that a client is sending.
+struct Sending {
+    plan: PlanId,
+    stripe: Box<StripeRecord>,
+    settle: Settle,
+    report: JoinHandle<Report>,
 }
 
 /// A put that is given up while a stripe is begun: so many calls to agents may still come through.
@@ -76,7 +79,7 @@ impl Puts {
     /// Whether something of a put is under way right now.
     pub(crate) fn is_active(&self, upload: UploadId) -> bool {
         let active = |underway: &Underway| match underway {
-            Underway::Sending { report, .. } => !report.is_finished(),
+            Underway::Sending(sending) => !sending.report.is_finished(),
             Underway::Ending => true,
         };
         self.is_turning(upload) || self.lock().range((upload, 0)..=(upload, u64::MAX)).any(|(_, underway)| active(underway))
@@ -98,12 +101,12 @@ impl Puts {
     }
 
     /// Takes the stripe that `plan` sent, to end it; nothing if none is under way.
-    fn begin_end(&self, key: Key, plan: PlanId) -> Result<Option<(Box<StripeRecord>, Settle, JoinHandle<Report>)>> {
+    fn begin_end(&self, key: Key, plan: PlanId) -> Result<Option<Sending>> {
         let mut stripes = self.lock();
         match stripes.remove(&key) {
-            Some(Underway::Sending { plan: sending, stripe, settle, report }) if sending == plan => {
+            Some(Underway::Sending(sending)) if sending.plan == plan => {
                 stripes.insert(key, Underway::Ending);
-                Ok(Some((stripe, settle, report)))
+                Ok(Some(sending))
             }
             Some(other) => {
                 stripes.insert(key, other);
@@ -118,8 +121,8 @@ impl Puts {
         let mut stripes = self.lock();
         let keys: Vec<_> = stripes.range((upload, 0)..=(upload, u64::MAX)).map(|(key, _)| *key).collect();
         for key in keys {
-            if let Some(Underway::Sending { settle, .. }) = stripes.remove(&key) {
-                settle.settle(Duration::ZERO);
+            if let Some(Underway::Sending(sending)) = stripes.remove(&key) {
+                sending.settle.settle(Duration::ZERO);
             }
         }
     }
@@ -187,15 +190,15 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
     }
     let key = (upload.id, asked.number);
     let _turn = shared.puts.turn(key).await;
-    if let Some(Underway::Sending { settle, .. }) = shared.puts.lock().remove(&key) {
-        settle.settle(Duration::ZERO);
+    if let Some(Underway::Sending(sending)) = shared.puts.lock().remove(&key) {
+        sending.settle.settle(Duration::ZERO);
     }
     let mut avoid = BTreeSet::new();
     loop {
         match begin_stripe(shared, &upload, &code, &layout, asked.number, &avoid).await {
             Ok(Begun { plan, stripe, client, carries, running, settle }) => {
                 let report = tokio::spawn(running.finish(|_, _| {}));
-                shared.puts.lock().insert(key, Underway::Sending { plan, stripe: Box::new(stripe), settle, report });
+                shared.puts.lock().insert(key, Underway::Sending(Sending { plan, stripe: Box::new(stripe), settle, report }));
                 // Who gave the put up meanwhile knew nothing of these tasks.
                 if let Err(error) = shared.meta.upload(upload.id).await {
                     shared.puts.forget(upload.id);
@@ -221,7 +224,7 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     let key = (UploadId(asked.upload), asked.number);
     let _turn = shared.puts.turn(key).await;
     let sending = shared.puts.begin_end(key, PlanId(asked.plan))?;
-    let Some((stripe, settle, report)) = sending else { return ended_already(shared, key).await };
+    let Some(Sending { stripe, settle, report, .. }) = sending else { return ended_already(shared, key).await };
     let result = end_sent(shared, key.0, &stripe, settle, report, &asked).await;
     shared.puts.lock().remove(&key);
     result
