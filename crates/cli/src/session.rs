@@ -1,6 +1,9 @@
 //! A command's connection to its cluster.
 
-use crate::target::{Options, Target};
+use crate::{
+    exit::Exit,
+    target::{Options, Target},
+};
 use std::future::Future;
 use weft_client::{Client, ClientConfig};
 use weft_types::{Error, Reaction, Result};
@@ -34,11 +37,21 @@ impl Session {
         let target = options.target()?;
         run(async {
             let session = Self::open(target).await?;
-            let done = work(&session).await;
+            let done = tokio::select! {
+                done = work(&session) => Some(done),
+                _ = tokio::signal::ctrl_c() => None,
+            };
+            // The work is dropped by now: what it held is given up, and the coordinator is told.
             session.client.close().await;
-            done
+            done.unwrap_or_else(|| interrupted())
         })
     }
+}
+
+/// Ends the process at once: a thread that waits for standard input would hold up an orderly end for ever.
+fn interrupted() -> ! {
+    eprintln!("weft: interrupted");
+    std::process::exit(Exit::Interrupted as i32)
 }
 
 /// Runs what a command does over the network.

@@ -69,6 +69,53 @@ fn a_put_that_dies_half_way_leaves_nothing() {
 }
 
 #[test]
+fn a_put_whose_data_is_slow_to_come_outlives_its_lease() {
+    let quick = [("WEFT_COORDINATOR_UPLOAD_LEASE_MS", "1500"), ("WEFT_COORDINATOR_SWEEP_INTERVAL_MS", "200")];
+    let cluster = Cluster::up_with(&["--nodes", "6"], &quick);
+    let content = bytes(4 * STRIPE, 5);
+    let (putting, mut data) = slow_put(&cluster, "default/data");
+    data.write_all(&content[..2 * STRIPE]).unwrap();
+    std::thread::sleep(Duration::from_millis(4_000));
+    data.write_all(&content[2 * STRIPE..]).unwrap();
+    drop(data);
+    let ended = putting.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    cluster.fetches("default/data", &content, &[]);
+}
+
+#[test]
+fn a_put_that_is_broken_off_is_given_up_at_once() {
+    // The lease is ten minutes: only the client's own word can end the put sooner.
+    let quick = [("WEFT_COORDINATOR_STALL_MS", "1000"), ("WEFT_COORDINATOR_SWEEP_INTERVAL_MS", "200")];
+    let cluster = Cluster::up_with(&["--nodes", "6"], &quick);
+    let (putting, mut data) = slow_put(&cluster, "default/data");
+    data.write_all(&bytes(4 * STRIPE, 6)).unwrap();
+    cluster.wait_until("a stripe is on the disks", |cluster| payloads(cluster, 6) >= 5);
+    let sent = std::process::Command::new("/bin/sh").args(["-c", &format!("kill -s INT {}", putting.id())]).status().unwrap();
+    assert!(sent.success());
+    let ended = putting.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{}", String::from_utf8_lossy(&ended.stderr));
+    cluster.wait_until("all of it is removed", |cluster| payloads(cluster, 6) == 0);
+    drop(data);
+}
+
+#[test]
+fn a_put_goes_on_when_a_node_stops_moving() {
+    let cluster = Cluster::up_with(&["--nodes", "8"], &[("WEFT_COORDINATOR_STALL_MS", "3000")]);
+    let content = bytes(12 * STRIPE, 7);
+    let (putting, mut data) = slow_put(&cluster, "default/data");
+    data.write_all(&content[..4 * STRIPE]).unwrap();
+    cluster.wait_until("two stripes are on the disks", |cluster| payloads(cluster, 8) >= 10);
+    cluster.signal("node-03", "STOP");
+    data.write_all(&content[4 * STRIPE..]).unwrap();
+    drop(data);
+    let ended = putting.wait_with_output().unwrap();
+    cluster.signal("node-03", "CONT");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    cluster.fetches("default/data", &content, &[]);
+}
+
+#[test]
 fn a_repair_goes_on_around_a_helper_that_stops_moving() {
     // A stopped process keeps its connections and says nothing: the worst of helpers.
     let cluster = Cluster::up_with(&["--nodes", "8"], &[("WEFT_COORDINATOR_STALL_MS", "1000")]);

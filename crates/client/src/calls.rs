@@ -79,13 +79,28 @@ impl Calls {
         M: Clone,
         F: Future<Output = Result<Response<R>, Status>>,
     {
-        let until = Instant::now() + self.limits.patience;
+        self.ask_within(self.limits.call_timeout, message, call).await
+    }
+
+    /// As [`ask`](Self::ask), and each call may take as long as `deadline`. Patience counts from the first failure.
+    pub(crate) async fn ask_within<M, R, F>(
+        &self,
+        deadline: Duration,
+        message: M,
+        call: impl Fn(WeftClient<Channel>, Request<M>) -> F,
+    ) -> Result<R>
+    where
+        M: Clone,
+        F: Future<Output = Result<Response<R>, Status>>,
+    {
+        let mut until = None;
         let mut attempt = 0;
         loop {
-            match self.once(message.clone(), &call).await {
+            match self.within(deadline, message.clone(), &call).await {
                 Err(error) if error.reaction == Reaction::Retry => {
                     let pause = self.random.pause(attempt);
-                    if Instant::now() + pause >= until {
+                    let now = Instant::now();
+                    if now + pause >= *until.get_or_insert(now + self.limits.patience) {
                         return Err(error);
                     }
                     tokio::time::sleep(pause).await;

@@ -9,8 +9,8 @@ use std::{sync::Arc, time::Duration};
 use weft_proto::{
     Peer, Pool, rpc,
     v1::{
-        Bucket, Empty, ListObjectsRequest, ListPoliciesRequest, Name, ObjectEntry, ObjectName, ObjectReply, Policy, StatusReply,
-        StatusRequest,
+        Bucket, Empty, ListObjectsRequest, ListPoliciesRequest, Name, ObjectEntry, ObjectName, ObjectReply, Policy,
+        StatObjectRequest, StatusReply, StatusRequest,
     },
 };
 use weft_types::{ClusterId, Error, Result};
@@ -244,9 +244,44 @@ impl Client {
 
 impl Shared {
     pub(crate) async fn stat(&self, bucket: &str, key: &str) -> Result<ObjectReply> {
-        let request = ObjectName { bucket: bucket.into(), key: key.into() };
-        let asked = self.calls.ask(request, |mut client, request| async move { client.stat_object(request).await });
-        asked.await.map_err(|error| error.object(format_args!("{bucket}/{key}")))
+        let place = |error: Error| error.object(format_args!("{bucket}/{key}"));
+        for _ in 0..self.config.limits.attempts_max {
+            if let Some(object) = self.stat_pages(bucket, key).await.map_err(place)? {
+                return Ok(object);
+            }
+        }
+        Err(place(Error::retry("it is replaced faster than all of its stripes can be asked for")))
+    }
+
+    /// An object with all of its stripes, which may come page by page; `None`: it was replaced meanwhile.
+    async fn stat_pages(&self, bucket: &str, key: &str) -> Result<Option<ObjectReply>> {
+        let mut whole: Option<ObjectReply> = None;
+        loop {
+            let from_stripe = whole.as_ref().map_or(0, |whole| whole.stripes.len() as u64);
+            let stripes_max = self.config.limits.stripes_per_page_max;
+            let request = StatObjectRequest { bucket: bucket.into(), key: key.into(), from_stripe, stripes_max };
+            let asked = self.calls.ask(request, |mut client, request| async move { client.stat_object(request).await });
+            let page = match (asked.await, &whole) {
+                (Ok(page), Some(whole)) if page.version != whole.version => return Ok(None),
+                (page, _) => page?,
+            };
+            let (count, is_empty) = (page.stripe_count, page.stripes.is_empty());
+            let object = match whole.take() {
+                None => page,
+                Some(mut object) => {
+                    object.stripes.extend(page.stripes);
+                    object
+                }
+            };
+            if object.stripes.len() as u64 >= count {
+                return Ok(Some(object));
+            }
+            if is_empty {
+                let message = format!("the coordinator tells of {} stripes of {count}", object.stripes.len());
+                return Err(Error::fatal(message));
+            }
+            whole = Some(object);
+        }
     }
 }
 

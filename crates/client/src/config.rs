@@ -42,6 +42,8 @@ pub struct Limits {
     pub window_bytes_max: u64,
     /// Plans for one window of a read, or one stripe of a write, that may fail without any progress.
     pub attempts_max: u32,
+    /// Stripes of an object that are asked for at once, at most; 0: as many as one answer holds.
+    pub stripes_per_page_max: u32,
     /// An answer of the coordinator must come within this time …
     pub call_timeout: Duration,
     /// … but it may have to rebuild a block before it can say that a stripe is complete.
@@ -83,6 +85,7 @@ impl Default for Limits {
             stripe_memory_bytes_max: 32 << 20,
             window_bytes_max: 32 << 20,
             attempts_max: 5,
+            stripes_per_page_max: 0,
             call_timeout: Duration::from_secs(30),
             end_stripe_timeout: Duration::from_secs(600),
             patience: Duration::from_secs(15),

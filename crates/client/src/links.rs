@@ -21,9 +21,6 @@ pub(crate) struct Dialing<'a> {
     pub(crate) stall: Duration,
 }
 
-/// Is told of each slice that was sent.
-pub(crate) type Tap = Box<dyn Fn(Span, &[u8]) + Send + Sync>;
-
 /// The sending end.
 pub(crate) struct LinkSink {
     queue: Option<mpsc::Sender<Outgoing>>,
@@ -58,11 +55,11 @@ impl Home {
 
 impl Dialing<'_> {
     /// Opens a link that this client sends on.
-    pub(crate) async fn sink(&self, lane: &TaskLane, tap: Option<Tap>) -> Result<LinkSink> {
+    pub(crate) async fn sink(&self, lane: &TaskLane) -> Result<LinkSink> {
         let (frames, home) = self.open(Direction::Push).await?;
         let sender = LinkSender::new(frames, self.link.id(), self.link.width, self.patience(Direction::Push));
         let (queue, outgoing) = mpsc::channel(window(lane));
-        Ok(LinkSink { queue: Some(queue), sending: Owned::start(send_all(sender, outgoing, home, tap)) })
+        Ok(LinkSink { queue: Some(queue), sending: Owned::start(send_all(sender, outgoing, home)) })
     }
 
     /// Opens a link that this client receives on.
@@ -109,15 +106,10 @@ fn window(lane: &TaskLane) -> usize {
     (lane.window as usize).clamp(1, 64)
 }
 
-async fn send_all(mut sender: LinkSender, mut outgoing: mpsc::Receiver<Outgoing>, home: Home, tap: Option<Tap>) -> Result<()> {
+async fn send_all(mut sender: LinkSender, mut outgoing: mpsc::Receiver<Outgoing>, home: Home) -> Result<()> {
     loop {
         match outgoing.recv().await {
-            Some(Outgoing::Slice(slice, rows)) => {
-                sender.send(slice, &rows).await?;
-                if let Some(tap) = &tap {
-                    tap(slice, &rows);
-                }
-            }
+            Some(Outgoing::Slice(slice, rows)) => sender.send(slice, &rows).await?,
             Some(Outgoing::End) => {
                 sender.end().await?;
                 home.put_back(sender.into_frames());

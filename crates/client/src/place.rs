@@ -97,7 +97,7 @@ impl TemporaryFile {
         let Some(path) = self.path.take() else { return Ok(()) };
         let (file, target) = (self.file.clone(), self.target.clone());
         let keep = move || {
-            let kept = file.sync_all().and_then(|()| std::fs::rename(&path, &target));
+            let kept = file.sync_all().and_then(|()| std::fs::rename(&path, &target)).and_then(|()| sync_parent(&target));
             kept.map_err(|error| {
                 let _removed = std::fs::remove_file(&path);
                 Error::fatal(format!("cannot write {}: {error}", target.display()))
@@ -105,6 +105,12 @@ impl TemporaryFile {
         };
         self.mode.run(keep).await
     }
+}
+
+/// A name is as durable as the directory that it is in.
+fn sync_parent(path: &Path) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 impl Drop for TemporaryFile {

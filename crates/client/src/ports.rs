@@ -3,7 +3,7 @@
 use crate::{
     client::Shared,
     fetch::Arrivals,
-    links::{Dialing, Tap},
+    links::{Dialing, LinkSink},
     progress::Meter,
     stripe_data::StripeData,
     sums::UnitSums,
@@ -11,7 +11,7 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -33,7 +33,7 @@ pub(crate) struct OpenTask {
 /// What a share is for.
 pub(crate) enum Work {
     /// Data goes in.
-    Put(Outgoing),
+    Put(Arc<Outgoing>),
     /// Blocks come out.
     Get(Arc<Arrivals>),
 }
@@ -43,10 +43,13 @@ pub(crate) struct Outgoing {
     pub(crate) data: StripeData,
     pub(crate) layout: StripeLayout,
     pub(crate) meter: Meter,
-    /// What was sent of each block, with its checksums.
-    pub(crate) sent: BTreeMap<u32, Arc<Mutex<UnitSums>>>,
+    /// The checksums of what is to be sent of each block, also of those whose receivers have failed: without them nobody
+    /// could say whether such a block was rebuilt right.
+    pub(crate) sent: BTreeMap<u32, Mutex<UnitSums>>,
     /// Which block each link carries.
     pub(crate) carries: BTreeMap<u32, u32>,
+    /// The blocks whose receivers have failed.
+    pub(crate) lost: Mutex<BTreeSet<u32>>,
 }
 
 /// A slice of a client's share takes at most this much memory at each port, bytes: the coordinator's slices are far smaller.
@@ -115,13 +118,14 @@ impl Ports for ClientPorts<'_> {
 
     async fn sink(&self, lane: &TaskLane, _stage: &TaskStage, sink: &Sink) -> Result<Box<dyn SliceSink>> {
         match (sink, self.work) {
-            (Sink::Link(link), work) => {
-                let tap = match work {
-                    Work::Put(outgoing) => outgoing.tap(link_id(lane.lane, *link)),
-                    Work::Get(_) => None,
-                };
-                Ok(Box::new(self.dialing(lane, *link)?.sink(lane, tap).await?))
+            (Sink::Link(link), Work::Put(outgoing)) => {
+                let dialing = self.dialing(lane, *link)?;
+                match outgoing.carries.get(&link_id(lane.lane, *link)) {
+                    Some(index) => Ok(Box::new(BlockSink::new(outgoing, *index, dialing.sink(lane).await)?)),
+                    None => Ok(Box::new(dialing.sink(lane).await?)),
+                }
             }
+            (Sink::Link(link), Work::Get(_)) => Ok(Box::new(self.dialing(lane, *link)?.sink(lane).await?)),
             (Sink::Output { index, sub_blocks }, Work::Get(arrivals)) => {
                 let (arrivals, layout) = (arrivals.clone(), self.open.task.layout);
                 Ok(Box::new(OutputSink { arrivals, layout, index: u32::from(*index), sub_blocks: sub_blocks.clone() }))
@@ -132,23 +136,77 @@ impl Ports for ClientPorts<'_> {
 }
 
 impl Outgoing {
-    /// Sums up what a link carries, while it is sent.
-    fn tap(&self, link: u32) -> Option<Tap> {
-        let index = self.carries.get(&link)?;
-        let sent = self.sent.get(index)?.clone();
+    /// Sums up a slice of a block.
+    fn sum(&self, index: u32, slice: Span, rows: &[u8]) {
+        let Some(sent) = self.sent.get(&index) else { return };
         let layout = self.layout.layout;
-        Some(Box::new(move |slice: Span, rows: &[u8]| {
-            let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
-            let row_len = slice.len().max(1) as usize;
-            for (sub_block, row) in (0..layout.alpha).zip(rows.chunks(row_len)) {
-                let mut row = row;
-                for extent in layout.extents(sub_block, slice) {
-                    let (piece, rest) = row.split_at(row.len().min(extent.len as usize));
-                    sent.add(extent.offset, piece);
-                    row = rest;
-                }
+        let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let row_len = slice.len().max(1) as usize;
+        for (sub_block, row) in (0..layout.alpha).zip(rows.chunks(row_len)) {
+            let mut row = row;
+            for extent in layout.extents(sub_block, slice) {
+                let (piece, rest) = row.split_at(row.len().min(extent.len as usize));
+                sent.add(extent.offset, piece);
+                row = rest;
             }
-        }))
+        }
+    }
+
+    /// A block's receiver has failed.
+    fn lose(&self, index: u32) {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+    }
+
+    /// Whether more blocks are lost than could be rebuilt from the others.
+    fn is_hopeless(&self) -> bool {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).len() > self.layout.m as usize
+    }
+}
+
+/// A block that is sent. Once its receiver has failed, it is only summed up: the error is told at the end.
+struct BlockSink {
+    outgoing: Arc<Outgoing>,
+    index: u32,
+    link: Result<LinkSink>,
+}
+
+impl BlockSink {
+    fn new(outgoing: &Arc<Outgoing>, index: u32, link: Result<LinkSink>) -> Result<Self> {
+        let mut sink = Self { outgoing: outgoing.clone(), index, link };
+        if let Err(error) = &sink.link {
+            let error = error.clone();
+            sink.lose(error)?;
+        }
+        Ok(sink)
+    }
+
+    /// Goes on without the receiver, as long as there is any use in it.
+    fn lose(&mut self, error: Error) -> Result<()> {
+        self.outgoing.lose(self.index);
+        self.link = Err(error.clone());
+        if self.outgoing.is_hopeless() { Err(error) } else { Ok(()) }
+    }
+}
+
+#[async_trait]
+impl SliceSink for BlockSink {
+    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+        self.outgoing.sum(self.index, slice, &rows);
+        match &mut self.link {
+            Ok(link) => match link.put(slice, rows).await {
+                Ok(()) => Ok(()),
+                Err(error) => self.lose(error),
+            },
+            Err(error) if self.outgoing.is_hopeless() => Err(error.clone()),
+            Err(_) => Ok(()),
+        }
+    }
+
+    async fn finish(&mut self) -> Result<()> {
+        match &mut self.link {
+            Ok(link) => link.finish().await,
+            Err(error) => Err(error.clone()),
+        }
     }
 }
 

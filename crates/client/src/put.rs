@@ -2,6 +2,8 @@
 
 use crate::{
     Client,
+    background::Owned,
+    calls::Calls,
     client::Shared,
     config::DiskMode,
     ports::{OpenTask, Outgoing, Work},
@@ -15,13 +17,14 @@ use std::{
     fs::File,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 use tokio::{io::AsyncRead, sync::Semaphore};
 use weft_proto::{
     status::encode_error,
     v1::{
-        AbortPutRequest, BeginPutReply, BeginPutRequest, BlockUnits, CommitPutRequest, EndStripeRequest, ObjectReply,
-        PutStripeReply, PutStripeRequest,
+        AbortPutRequest, BeginPutReply, BeginPutRequest, BlockUnits, CommitPutRequest, Empty, EndStripeRequest, KeepPutRequest,
+        ObjectReply, PutStripeReply, PutStripeRequest,
     },
 };
 use weft_types::{Error, Reaction, Result, StripeLayout};
@@ -47,6 +50,8 @@ pub struct PutOptions {
 
 /// Stripes of a put that are under way at once: one is sent, one is being ended.
 const STRIPES_MAX: usize = 2;
+/// The coordinator is told that a put goes on no more often than this.
+const KEEP_PAUSE_MIN: Duration = Duration::from_millis(100);
 
 impl Client {
     /// Stores what `reader` gives as `bucket/key`. It is acknowledged when all of it is durable; before that nothing of it can be
@@ -57,7 +62,7 @@ impl Client {
     /// # use weft_client::PutOptions;
     /// let pipe = tokio::fs::File::open("/run/log.pipe").await.map_err(weft_types::Error::invalid)?;
     /// let object = client.put("logs", "today", pipe, &PutOptions::default()).await?;
-    /// println!("{} bytes in {} stripes", object.size, object.stripes.len());
+    /// println!("{} bytes in {} stripes", object.size, object.stripe_count);
     /// # Ok(()) }
     /// ```
     pub async fn put(
@@ -152,6 +157,8 @@ struct Put {
     upload: u64,
     stripe_len: u64,
     meter: Meter,
+    /// Tells the coordinator every now and then that the put goes on: its data may be slow to come.
+    _keeping: Owned<()>,
     /// Only one stripe is sent at a time.
     sending: Semaphore,
     open: bool,
@@ -172,6 +179,7 @@ impl Put {
             upload: begun.upload,
             stripe_len: u64::from(begun.k).saturating_mul(begun.block_len),
             meter: Meter::new(size, &options.progress),
+            _keeping: Owned::start(keep(shared.calls.clone(), begun.upload, begun.lease_ms)),
             sending: Semaphore::new(1),
             open: true,
         };
@@ -191,11 +199,11 @@ impl Put {
         let size = written.map_err(|error| error.object(&self.object))?;
         let request = CommitPutRequest { upload: self.upload, size };
         let committed =
-            self.shared.calls.once(request, |mut client, request| async move { client.commit_put(request).await }).await;
+            self.shared.calls.ask(request, |mut client, request| async move { client.commit_put(request).await }).await;
         if let Err(error) = &committed
             && error.reaction == Reaction::Retry
         {
-            // The answer was lost, and perhaps not the commit: an abort could not undo it, and must not be tried.
+            // No answer came, and perhaps it is done: an abort could not undo it, and must not be tried.
             self.open = false;
             let message = format!("whether the object was stored is not known; its stat tells: {}", error.message);
             return Err(Error { message, ..error.clone() }.object(&self.object));
@@ -236,19 +244,18 @@ impl Put {
         if layout.data_len != data.len {
             return Err(Error::fatal(format!("the coordinator's plan is for {} bytes, not {}", layout.data_len, data.len)));
         }
-        let sums = |index| (index, Arc::new(Mutex::new(UnitSums::new(layout.block_len(index)))));
-        let outgoing = Outgoing {
+        let sums = |index| (index, Mutex::new(UnitSums::new(layout.block_len(index))));
+        let outgoing = Arc::new(Outgoing {
             data: data.clone(),
             layout,
             meter: counted.meter(),
             sent: (0..layout.n()).map(sums).collect(),
             carries: reply.carries.iter().map(|carried| (carried.link, carried.index)).collect(),
-        };
-        let work = Work::Put(outgoing);
-        let outcome = open.run(&self.shared, &work).await;
+            lost: Mutex::default(),
+        });
+        let outcome = open.run(&self.shared, &Work::Put(outgoing.clone())).await;
         drop(turn);
 
-        let Work::Put(outgoing) = work else { return Err(Error::fatal("a put became something else")) };
         let request = EndStripeRequest {
             upload: self.upload,
             number,
@@ -257,14 +264,35 @@ impl Put {
             errors: outcome.errors.iter().map(encode_error).collect(),
         };
         let timeout = self.shared.config.limits.end_stripe_timeout;
-        self.shared.calls.within(timeout, request, |mut client, request| async move { client.end_stripe(request).await }).await?;
+        // An end may be told twice: the stripe may have ended and the answer have been lost.
+        let ended =
+            self.shared.calls.ask_within(timeout, request, |mut client, request| async move { client.end_stripe(request).await });
+        ended.await?;
         counted.keep();
         Ok(())
     }
 }
 
-/// The checksums of the blocks that were sent whole.
-fn sent_units(sent: &BTreeMap<u32, Arc<Mutex<UnitSums>>>) -> Vec<BlockUnits> {
+/// Puts off the end of a put's lease, three times in it.
+async fn keep(calls: Calls, upload: u64, lease_ms: u32) {
+    // Nobody says how long it is: nothing to keep.
+    if lease_ms == 0 {
+        return;
+    }
+    let pause = Duration::from_millis(u64::from(lease_ms) / 3).max(KEEP_PAUSE_MIN);
+    loop {
+        tokio::time::sleep(pause).await;
+        let request = KeepPutRequest { upload };
+        match calls.once(request, |mut client, request| async move { client.keep_put(request).await }).await {
+            Err(error) if error.reaction == Reaction::NotFound => return,
+            Err(error) => tracing::debug!(%error, "the coordinator was not told that a put goes on"),
+            Ok(Empty {}) => {}
+        }
+    }
+}
+
+/// The checksums of the blocks all of which went out, or would have.
+fn sent_units(sent: &BTreeMap<u32, Mutex<UnitSums>>) -> Vec<BlockUnits> {
     let units = sent.iter().filter_map(|(index, sums)| {
         let units = sums.lock().unwrap_or_else(PoisonError::into_inner).units()?;
         Some(BlockUnits { index: *index, units })

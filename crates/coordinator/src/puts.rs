@@ -11,7 +11,7 @@ use crate::{
     seal::{self, Sealed},
     shared::Shared,
     show,
-    supervise::{self, OnFailure, Report, Running, Settle},
+    supervise::{self, End, OnFailure, Report, Running, Settle},
     validate::{self, Coding},
     view::View,
 };
@@ -27,33 +27,93 @@ use weft_meta::{
 };
 use weft_plan::Class;
 use weft_proto::{status::decode_error, v1};
-use weft_types::{BlockId, Error, NodeId, Party, Reaction, Result, StripeId, StripeLayout};
+use weft_types::{BlockId, Error, NodeId, Party, PlanId, Reaction, Result, StripeId, StripeLayout};
+
+/// A stripe of a put, by its number.
+type Key = (UploadId, u64);
 
 /// The stripes that clients are sending.
 #[derive(Default)]
 pub(crate) struct Puts {
-    stripes: Mutex<BTreeMap<(UploadId, u64), Underway>>,
+    stripes: Mutex<BTreeMap<Key, Underway>>,
+    /// Who begins or ends a stripe, or waits to.
+    turns: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-/// A stripe that a client is sending.
+/// Of the calls that begin or end a stripe, one at a time has the turn: they may come twice, and late.
+struct Turn<'a> {
+    puts: &'a Puts,
+    key: Key,
+    held: Option<tokio::sync::OwnedMutexGuard<()>>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.puts.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        self.held = None;
+        if turns.get(&self.key).is_some_and(|turn| Arc::strong_count(turn) == 1) {
+            turns.remove(&self.key);
+        }
+    }
+}
+
+/// A stripe that is under way.
 enum Underway {
-    Sending {
-        stripe: Box<StripeRecord>,
-        settle: Settle,
-        report: JoinHandle<Report>,
-    },
+    Sending(Sending),
     /// Its blocks are being looked at.
     Ending,
 }
+
+/// A stripe that a client is sending.
+struct Sending {
+    plan: PlanId,
+    stripe: Box<StripeRecord>,
+    settle: Settle,
+    report: JoinHandle<Report>,
+}
+
+/// A put that is given up while a stripe is begun: so many calls to agents may still come through.
+const OPENING_CALLS: u64 = 4;
 
 impl Puts {
     /// Whether something of a put is under way right now.
     pub(crate) fn is_active(&self, upload: UploadId) -> bool {
         let active = |underway: &Underway| match underway {
-            Underway::Sending { report, .. } => !report.is_finished(),
+            Underway::Sending(sending) => !sending.report.is_finished(),
             Underway::Ending => true,
         };
-        self.lock().range((upload, 0)..=(upload, u64::MAX)).any(|(_, underway)| active(underway))
+        self.is_turning(upload) || self.lock().range((upload, 0)..=(upload, u64::MAX)).any(|(_, underway)| active(underway))
+    }
+
+    /// Whether a stripe of a put is being begun or ended right now.
+    fn is_turning(&self, upload: UploadId) -> bool {
+        let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.range((upload, 0)..=(upload, u64::MAX)).next().is_some()
+    }
+
+    /// Waits until nobody else begins or ends the stripe.
+    async fn turn(&self, key: Key) -> Turn<'_> {
+        let turn = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(turns.entry(key).or_default())
+        };
+        Turn { puts: self, key, held: Some(turn.lock_owned().await) }
+    }
+
+    /// Takes the stripe that `plan` sent, to end it; nothing if none is under way.
+    fn begin_end(&self, key: Key, plan: PlanId) -> Result<Option<Sending>> {
+        let mut stripes = self.lock();
+        match stripes.remove(&key) {
+            Some(Underway::Sending(sending)) if sending.plan == plan => {
+                stripes.insert(key, Underway::Ending);
+                Ok(Some(sending))
+            }
+            Some(other) => {
+                stripes.insert(key, other);
+                Err(Error::replan(format!("stripe {} is sent by another plan than {plan} by now", key.1)))
+            }
+            None => Ok(None),
+        }
     }
 
     /// Stops whatever of a put is under way, without waiting for it.
@@ -61,13 +121,13 @@ impl Puts {
         let mut stripes = self.lock();
         let keys: Vec<_> = stripes.range((upload, 0)..=(upload, u64::MAX)).map(|(key, _)| *key).collect();
         for key in keys {
-            if let Some(Underway::Sending { settle, .. }) = stripes.remove(&key) {
-                settle.settle(Duration::ZERO);
+            if let Some(Underway::Sending(sending)) = stripes.remove(&key) {
+                sending.settle.settle(Duration::ZERO);
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(UploadId, u64), Underway>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Underway>> {
         self.stripes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,15 +189,21 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
         ))));
     }
     let key = (upload.id, asked.number);
-    if let Some(Underway::Sending { settle, .. }) = shared.puts.lock().remove(&key) {
-        settle.settle(Duration::ZERO);
+    let _turn = shared.puts.turn(key).await;
+    if let Some(Underway::Sending(sending)) = shared.puts.lock().remove(&key) {
+        sending.settle.settle(Duration::ZERO);
     }
     let mut avoid = BTreeSet::new();
     loop {
         match begin_stripe(shared, &upload, &code, &layout, asked.number, &avoid).await {
-            Ok(Begun { stripe, client, carries, running, settle }) => {
+            Ok(Begun { plan, stripe, client, carries, running, settle }) => {
                 let report = tokio::spawn(running.finish(|_, _| {}));
-                shared.puts.lock().insert(key, Underway::Sending { stripe: Box::new(stripe), settle, report });
+                shared.puts.lock().insert(key, Underway::Sending(Sending { plan, stripe: Box::new(stripe), settle, report }));
+                // Who gave the put up meanwhile knew nothing of these tasks.
+                if let Err(error) = shared.meta.upload(upload.id).await {
+                    shared.puts.forget(upload.id);
+                    return Err(place(shared.meta_error(error)));
+                }
                 let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
                 return Ok(v1::PutStripeReply { task: Some(client), layout, carries });
             }
@@ -156,15 +222,9 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
 /// The client has sent a stripe, as well as it could: checks the receipts, mends what is missing, ends the stripe.
 pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest) -> Result<()> {
     let key = (UploadId(asked.upload), asked.number);
-    let sending = match shared.puts.lock().entry(key) {
-        std::collections::btree_map::Entry::Vacant(_) => None,
-        std::collections::btree_map::Entry::Occupied(mut entry) => Some(entry.insert(Underway::Ending)),
-    };
-    let (stripe, settle, report) = match sending {
-        Some(Underway::Sending { stripe, settle, report }) => (stripe, settle, report),
-        Some(Underway::Ending) => return Err(Error::retry("the stripe is being ended already")),
-        None => return ended_already(shared, key).await,
-    };
+    let _turn = shared.puts.turn(key).await;
+    let sending = shared.puts.begin_end(key, PlanId(asked.plan))?;
+    let Some(Sending { stripe, settle, report, .. }) = sending else { return ended_already(shared, key).await };
     let result = end_sent(shared, key.0, &stripe, settle, report, &asked).await;
     shared.puts.lock().remove(&key);
     result
@@ -185,15 +245,27 @@ pub(crate) async fn commit(shared: &Arc<Shared>, asked: v1::CommitPutRequest) ->
         }
         Err(error) => return Err(shared.meta_error(error)),
     };
-    show::object(shared, object, 0).await
+    Ok(show::object(object))
+}
+
+/// Puts off the end of a put's lease.
+pub(crate) async fn keep(shared: &Shared, id: UploadId) -> Result<()> {
+    let extended = shared.meta.extend_upload(shared.epoch, id, shared.lease_end_ms()).await;
+    extended.map_err(|error| shared.meta_error(error))
 }
 
 /// Gives up a put. It is no error if it was given up already.
 pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
-    // Tasks that are still running must not store anything after its removal.
-    let wait_ms = if shared.puts.is_active(id) { shared.config.stall_ms.into() } else { 0 };
+    let config = &shared.config;
+    // Tasks that are still running, or are only now opened, must not store anything after its removal.
+    let running_ms = if shared.puts.is_active(id) { config.stall_ms.into() } else { 0 };
+    let opening_ms = if shared.puts.is_turning(id) { config.call_timeout_ms.saturating_mul(OPENING_CALLS) } else { 0 };
+    let not_before_ms = shared.now_ms().saturating_add(running_ms).saturating_add(opening_ms);
     shared.puts.forget(id);
-    match shared.meta.abort_put(shared.epoch, id, shared.now_ms().saturating_add(wait_ms)).await {
+    let aborted = shared.meta.abort_put(shared.epoch, id, not_before_ms).await;
+    // What was begun until now; what begins later finds no put.
+    shared.puts.forget(id);
+    match aborted {
         Ok(()) | Err(MetaError::NotFound(_)) => Ok(()),
         Err(error) => Err(shared.meta_error(error)),
     }
@@ -201,14 +273,14 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
 
 /// The put, with its lease put off.
 async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
-    let extended = shared.meta.extend_upload(shared.epoch, id, shared.lease_end_ms()).await;
-    extended.map_err(|error| shared.meta_error(error))?;
+    keep(shared, id).await?;
     shared.meta.upload(id).await.map_err(|error| shared.meta_error(error))
 }
 
 /// A stripe whose tasks run.
 struct Begun {
     stripe: StripeRecord,
+    plan: PlanId,
     client: v1::ClientTask,
     carries: Vec<v1::CarriedBlock>,
     running: Running,
@@ -244,7 +316,7 @@ async fn begin_stripe(
     let (running, settle) = supervise::start(shared, sealed, OnFailure::GoOn).await;
     let carries = planned.carries(writer).into_iter();
     let carries = carries.map(|(link, index)| v1::CarriedBlock { link, index: index.into() }).collect();
-    Ok(Begun { stripe, client, carries, running, settle })
+    Ok(Begun { plan: planned.plan.id, stripe, client, carries, running, settle })
 }
 
 async fn end_sent(
@@ -277,13 +349,12 @@ async fn end_sent(
     if unknown || missing.len() > upload.new.ack.missing_max as usize {
         let reasons: Vec<String> = received.values().flatten().cloned().collect();
         tracing::warn!(object = %name, stripe = asked.number, ?missing, ?reasons, "blocks of a put are rebuilt elsewhere");
-        if missing.len() > code.tolerance() {
-            return Err(Error::unavailable(format!(
-                "too few blocks of stripe {} were stored: {}",
-                asked.number,
-                reasons.join("; ")
-            ))
-            .object(name));
+        // Then it is sent again, to others. So it is if a block's checksums are not known: nobody could say whether it was
+        // rebuilt right.
+        if unknown || missing.len() > code.tolerance() {
+            let message = format!("too few blocks of stripe {} were stored: {}", asked.number, reasons.join("; "));
+            suspect_failed(shared, &report);
+            return Err(Error::replan(message).object(name));
         }
         for rebuilt in rebuild_missing(shared, &upload, &code, stripe, &missing, &sent, &report).await? {
             let index = usize::from(rebuilt.block.index);
@@ -320,7 +391,7 @@ async fn rebuild_missing(
         placed.state = if missing.contains(&index) { BlockState::Missing } else { BlockState::Ok };
     }
     let lost = missing.iter().map(|index| Lost { index: *index, units: sent.get(usize::from(*index)).cloned().flatten() });
-    let failed = report.nodes.iter().filter(|(_, node)| node.end != Some(supervise::End::Done)).map(|(id, _)| *id);
+    let failed = report.nodes.iter().filter(|(_, node)| node.end != Some(End::Done)).map(|(id, _)| *id);
     let rebuild = Rebuild {
         shared,
         code,
@@ -335,6 +406,14 @@ async fn rebuild_missing(
         avoid: failed.collect(),
     };
     Ok(rebuild.run(|_| {}).await?.blocks)
+}
+
+/// Nodes that did not end their share are avoided for a while.
+fn suspect_failed(shared: &Shared, report: &Report) {
+    let broken = |end: &Option<End>| matches!(end, Some(End::Broken(_) | End::GivenUp));
+    for (node, _) in report.nodes.iter().filter(|(_, report)| broken(&report.end)) {
+        shared.members.suspect(*node);
+    }
 }
 
 /// By block: nothing if it is durable with the checksums that the client sent, else why not.

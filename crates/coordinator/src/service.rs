@@ -65,10 +65,10 @@ impl WeftService {
         Ok(v1::ListObjectsReply { objects: page.items.into_iter().map(show::entry).collect(), more: page.more })
     }
 
-    async fn stat_object(&self, asked: v1::ObjectName) -> Result<v1::ObjectReply> {
+    async fn stat_object(&self, asked: v1::StatObjectRequest) -> Result<v1::ObjectReply> {
         let name = validate::object(&asked.bucket, &asked.key)?;
         let object = self.meta(self.shared.meta.object(&name).await)?;
-        show::object(&self.shared, object, 0).await
+        show::object_page(&self.shared, object, asked.from_stripe, asked.stripes_max).await
     }
 
     async fn remove_object(&self, asked: v1::ObjectName) -> Result<v1::Empty> {
@@ -143,7 +143,7 @@ impl v1::weft_server::Weft for WeftService {
         answer(self.list_objects(asked).await)
     }
 
-    async fn stat_object(&self, request: Request<v1::ObjectName>) -> Result<Response<v1::ObjectReply>, Status> {
+    async fn stat_object(&self, request: Request<v1::StatObjectRequest>) -> Result<Response<v1::ObjectReply>, Status> {
         let asked = self.asked(request)?;
         answer(self.stat_object(asked).await)
     }
@@ -173,6 +173,11 @@ impl v1::weft_server::Weft for WeftService {
     async fn commit_put(&self, request: Request<v1::CommitPutRequest>) -> Result<Response<v1::ObjectReply>, Status> {
         let asked = self.asked(request)?;
         answer(puts::commit(&self.shared, asked).await)
+    }
+
+    async fn keep_put(&self, request: Request<v1::KeepPutRequest>) -> Result<Response<v1::Empty>, Status> {
+        let asked = self.asked(request)?;
+        answer(puts::keep(&self.shared, UploadId(asked.upload)).await.map(|()| v1::Empty {}))
     }
 
     async fn abort_put(&self, request: Request<v1::AbortPutRequest>) -> Result<Response<v1::Empty>, Status> {

@@ -6,9 +6,9 @@ use weft_meta::{BucketRecord, DiskNumber, FailureDomain, ObjectRecord, PolicyRec
 use weft_proto::v1;
 use weft_types::{Error, NodeId, Result};
 
-/// Stripes that one answer tells of, at most: more would not fit into a message.
-const STRIPES_MAX: usize = 4_096;
-/// Checksums that one answer tells of, at most; those of the stripes beyond are left out.
+/// Blocks that one answer tells of, at most: more would not fit into a message.
+const BLOCKS_MAX: usize = 32 << 10;
+/// Checksums that one answer tells of, at most; those of a single stripe that has more are left out.
 const UNITS_MAX: usize = 1 << 20;
 const STRIPES_PER_PAGE: u32 = 256;
 
@@ -47,27 +47,9 @@ pub(crate) fn entry(object: ObjectRecord) -> v1::ObjectEntry {
     }
 }
 
-/// An object with its stripes, from one on.
-pub(crate) async fn object(shared: &Shared, object: ObjectRecord, from: u64) -> Result<v1::ObjectReply> {
-    let view = shared.members.view();
-    let mut stripes: Vec<v1::Stripe> = Vec::new();
-    let (mut next, mut units) = (from, 0usize);
-    while stripes.len() < STRIPES_MAX {
-        let page = shared.meta.stripes(object.version, next, STRIPES_PER_PAGE).await.map_err(|error| shared.meta_error(error))?;
-        for record in &page.items {
-            next = record.number + 1;
-            units = units.saturating_add(record.units.iter().map(Vec::len).sum());
-            stripes.push(stripe(record, &view, units <= UNITS_MAX)?);
-        }
-        if !page.more {
-            break;
-        }
-    }
-    let mut warnings = Vec::new();
-    if next < object.stripes {
-        warnings.push(format!("stripes {from} to {} of {} are shown", next.saturating_sub(1), object.stripes));
-    }
-    Ok(v1::ObjectReply {
+/// An object without its stripes.
+pub(crate) fn object(object: ObjectRecord) -> v1::ObjectReply {
+    v1::ObjectReply {
         bucket: object.name.bucket,
         key: object.name.key,
         version: object.version.0,
@@ -76,9 +58,38 @@ pub(crate) async fn object(shared: &Shared, object: ObjectRecord, from: u64) -> 
         block_len: object.layout.block_len,
         cell_len: object.layout.cell_len,
         created_ms: object.created_ms,
-        stripes,
-        warnings,
-    })
+        stripes: Vec::new(),
+        warnings: Vec::new(),
+        stripe_count: object.stripes,
+    }
+}
+
+/// An object with its stripes from one on: at least that one, at most `stripes_max` (0: whatever fits), and no more than fit into
+/// one answer.
+pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64, stripes_max: u32) -> Result<v1::ObjectReply> {
+    let view = shared.members.view();
+    let version = record.version;
+    let stripes_max = if stripes_max == 0 { usize::MAX } else { stripes_max as usize };
+    let mut reply = object(record);
+    let (mut next, mut blocks, mut units) = (from, 0usize, 0usize);
+    'pages: loop {
+        let page = shared.meta.stripes(version, next, STRIPES_PER_PAGE).await.map_err(|error| shared.meta_error(error))?;
+        for record in &page.items {
+            let own_units: usize = record.units.iter().map(Vec::len).sum();
+            blocks = blocks.saturating_add(record.blocks.len());
+            units = units.saturating_add(own_units);
+            let is_full = blocks > BLOCKS_MAX || units > UNITS_MAX || reply.stripes.len() >= stripes_max;
+            if is_full && !reply.stripes.is_empty() {
+                break 'pages;
+            }
+            next = record.number.saturating_add(1);
+            reply.stripes.push(stripe(record, &view, own_units <= UNITS_MAX)?);
+        }
+        if !page.more || page.items.is_empty() {
+            break;
+        }
+    }
+    Ok(reply)
 }
 
 /// The recorded checksums of a block.

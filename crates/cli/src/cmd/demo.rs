@@ -207,7 +207,7 @@ impl Stage<'_> {
         let seconds = begun.elapsed().as_secs_f64();
         let name = self.file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let (size, block) = (human_bytes(self.size), human_bytes(block_len));
-        let pieces = match stored.stripes.len() {
+        let pieces = match stored.stripe_count {
             1 => String::new(),
             stripes => format!(", in {stripes} stripes"),
         };

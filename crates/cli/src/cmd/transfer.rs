@@ -90,7 +90,7 @@ struct Stored {
     code: String,
     block_size: u64,
     cell_size: u64,
-    stripes: usize,
+    stripes: u64,
     seconds: f64,
     warnings: Vec<String>,
 }
@@ -201,7 +201,7 @@ impl Stored {
             code: it.code,
             block_size: it.block_len,
             cell_size: it.cell_len,
-            stripes: it.stripes.len(),
+            stripes: it.stripe_count,
             seconds,
             warnings: it.warnings,
         }

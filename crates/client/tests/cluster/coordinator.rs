@@ -37,6 +37,9 @@ pub(crate) struct State {
     pub(crate) ended_reads: usize,
     /// Answers Busy to so many calls of ReadStripe more.
     pub(crate) busy: u32,
+    committed: BTreeMap<u64, ObjectReply>,
+    /// Does what so many calls more of EndStripe and CommitPut ask for, and then answers as if it had not.
+    pub(crate) answers_lost: u32,
 }
 
 #[derive(Clone)]
@@ -75,6 +78,17 @@ impl Coordinator {
         let mut state = self.state.lock().unwrap();
         state.next += 1;
         state.next
+    }
+
+    fn may_lose_answer(&self) -> std::result::Result<(), Status> {
+        let mut state = self.state.lock().unwrap();
+        match state.answers_lost.checked_sub(1) {
+            None => Ok(()),
+            Some(left) => {
+                state.answers_lost = left;
+                Err(Status::unavailable("the connection broke"))
+            }
+        }
     }
 
     /// Opens and starts the agents' shares; the client's is returned.
@@ -153,8 +167,7 @@ impl Coordinator {
         let missing = stored.iter().filter(|units| units.is_none()).count();
         if missing > 0 {
             // What was sent is not yet received: a node may die with it in its sockets.
-            let unsent = stored.len() - request.sent.len();
-            assert!(unsent <= request.errors.len(), "a block was not sent and the client told of no error");
+            assert_eq!(request.sent.len(), stored.len(), "the checksums of the blocks that were lost are not told");
             return Err(Error::replan(format!("{missing} blocks are missing")));
         }
         assert!(request.errors.is_empty(), "{} errors, and nothing is missing", request.errors.len());
@@ -229,9 +242,18 @@ impl Coordinator {
                 blocks: stripe.homes.iter().enumerate().map(block).collect(),
             }
         });
-        let stripes = stripes.collect();
+        let stripes: Vec<Stripe> = stripes.collect();
         let (bucket, key) = (object.bucket.clone(), object.key.clone());
-        ObjectReply { bucket, key, version: 1, size: offset, code: object.code.clone(), stripes, ..ObjectReply::default() }
+        ObjectReply {
+            bucket,
+            key,
+            version: 1,
+            size: offset,
+            code: object.code.clone(),
+            stripe_count: stripes.len() as u64,
+            stripes,
+            ..ObjectReply::default()
+        }
     }
 }
 
@@ -284,19 +306,29 @@ impl Weft for Coordinator {
     }
 
     async fn end_stripe(&self, request: Request<EndStripeRequest>) -> Answer<Empty> {
-        answer(self.end_put(request.into_inner()).await.map(|()| Empty {}))
+        let ended = self.end_put(request.into_inner()).await;
+        self.may_lose_answer()?;
+        answer(ended.map(|()| Empty {}))
     }
 
     async fn commit_put(&self, request: Request<CommitPutRequest>) -> Answer<ObjectReply> {
         let request = request.into_inner();
         let mut state = self.state.lock().unwrap();
         let Some(object) = state.uploads.remove(&request.upload) else {
-            return answer(Err(Error::not_found("no such upload")));
+            let committed = state.committed.get(&request.upload).cloned();
+            return answer(committed.ok_or_else(|| Error::not_found("no such upload")));
         };
         let reply = self.reply(&object);
         assert_eq!(reply.size, request.size);
+        state.committed.insert(request.upload, reply.clone());
         state.objects.insert((object.bucket.clone(), object.key.clone()), object);
+        drop(state);
+        self.may_lose_answer()?;
         answer(Ok(reply))
+    }
+
+    async fn keep_put(&self, _: Request<KeepPutRequest>) -> Answer<Empty> {
+        answer(Ok(Empty {}))
     }
 
     async fn abort_put(&self, request: Request<AbortPutRequest>) -> Answer<Empty> {
@@ -307,11 +339,16 @@ impl Weft for Coordinator {
         answer(Ok(Empty {}))
     }
 
-    async fn stat_object(&self, request: Request<ObjectName>) -> Answer<ObjectReply> {
-        let ObjectName { bucket, key } = request.into_inner();
+    async fn stat_object(&self, request: Request<StatObjectRequest>) -> Answer<ObjectReply> {
+        let StatObjectRequest { bucket, key, from_stripe, .. } = request.into_inner();
         let state = self.state.lock().unwrap();
         let object = state.objects.get(&(bucket, key)).ok_or_else(|| Error::not_found("no such object"));
-        answer(object.map(|object| self.reply(object)))
+        answer(object.map(|object| {
+            // Pages of two stripes.
+            let mut reply = self.reply(object);
+            reply.stripes = reply.stripes.into_iter().skip(from_stripe as usize).take(2).collect();
+            reply
+        }))
     }
 
     async fn read_stripe(&self, request: Request<ReadStripeRequest>) -> Answer<ReadStripeReply> {

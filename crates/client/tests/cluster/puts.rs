@@ -37,7 +37,7 @@ async fn what_was_put_comes_back() {
             std::fs::write(&path, &data).unwrap();
             let file = world.client.put_file("b", "file", &path, &options).await.unwrap();
             assert_eq!((piped.size, file.size), (len as u64, len as u64));
-            assert_eq!(piped.stripes.len() as u64, (len as u64).div_ceil(4 * block_len));
+            assert_eq!(piped.stripe_count, (len as u64).div_ceil(4 * block_len));
             assert!(get(&world, "piped").await == data && get(&world, "file").await == data, "{len} bytes came back otherwise");
             assert_eq!(world.files(), ["data"], "something was left behind");
         }
@@ -61,6 +61,22 @@ async fn a_receiver_that_dies_is_replaced_and_progress_ends_at_the_total() {
     let last = *told.lock().unwrap().last().unwrap();
     assert_eq!(last, Progress { done_bytes: data.len() as u64, total_bytes: Some(data.len() as u64) });
     assert!(get(&world, "k").await == data);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_done_is_done_also_if_its_answer_is_lost() {
+    let world = World::insecure().await;
+    let data = random_bytes(200_000, 9);
+    // One stripe: the answer to its end is lost once, then that to the commit too.
+    world.coordinator.state.lock().unwrap().answers_lost = 1;
+    world.client.put("b", "k", &data[..], &options(64 << 10, 4096)).await.unwrap();
+    assert!(get(&world, "k").await == data);
+    // Nothing has no stripe.
+    world.coordinator.state.lock().unwrap().answers_lost = 1;
+    world.client.put("b", "nothing", &[][..], &options(64 << 10, 4096)).await.unwrap();
+    assert!(get(&world, "nothing").await.is_empty());
+    assert_eq!(world.coordinator.state.lock().unwrap().answers_lost, 0);
+    assert_eq!(world.coordinator.state.lock().unwrap().aborted, Vec::<u64>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

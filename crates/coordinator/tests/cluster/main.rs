@@ -14,7 +14,7 @@ async fn what_is_put_is_there_and_what_is_removed_leaves_nothing() {
     let world = World::new(7, 4).await;
     let (big, small) = (data(5 << 20, 1), data(10, 2));
     let put = world.put("big", &big).await.unwrap();
-    assert_eq!((put.size, put.stripes.len(), put.code.as_str()), (5 << 20, 3, "rs(4,2)"));
+    assert_eq!((put.size, put.stripe_count, put.code.as_str()), (5 << 20, 3, "rs(4,2)"));
     world.put("small", &small).await.unwrap();
     world.put("nothing", &[]).await.unwrap();
     assert_eq!(world.get("big", "").await.unwrap().0, big);
