@@ -131,7 +131,7 @@ impl Harvest {
         } else if let Some(arrived) = target.claim().arrived() {
             self.errors.push(Error::replan("it has not wholly arrived").block(block));
             // Nothing of a block without a byte can be kept for the next plan.
-            if target.claim().meta().len() > 0 {
+            if !target.claim().meta().is_empty() {
                 let spans = arrived.iter().map(|span| SpanMessage { start: span.start, end: span.end }).collect();
                 self.arrived.push(ArrivedBlock { id, spans });
             }

@@ -44,7 +44,7 @@ impl Target {
     /// nothing from the beginning: only the end of its sinks shows that it was meant to be stored.
     pub(crate) fn is_whole(&self) -> bool {
         let meta = self.claim.meta();
-        self.unfinished.load(Ordering::Acquire) == 0 || meta.len() > 0 && self.claim.missing().is_empty()
+        self.unfinished.load(Ordering::Acquire) == 0 || !meta.is_empty() && self.claim.missing().is_empty()
     }
 
     /// Commits the block if nothing of it is missing. May block.
