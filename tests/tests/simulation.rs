@@ -47,7 +47,7 @@ const BLOCK_LEN: u64 = 128 << 10;
 const CELL_LEN: u64 = 16 << 10;
 const SCHEMES: [&str; 3] = ["conventional", "ppr", "pipeline"];
 /// Seeds that a run without further words goes through.
-const SEEDS: u64 = 8;
+const SEEDS: u64 = 12;
 /// Threads that run seeds, each its own simulation.
 const THREADS: usize = 2;
 

@@ -99,6 +99,13 @@ mod tests {
     use weft_types::{BlockId, NodeId, Party, StripeId};
 
     #[test]
+    fn a_broken_connection_is_no_answer() {
+        let broken = Status::from_error("stream closed because of a broken pipe".into());
+        assert_eq!(from_status(&broken).reaction, Reaction::Retry, "what was asked may be asked again");
+        assert_eq!(from_status(&Status::unknown("the peer cannot go on")).reaction, Reaction::Fatal);
+    }
+
+    #[test]
     fn errors_cross_whole() {
         let block = BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 3 };
         for reaction in [
