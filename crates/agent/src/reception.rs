@@ -1,7 +1,7 @@
 //! Where connections for data arrive: who may come in, for which link, and where those wait who come too early.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -18,7 +18,9 @@ use crate::Limits;
 /// The links that are expected, and the connections that wait for theirs.
 pub(crate) struct Reception {
     expected: Mutex<BTreeMap<(PlanId, u32), Expected>>,
-    /// Counts the plans that were opened, so that those who came too early look again.
+    /// Plans that have failed here, and why, the latest last: whoever comes for one of them would wait in vain.
+    failed: Mutex<VecDeque<(PlanId, Error)>>,
+    /// Counts the plans that were opened or failed, so that those who came too early look again.
     opened: watch::Sender<u64>,
     connections: Arc<Semaphore>,
     parked: Semaphore,
@@ -48,6 +50,8 @@ pub(crate) struct Guests {
     links: Vec<u32>,
 }
 
+/// Failed plans that are remembered.
+const FAILED_PLANS_MAX: usize = 256;
 /// A connection on which no Hello comes at all is closed after this long …
 const FIRST_HELLO_TIMEOUT: Duration = PEER_TIMEOUT;
 /// … and one that has carried a link already, after this long. Longer than those who dial keep them.
@@ -59,6 +63,7 @@ impl Reception {
         let connections = (limits.connections_max as usize).saturating_mul(2).min(Semaphore::MAX_PERMITS);
         Arc::new(Self {
             expected: Mutex::default(),
+            failed: Mutex::default(),
             opened: watch::Sender::new(0),
             connections: Arc::new(Semaphore::new(connections)),
             parked: Semaphore::new(limits.parked_connections_max as usize),
@@ -72,6 +77,22 @@ impl Reception {
         self.lock().extend(guests.into_iter().map(|(link, expected)| ((plan, link), expected)));
         self.opened.send_modify(|count| *count += 1);
         Guests { reception: Arc::clone(self), plan, links }
+    }
+
+    /// From now on, whoever comes for a link of this plan is told why it failed.
+    pub(crate) fn fail(&self, plan: PlanId, cause: Error) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed.len() >= FAILED_PLANS_MAX {
+            failed.pop_front();
+        }
+        failed.push_back((plan, cause));
+        drop(failed);
+        self.opened.send_modify(|count| *count += 1);
+    }
+
+    fn failure(&self, plan: PlanId) -> Option<Error> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.iter().rev().find(|(failed, _)| *failed == plan).map(|(_, cause)| cause.clone())
     }
 
     /// Lets connections in until the listener ends. `cluster` may not be known at first.
@@ -159,6 +180,9 @@ impl Reception {
 
     /// `None`: nobody is expected for that link. Who proves the right to it is expected no more afterwards.
     fn try_admit(&self, hello: &Hello, peer: &Peer) -> Option<Result<oneshot::Sender<Arrival>>> {
+        if let Some(cause) = self.failure(hello.plan) {
+            return Some(Err(cause));
+        }
         let mut expected = self.lock();
         let key = (hello.plan, hello.link);
         let refused = expected.get(&key)?.check(hello, peer).err();

@@ -62,6 +62,9 @@ pub(crate) async fn run(
     for error in &mut errors {
         error.party.get_or_insert(open.task.party);
     }
+    if let Some(cause) = errors.first() {
+        node.reception.fail(open.task.plan, cause.clone());
+    }
     let traffic = Arc::clone(&open.traffic);
     let harvest = harvest(open, node.seams.disk_mode).await;
     End { event: event(errors, harvest, &traffic), cancelled }

@@ -137,14 +137,15 @@ fn rack_warning(racks: &BTreeMap<&str, RackFill<'_>>, ask: &Ask<'_>) -> Option<S
 
 fn too_few(view: &View, ask: &Ask<'_>, found: usize) -> Error {
     let (code, count, nodes, up) = (ask.code, ask.count, view.nodes.len(), view.up_count());
-    if up < count + ask.held.len() {
-        let needed = count + ask.held.len();
-        return Error::invalid(format!(
+    let needed = count + ask.held.len();
+    if up < needed {
+        let message = format!(
             "{code} puts the blocks of a stripe on {needed} different nodes, and {up} of {nodes} nodes are up: add nodes, or \
              choose a code with at most {up} blocks"
-        ));
+        );
+        return if nodes < needed { Error::invalid(message) } else { Error::unavailable(message) };
     }
-    Error::invalid(format!(
+    Error::unavailable(format!(
         "{code} needs {count} more nodes for a stripe, and only {found} of the {up} nodes that are up can take a block of it: the \
          others hold one already, have failed, or have less than {} left on every disk",
         human_bytes(ask.bytes)

@@ -242,6 +242,7 @@ async fn begin_stripe(
     let client = sealed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
     supervise::open(shared, &sealed).await?;
     let (running, settle) = supervise::start(shared, sealed, OnFailure::GoOn).await;
+    let running = running.all_started().await?;
     let carries = planned.carries(writer).into_iter();
     let carries = carries.map(|(link, index)| v1::CarriedBlock { link, index: index.into() }).collect();
     Ok(Begun { stripe, client, carries, running, settle })

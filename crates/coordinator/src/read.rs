@@ -65,7 +65,7 @@ impl Reads {
 
 /// Plans a read; unless it is only to be explained, opens and starts it.
 pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeRequest) -> Result<v1::ReadStripeReply> {
-    let (object, stripe) = find(shared, &asked).await?;
+    let (object, mut stripe) = find(shared, &asked).await?;
     let place = |error: Error| error.object(&object.name);
     let code = shared.code(&object.code)?;
     let ranges = ranges(&stripe, &asked.ranges).map_err(place)?;
@@ -84,13 +84,14 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
         }
         match begin(shared, stripe.id, &planned.planned).await {
             Ok(task) => return reply(&stripe, planned, Some(task)).map_err(place),
-            // Whoever could not be asked is suspect by now, and the next plan goes around it.
+            // Whoever could not be asked is suspect by now, a bad block is known as one: the next plan goes around it.
             Err(error) if error.reaction == Reaction::Replan && plans < PLANS_MAX => {
                 tracing::info!(object = %object.name, stripe = asked.number, %error, "a read is planned anew");
                 // For a bad block its whole node need not be avoided: the block is.
                 if let (Some(Party::Node(node)), None) = (error.party, error.block) {
                     shared.members.suspect(node);
                 }
+                stripe = find(shared, &asked).await?.1;
             }
             Err(error) => return Err(place(error)),
         }
@@ -217,6 +218,7 @@ async fn begin(shared: &Arc<Shared>, stripe: StripeId, planned: &jobs::Planned) 
     let id = sealed.id;
     supervise::open(shared, &sealed).await?;
     let (running, settle) = supervise::start(shared, sealed, OnFailure::EndAll).await;
+    let running = running.all_started().await?;
     let watcher = Arc::clone(shared);
     let watching = tokio::spawn(async move {
         let report = running.finish(|_, _| {}).await;

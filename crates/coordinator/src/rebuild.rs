@@ -191,8 +191,23 @@ impl Rebuild<'_> {
         note_bad_blocks(self.shared, &report).await;
         for new in arriving.iter_mut().filter(|new| new.durable.is_none()) {
             self.take(new, &report);
+            if new.durable.is_none() && report.is_not_what_was_lost(new.block, new.home.node) {
+                return Err(self.not_what_was_lost(new, &planned));
+            }
         }
         Ok(report)
+    }
+
+    /// All that was read passed the checksums of its disks: the same helpers would make the same of it again.
+    fn not_what_was_lost(&self, new: &Arriving, planned: &jobs::Planned) -> Error {
+        let name = |block: &BlockId| {
+            let home = self.stripe.blocks.get(usize::from(block.index)).map(|placed| placed.home.node);
+            format!("{block} on {}", home.map(|node| self.shared.members.name(node)).unwrap_or_default())
+        };
+        let read: Vec<String> = planned.plan.binding.blocks.iter().map(|block| name(&block.id)).collect();
+        let read = read.join(", ");
+        let message = format!("what was rebuilt is not what was recorded, and is not kept; one of these must be wrong: {read}");
+        Error::corrupt(message).block(new.block).object(self.object)
     }
 
     fn plan(&self, targets: &[Target], failed: &BTreeSet<NodeId>, class: Class) -> Result<jobs::Planned> {
@@ -255,12 +270,10 @@ impl Rebuild<'_> {
     /// What a report says of a new block.
     fn take(&self, new: &mut Arriving, report: &Report) {
         if let Some(stored) = report.stored(new.block) {
+            // The agent compares too; what is here is a second look.
             if new.expected.as_ref().is_none_or(|expected| *expected == stored.units) {
                 new.durable = Some(stored.units.clone());
                 new.missing.clear();
-            } else {
-                // The agent compares too; what is here is a second look.
-                tracing::error!(block = %new.block, object = %self.object, "a rebuilt block is not what was lost; it is thrown away");
             }
             return;
         }

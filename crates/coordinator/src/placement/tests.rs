@@ -88,7 +88,7 @@ fn the_numbers_are_told_when_nodes_are_too_few() {
     let (mut view, avoid) = (view(&[3, 3]), BTreeSet::new());
     view.nodes.get_mut(&NodeId(1)).unwrap().up = false;
     let error = place(&view, &ask(6, 2, &[], &avoid), &mut StdRng::seed_from_u64(1)).unwrap_err();
-    assert_eq!(error.reaction, weft_types::Reaction::InvalidInput);
+    assert_eq!(error.reaction, weft_types::Reaction::Unavailable);
     assert!(error.message.contains("6 different nodes") && error.message.contains("5 of 6 nodes are up"), "{error}");
 }
 

@@ -112,6 +112,14 @@ impl Settle {
 }
 
 impl Running {
+    /// An error that asks for another plan if somebody did not even start: its peers would wait for it in vain. The others are
+    /// cancelled then.
+    pub(crate) async fn all_started(self) -> Result<Self> {
+        let Some(error) = self.report.first_broken().cloned() else { return Ok(self) };
+        self.cancel_rest().await;
+        Err(Error { reaction: Reaction::Replan, ..error })
+    }
+
     /// Collects events until all tasks have ended or been given up. `progress` is told the bytes that a node has moved.
     pub(crate) async fn finish(mut self, mut progress: impl FnMut(NodeId, u64) + Send) -> Report {
         let grace = Duration::from_millis(self.shared.config.failure_grace_ms);

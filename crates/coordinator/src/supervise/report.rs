@@ -59,6 +59,14 @@ impl Report {
         self.nodes.values().any(|node| !matches!(node.end, None | Some(End::Done)))
     }
 
+    /// Why nothing was heard any more of somebody.
+    pub(super) fn first_broken(&self) -> Option<&Error> {
+        self.nodes.values().find_map(|node| match &node.end {
+            Some(End::Broken(error)) => Some(error),
+            _ => None,
+        })
+    }
+
     /// Those that have not ended.
     pub(crate) fn running(&self) -> Vec<NodeId> {
         self.nodes.iter().filter(|(_, node)| node.end.is_none()).map(|(id, _)| *id).collect()
@@ -75,6 +83,12 @@ impl Report {
     /// A block that became durable, wherever that was.
     pub(crate) fn stored(&self, block: BlockId) -> Option<&Stored> {
         self.nodes.values().find_map(|node| node.stored.get(&block))
+    }
+
+    /// Whether a block was rebuilt, on this node, to something that is not what it should be.
+    pub(crate) fn is_not_what_was_lost(&self, block: BlockId, node: NodeId) -> bool {
+        let refused = |error: &Error| error.reaction == Reaction::Corrupt && error.block == Some(block);
+        self.stored(block).is_some() || self.nodes.get(&node).is_some_and(|node| node.errors().iter().any(refused))
     }
 
     /// What went through all disks and sockets.

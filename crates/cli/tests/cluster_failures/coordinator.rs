@@ -1,0 +1,87 @@
+//! A coordinator that is killed at any moment.
+
+use crate::harness::{Setup, bytes, path, wait_for};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use std::{
+    collections::BTreeMap,
+    fs,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+const CODING: [&str; 6] = ["--code", "rs(3,2)", "--block-size", "64KiB", "--cell-size", "16KiB"];
+const KEYS: u64 = 5;
+const KILLS: usize = 6;
+
+#[test]
+fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
+    let cluster = Setup::nodes(6).up();
+    let agents: Vec<u32> = cluster.nodes().iter().map(|node| cluster.pid(node)).collect();
+    let (stop, stored) = (AtomicBool::new(false), AtomicUsize::new(0));
+    // By key: what was acknowledged last, and what was tried since.
+    let mut told: BTreeMap<String, (Option<u64>, Vec<u64>)> = BTreeMap::new();
+    thread::scope(|scope| {
+        let puts = scope.spawn(|| {
+            let mut told: BTreeMap<String, (Option<u64>, Vec<u64>)> = BTreeMap::new();
+            for seed in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let key = format!("key-{}", seed % KEYS);
+                let (acknowledged, tried) = told.entry(key.clone()).or_default();
+                let put = cluster.put(&key, &content(seed), &CODING);
+                if put.status.success() {
+                    (*acknowledged, *tried) = (Some(seed), Vec::new());
+                    stored.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    eprintln!("{key}: {}", put.stderr);
+                    tried.push(seed);
+                }
+            }
+            told
+        });
+        // Whatever happens here, the other thread must end.
+        let _stopped = StopAtEnd(&stop);
+        let mut random = StdRng::seed_from_u64(11);
+        for _ in 0..KILLS {
+            let before = stored.load(Ordering::Relaxed);
+            wait_for("puts to go on", || stored.load(Ordering::Relaxed) > before);
+            thread::sleep(Duration::from_millis(random.random_range(50..900)));
+            cluster.kill("coordinator");
+            thread::sleep(Duration::from_millis(random.random_range(0..300)));
+            cluster.up().ok();
+        }
+        stop.store(true, Ordering::Relaxed);
+        told = puts.join().expect("puts go on");
+    });
+
+    let nodes = cluster.nodes();
+    cluster.wait_for_state(&nodes.iter().map(String::as_str).collect::<Vec<_>>(), "up");
+    assert_eq!(agents, nodes.iter().map(|node| cluster.pid(node)).collect::<Vec<_>>(), "an agent was started anew");
+    for (key, (acknowledged, tried)) in told {
+        let out = cluster.file("out");
+        let got = cluster.weft(["get", &key, path(&out)]);
+        if acknowledged.is_none() && got.status.code() == Some(3) {
+            continue;
+        }
+        got.ok();
+        // A put whose answer was lost may have been committed all the same: as a whole.
+        let found = fs::read(&out).unwrap();
+        let candidates = acknowledged.iter().chain(&tried);
+        assert!(candidates.into_iter().any(|seed| found == content(*seed)), "{key} is none of {acknowledged:?}, {tried:?}");
+    }
+}
+
+/// One to four stripes, the last one short.
+fn content(seed: u64) -> Vec<u8> {
+    bytes(150_000 + (seed as usize % 4) * 200_000, seed)
+}
+
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,124 @@
+//! Blocks on disks that are not what was stored.
+
+use crate::harness::{Block, Cluster, Setup, bytes, path, texts, wait_for};
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+use weft_store::{Sidecar, crc::crc32c};
+
+const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "1MiB", "--cell-size", "64KiB"];
+
+#[test]
+fn damage_on_a_disk_is_found_named_read_around_and_mended() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage, &str, &str); 5] = [
+        ("flipped", |payload| flip(payload, 5000), "corrupt", "page 1"),
+        ("truncated", |payload| cut(payload, 300_000), "corrupt", "ends at 300000"),
+        ("deleted", |payload| fs::remove_file(payload).unwrap(), "missing", "none of the node's disks"),
+        ("sidecar-flipped", |payload| flip(&sidecar(payload), 40), "corrupt", "sidecar"),
+        ("sidecar-deleted", |payload| fs::remove_file(sidecar(payload)).unwrap(), "corrupt", "sidecar"),
+    ];
+    let cluster = Setup::nodes(8).up();
+    for (number, (key, damage, state, says)) in damages.into_iter().enumerate() {
+        let content = bytes(4 << 20, number as u64);
+        cluster.put(key, &content, &CODING).ok();
+        let victim = cluster.blocks(key)[number % 4].clone();
+        damage(&cluster.payload(&victim));
+
+        let got = cluster.expect(key, &content, &[]);
+        assert_eq!(texts(&got["rebuilt"]), victim.file_name(), "{key}: {got}");
+        let named = format!("block {}: ", victim.file_name());
+        let said = |text: &str| text.lines().any(|line| line.contains(&victim.file_name()) && line.contains(says));
+        wait_for(&format!("{key} to be named in the log"), || said(&cluster.log("coordinator")));
+        if key == "flipped" {
+            let errors = texts(&got["errors"]);
+            assert!(errors.contains(&named) && errors.contains(says), "{key}: the reader is not told what it got around: {got}");
+            assert!(said(&cluster.log(&victim.node)));
+        }
+        let stat = cluster.blocks(key);
+        let states: Vec<&str> = stat.iter().map(|block| block.state.as_str()).filter(|state| *state != "ok").collect();
+        assert_eq!(states, [state], "{key}");
+
+        let repaired = cluster.weft(["repair", "object", key, "--json"]).ok().json();
+        assert_eq!(
+            (&repaired["blocks"][0]["index"], repaired["blocks"].as_array().map(Vec::len)),
+            (&victim.index.into(), Some(1))
+        );
+        let after = cluster.blocks(key)[victim.index].clone();
+        assert_eq!((after.state.as_str(), after.generation), ("ok", victim.generation + 1), "{key}");
+        assert!(fs::read(cluster.payload(&after)).unwrap() == block_of(&content, victim.index), "{key}");
+        assert_eq!(texts(&cluster.expect(key, &content, &[])["rebuilt"]), "", "{key}");
+        wait_for("what was bad to be removed", || !is_on(&cluster, &victim));
+    }
+}
+
+/// Bytes that were changed together with all that the disk knows of them look right there. What is rebuilt from them, or read
+/// whole, is compared with what the metadata knows.
+#[test]
+fn wrong_bytes_with_the_right_page_checksums_are_never_handed_out_or_kept() {
+    let cluster = Setup::nodes(8).up();
+    let content = bytes(4 << 20, 7);
+    for (key, forged) in [("data-block", 1), ("parity-block", 4)] {
+        cluster.put(key, &content, &CODING).ok();
+        let blocks = cluster.blocks(key);
+        forge(&cluster.payload(&blocks[forged]));
+        if forged < 4 {
+            // Read as it is, it is found by its checksums, and read around.
+            let got = cluster.expect(key, &content, &[]);
+            assert!(texts(&got["rebuilt"]).contains(&blocks[forged].file_name()), "{got}");
+        }
+        // With two of the others lost, every way to rebuild them leads over it.
+        let lost = [&blocks[0], &blocks[2]];
+        cluster.take_down(&lost.map(|block| block.node.as_str()));
+        let before = cluster.files();
+        for scheme in ["conventional", "ppr", "pipeline"] {
+            let out = cluster.file("out");
+            cluster.weft(["get", key, path(&out), "--scheme", scheme]).refused(5, &[key, "not the recorded one"]);
+            assert!(!out.exists(), "wrong bytes were handed out");
+        }
+        cluster
+            .weft(["repair", "object", key, "--block", "0", "--scheme", "pipeline"])
+            .refused(5, &[key, "is not what was recorded", &blocks[forged].file_name()]);
+        let after = cluster.blocks(key)[0].clone();
+        assert_eq!((after.generation, after.state.as_str()), (1, "down"), "a wrong block was committed");
+        wait_for("nothing of it to be kept", || cluster.files().len() == before.len());
+        cluster.up().ok();
+        cluster.weft(["rm", key]).ok();
+    }
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+fn cut(path: &Path, len: u64) {
+    File::options().write(true).open(path).unwrap().set_len(len).unwrap();
+}
+
+fn sidecar(payload: &Path) -> PathBuf {
+    payload.with_file_name(format!("{}.meta", payload.file_name().unwrap().to_str().unwrap()))
+}
+
+/// Changes a byte and everything on the disk that would tell of it.
+fn forge(payload: &Path) {
+    flip(payload, 70_000);
+    let pages = fs::read(payload).unwrap().chunks(4096).map(crc32c).collect();
+    let honest = Sidecar::decode(&fs::read(sidecar(payload)).unwrap()).unwrap();
+    let forged = Sidecar::new(honest.meta().clone(), pages).unwrap();
+    assert_ne!(forged, honest);
+    fs::write(sidecar(payload), forged.encode().unwrap()).unwrap();
+}
+
+/// A data block of an object of one stripe.
+fn block_of(content: &[u8], index: usize) -> Vec<u8> {
+    content.chunks(64 << 10).skip(index).step_by(4).flatten().copied().collect()
+}
+
+fn is_on(cluster: &Cluster, block: &Block) -> bool {
+    cluster.files_of(&block.node).iter().any(|path| path.file_name().is_some_and(|name| *name == *block.file_name()))
+}

@@ -1,0 +1,467 @@
+//! A cluster of real processes in a directory of its own, that is gone when the test is over, however it ends.
+
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fmt::Debug,
+    fs,
+    io::Read,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::Duration,
+};
+use tempfile::TempDir;
+
+/// No command takes longer, or the test has failed.
+const COMMAND_MAX: Duration = Duration::from_secs(90);
+/// Nothing that is waited for takes longer.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// A killed process is gone within this time.
+const KILL_MAX: Duration = Duration::from_secs(5);
+
+/// What makes a cluster quick enough for a test.
+const QUICK: &[(&str, &str)] = &[
+    ("WEFT_COORDINATOR_HEARTBEAT_INTERVAL_MS", "250"),
+    ("WEFT_COORDINATOR_DOWN_AFTER_MS", "2500"),
+    ("WEFT_COORDINATOR_SUSPECT_MS", "1500"),
+    ("WEFT_COORDINATOR_SWEEP_INTERVAL_MS", "500"),
+    ("WEFT_COORDINATOR_GARBAGE_GRACE_MS", "500"),
+    ("WEFT_COORDINATOR_STALL_MS", "3000"),
+    ("WEFT_COORDINATOR_FAILURE_GRACE_MS", "1000"),
+    ("WEFT_COORDINATOR_DISK_RESERVE", "1MiB"),
+];
+
+/// How a cluster is made.
+pub(crate) struct Setup {
+    pub(crate) nodes: u32,
+    pub(crate) racks: u32,
+    pub(crate) disks_per_node: u32,
+    pub(crate) insecure: bool,
+    /// Settings of all its daemons, as environment variables.
+    pub(crate) settings: Vec<(&'static str, &'static str)>,
+}
+
+/// A running cluster.
+pub(crate) struct Cluster {
+    root: TempDir,
+    settings: Vec<(&'static str, &'static str)>,
+}
+
+/// What a run of `weft` ended with.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+/// A `weft` that runs; killed when it is dropped.
+pub(crate) struct Running {
+    child: Child,
+    told: String,
+    stdout: Option<thread::JoinHandle<Vec<u8>>>,
+    stderr: Option<thread::JoinHandle<Vec<u8>>>,
+}
+
+/// A block as `weft stat` shows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Block {
+    pub(crate) stripe: u64,
+    pub(crate) index: usize,
+    pub(crate) generation: u64,
+    /// The node's name.
+    pub(crate) node: String,
+    pub(crate) state: String,
+}
+
+impl Setup {
+    pub(crate) fn nodes(nodes: u32) -> Self {
+        Self { nodes, racks: 4.min(nodes), disks_per_node: 1, insecure: false, settings: Vec::new() }
+    }
+
+    pub(crate) fn with(mut self, settings: &[(&'static str, &'static str)]) -> Self {
+        self.settings.extend(settings);
+        self
+    }
+
+    pub(crate) fn up(self) -> Cluster {
+        let cluster = Cluster {
+            root: TempDir::new().expect("a directory"),
+            settings: QUICK.iter().chain(&self.settings).copied().collect(),
+        };
+        let [nodes, racks, disks] = [self.nodes, self.racks, self.disks_per_node].map(|count| count.to_string());
+        let mut args = vec!["cluster", "up", "--nodes", &nodes, "--racks", &racks, "--disks-per-node", &disks];
+        if self.insecure {
+            args.push("--insecure");
+        }
+        cluster.weft(args).ok();
+        cluster
+    }
+}
+
+impl Cluster {
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.root.path().join("cluster")
+    }
+
+    /// A file or directory beside the cluster.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// Writes a file beside the cluster.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.file(name);
+        fs::write(&path, bytes).expect("a file");
+        path
+    }
+
+    fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = weft_command();
+        command.arg("--cluster").arg(self.dir()).args(args);
+        command.envs(self.settings.iter().copied());
+        command
+    }
+
+    /// Runs `weft` on this cluster.
+    pub(crate) fn weft<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ended {
+        self.start(args, Stdio::null()).end()
+    }
+
+    /// Starts `weft` on this cluster.
+    pub(crate) fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>, stdin: Stdio) -> Running {
+        Running::start(self.command(args), stdin)
+    }
+
+    /// Starts what does not run.
+    pub(crate) fn up(&self) -> Ended {
+        self.weft(["cluster", "up"])
+    }
+
+    pub(crate) fn down(&self) -> Ended {
+        self.weft(["cluster", "down"])
+    }
+
+    /// Stores bytes as an object of the default bucket.
+    pub(crate) fn put(&self, key: &str, bytes: &[u8], coding: &[&str]) -> Ended {
+        let file = self.write(&format!("put-{key}"), bytes);
+        let ended = self.weft(["put", path(&file), key, "--json"].iter().chain(coding));
+        let _unneeded = fs::remove_file(file);
+        ended
+    }
+
+    /// Fetches an object and compares it; returns what the fetch told.
+    pub(crate) fn expect(&self, key: &str, bytes: &[u8], options: &[&str]) -> Value {
+        let file = self.file(&format!("got-{key}"));
+        let ended = self.weft(["get", key, path(&file), "--json"].iter().chain(options)).ok();
+        assert!(fs::read(&file).expect("the file that was fetched") == bytes, "{key} came back changed ({options:?})");
+        fs::remove_file(file).expect("it was there");
+        ended.json()
+    }
+
+    pub(crate) fn stat(&self, key: &str) -> Value {
+        self.weft(["stat", key, "--json"]).ok().json()
+    }
+
+    /// All blocks of an object.
+    pub(crate) fn blocks(&self, key: &str) -> Vec<Block> {
+        let stat = self.stat(key);
+        let mut blocks = Vec::new();
+        for stripe in stat["stripes"].as_array().expect("stripes") {
+            let id = stripe["id"].as_str().and_then(|id| id.strip_prefix('s')).and_then(|id| id.parse().ok());
+            for block in stripe["blocks"].as_array().expect("blocks") {
+                blocks.push(Block {
+                    stripe: id.expect("a stripe's number"),
+                    index: block["index"].as_u64().expect("an index") as usize,
+                    generation: block["generation"].as_u64().expect("a generation"),
+                    node: block["name"].as_str().expect("a name").to_owned(),
+                    state: block["state"].as_str().expect("a state").to_owned(),
+                });
+            }
+        }
+        blocks
+    }
+
+    /// Where a block's payload lies.
+    pub(crate) fn payload(&self, block: &Block) -> PathBuf {
+        let name = block.file_name();
+        let found = self.files_of(&block.node).into_iter().find(|path| path.file_name() == Some(OsStr::new(&name)));
+        found.unwrap_or_else(|| panic!("{name} is not on {}", block.node))
+    }
+
+    /// The names of all agents.
+    pub(crate) fn nodes(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir().join("nodes")).expect("nodes");
+        let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    /// Whether the block that an agent is writing has bytes at this place.
+    pub(crate) fn has_written(&self, node: &str, offset: u64) -> bool {
+        let home = self.dir().join("nodes").join(node);
+        let disks = fs::read_dir(&home).expect("a node").map(|entry| entry.unwrap().path().join("tmp"));
+        let temporary = disks.filter_map(|tmp| fs::read_dir(tmp).ok()).flatten().flatten().map(|entry| entry.path());
+        let written = |path: PathBuf| {
+            let mut page = [0; 4096];
+            let read = fs::File::open(path).and_then(|file| file.read_at(&mut page, offset));
+            read.is_ok() && page.iter().any(|byte| *byte != 0)
+        };
+        temporary.filter(|path| path.extension().is_none()).any(written)
+    }
+
+    /// All files of blocks on an agent's disks: payloads, sidecars, and what is being written.
+    pub(crate) fn files_of(&self, node: &str) -> Vec<PathBuf> {
+        let home = self.dir().join("nodes").join(node);
+        let disks = fs::read_dir(&home).expect("a node").map(|entry| entry.unwrap().path());
+        let mut files = Vec::new();
+        for disk in disks.filter(|path| path.join("blocks").is_dir()) {
+            collect_files(&disk.join("blocks"), &mut files);
+            collect_files(&disk.join("tmp"), &mut files);
+        }
+        files
+    }
+
+    /// All files of blocks on all disks.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        self.nodes().iter().flat_map(|node| self.files_of(node)).collect()
+    }
+
+    /// Whether a block is being written at this agent.
+    pub(crate) fn is_writing(&self, node: &str) -> bool {
+        let home = self.dir().join("nodes").join(node);
+        let mut disks = fs::read_dir(&home).expect("a node").map(|entry| entry.unwrap().path().join("tmp"));
+        disks.any(|tmp| fs::read_dir(tmp).is_ok_and(|mut entries| entries.next().is_some()))
+    }
+
+    /// What a process has printed.
+    pub(crate) fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.dir().join("log").join(format!("{name}.log"))).unwrap_or_default()
+    }
+
+    /// The number of the process of that name.
+    pub(crate) fn pid(&self, name: &str) -> u32 {
+        self.pids().get(name).copied().unwrap_or_else(|| panic!("{name} does not run"))
+    }
+
+    fn pids(&self) -> BTreeMap<String, u32> {
+        let Ok(entries) = fs::read_dir(self.dir().join("run")) else { return BTreeMap::new() };
+        let pid = |path: &Path| {
+            let file: toml::Table = fs::read_to_string(path).ok()?.parse().ok()?;
+            let pid = u32::try_from(file.get("pid")?.as_integer()?).ok()?;
+            // A number can be somebody else's by now.
+            let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let dir = self.dir().into_os_string().into_encoded_bytes();
+            command.windows(dir.len()).any(|part| part == dir).then_some(pid)
+        };
+        let files = entries.flatten().map(|entry| entry.path()).filter(|path| path.extension() == Some(OsStr::new("pid")));
+        files.filter_map(|path| Some((path.file_stem()?.to_str()?.to_owned(), pid(&path)?))).collect()
+    }
+
+    /// Sends a signal to the process of that name: KILL, STOP, CONT.
+    pub(crate) fn signal(&self, name: &str, signal: &str) {
+        send_signal(self.pid(name), signal);
+    }
+
+    /// Kills a process as a power cut would, and waits until it is gone.
+    pub(crate) fn kill(&self, name: &str) {
+        let pid = self.pid(name);
+        send_signal(pid, "KILL");
+        wait_for(&format!("{name} to be gone"), || !is_alive(pid));
+    }
+
+    /// Kills an agent and waits until the coordinator knows.
+    pub(crate) fn take_down(&self, nodes: &[&str]) {
+        nodes.iter().for_each(|node| self.kill(node));
+        self.wait_for_state(nodes, "down");
+    }
+
+    pub(crate) fn wait_for_state(&self, nodes: &[&str], state: &str) {
+        wait_for(&format!("{nodes:?} to be {state}"), || {
+            let ended = self.weft(["node", "ls", "--json"]);
+            let Ok(listed) = serde_json::from_slice::<Value>(&ended.stdout) else { return false };
+            let all = listed.as_array().expect("a list of nodes");
+            let is = |name: &&&str| all.iter().any(|node| node["name"] == **name && node["state"] == state);
+            nodes.iter().filter(is).count() == nodes.len()
+        });
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let pids: Vec<u32> = self.pids().into_values().collect();
+        pids.iter().for_each(|pid| send_signal(*pid, "KILL"));
+        let begin = now();
+        while pids.iter().any(|pid| is_alive(*pid)) && begin.elapsed() < KILL_MAX {
+            thread::sleep(Duration::from_millis(10));
+        }
+        if thread::panicking() {
+            for name in std::iter::once("coordinator".to_owned()).chain(self.nodes()) {
+                eprintln!("---- {name}\n{}", last_lines(&self.log(&name), 40));
+            }
+        }
+    }
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command, stdin: Stdio) -> Self {
+        let told = format!("{command:?}");
+        let mut child = command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("weft starts");
+        let stdout = child.stdout.take().map(read_all);
+        let stderr = child.stderr.take().map(read_all);
+        Self { child, told, stdout, stderr }
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_none()
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) fn end(mut self) -> Ended {
+        drop(self.child.stdin.take());
+        let begin = now();
+        let status = loop {
+            match self.child.try_wait().expect("it is our child") {
+                Some(status) => break status,
+                None if begin.elapsed() > COMMAND_MAX => panic!("{} did not end within {COMMAND_MAX:?}", self.told),
+                None => thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let text =
+            |reader: Option<thread::JoinHandle<Vec<u8>>>| reader.map(|it| it.join().expect("it reads")).unwrap_or_default();
+        let (stdout, stderr) = (text(self.stdout.take()), text(self.stderr.take()));
+        Ended { status, stdout, stderr: String::from_utf8(stderr).expect("what weft says is UTF-8") }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It has ended, or it shall.
+        let _ended = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+impl Ended {
+    pub(crate) fn ok(self) -> Self {
+        self.code(0)
+    }
+
+    pub(crate) fn code(self, code: i32) -> Self {
+        let stdout = String::from_utf8_lossy(&self.stdout);
+        assert_eq!(self.status.code(), Some(code), "{stdout}{}", self.stderr);
+        self
+    }
+
+    /// It must have ended with this code, and told why in one line that says all of this.
+    pub(crate) fn refused(self, code: i32, says: &[&str]) -> Self {
+        let ended = self.code(code);
+        let lines: Vec<&str> = ended.stderr.lines().collect();
+        assert!(
+            lines.len() == 1 && (lines[0].starts_with("weft: ") || lines[0].starts_with('{')),
+            "not one line: {}",
+            ended.stderr
+        );
+        for said in says {
+            assert!(lines[0].contains(said), "'{said}' is not said: {}", ended.stderr);
+        }
+        ended
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}{}", String::from_utf8_lossy(&self.stdout), self.stderr))
+    }
+}
+
+impl Block {
+    /// The payload's name on a disk.
+    pub(crate) fn file_name(&self) -> String {
+        format!("s{}-b{:03}-c0-g{}", self.stripe, self.index, self.generation)
+    }
+}
+
+/// The real binary, with nothing of whoever runs the tests.
+pub(crate) fn weft_command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("WEFT_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Waits until something is so.
+pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = now();
+    while !is_so() {
+        assert!(begin.elapsed() < WAIT_MAX, "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test of real processes waits in real time")]
+fn now() -> std::time::Instant {
+    std::time::Instant::now()
+}
+
+pub(crate) fn path(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+/// The words of a JSON list of texts, as one text.
+pub(crate) fn texts(list: &Value) -> String {
+    let list = list.as_array().expect("a list");
+    list.iter().map(|text| text.as_str().expect("a text")).collect::<Vec<_>>().join("\n")
+}
+
+/// Bytes that repeat nowhere near, the same for the same seed.
+pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut words = Vec::with_capacity(len + 8);
+    while words.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        words.extend(state.to_le_bytes());
+    }
+    words.truncate(len);
+    words
+}
+
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+pub(crate) fn send_signal(pid: u32, signal: &str) {
+    let kill = format!("kill -s {signal} {pid}");
+    let _gone = Command::new("/bin/sh").args(["-c", &kill]).stderr(Stdio::null()).status();
+}
+
+fn collect_files(dir: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_dir() { collect_files(&path, files) } else { files.push(path) }
+    }
+}
+
+fn read_all(mut from: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut all = Vec::new();
+        let _cut = from.read_to_end(&mut all);
+        all
+    })
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}

@@ -1,0 +1,114 @@
+//! Repairs in the middle of which somebody dies or stands still.
+
+use crate::harness::{Block, Cluster, Ended, Running, Setup, bytes, texts, wait_for};
+use serde_json::Value;
+use std::{collections::BTreeSet, fs, process::Stdio};
+
+const BLOCK: u64 = 16 << 20;
+const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "16MiB", "--cell-size", "1MiB"];
+
+/// A cluster with one object of one stripe. Slices are small, so that a repair has a middle.
+struct Repair {
+    cluster: Cluster,
+    content: Vec<u8>,
+    blocks: Vec<Block>,
+    /// Nodes that hold nothing of it.
+    free: Vec<String>,
+}
+
+impl Repair {
+    fn new(nodes: u32) -> Self {
+        let cluster = Setup::nodes(nodes).with(&[("WEFT_COORDINATOR_REPAIR_SLICE_LEN", "4KiB")]).up();
+        let content = bytes(4 * BLOCK as usize, 5);
+        cluster.put("data", &content, &CODING).ok();
+        let blocks = cluster.blocks("data");
+        let held: BTreeSet<&String> = blocks.iter().map(|block| &block.node).collect();
+        let free = cluster.nodes().into_iter().filter(|node| !held.contains(node)).collect();
+        Self { cluster, content, blocks, free }
+    }
+
+    /// Blocks that a chain to `to` would read.
+    fn helpers(&self, to: &str) -> Vec<&Block> {
+        let explained = self.repair(&["--to", to, "--explain"]).end().ok().json();
+        let read = explained["plan"]["binding"]["blocks"].as_array().expect("what is read");
+        let index = |block: &Value| block["id"]["index"].as_u64().expect("an index") as usize;
+        read.iter().map(|block| &self.blocks[index(block)]).collect()
+    }
+
+    /// Begins to rebuild block 0 through a chain.
+    fn repair(&self, options: &[&str]) -> Running {
+        let args = ["repair", "object", "data", "--block", "0", "--scheme", "pipeline", "--json"];
+        self.cluster.start(args.iter().chain(options), Stdio::null())
+    }
+
+    /// Waits until a part of the block has arrived at `to`, and much has not.
+    fn wait_for_middle(&self, repair: &mut Running, to: &str) {
+        wait_for("the middle of a repair", || self.cluster.has_written(to, BLOCK / 8) || !repair.is_running());
+        assert!(!self.cluster.has_written(to, BLOCK * 7 / 8) && repair.is_running(), "the repair was faster than the test");
+    }
+
+    fn is_right(&self) {
+        let rebuilt = self.cluster.blocks("data")[0].clone();
+        assert_eq!(rebuilt.state, "ok");
+        let expected: Vec<u8> = self.content.chunks(1 << 20).step_by(4).flatten().copied().collect();
+        assert!(fs::read(self.cluster.payload(&rebuilt)).unwrap() == expected, "the rebuilt block is not what was lost");
+        self.cluster.expect("data", &self.content, &[]);
+    }
+}
+
+/// The repair went on, and what had arrived was not moved again.
+fn resumed(ended: Ended) {
+    let told = ended.ok().json();
+    assert!(told["resumed"].as_u64() >= Some(1), "{told}");
+    let messages = texts(&told["messages"]);
+    let missing = messages.split("going on with the ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+    assert!((1..BLOCK).contains(&missing.expect("it says what is missing")), "{told}");
+    assert_eq!(told["bytes_written"].as_u64(), Some(BLOCK), "something was written twice: {told}");
+}
+
+#[test]
+fn a_chain_goes_on_around_a_helper_that_was_killed_or_stands_still() {
+    let repair = Repair::new(8);
+    for (number, signal) in ["KILL", "STOP"].into_iter().enumerate() {
+        let to = &repair.free[number];
+        let helper = repair.helpers(to)[1].node.clone();
+        let mut running = repair.repair(&["--to", to]);
+        repair.wait_for_middle(&mut running, to);
+        repair.cluster.signal(&helper, signal);
+        resumed(running.end());
+        repair.is_right();
+        if signal == "KILL" {
+            repair.cluster.up().ok();
+        } else {
+            repair.cluster.signal(&helper, "CONT");
+        }
+    }
+}
+
+#[test]
+fn a_target_that_was_killed_is_replaced_or_named() {
+    let repair = Repair::new(9);
+    // Where it must go was said: there is no other way.
+    let to = repair.free[0].clone();
+    let mut running = repair.repair(&["--to", &to]);
+    repair.wait_for_middle(&mut running, &to);
+    repair.cluster.kill(&to);
+    running.end().refused(4, &[&to, "where the block was to go, failed", "s1-b000-c0-g2"]);
+    assert_eq!((repair.cluster.blocks("data")[0].generation, repair.cluster.stat("data")["version"].as_u64()), (1, Some(1)));
+    repair.cluster.expect("data", &repair.content, &[]);
+
+    let mut running = repair.repair(&[]);
+    let mut to = None;
+    wait_for("a target", || {
+        let alive = repair.cluster.nodes().into_iter().filter(|node| *node != repair.free[0]);
+        to = alive.into_iter().find(|node| repair.cluster.has_written(node, BLOCK / 8));
+        to.is_some() || !running.is_running()
+    });
+    let to = to.expect("the repair was faster than the test");
+    repair.cluster.kill(&to);
+    assert!(running.is_running(), "the repair was faster than the test");
+    let told = running.end().ok().json();
+    assert!(told["resumed"].as_u64() >= Some(1), "{told}");
+    assert_ne!(repair.cluster.blocks("data")[0].node, to);
+    repair.is_right();
+}

@@ -1,0 +1,169 @@
+//! Who does not belong here: other clusters' disks and certificates, other versions, garbage.
+
+use crate::harness::{Cluster, Running, Setup, bytes, path, weft_command};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    path::PathBuf,
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use toml::Table;
+use weft_proto::{
+    Peer, Security, TcpNet,
+    certs::CertificateFiles,
+    from_status, rpc,
+    v1::{Disk, ProtocolRange, RegisterRequest},
+};
+use weft_types::Reaction;
+
+const CODING: [&str; 2] = ["--code", "rs(3,2)"];
+
+#[test]
+fn a_disk_of_another_cluster_is_refused() {
+    let (ours, theirs) = (Setup::nodes(2).up(), Setup::nodes(2).up());
+    ours.kill("node-01");
+    theirs.kill("node-01");
+    let config = ours.dir().join("nodes/node-01/agent.toml");
+    let disk = theirs.dir().join("nodes/node-01/disk-0");
+    let label = fs::read(disk.join("disk")).unwrap();
+    let mut settings: Table = fs::read_to_string(&config).unwrap().parse().unwrap();
+    settings.insert("disks".into(), vec![path(&disk).to_owned()].into());
+    let strange = ours.write("agent.toml", settings.to_string().as_bytes());
+    let mut command = weft_command();
+    command.args(["agent", "--config", path(&strange)]);
+    let ended = Running::start(command, Stdio::null()).end().code(2);
+    let said = ended.stderr.lines().last().unwrap_or_default();
+    let cluster_of = |cluster: &Cluster| setting(cluster, "cluster");
+    assert!(said.contains(&cluster_of(&ours)) && said.contains(&cluster_of(&theirs)) && said.contains(path(&disk)), "{said}");
+    assert_eq!(fs::read(disk.join("disk")).unwrap(), label, "it was written to");
+}
+
+#[test]
+fn a_full_cluster_says_so_before_anything_is_written() {
+    let cluster = Setup::nodes(5).with(&[("WEFT_COORDINATOR_DISK_RESERVE", "1000000TiB")]).up();
+    cluster.put("data", &bytes(100_000, 1), &CODING).refused(4, &["left on every disk"]);
+    assert!(cluster.files().is_empty());
+}
+
+#[test]
+fn an_agent_of_another_version_is_told_both() {
+    let cluster = Setup { insecure: true, ..Setup::nodes(1) }.up();
+    assert!(cluster.log("coordinator").contains("insecure: connections are neither encrypted nor authenticated"));
+    assert!(cluster.log("node-01").contains("insecure: "));
+    let request = |oldest| RegisterRequest {
+        protocol: Some(ProtocolRange { oldest, newest: oldest + 2 }),
+        cluster: setting(&cluster, "cluster"),
+        name: "stranger".into(),
+        rack: "rack-1".into(),
+        zone: "default".into(),
+        data_address: "127.0.0.1:1".into(),
+        control_address: "127.0.0.1:1".into(),
+        disks: vec![Disk { id: "d".into(), path: "/d".into(), total_bytes: 1, free_bytes: 1, failed: false }],
+        ..RegisterRequest::default()
+    };
+    let address = setting(&cluster, "coordinator");
+    let error = on_runtime(async {
+        let net = Arc::new(TcpNet::default());
+        let channel = rpc::connect(net, &Security::Insecure, &address, &Peer::Coordinator).await.unwrap();
+        let refused = rpc::membership_client(channel).register(request(7)).await.unwrap_err();
+        from_status(&refused)
+    });
+    assert_eq!(error.reaction, Reaction::InvalidInput);
+    assert!(
+        error.message.contains("stranger") && error.message.contains("versions 7 to 9") && error.message.contains('1'),
+        "{error}"
+    );
+    let status = cluster.weft(["node", "ls", "--json"]).ok().json();
+    assert_eq!(status.as_array().map(Vec::len), Some(1), "it was taken all the same");
+}
+
+#[test]
+fn without_a_certificate_of_the_cluster_nobody_comes_in_and_garbage_harms_nobody() {
+    let (cluster, other) = (Setup::nodes(5).up(), Setup::nodes(1).up());
+    let before: Vec<u32> = cluster.nodes().iter().map(|node| cluster.pid(node)).collect();
+    let address = setting(&cluster, "coordinator");
+    let client = |options: &[&str]| {
+        let mut command = weft_command();
+        command.args(["node", "ls", "--cluster", &address]).args(options);
+        Running::start(command, Stdio::null()).end()
+    };
+    // It trusts us, and we do not know it; or neither knows the other.
+    let mixed = cluster.file("mixed");
+    fs::create_dir(&mixed).unwrap();
+    let certificates = |cluster: &Cluster| cluster.dir().join("certificates");
+    fs::copy(certificates(&cluster).join("ca.pem"), mixed.join("ca.pem")).unwrap();
+    for name in ["client.pem", "client-key.pem"] {
+        fs::copy(certificates(&other).join(name), mixed.join(name)).unwrap();
+    }
+    client(&["--certificates", path(&certificates(&cluster))]).ok();
+    for options in [&["--insecure"][..], &["--certificates", path(&certificates(&other))], &["--certificates", path(&mixed)]] {
+        let ended = client(options);
+        assert!(matches!(ended.status.code(), Some(1 | 2 | 4)), "{options:?}: {:?}", ended.status);
+        assert!(ended.stdout.is_empty() && ended.stderr.lines().count() == 1, "{options:?}: {}", ended.stderr);
+    }
+
+    let nodes = cluster.weft(["node", "ls", "--json"]).ok().json();
+    let ports: Vec<String> = nodes
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|node| [node["data_address"].clone(), node["control_address"].clone()])
+        .map(|port| port.as_str().unwrap().to_owned())
+        .chain([address.clone()])
+        .collect();
+    for port in &ports {
+        for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 4096], &[0xff; 100_000], b"\x16\x03\x01\xff\xff", b"x"] {
+            plain(port, garbage);
+        }
+        is_refused(port, &certificates(&cluster).join("ca.pem"), certificates(&other));
+    }
+    let data = bytes(300_000, 2);
+    cluster.put("data", &data, &CODING).ok();
+    cluster.expect("data", &data, &[]);
+    assert_eq!(before, cluster.nodes().iter().map(|node| cluster.pid(node)).collect::<Vec<_>>(), "an agent died");
+}
+
+/// Says something that is not TLS; nothing but an alert may come back.
+fn plain(port: &str, says: &[u8]) {
+    let mut stream = TcpStream::connect(port).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // It may hang up before it has heard everything.
+    let _cut = stream.write_all(says);
+    let _cut = stream.shutdown(std::net::Shutdown::Write);
+    let mut answer = Vec::new();
+    let _cut = stream.read_to_end(&mut answer);
+    assert!(answer.is_empty() || (answer[0] == 0x15 && answer.len() < 64), "{port} answered {answer:?}");
+}
+
+/// Whoever trusts us and has a certificate of another authority does not come in.
+fn is_refused(port: &str, authority: &std::path::Path, theirs: PathBuf) {
+    let files = CertificateFiles { authority: authority.to_owned(), ..CertificateFiles::in_dir(&theirs, &Peer::Client) };
+    let security = Security::load(&files).unwrap();
+    on_runtime(async {
+        let peers = ["node-01", "node-02", "node-03", "node-04", "node-05"].map(|name| Peer::Agent(name.into()));
+        let mut met = false;
+        for expected in peers.iter().chain([&Peer::Coordinator]) {
+            // Only who has that name passes our own check.
+            let Ok(mut stream) = security.dial(&TcpNet::default(), port, expected).await else { continue };
+            met = true;
+            let _cut = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+            let answer = tokio::time::timeout(Duration::from_secs(20), stream.read_u8()).await.expect("an end");
+            assert!(answer.is_err(), "{port} talks to a stranger");
+        }
+        assert!(met, "nobody answers at {port}");
+    });
+}
+
+/// A line of the file that tells clients where the cluster is.
+fn setting(cluster: &Cluster, name: &str) -> String {
+    let file: Table = fs::read_to_string(cluster.dir().join("weft.toml")).unwrap().parse().unwrap();
+    file[name].as_str().unwrap().to_owned()
+}
+
+fn on_runtime<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
