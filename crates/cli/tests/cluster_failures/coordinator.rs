@@ -1,11 +1,11 @@
 //! A coordinator that is killed at any moment.
 
-use crate::harness::{Setup, bytes, path};
+use crate::harness::{Setup, bytes, path, wait_for};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use std::{
     collections::BTreeMap,
     fs,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
     time::Duration,
 };
@@ -18,7 +18,7 @@ const KILLS: usize = 6;
 fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
     let cluster = Setup::nodes(6).up();
     let agents: Vec<u32> = cluster.nodes().iter().map(|node| cluster.pid(node)).collect();
-    let stop = AtomicBool::new(false);
+    let (stop, stored) = (AtomicBool::new(false), AtomicUsize::new(0));
     // By key: what was acknowledged last, and what was tried since.
     let mut told: BTreeMap<String, (Option<u64>, Vec<u64>)> = BTreeMap::new();
     thread::scope(|scope| {
@@ -30,9 +30,12 @@ fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
                 }
                 let key = format!("key-{}", seed % KEYS);
                 let (acknowledged, tried) = told.entry(key.clone()).or_default();
-                if cluster.put(&key, &content(seed), &CODING).status.success() {
+                let put = cluster.put(&key, &content(seed), &CODING);
+                if put.status.success() {
                     (*acknowledged, *tried) = (Some(seed), Vec::new());
+                    stored.fetch_add(1, Ordering::Relaxed);
                 } else {
+                    eprintln!("{key}: {}", put.stderr);
                     tried.push(seed);
                 }
             }
@@ -42,6 +45,8 @@ fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
         let _stopped = StopAtEnd(&stop);
         let mut random = StdRng::seed_from_u64(11);
         for _ in 0..KILLS {
+            let before = stored.load(Ordering::Relaxed);
+            wait_for("puts to go on", || stored.load(Ordering::Relaxed) > before);
             thread::sleep(Duration::from_millis(random.random_range(50..900)));
             cluster.kill("coordinator");
             thread::sleep(Duration::from_millis(random.random_range(0..300)));
@@ -54,11 +59,13 @@ fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
     let nodes = cluster.nodes();
     cluster.wait_for_state(&nodes.iter().map(String::as_str).collect::<Vec<_>>(), "up");
     assert_eq!(agents, nodes.iter().map(|node| cluster.pid(node)).collect::<Vec<_>>(), "an agent was started anew");
-    let count = told.values().filter(|(acknowledged, _)| acknowledged.is_some()).count();
-    assert_eq!(count as u64, KEYS, "too few puts were acknowledged: {told:?}");
     for (key, (acknowledged, tried)) in told {
         let out = cluster.file("out");
-        cluster.weft(["get", &key, path(&out)]).ok();
+        let got = cluster.weft(["get", &key, path(&out)]);
+        if acknowledged.is_none() && got.status.code() == Some(3) {
+            continue;
+        }
+        got.ok();
         // A put whose answer was lost may have been committed all the same: as a whole.
         let found = fs::read(&out).unwrap();
         let candidates = acknowledged.iter().chain(&tried);
