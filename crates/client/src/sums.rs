@@ -1,7 +1,7 @@
 //! Checksums of a block whose bytes come in pieces, in any order: CRC32C of each MiB, and which bytes have come.
 
 use std::collections::BTreeMap;
-use weft_proto::{crc32c, crc32c_joined};
+use weft_proto::{crc32c_continued, crc32c_joined};
 use weft_types::{CHECKSUM_UNIT_LEN, Span};
 
 /// What has come of a block, with its checksums.
@@ -29,7 +29,7 @@ impl UnitSums {
         while offset < self.len && !bytes.is_empty() {
             let unit_end = self.unit_span(offset / CHECKSUM_UNIT_LEN).end;
             let (piece, rest) = bytes.split_at(bytes.len().min((unit_end - offset) as usize));
-            self.add_run(offset, Run { end: offset + piece.len() as u64, checksum: crc32c(piece) });
+            self.add_piece(offset, piece);
             offset += piece.len() as u64;
             bytes = rest;
         }
@@ -57,30 +57,28 @@ impl UnitSums {
         Span::new(start, (start + CHECKSUM_UNIT_LEN).min(self.len))
     }
 
-    /// Joins a run with its neighbours in its unit. One that overlaps what is there already is left out: the unit then stays
-    /// incomplete, or the checksum of what came first stands.
-    fn add_run(&mut self, start: u64, run: Run) {
+    /// Adds a piece of one unit to its neighbours there. One that overlaps what is there already is left out: the unit then
+    /// stays incomplete, or the checksum of what came first stands.
+    fn add_piece(&mut self, start: u64, piece: &[u8]) {
+        let end = start + piece.len() as u64;
+        let unit = start / CHECKSUM_UNIT_LEN;
         let before = self.runs.range(..=start).next_back().map(|(at, run)| (*at, *run));
         let after = self.runs.range(start..).next().map(|(at, run)| (*at, *run));
-        let overlaps = before.is_some_and(|(_, before)| before.end > start) || after.is_some_and(|(at, _)| at < run.end);
+        let overlaps = before.is_some_and(|(_, before)| before.end > start) || after.is_some_and(|(at, _)| at < end);
         if overlaps {
             return;
         }
-        let (mut start, mut run) = (start, run);
-        let unit = start / CHECKSUM_UNIT_LEN;
+        // Pieces mostly come in order: to go on with the checksum of the one before costs no more than that of the piece,
+        // and much less than to join two checksums.
+        let before = before.filter(|(at, before)| before.end == start && at / CHECKSUM_UNIT_LEN == unit);
+        let (start, checksum) = before.map_or((start, 0), |(at, before)| (at, before.checksum));
+        let mut run = Run { end, checksum: crc32c_continued(checksum, piece) };
         if let Some((at, after)) = after
-            && at == run.end
+            && at == end
             && at / CHECKSUM_UNIT_LEN == unit
         {
             self.runs.remove(&at);
             run = Run { end: after.end, checksum: crc32c_joined(run.checksum, after.checksum, after.end - at) };
-        }
-        if let Some((at, before)) = before
-            && before.end == start
-            && at / CHECKSUM_UNIT_LEN == unit
-        {
-            run.checksum = crc32c_joined(before.checksum, run.checksum, run.end - start);
-            start = at;
         }
         self.runs.insert(start, run);
     }
@@ -90,6 +88,7 @@ impl UnitSums {
 mod tests {
     use super::*;
     use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
+    use weft_proto::crc32c;
 
     #[test]
     fn pieces_in_any_order_give_the_checksums_of_the_whole() {
