@@ -102,7 +102,8 @@ impl Dialing<'_> {
     }
 }
 
-fn window(lane: &TaskLane) -> usize {
+/// Slices that may wait at one end of a link.
+pub(crate) fn window(lane: &TaskLane) -> usize {
     (lane.window as usize).clamp(1, 64)
 }
 

@@ -3,7 +3,7 @@
 use crate::{
     client::Shared,
     fetch::Arrivals,
-    links::{Dialing, LinkSink},
+    links::{self, Dialing, LinkSink},
     progress::Meter,
     stripe_data::StripeData,
     sums::UnitSums,
@@ -15,7 +15,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use weft_engine::{Outcome, Ports, SliceSink, SliceSource};
+use weft_engine::{Buffers, Outcome, Ports, SliceSink, SliceSource};
 use weft_plan::{Sink, Source, Task, TaskLane, TaskLink, TaskStage, link_id};
 use weft_proto::{
     decode_task,
@@ -110,7 +110,10 @@ impl Ports for ClientPorts<'_> {
             (Source::Link(link), _) => Ok(Box::new(self.dialing(lane, *link)?.source(lane, self.open.task.slice_len).await?)),
             (Source::Input { index, sub_blocks, delta: false }, Work::Put(outgoing)) => {
                 let (data, layout, meter) = (outgoing.data.clone(), outgoing.layout, outgoing.meter.clone());
-                Ok(Box::new(InputSource { data, layout, meter, index: u32::from(*index), sub_blocks: sub_blocks.clone() }))
+                let (index, sub_blocks) = (u32::from(*index), sub_blocks.clone());
+                // As many as the sinks' queues hold, and the one in hand.
+                let buffers = Buffers::new(links::window(lane) + 1);
+                Ok(Box::new(InputSource { data, layout, meter, index, sub_blocks, buffers }))
             }
             _ => Err(Error::fatal(format!("a client has no {source:?}"))),
         }
@@ -217,12 +220,13 @@ struct InputSource {
     meter: Meter,
     index: u32,
     sub_blocks: Vec<u16>,
+    buffers: Arc<Buffers>,
 }
 
 #[async_trait]
 impl SliceSource for InputSource {
     async fn next(&mut self, slice: Span) -> Result<Bytes> {
-        let rows = self.data.rows(self.layout, self.index, &self.sub_blocks, slice).await?;
+        let rows = self.data.rows(self.layout, self.index, &self.sub_blocks, slice, &self.buffers).await?;
         let extents = self.sub_blocks.iter().flat_map(|sub_block| self.layout.layout.extents(u32::from(*sub_block), slice));
         let block = Span::new(0, self.layout.block_len(self.index));
         self.meter.add(extents.map(|extent| Span::new(extent.offset, extent.offset + extent.len).intersect(block).len()).sum());

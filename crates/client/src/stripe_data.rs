@@ -4,6 +4,7 @@ use crate::{calls::Random, config::DiskMode};
 use bytes::{Bytes, BytesMut};
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path, sync::Arc};
 use tokio::io::{AsyncRead, AsyncReadExt};
+use weft_engine::Buffers;
 use weft_types::{Error, Result, Span, StripeLayout};
 
 /// The data of one stripe.
@@ -59,8 +60,16 @@ impl StripeData {
         }
     }
 
-    /// The sub-blocks of data block `index` at the positions of `slice`, one after another; zeros beyond the block's end.
-    pub(crate) async fn rows(&self, layout: StripeLayout, index: u32, sub_blocks: &[u16], slice: Span) -> Result<Bytes> {
+    /// The sub-blocks of data block `index` at the positions of `slice`, one after another; zeros beyond the block's end. What
+    /// is not in memory as it is wanted is put together in one of `buffers`.
+    pub(crate) async fn rows(
+        &self,
+        layout: StripeLayout,
+        index: u32,
+        sub_blocks: &[u16],
+        slice: Span,
+        buffers: &Arc<Buffers>,
+    ) -> Result<Bytes> {
         let rows_len = sub_blocks.len() * slice.len() as usize;
         let mut pieces = Vec::new();
         let mut at = 0;
@@ -76,29 +85,44 @@ impl StripeData {
                 [piece] if piece.len == rows_len => {
                     Ok(bytes.slice(piece.data_offset as usize..piece.data_offset as usize + rows_len))
                 }
-                _ => {
-                    let mut rows = BytesMut::zeroed(rows_len);
-                    for piece in pieces {
-                        let from = piece.data_offset as usize;
-                        rows[piece.at..piece.at + piece.len].copy_from_slice(&bytes[from..from + piece.len]);
-                    }
-                    Ok(rows.freeze())
-                }
+                _ => put_together(buffers, rows_len, &pieces, |data_offset, into| {
+                    let from = data_offset as usize;
+                    into.copy_from_slice(&bytes[from..from + into.len()]);
+                    Ok(())
+                }),
             },
             Origin::File { file, start, mode } => {
-                let (file, start) = (file.clone(), *start);
+                let (file, start, buffers) = (file.clone(), *start, Arc::clone(buffers));
                 let read = move || {
-                    let mut rows = BytesMut::zeroed(rows_len);
-                    for piece in pieces {
-                        let into = &mut rows[piece.at..piece.at + piece.len];
-                        file.read_exact_at(into, start + piece.data_offset).map_err(cannot_read)?;
-                    }
-                    Ok(rows.freeze())
+                    put_together(&buffers, rows_len, &pieces, |data_offset, into| {
+                        file.read_exact_at(into, start + data_offset).map_err(cannot_read)
+                    })
                 };
                 mode.run(read).await
             }
         }
     }
+}
+
+/// Makes rows of pieces, each of which `read` writes from its offset in the stripe's data. The buffer may have been used before:
+/// where no piece goes, zeros do.
+fn put_together(
+    buffers: &Arc<Buffers>,
+    rows_len: usize,
+    pieces: &[Piece],
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+) -> Result<Bytes> {
+    let mut buffer = buffers.take(rows_len);
+    let rows = buffer.bytes_mut();
+    let mut written = 0;
+    for piece in pieces {
+        // Pieces come in the order of the rows.
+        rows[written..piece.at].fill(0);
+        written = piece.at + piece.len;
+        read(piece.data_offset, &mut rows[piece.at..written])?;
+    }
+    rows[written..].fill(0);
+    Ok(buffer.freeze())
 }
 
 /// A run of a stripe's data, and where it goes.
@@ -190,6 +214,9 @@ mod tests {
     async fn rows_are_the_same_from_memory_and_from_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let data: Vec<u8> = (0..90u8).collect();
+        // What the buffer held before must not show where the data has ended.
+        let buffers = Buffers::new(1);
+        let dirty = |len| buffers.take(len).bytes_mut().fill(0xFF);
         for (cell_len, alpha, data_len) in [(8, 1, 90u64), (32, 1, 90), (8, 2, 90), (8, 4, 61), (32, 1, 33)] {
             let layout = StripeLayout { layout: Layout::new(32, cell_len, alpha).unwrap(), k: 3, m: 2, data_len };
             let mut in_memory = &data[..data_len as usize];
@@ -214,7 +241,8 @@ mod tests {
                     let expected: Vec<u8> =
                         extents.flat_map(|extent| block[extent.offset as usize..][..extent.len as usize].to_vec()).collect();
                     for from in [&in_memory, &spooled] {
-                        assert_eq!(from.rows(layout, index, &sub_blocks, slice).await.unwrap(), expected);
+                        dirty(100);
+                        assert_eq!(from.rows(layout, index, &sub_blocks, slice, &buffers).await.unwrap(), expected);
                     }
                 }
             }
@@ -246,8 +274,9 @@ mod tests {
         std::fs::write(&path, [1; 50]).unwrap();
         let stripe = StripeData::in_file(Arc::new(File::open(&path).unwrap()), 0, 96, DiskMode::Inline);
         let layout = StripeLayout { layout: Layout::new(32, 32, 1).unwrap(), k: 3, m: 2, data_len: 96 };
-        assert!(stripe.rows(layout, 0, &[0], Span::new(0, 32)).await.is_ok());
-        let error = stripe.rows(layout, 1, &[0], Span::new(0, 32)).await.unwrap_err();
+        let buffers = Buffers::new(1);
+        assert!(stripe.rows(layout, 0, &[0], Span::new(0, 32), &buffers).await.is_ok());
+        let error = stripe.rows(layout, 1, &[0], Span::new(0, 32), &buffers).await.unwrap_err();
         assert!(error.message.contains("shorter"), "{error}");
     }
 }
