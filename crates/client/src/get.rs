@@ -16,7 +16,7 @@ use std::{
 };
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use weft_proto::v1::{ObjectReply, ReadStripeReply};
-use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Result, Span, StripeId, StripeLayout};
+use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Reaction, Result, Span, StripeId, StripeLayout};
 
 /// What of an object is fetched, and how.
 ///
@@ -54,6 +54,8 @@ const WINDOWS_MAX: usize = 2;
 
 impl Client {
     /// Hands out an object, or a range of it, in order. What it needs of memory is bounded, however slowly `writer` takes it.
+    /// If the object is replaced meanwhile, the get begins again with the new one as long as nothing has been handed out, and
+    /// fails with [`Reaction::Retry`] afterwards.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -64,28 +66,20 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn get(&self, bucket: &str, key: &str, mut writer: impl AsyncWrite + Unpin, options: &GetOptions) -> Result<Got> {
-        let get = Get::begin(self.shared(), bucket, key, options).await?;
-        let window_bytes_max = self.shared().config.limits.window_bytes_max;
-        let windows = get.stripes().flat_map(|(stripe, data)| windows(stripe, data, window_bytes_max));
-        let fetching = windows.map(|window| {
-            let start = window.stripe.offset + window.data.start;
-            let place = Arc::new(Place::memory(start, window.data.len() as usize));
-            // A task of its own: it goes on while the writer is slow, so that no agent waits for whoever reads the pipe.
-            let mut fetched = get.fetch(window, place.clone());
-            async move { joined(&mut fetched).await.map(|()| place.take_memory()) }
-        });
-        let mut fetched = stream::iter(fetching).buffered(WINDOWS_MAX);
-        let cannot_write = |error: std::io::Error| Error::fatal(format!("cannot write: {error}"));
-        while let Some(bytes) = fetched.try_next().await? {
-            writer.write_all(&bytes).await.map_err(cannot_write)?;
+        let mut begun = 0;
+        loop {
+            let get = Get::begin(self.shared(), bucket, key, options).await?;
+            begun += 1;
+            let mut handed_out = 0;
+            match get.hand_out(&mut writer, &mut handed_out).await {
+                Ok(()) => return Ok(get.into_got()),
+                Err(error) => get.may_begin_again(error, handed_out, begun).await?,
+            }
         }
-        writer.flush().await.map_err(cannot_write)?;
-        drop(fetched);
-        Ok(get.into_got())
     }
 
     /// Fetches an object, or a range of it, into a file. The file has its name when it is complete and not before; a get that
-    /// fails leaves nothing.
+    /// fails leaves nothing. If the object is replaced meanwhile, the get begins again with the new one.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -94,17 +88,16 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn get_file(&self, bucket: &str, key: &str, path: impl AsRef<Path>, options: &GetOptions) -> Result<Got> {
-        let get = Get::begin(self.shared(), bucket, key, options).await?;
-        let mode = self.shared().config.disk_mode;
-        let temporary = TemporaryFile::create(path.as_ref(), get.range.len(), mode, &self.shared().random).await?;
-        let place = Arc::new(Place::File { start: get.range.start, file: temporary.file.clone(), mode });
-        let fetching = get.stripes().map(|(stripe, data)| {
-            let mut fetched = get.fetch(Window { stripe, data }, place.clone());
-            async move { joined(&mut fetched).await }
-        });
-        stream::iter(fetching).buffer_unordered(WINDOWS_MAX).try_collect::<()>().await?;
-        temporary.keep().await?;
-        Ok(get.into_got())
+        let mut begun = 0;
+        loop {
+            let get = Get::begin(self.shared(), bucket, key, options).await?;
+            begun += 1;
+            match get.write_file(path.as_ref()).await {
+                Ok(()) => return Ok(get.into_got()),
+                // Nobody has seen anything of a file that has no name yet.
+                Err(error) => get.may_begin_again(error, 0, begun).await?,
+            }
+        }
     }
 
     /// How a get would go: for each of its stripes the coordinator's answer with the plan's JSON. Nothing is fetched.
@@ -158,6 +151,63 @@ impl Get {
             let data = Span::new(part.start.wrapping_sub(stripe.offset), part.end.wrapping_sub(stripe.offset));
             (!part.is_empty()).then(|| (stripe.clone(), data))
         })
+    }
+
+    /// Writes it in order, window after window, and counts what the writer was given.
+    async fn hand_out(&self, writer: &mut (impl AsyncWrite + Unpin), handed_out: &mut u64) -> Result<()> {
+        let window_bytes_max = self.shared.config.limits.window_bytes_max;
+        let windows = self.stripes().flat_map(|(stripe, data)| windows(stripe, data, window_bytes_max));
+        let fetching = windows.map(|window| {
+            let start = window.stripe.offset + window.data.start;
+            let place = Arc::new(Place::memory(start, window.data.len() as usize));
+            // A task of its own: it goes on while the writer is slow, so that no agent waits for whoever reads the pipe.
+            let mut fetched = self.fetch(window, place.clone());
+            async move { joined(&mut fetched).await.map(|()| place.take_memory()) }
+        });
+        let mut fetched = stream::iter(fetching).buffered(WINDOWS_MAX);
+        let cannot_write = |error: std::io::Error| Error::fatal(format!("cannot write: {error}"));
+        while let Some(bytes) = fetched.try_next().await? {
+            *handed_out += bytes.len() as u64;
+            writer.write_all(&bytes).await.map_err(cannot_write)?;
+        }
+        writer.flush().await.map_err(cannot_write)
+    }
+
+    /// Writes it to a file, stripes in any order; the file gets its name at the end.
+    async fn write_file(&self, path: &Path) -> Result<()> {
+        let mode = self.shared.config.disk_mode;
+        let temporary = TemporaryFile::create(path, self.range.len(), mode, &self.shared.random).await?;
+        let place = Arc::new(Place::file(self.range.start, temporary.file.clone(), mode));
+        let fetching = self.stripes().map(|(stripe, data)| {
+            let mut fetched = self.fetch(Window { stripe, data }, place.clone());
+            async move { joined(&mut fetched).await }
+        });
+        stream::iter(fetching).buffer_unordered(WINDOWS_MAX).try_collect::<()>().await?;
+        temporary.keep().await
+    }
+
+    /// A get that failed begins again if it failed because its object is another one by now, and nobody has seen anything of
+    /// the old one: two objects must not become one. The error says what is the case otherwise.
+    async fn may_begin_again(&self, error: Error, handed_out: u64, begun: u32) -> Result<()> {
+        if error.reaction != Reaction::NotFound {
+            return Err(error);
+        }
+        let (bucket, key) = (&self.object.bucket, &self.object.key);
+        let place = |error: Error| error.object(format_args!("{bucket}/{key}"));
+        match self.shared.stat(bucket, key).await {
+            Ok(now) if now.version == self.object.version => Err(error),
+            Ok(_) if handed_out > 0 => {
+                let of = self.range.len();
+                let message = format!("it was replaced while it was read, when {handed_out} of {of} bytes had been handed out");
+                Err(place(Error::retry(message)))
+            }
+            Ok(_) if begun >= self.shared.config.limits.attempts_max => {
+                Err(place(Error::retry("it is replaced faster than it can be read")))
+            }
+            Ok(_) => Ok(()),
+            Err(gone) if gone.reaction == Reaction::NotFound => Err(place(Error::not_found("it was removed while it was read"))),
+            Err(unknown) => Err(unknown),
+        }
     }
 
     fn fetch(&self, window: Window, place: Arc<Place>) -> Owned<Result<()>> {

@@ -15,14 +15,20 @@ use weft_types::{Error, Result};
 pub(crate) enum Place {
     /// A window of the object.
     Memory { start: u64, bytes: Mutex<Vec<u8>> },
-    /// A file whose first byte is byte `start` of the object.
-    File { start: u64, file: Arc<File>, mode: DiskMode },
+    /// A file whose first byte is byte `start` of the object. One at a time has the turn to write to it: the system lets no two
+    /// write to one file at once, and those who wait for it there burn the processor.
+    File { start: u64, file: Arc<File>, mode: DiskMode, turn: tokio::sync::Mutex<()> },
 }
 
 impl Place {
     /// Memory for bytes `start..start + len`.
     pub(crate) fn memory(start: u64, len: usize) -> Self {
         Self::Memory { start, bytes: Mutex::new(vec![0; len]) }
+    }
+
+    /// A file whose first byte is byte `start` of the object.
+    pub(crate) fn file(start: u64, file: Arc<File>, mode: DiskMode) -> Self {
+        Self::File { start, file, mode, turn: tokio::sync::Mutex::default() }
     }
 
     /// Writes pieces, each at its offset in the object.
@@ -37,7 +43,7 @@ impl Place {
                 }
                 Ok(())
             }
-            Self::File { start, file, mode } => {
+            Self::File { start, file, mode, turn } => {
                 let (start, file) = (*start, file.clone());
                 let write = move || {
                     for (offset, piece) in pieces {
@@ -46,6 +52,7 @@ impl Place {
                     }
                     Ok(())
                 };
+                let _turn = turn.lock().await;
                 mode.run(write).await
             }
         }
@@ -93,7 +100,12 @@ impl TemporaryFile {
     }
 
     /// It is complete: it becomes durable and gets its name.
-    pub(crate) async fn keep(mut self) -> Result<()> {
+    pub(crate) async fn keep(self) -> Result<()> {
+        self.keep_with(sync_parent).await
+    }
+
+    /// As [`keep`](Self::keep); `sync_parent` makes the target's name durable.
+    async fn keep_with(mut self, sync_parent: impl FnOnce(&Path) -> std::io::Result<()> + Send + 'static) -> Result<()> {
         let Some(path) = self.path.take() else { return Ok(()) };
         let (file, target) = (self.file.clone(), self.target.clone());
         let keep = move || {
@@ -138,7 +150,7 @@ mod tests {
         for keep in [false, true] {
             let random = Random::seeded(7);
             let temporary = TemporaryFile::create(&target, 6, DiskMode::Pool, &random).await.unwrap();
-            let place = Place::File { start: 100, file: temporary.file.clone(), mode: DiskMode::Pool };
+            let place = Place::file(100, temporary.file.clone(), DiskMode::Pool);
             place.write(vec![(103, Bytes::from("def")), (100, Bytes::from("abc"))]).await.unwrap();
             assert!(place.write(vec![(99, Bytes::from("x"))]).await.is_err());
             assert!(!target.exists());
@@ -152,6 +164,43 @@ mod tests {
         assert_eq!(std::fs::read(&target).unwrap(), b"abcdef");
         let nowhere = dir.path().join("no/such/file");
         assert!(TemporaryFile::create(&nowhere, 1, DiskMode::Inline, &Random::seeded(1)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_file_is_kept_only_when_its_name_is_durable() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("target");
+        let temporary = async || TemporaryFile::create(&target, 6, DiskMode::Pool, &Random::seeded(7)).await.unwrap();
+        let (asked, synced) = std::sync::mpsc::channel();
+        let sync = move |path: &Path| {
+            // Before it has the name, there is nothing that could be made durable.
+            asked.send((path.to_path_buf(), path.exists())).unwrap();
+            sync_parent(path)
+        };
+        temporary().await.keep_with(sync).await.unwrap();
+        assert_eq!(synced.iter().collect::<Vec<_>>(), [(target.clone(), true)]);
+
+        let failing = |_: &Path| Err(std::io::Error::other("the disk is gone"));
+        let error = temporary().await.keep_with(failing).await.unwrap_err();
+        assert!(error.message.contains("target: the disk is gone"), "{error}");
+        assert!(sync_parent(&dir.path().join("no/file")).is_err());
+        sync_parent(Path::new("a-name-alone-is-in-the-working-directory")).unwrap();
+    }
+
+    #[tokio::test]
+    async fn writers_of_one_file_take_turns_and_all_of_it_arrives() {
+        let dir = tempfile::tempdir().unwrap();
+        let temporary = TemporaryFile::create(&dir.path().join("t"), 64, DiskMode::Pool, &Random::seeded(7)).await.unwrap();
+        let place = Place::file(0, temporary.file.clone(), DiskMode::Pool);
+        let Place::File { turn, .. } = &place else { panic!("a file is one") };
+        let held = turn.lock().await;
+        let mut writing =
+            Box::pin(futures::future::try_join_all((0..64).map(|at| place.write(vec![(at, Bytes::from(vec![at as u8]))]))));
+        assert!(futures::poll!(writing.as_mut()).is_pending());
+        assert_eq!(std::fs::read(temporary.path.as_ref().unwrap()).unwrap(), [0; 64], "somebody wrote out of turn");
+        drop(held);
+        writing.await.unwrap();
+        assert_eq!(std::fs::read(temporary.path.as_ref().unwrap()).unwrap(), (0..64).collect::<Vec<u8>>());
     }
 
     #[tokio::test]

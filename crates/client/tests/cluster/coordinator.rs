@@ -38,12 +38,15 @@ pub(crate) struct State {
     /// Answers Busy to so many calls of ReadStripe more.
     pub(crate) busy: u32,
     committed: BTreeMap<u64, ObjectReply>,
+    /// After so many calls more of ReadStripe, `b/k` is what was stored as `b/new`, or nothing if nothing was.
+    pub(crate) replaced_after: Option<u32>,
     /// Does what so many calls more of EndStripe and CommitPut ask for, and then answers as if it had not.
     pub(crate) answers_lost: u32,
 }
 
 #[derive(Clone)]
 struct Object {
+    version: u64,
     bucket: String,
     key: String,
     code: String,
@@ -57,6 +60,20 @@ struct StoredStripe {
     layout: StripeLayout,
     homes: Vec<NodeId>,
     units: Vec<Vec<u32>>,
+}
+
+impl State {
+    fn replace(&mut self) {
+        let Some(left) = self.replaced_after else { return };
+        self.replaced_after = left.checked_sub(1);
+        if left == 0 {
+            let name = |key: &str| ("b".to_string(), key.to_string());
+            self.objects.remove(&name("k"));
+            if let Some(object) = self.objects.remove(&name("new")) {
+                self.objects.insert(name("k"), Object { key: "k".into(), ..object });
+            }
+        }
+    }
 }
 
 impl StoredStripe {
@@ -182,8 +199,10 @@ impl Coordinator {
             state.busy -= 1;
             return Err(Error::retry("busy"));
         }
+        state.replace();
         let object = state.objects.get(&(request.bucket.clone(), request.key.clone()));
-        let object = object.ok_or_else(|| Error::not_found("no such object"))?;
+        let object = object.filter(|object| object.version == request.version);
+        let object = object.ok_or_else(|| Error::not_found("no such version of the object"))?;
         let (code, stripe) = (weft_codes::parse(&object.code).unwrap(), &object.stripes[&request.number]);
         let span = stripe.layout.coded_span();
         let here = |node: NodeId| !self.agents.is_dead(node);
@@ -247,7 +266,7 @@ impl Coordinator {
         ObjectReply {
             bucket,
             key,
-            version: 1,
+            version: object.version,
             size: offset,
             code: object.code.clone(),
             stripe_count: stripes.len() as u64,
@@ -283,7 +302,7 @@ impl Weft for Coordinator {
         let layout = Layout::new(block_len, cell_len, 1).unwrap();
         let upload = self.number();
         let (bucket, key) = (request.bucket, request.key);
-        let object = Object { bucket, key, code: code.clone(), layout, stripes: BTreeMap::new() };
+        let object = Object { version: upload, bucket, key, code: code.clone(), layout, stripes: BTreeMap::new() };
         self.state.lock().unwrap().uploads.insert(upload, object);
         let (k, m) = (parsed.k() as u32, parsed.m() as u32);
         answer(Ok(BeginPutReply { upload, code, block_len, cell_len, k, m, ..BeginPutReply::default() }))

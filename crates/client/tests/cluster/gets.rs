@@ -122,6 +122,50 @@ async fn no_byte_that_is_wrong_is_handed_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_is_replaced_is_read_from_its_new_start_or_not_at_all() {
+    let new = random_bytes(9 << 20, 3);
+    let options = PutOptions { block_len: 1 << 20, cell_len: 64 << 10, ..PutOptions::default() };
+    let replaced_after = |world: &World, calls| world.coordinator.state.lock().unwrap().replaced_after = Some(calls);
+
+    // To a file, of which nobody sees anything before it is complete: in the first stripe, and after two of three.
+    let (world, data) = stored(64 << 10).await;
+    let path = world.dir.path().join("out");
+    for (calls, old) in [(0, true), (2, false)] {
+        if !old {
+            world.client.put("b", "k", &data[..], &options).await.unwrap();
+        }
+        world.client.put("b", "new", &new[..], &options).await.unwrap();
+        replaced_after(&world, calls);
+        let got = world.client.get_file("b", "k", &path, &GetOptions::default()).await.unwrap();
+        assert_eq!((got.bytes, got.object.size), (new.len() as u64, new.len() as u64));
+        assert!(std::fs::read(&path).unwrap() == new, "not the new object");
+        assert_eq!(world.files(), ["out"]);
+    }
+
+    // To a pipe, in windows of 1 MiB: before the first byte, and after some.
+    let (world, _) = stored(64 << 10).await;
+    world.client.put("b", "new", &new[..], &options).await.unwrap();
+    replaced_after(&world, 0);
+    let (got, bytes) = get(&world, &GetOptions::default()).await.unwrap();
+    assert!(bytes == new && got.object.size == new.len() as u64);
+    world.client.put("b", "new", &data[..], &options).await.unwrap();
+    replaced_after(&world, 5);
+    let mut bytes = Vec::new();
+    let error = world.client.get("b", "k", &mut bytes, &GetOptions::default()).await.unwrap_err();
+    assert_eq!((error.reaction, error.object.as_deref()), (Reaction::Retry, Some("b/k")), "{error}");
+    assert!(error.message.contains("was replaced while it was read"), "{error}");
+    assert!(!bytes.is_empty() && new.starts_with(&bytes), "two objects became one");
+
+    // Removed for good.
+    let (world, _) = stored(64 << 10).await;
+    replaced_after(&world, 1);
+    let error = world.client.get_file("b", "k", world.dir.path().join("out"), &GetOptions::default()).await.unwrap_err();
+    assert_eq!((error.reaction, error.object.as_deref()), (Reaction::NotFound, Some("b/k")), "{error}");
+    assert!(error.message.contains("removed while"), "{error}");
+    assert_eq!(world.files(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_coordinator_is_asked_again() {
     let (world, data) = stored(64 << 10).await;
     world.coordinator.state.lock().unwrap().busy = 3;
