@@ -1,8 +1,9 @@
 //! Progress of long work: a bar with bytes, rate and time left on a terminal; a plain line now and then when piped.
 
 use crate::output::human_rate;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use std::{
+    fmt,
     io::IsTerminal as _,
     sync::{
         Arc, Mutex, PoisonError,
@@ -97,12 +98,21 @@ impl Progress {
 
     fn line(&self, done: u64, seconds: f64) -> String {
         let total = self.0.total.load(Relaxed);
-        let (what, rate) = (&self.0.what, human_rate(done, seconds));
-        if total == 0 {
-            return format!("{what}: {}, {rate}", human_bytes(done));
+        let what = &self.0.what;
+        let far = match total {
+            0 => human_bytes(done).to_string(),
+            _ => format!("{} of {}", human_bytes(done), human_bytes(total)),
+        };
+        // Nothing says yet how fast it goes.
+        if done == 0 {
+            return format!("{what}: {far}");
         }
-        let left = total.saturating_sub(done) as f64 * seconds / done.max(1) as f64;
-        format!("{what}: {} of {}, {rate}, {left:.0} s left", human_bytes(done), human_bytes(total))
+        let rate = human_rate(done, seconds);
+        if total == 0 {
+            return format!("{what}: {far}, {rate}");
+        }
+        let left = total.saturating_sub(done) as f64 * seconds / done as f64;
+        format!("{what}: {far}, {rate}, {left:.0} s left")
     }
 }
 
@@ -124,16 +134,70 @@ fn bar(what: &str, total: u64) -> ProgressBar {
 
 fn style(total_is_known: bool) -> ProgressStyle {
     let template = match total_is_known {
-        true => "{msg:>10} [{bar:32}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left",
-        false => "{msg:>10} {spinner} {binary_bytes} {binary_bytes_per_sec}",
+        true => "{msg:>10} [{bar:32}] {binary_bytes}/{binary_total_bytes}{rate}{left}",
+        false => "{msg:>10} {spinner} {binary_bytes}{rate}",
     };
     // The templates are constants; if one were wrong, a bar without it would do.
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let rate = once_moved(|state| format!(" {}/s", BinaryBytes(state.per_sec() as u64)));
+    let left = once_moved(|state| format!(", {:#} left", HumanDuration(state.eta())));
+    style.progress_chars("=> ").with_key("rate", rate).with_key("left", left)
+}
+
+/// A part of a bar that says nothing before something has moved: until then nobody knows how fast it goes.
+fn once_moved(
+    say: impl Fn(&ProgressState) -> String + Clone + Send + Sync + 'static,
+) -> impl Fn(&ProgressState, &mut dyn fmt::Write) + Clone + Send + Sync + 'static {
+    move |state, line| {
+        if state.pos() > 0 {
+            // The line is a string, which takes everything.
+            let _written = line.write_str(&say(state));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use indicatif::{ProgressDrawTarget, TermLike};
+    use std::io;
+
+    /// Remembers the last line that a bar drew.
+    #[derive(Debug, Clone, Default)]
+    struct Screen(Arc<Mutex<String>>);
+
+    impl TermLike for Screen {
+        fn width(&self) -> u16 {
+            120
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, line: &str) -> io::Result<()> {
+            self.write_str(line)
+        }
+        fn write_str(&self, line: &str) -> io::Result<()> {
+            if !line.trim().is_empty() {
+                line.trim().clone_into(&mut self.0.lock().unwrap());
+            }
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
 
     #[test]
     fn plain_lines_say_how_far_and_how_long() {
@@ -144,5 +208,27 @@ mod tests {
         assert_eq!(progress.line(2 << 20, 2.0), "sending: 2.0 MiB of 8.0 MiB, 1.0 MiB/s, 6 s left");
         progress.add(6 << 20);
         assert_eq!(progress.line(8 << 20, 4.0), "sending: 8.0 MiB of 8.0 MiB, 2.0 MiB/s, 0 s left");
+    }
+
+    #[test]
+    fn before_anything_has_moved_nobody_knows_how_fast_it_goes() {
+        let progress = Progress::new("sending", 0, true);
+        assert_eq!(progress.line(0, 7.0), "sending: 0 B");
+        progress.set(0, Some(8 << 20));
+        assert_eq!(progress.line(0, 7.0), "sending: 0 B of 8.0 MiB");
+
+        for total in [0, 8 << 20] {
+            let screen = Screen::default();
+            let bar = bar("sending", total);
+            bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(screen.clone())));
+            bar.tick();
+            let before = screen.0.lock().unwrap().clone();
+            assert!(before.contains("sending") && before.ends_with(if total > 0 { "0 B/8.00 MiB" } else { "0 B" }), "{before}");
+            bar.set_position(2 << 20);
+            bar.tick();
+            let moved = screen.0.lock().unwrap().clone();
+            assert!(moved.contains("2.00 MiB") && moved.contains("/s"), "{moved}");
+            assert_eq!(moved.ends_with(" left"), total > 0, "{moved}");
+        }
     }
 }
