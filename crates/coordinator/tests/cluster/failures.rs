@@ -1,9 +1,10 @@
 //! Nodes that die, bytes that flip, and what is read and rebuilt all the same.
 
 use crate::world::{World, block, data};
+use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use weft_client::api::repair_event::Event;
-use weft_client::{PutOptions, RepairOptions};
+use weft_client::{PutOptions, RepairOptions, api};
 use weft_types::{Party, Reaction};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -235,4 +236,35 @@ fn find_temporary(dir: &std::path::Path) -> bool {
         let path = entry.path();
         if path.is_dir() { find_temporary(&path) } else { path.to_string_lossy().contains("/tmp/") }
     })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_the_calls_for_one_stripe_one_at_a_time_has_the_turn() {
+    let world = World::new(6, 6).await;
+    let mut bare = world.bare_client().await;
+    let (bucket, key, code) = ("b".to_owned(), "k".to_owned(), "rs(4,2)".to_owned());
+    let begin = api::BeginPutRequest { bucket, key, code, block_len: 64 << 10, ..api::BeginPutRequest::default() };
+    let upload = bare.begin_put(begin).await.unwrap().into_inner().upload;
+    let begin_stripe = async || {
+        let put = api::PutStripeRequest { upload, number: 0, data_len: 1000 };
+        let task = bare.clone().put_stripe(put).await.unwrap().into_inner().task.unwrap();
+        weft_proto::decode_task(&task.task).unwrap().plan.0
+    };
+    let end_stripe = async |plan| {
+        let end = api::EndStripeRequest { upload, number: 0, plan, ..api::EndStripeRequest::default() };
+        weft_proto::from_status(&bare.clone().end_stripe(end).await.unwrap_err()).message
+    };
+    // Nobody sends anything: the end waits for the agents for as long as a stall takes, and whoever begins the stripe again
+    // meanwhile waits for the end.
+    let first = begin_stripe().await;
+    let again = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        begin_stripe().await
+    };
+    let (ended, second) = tokio::join!(end_stripe(first), again);
+    assert!(ended.contains("too few blocks"), "{ended}");
+    // What was begun last is under way: the end of what was before it has not taken it away.
+    assert_ne!(first, second);
+    let ended = end_stripe(second).await;
+    assert!(ended.contains("too few blocks"), "{ended}");
 }
