@@ -20,7 +20,8 @@ pub(crate) struct OpenBlock {
     pub(crate) findings: Arc<Findings>,
 }
 
-/// Bytes that are read by one call: a call costs about as much as reading 32 KiB, so that small slices are read several at once.
+/// Bytes that are read by one trip to a thread that may block: one costs about as much as reading 32 KiB, so that small slices are
+/// read several at once. It is also the most that is read where nobody may block.
 const READ_BYTES: u64 = 256 << 10;
 
 impl OpenBlock {
@@ -29,11 +30,7 @@ impl OpenBlock {
         let rows = Rows { block: self, sub_blocks: sub_blocks.to_vec(), buffers: Buffers::new(window + 1) };
         match mode {
             DiskMode::Inline => Box::new(InlineSource(rows)),
-            DiskMode::Pool => {
-                let (sender, ahead) = mpsc::channel(window.max(1));
-                tokio::spawn(read_ahead(Arc::new(rows), slices, window.max(1), sender));
-                Box::new(AheadSource(ahead))
-            }
+            DiskMode::Pool => Box::new(AheadSource { rows: Arc::new(rows), slices, window: window.max(1), ahead: None }),
         }
     }
 
@@ -54,33 +51,57 @@ impl OpenBlock {
     }
 }
 
-/// Reads slices of some of a block's sub-blocks. All its calls block.
+/// Reads slices of some of a block's sub-blocks.
 struct Rows {
     block: OpenBlock,
     sub_blocks: Vec<u16>,
     buffers: Arc<Buffers>,
 }
 
+/// It would have to be waited for.
+struct NotCached;
+
 impl Rows {
+    /// Blocks.
     fn read(&self, slice: Span) -> Result<Bytes> {
         let block = &self.block;
-        let slice_len = usize::try_from(slice.len()).map_err(|_| Error::invalid("a slice that is too large"))?;
-        let mut buffer = self.buffers.take(self.sub_blocks.len() * slice_len);
-        for (row, sub_block) in buffer.bytes_mut().chunks_exact_mut(slice_len.max(1)).zip(&self.sub_blocks) {
+        self.fill(slice, |offset, bytes| {
+            block.reader.read_at(offset, bytes).map_err(|error| {
+                if error.reaction == Reaction::Corrupt {
+                    block.find_corruption(offset, bytes.len() as u64, &error);
+                }
+                error.block(block.id)
+            })
+        })
+    }
+
+    /// Does not block: nothing if the slice is not in the system's memory, or too much for the caller's thread.
+    fn read_cached(&self, slice: Span) -> Option<Bytes> {
+        if self.bytes_of(slice) > READ_BYTES {
+            return None;
+        }
+        let reader = &self.block.reader;
+        self.fill(slice, |offset, bytes| if reader.read_cached(offset, bytes) { Ok(()) } else { Err(NotCached) }).ok()
+    }
+
+    fn bytes_of(&self, slice: Span) -> u64 {
+        slice.len().saturating_mul(self.sub_blocks.len() as u64)
+    }
+
+    fn fill<E>(&self, slice: Span, read: impl Fn(u64, &mut [u8]) -> Result<(), E>) -> Result<Bytes, E> {
+        let block = &self.block;
+        let mut buffer = self.buffers.take(self.bytes_of(slice) as usize);
+        let mut on_disk = 0;
+        for (row, sub_block) in buffer.bytes_mut().chunks_exact_mut(slice.len().max(1) as usize).zip(&self.sub_blocks) {
             let mut at = 0;
             for extent in block.layout.extents(u32::from(*sub_block), slice) {
                 let bytes = &mut row[at..at + extent.len as usize];
                 at += extent.len as usize;
-                if let Err(error) = block.reader.read_at(extent.offset, bytes) {
-                    if error.reaction == Reaction::Corrupt {
-                        block.find_corruption(extent.offset, extent.len, &error);
-                    }
-                    return Err(error.block(block.id));
-                }
-                let on_disk = block.reader.meta().len().saturating_sub(extent.offset).min(extent.len);
-                block.traffic.read.add(on_disk);
+                read(extent.offset, bytes)?;
+                on_disk += block.reader.meta().len().saturating_sub(extent.offset).min(extent.len);
             }
         }
+        block.traffic.read.add(on_disk);
         Ok(buffer.freeze())
     }
 }
@@ -94,12 +115,31 @@ impl SliceSource for InlineSource {
     }
 }
 
-struct AheadSource(mpsc::Receiver<Result<Bytes>>);
+/// A trip to a thread that may block, and back, costs more than to copy a slice that is in memory already: as long as all are,
+/// they are read where they are wanted. From the first that is not, a task of its own reads ahead.
+struct AheadSource {
+    rows: Arc<Rows>,
+    /// Those that nobody has read yet.
+    slices: Slices,
+    window: usize,
+    ahead: Option<mpsc::Receiver<Result<Bytes>>>,
+}
 
 #[async_trait]
 impl SliceSource for AheadSource {
-    async fn next(&mut self, _: Span) -> Result<Bytes> {
-        self.0.recv().await.unwrap_or_else(|| Err(Error::fatal("reading ahead has ended")))
+    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+        if self.ahead.is_none()
+            && let Some(rows) = self.rows.read_cached(slice)
+        {
+            self.slices.next();
+            return Ok(rows);
+        }
+        let ahead = self.ahead.get_or_insert_with(|| {
+            let (sender, ahead) = mpsc::channel(self.window);
+            tokio::spawn(read_ahead(Arc::clone(&self.rows), self.slices.clone(), self.window, sender));
+            ahead
+        });
+        ahead.recv().await.unwrap_or_else(|| Err(Error::fatal("reading ahead has ended")))
     }
 }
 
@@ -108,33 +148,141 @@ async fn read_ahead(rows: Arc<Rows>, mut slices: Slices, window: usize, sender: 
     loop {
         let mut batch: Vec<Span> = slices.by_ref().take(1).collect();
         let Some(first) = batch.first() else { return };
-        let slice_bytes = first.len().saturating_mul(rows.sub_blocks.len() as u64).max(1);
-        let more = (READ_BYTES / slice_bytes).saturating_sub(1).min(window as u64 / 2);
+        let more = (READ_BYTES / rows.bytes_of(*first).max(1)).saturating_sub(1).min(window as u64 / 2);
         batch.extend(slices.by_ref().take(more as usize));
-        let Ok(room) = sender.reserve_many(batch.len()).await else { return };
+        let Ok(mut room) = sender.reserve_many(batch.len()).await else { return };
+        let cached: Vec<Bytes> = batch.iter().map_while(|slice| rows.read_cached(*slice)).collect();
+        batch.drain(..cached.len());
+        // In this order: what ends first must not have taken a place from the others.
+        cached.into_iter().zip(room.by_ref()).for_each(|(slice, room)| room.send(Ok(slice)));
+        if batch.is_empty() {
+            continue;
+        }
         let reader = Arc::clone(&rows);
-        let read = DiskMode::Pool.run(move || {
-            let mut slices = Vec::with_capacity(batch.len());
-            for slice in batch {
-                let read = reader.read(slice);
-                let failed = read.is_err();
-                slices.push(read);
-                if failed {
-                    break;
-                }
-            }
-            Ok(slices)
-        });
-        let (read, failed) = match read.await {
-            Ok(read) => {
-                let failed = read.last().is_none_or(Result::is_err);
-                (read, failed)
-            }
-            Err(error) => (vec![Err(error)], true),
-        };
+        let read = DiskMode::Pool.run(move || Ok(read_batch(&reader, &batch)));
+        let read = read.await.unwrap_or_else(|error| vec![Err(error)]);
+        let failed = read.last().is_none_or(Result::is_err);
         room.zip(read).for_each(|(room, slice)| room.send(slice));
         if failed {
             return;
         }
+    }
+}
+
+/// Reads slices up to the first that fails. Blocks.
+fn read_batch(rows: &Rows, batch: &[Span]) -> Vec<Result<Bytes>> {
+    let mut slices = Vec::with_capacity(batch.len());
+    for slice in batch {
+        let read = rows.read(*slice);
+        let failed = read.is_err();
+        slices.push(read);
+        if failed {
+            break;
+        }
+    }
+    slices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use weft_plan::TaskLane;
+    use weft_store::conformance;
+    use weft_types::{BlockMeta, ClusterId};
+
+    const LEN: u64 = 1 << 20;
+    const SLICE_LEN: u64 = 32 << 10;
+
+    /// A block in memory, which says of some of its slices that they would have to be waited for, and whose page may be bad.
+    struct Reader {
+        meta: BlockMeta,
+        bytes: Vec<u8>,
+        cached: fn(u64) -> bool,
+        bad_page: Option<u64>,
+        waited: Mutex<Vec<u64>>,
+    }
+
+    impl Reader {
+        fn copy(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            let end = offset + buf.len() as u64;
+            if self.bad_page.is_some_and(|page| page * PAGE_LEN < end && (page + 1) * PAGE_LEN > offset) {
+                return Err(Error::corrupt("a bad page"));
+            }
+            buf.copy_from_slice(&self.bytes[offset as usize..end as usize]);
+            Ok(())
+        }
+    }
+
+    impl BlockReader for Reader {
+        fn meta(&self) -> &BlockMeta {
+            &self.meta
+        }
+
+        fn units(&self) -> &[u32] {
+            &[]
+        }
+
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            self.waited.lock().unwrap().push(offset / SLICE_LEN);
+            self.copy(offset, buf)
+        }
+
+        fn read_cached(&self, offset: u64, buf: &mut [u8]) -> bool {
+            (self.cached)(offset / SLICE_LEN) && self.copy(offset, buf).is_ok()
+        }
+    }
+
+    fn block(cached: fn(u64) -> bool, bad_page: Option<u64>) -> (OpenBlock, Arc<Reader>) {
+        let meta = conformance::block(ClusterId(1), 1, LEN);
+        let layout = meta.stripe.layout;
+        let (id, bytes) = (meta.id, conformance::pattern(LEN));
+        let reader = Arc::new(Reader { meta, bytes, cached, bad_page, waited: Mutex::default() });
+        let (traffic, findings) = (Arc::default(), Arc::default());
+        (OpenBlock { id, reader: reader.clone(), layout, traffic, findings }, reader)
+    }
+
+    fn slices() -> Slices {
+        let span = Span::new(0, LEN);
+        TaskLane { lane: 0, span, first: 0, step: 1, window: 4, stages: Vec::new() }.slices(SLICE_LEN)
+    }
+
+    #[tokio::test]
+    async fn slices_come_in_order_wherever_they_are() {
+        let all: fn(u64) -> bool = |_| true;
+        let some: fn(u64) -> bool = |slice| slice < 5 || slice % 7 > 1;
+        let none: fn(u64) -> bool = |_| false;
+        for (cached, waits) in [(all, false), (some, true), (none, true)] {
+            let (block, reader) = block(cached, None);
+            let mut source = block.clone().source(&[0], slices(), 4, DiskMode::Pool);
+            for slice in slices() {
+                let expected = &reader.bytes[slice.start as usize..slice.end as usize];
+                assert!(source.next(slice).await.unwrap() == expected, "{slice:?}");
+            }
+            let waited = reader.waited.lock().unwrap().clone();
+            assert_eq!(!waited.is_empty(), waits);
+            // One that is there may be read together with one of the two before it that is not.
+            let needed = |slice: u64| (slice.saturating_sub(2)..=slice).any(|near| !cached(near));
+            assert!(waited.is_sorted() && waited.iter().all(|slice| needed(*slice)), "{waited:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_bad_page_is_named_also_when_it_is_in_memory() {
+        let (block, _) = block(|_| true, Some(100));
+        let mut source = block.clone().source(&[0], slices(), 4, DiskMode::Pool);
+        let mut error = None;
+        for slice in slices() {
+            if let Err(failed) = source.next(slice).await {
+                error = Some((slice, failed));
+                break;
+            }
+        }
+        let (slice, error) = error.unwrap();
+        assert!(slice.start <= 100 * PAGE_LEN && slice.end > 100 * PAGE_LEN);
+        assert_eq!((error.reaction, error.block), (Reaction::Corrupt, Some(block.id)));
+        let found = block.findings.report();
+        assert_eq!((found.len(), found[0].first_byte, found[0].len_bytes), (1, 100 * PAGE_LEN, PAGE_LEN));
+        assert_eq!(block.traffic.report().read_bytes, slice.start, "what was read was counted otherwise");
     }
 }

@@ -79,6 +79,12 @@ pub trait BlockReader: Send + Sync {
     /// Fills `buf` with the bytes from `offset` on, each page checked against its checksum; zeros beyond the end of the block.
     /// When a page is not what it was, this is [`Reaction::Corrupt`], and what is in `buf` is not to be used.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// As [`read_at`](Self::read_at), if that waits for no disk: it may be called where nobody may block. False: it would wait,
+    /// or it fails, and `read_at` says why; what is in `buf` is not to be used.
+    fn read_cached(&self, _offset: u64, _buf: &mut [u8]) -> bool {
+        false
+    }
 }
 
 /// How large a disk is.

@@ -79,6 +79,8 @@ fn what_is_written_is_read(store: &dyn BlockStore, cluster: ClusterId, len: u64)
             let inside = bytes.get(start.min(len) as usize..end.min(len) as usize).expect("a range of the block");
             assert_eq!(buf[..inside.len()], *inside, "{start}..{end} of {len}");
             assert!(buf[inside.len()..].iter().all(|byte| *byte == 0), "zeros beyond the end: {start}..{end} of {len}");
+            let mut cached = vec![0xaa; buf.len()];
+            assert!(!reader.read_cached(start, &mut cached) || cached == buf, "{start}..{end} of {len} without waiting");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The store in a directory, on the real file system.
 
+use rustix::io::ReadWriteFlags;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -103,6 +104,7 @@ fn a_flipped_byte_is_found_and_named() {
         assert_eq!((error.reaction, error.block), (Reaction::Corrupt, Some(meta.id)));
         assert!(error.message.contains(&format!("bytes {}..{}", page.start, page.end)), "{error}");
         assert!(reader.read_at(byte as u64, &mut [0]).is_err(), "a read of one byte checks its page");
+        assert!(!reader.read_cached(0, &mut vec![0; 10_000]), "what is in memory was not checked");
         assert_eq!(verify(&*reader).unwrap(), [page]);
         for other in (0..10_000u64).step_by(4096).filter(|start| *start != page.start) {
             reader.read_at(other, &mut [0; 100]).unwrap();
@@ -113,7 +115,25 @@ fn a_flipped_byte_is_found_and_named() {
     let error = reader.read_at(4096, &mut [0; 10]).unwrap_err();
     assert_eq!(error.reaction, Reaction::Corrupt);
     assert!(error.message.contains("the file ends at 5000"), "{error}");
+    assert!(!reader.read_cached(4096, &mut [0; 10]), "half a page was taken");
     assert_eq!(verify(&*reader).unwrap(), [Span::new(4096, 10_000)]);
+}
+
+#[test]
+fn what_is_in_memory_is_read_without_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let (meta, bytes) = put(&store, 1, 300_000);
+    // Not every file system can tell.
+    let payload = fs::File::open(store.payload_path(meta.id)).unwrap();
+    let can_tell = rustix::io::preadv2(&payload, &mut [std::io::IoSliceMut::new(&mut [0])], 0, ReadWriteFlags::NOWAIT).is_ok();
+    let reader = store.open(meta.id).unwrap();
+    for (start, len) in [(0, 4096), (1000, 200_000), (299_999, 1), (290_000, 20_000)] {
+        let mut read = vec![0xaa; len];
+        assert_eq!(reader.read_cached(start as u64, &mut read), can_tell, "{len} bytes from {start} on");
+        let inside = &bytes[start..(start + len).min(bytes.len())];
+        assert!(!can_tell || (read.starts_with(inside) && read[inside.len()..].iter().all(|byte| *byte == 0)));
+    }
 }
 
 /// What a quarantined block's directory holds: reason, payload, sidecar.

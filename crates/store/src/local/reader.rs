@@ -5,11 +5,25 @@ use crate::block_store::BlockReader;
 use crate::coverage::page_span;
 use crate::crc;
 use crate::sidecar::{SIDECAR_BYTES_MAX, Sidecar};
+use rustix::io::ReadWriteFlags;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use weft_types::{BlockId, BlockMeta, ClusterId, Error, PAGE_LEN, Result, Span};
+
+/// Fills a buffer with the bytes of a file from an offset on.
+type Fill = fn(&File, &mut [u8], u64) -> io::Result<()>;
+
+fn fill_waiting(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    file.read_exact_at(buf, offset)
+}
+
+/// With what the system has in memory, or not at all.
+fn fill_cached(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    let read = rustix::io::preadv2(file, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT)?;
+    if read == buf.len() { Ok(()) } else { Err(ErrorKind::WouldBlock.into()) }
+}
 
 pub(super) struct LocalReader {
     payload: File,
@@ -32,7 +46,7 @@ impl LocalReader {
         Ok(Self { payload, sidecar })
     }
 
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read(&self, offset: u64, buf: &mut [u8], fill: Fill) -> Result<()> {
         let len = self.meta().len();
         let inside = len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let (mut rest, beyond) = buf.split_at_mut(inside);
@@ -46,11 +60,11 @@ impl LocalReader {
                 // Whole pages go straight to where they are wanted and are checked there.
                 let whole_end = if end == len { end } else { end / PAGE_LEN * PAGE_LEN };
                 (piece, rest) = rest.split_at_mut((whole_end - at) as usize);
-                self.read_pages(at, piece)?;
+                self.read_pages(at, piece, fill)?;
             } else {
                 let mut aside = [0; PAGE_LEN as usize];
                 let aside = &mut aside[..page.len() as usize];
-                self.read_pages(page.start, aside)?;
+                self.read_pages(page.start, aside, fill)?;
                 let wanted = Span::new(at, end.min(page.end));
                 (piece, rest) = rest.split_at_mut(wanted.len() as usize);
                 piece.copy_from_slice(&aside[(wanted.start - page.start) as usize..(wanted.end - page.start) as usize]);
@@ -61,9 +75,9 @@ impl LocalReader {
     }
 
     /// Reads and checks whole pages, from the start of one.
-    fn read_pages(&self, start: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_pages(&self, start: u64, buf: &mut [u8], fill: Fill) -> Result<()> {
         let end = start + buf.len() as u64;
-        self.payload.read_exact_at(buf, start).map_err(|error| match error.kind() {
+        fill(&self.payload, buf, start).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {
                 let found = self.payload.metadata().map_or(0, |it| it.len());
                 Error::corrupt(format!("bytes {}..{end} are missing: the file ends at {found}", found.clamp(start, end)))
@@ -91,7 +105,11 @@ impl BlockReader for LocalReader {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.read(offset, buf).map_err(|error| error.block(self.meta().id))
+        self.read(offset, buf, fill_waiting).map_err(|error| error.block(self.meta().id))
+    }
+
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> bool {
+        self.read(offset, buf, fill_cached).is_ok()
     }
 }
 
