@@ -1,6 +1,6 @@
 //! One link of a plan over one connection: slices go in at one end and come out at the other, in order, complete or not at all.
 
-use crate::frame::{FrameError, FrameStream, Header, Kind, peer_error};
+use crate::frame::{FrameError, FrameStream, HEADER_LEN, Header, Kind, peer_error};
 use crate::net::BoxStream;
 use bytes::{BufMut, Bytes, BytesMut};
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest};
@@ -36,8 +36,8 @@ pub struct LinkSender<S = BoxStream> {
 pub struct LinkReceiver<S = BoxStream> {
     frames: FrameStream<S>,
     state: LinkState,
-    /// Memory of slices whose bytes nobody holds any more is used again.
-    buffer: BytesMut,
+    /// Memory of the slices that were received: it is used again when nobody holds their bytes any more.
+    buffers: Vec<BytesMut>,
 }
 
 struct LinkState {
@@ -59,6 +59,8 @@ const REASON_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long one who breaks off may take to say why.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 const END_LEN: usize = 12;
+/// Buffers of one link that are kept, whatever is held of what it received.
+const BUFFERS_KEPT_MAX: usize = 64;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
     /// Sends on link `link`, of `width` sub-blocks, over a connection whose Hello was accepted. A peer that takes nothing
@@ -127,7 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
     /// for `stall` has failed.
     pub fn new(mut frames: FrameStream<S>, link: u32, width: u32, stall: Duration) -> Self {
         frames.set_stall(stall);
-        Self { frames, state: LinkState::new(link, width), buffer: BytesMut::new() }
+        Self { frames, state: LinkState::new(link, width), buffers: Vec::new() }
     }
 
     /// Receives the rows of a slice, one after another.
@@ -157,26 +159,39 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
 
     async fn try_receive(&mut self, slice: Span) -> Result<Bytes, FrameError> {
         let wanted = usize::try_from(self.state.slice_bytes(slice)).unwrap_or(usize::MAX);
-        // One allocation for the slice, and room for the header that may be read ahead.
-        self.buffer.clear();
-        self.buffer.reserve(wanted.saturating_add(crate::frame::HEADER_LEN));
+        let mut buffer = self.take_buffer(wanted);
         loop {
             let announced = self.frames.read_header().await?;
             let header = announced.header;
             if header.kind == Kind::Error {
                 return Err(self.read_reason(&announced).await?);
             }
-            let left = wanted - self.buffer.len();
+            let left = wanted - buffer.len();
             if header.kind != Kind::Data || header.link != self.state.link || header.span != slice || header.payload_len > left {
                 return Err(self.unexpected(&header, &format!("positions {}..{}", slice.start, slice.end)));
             }
             if header.more == (header.payload_len == left) || (header.payload_len == 0 && left > 0) {
                 return Err(FrameError::Unexpected(format!("a slice of {wanted} bytes comes in pieces that do not make it up")));
             }
-            self.frames.read_payload(&announced, &mut self.buffer).await?;
+            self.frames.read_payload(&announced, &mut buffer).await?;
             self.state.total.add(header.payload_len, announced.checksum);
             if !header.more {
-                return Ok(self.buffer.split().freeze());
+                let rows = buffer.split().freeze();
+                self.buffers.push(buffer);
+                return Ok(rows);
+            }
+        }
+    }
+
+    /// Room for a slice, and for the header that may be read ahead. To allocate anew for each slice makes the system map and
+    /// clear its pages each time; so there are as many buffers as were ever held at once, and no more.
+    fn take_buffer(&mut self, slice_bytes: usize) -> BytesMut {
+        let room = slice_bytes.saturating_add(HEADER_LEN);
+        match self.buffers.iter_mut().position(|buffer| buffer.try_reclaim(room)) {
+            Some(free) => self.buffers.swap_remove(free),
+            None => {
+                self.buffers.truncate(BUFFERS_KEPT_MAX - 1);
+                BytesMut::with_capacity(room)
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{Cluster, connection};
 use bytes::BytesMut;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 use tokio::time::timeout;
 use weft_proto::frame::{Header, Kind};
@@ -52,6 +53,37 @@ async fn slices_of_all_sizes_come_out_as_they_went_in() {
         carry(None, width, &slices).await;
         carry(Some(&cluster), width, &slices).await;
     }
+}
+
+#[tokio::test]
+async fn memory_is_used_again_when_nobody_holds_it_and_not_before() {
+    const HELD_MAX: usize = 3;
+    let (ours, theirs) = connection(None).await;
+    let slices: Vec<Span> = (0..40).map(|number| Span::new(number << 12, (number + 1) << 12)).collect();
+    let sending = async {
+        let mut sender = LinkSender::new(ours, 9, 1, STALL);
+        for slice in &slices {
+            sender.send(*slice, &rows(*slice, 1)).await.unwrap();
+        }
+    };
+    let receiving = async {
+        let mut receiver = LinkReceiver::new(theirs, 9, 1, STALL);
+        let mut places = BTreeSet::new();
+        let mut held = VecDeque::new();
+        for slice in &slices {
+            let received = receiver.receive(*slice).await.unwrap();
+            places.insert(received.as_ptr() as usize);
+            held.push_back((*slice, received));
+            assert!(held.iter().all(|(slice, received)| *received == rows(*slice, 1)), "somebody's bytes were written over");
+            // Not in the order in which they came: one is held for long.
+            if held.len() == HELD_MAX {
+                held.remove(1 + slice.start as usize / 4096 % 2);
+            }
+        }
+        places.len()
+    };
+    let ((), places) = tokio::join!(sending, receiving);
+    assert_eq!(places, HELD_MAX, "places in memory for as many slices as were held at once");
 }
 
 #[tokio::test]
