@@ -10,6 +10,7 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 use tokio::time::Instant;
 use weft_proto::v1;
@@ -128,12 +129,16 @@ impl Disks {
     }
 
     /// Removes those of `blocks` that are there. What becomes of one of them does not touch the others.
-    pub(crate) fn remove(&self, blocks: &[BlockId], partials: &Partials, limits: &Limits) -> Removal {
+    /// For as long as `opening` a task may come that would still write one.
+    pub(crate) fn remove(&self, blocks: &[BlockId], opening: Duration, partials: &Partials, limits: &Limits) -> Removal {
         let mut removal = Removal::default();
         for id in blocks {
             // What is being written comes first: looked for on the disks before, it could be committed between the two looks.
-            match partials.discard(*id).and_then(|_| self.remove_one(*id, limits)) {
+            match partials.give_up(*id, opening).and_then(|()| self.remove_one(*id, limits)) {
                 Ok(was_there) => {
+                    if was_there {
+                        partials.forget(*id);
+                    }
                     removal.removed += u32::from(was_there);
                     removal.gone.push(*id);
                 }
@@ -236,7 +241,7 @@ mod tests {
     }
 
     fn remove(disks: &Disks, partials: &Partials, blocks: &[BlockId]) -> (u32, Vec<BlockId>, Vec<Reaction>) {
-        let Removal { removed, gone, kept } = disks.remove(blocks, partials, &Limits::default());
+        let Removal { removed, gone, kept } = disks.remove(blocks, Duration::ZERO, partials, &Limits::default());
         (removed, gone, kept.iter().map(|error| error.reaction).collect())
     }
 

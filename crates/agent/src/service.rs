@@ -1,7 +1,7 @@
 //! What the coordinator can ask of an agent, over gRPC.
 
 use crate::{node::Node, wire};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use weft_proto::{
@@ -74,7 +74,8 @@ impl Service {
         }
         let blocks = request.blocks.iter().map(|id| wire::decode("block", id)).collect::<Result<Vec<BlockId>>>()?;
         let (disks, node) = (self.0.disks()?, Arc::clone(&self.0));
-        let remove = move || Ok(disks.remove(&blocks, &node.partials, &node.config.limits));
+        let opening = Duration::from_millis(request.opening_ms);
+        let remove = move || Ok(disks.remove(&blocks, opening, &node.partials, &node.config.limits));
         let removal = self.0.seams.disk_mode.run(remove).await?;
         let kept =
             removal.kept.first().map(|first| format!("{} blocks are kept, the first because: {first}", removal.kept.len()));

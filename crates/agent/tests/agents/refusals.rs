@@ -207,7 +207,7 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     let blocks: Vec<BlockId> = stripes.iter().map(|stripe| stripe.block(0, 1)).collect();
     let remove = async |change: fn(&mut RemoveRequest), blocks: &[BlockId]| {
         let blocks = blocks.iter().map(|id| postcard::to_allocvec(id).unwrap()).collect();
-        let mut request = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 70, blocks };
+        let mut request = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 70, blocks, opening_ms: 0 };
         change(&mut request);
         let answer = cluster.call(ONE).await.remove(request).await;
         answer.map(tonic::Response::into_inner).map_err(|status| from_status(&status))
@@ -233,6 +233,37 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
         }
     }
     assert_eq!(listed, blocks[7..]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_comes_after_the_removal_of_what_it_stores_is_refused() {
+    let cluster = Cluster::start(Options::agents(2)).await;
+    let (stripe, coordinator) = (small(1), &cluster.coordinator);
+    let late = coordinator.tasks(&stripe.write_plan(), &stripe)[&node(0)].clone();
+    let block = stripe.block(0, 1);
+    let blocks = vec![postcard::to_allocvec(&block).unwrap()];
+    let remove = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 1, blocks, opening_ms: 60_000 };
+    let gone = cluster.call(ONE).await.remove(remove.clone()).await.unwrap().into_inner().gone;
+    assert_eq!(gone.len(), 1, "it was never there");
+    let error = refused(&cluster, late.clone()).await;
+    assert!(error.reaction == Reaction::Replan && error.block == Some(block), "{error}");
+    assert_eq!((cluster.payload(ONE, block), cluster.agents[&1].memory_used_bytes()), (None, 0));
+    // A block that was whole had all its tasks behind it: its removal is nothing to remember.
+    let other = small(2);
+    cluster.write(&other).await;
+    let of_other = postcard::to_allocvec(&other.block(0, 1)).unwrap();
+    let request = RemoveRequest { blocks: vec![of_other], high_water: 2, ..remove.clone() };
+    assert_eq!(cluster.call(ONE).await.remove(request).await.unwrap().into_inner().removed, 1);
+
+    // A removal is not remembered over a restart; but who was asked before has registered anew since.
+    let of = |registered: weft_proto::LinkKey| OpenRequest { registration: registered.id().to_vec(), ..late.clone() };
+    let before = of(coordinator.member(ONE).unwrap().key);
+    assert!(refused(&cluster, before.clone()).await.message.contains("too late"));
+    coordinator.forget(ONE);
+    until("it registers anew", async || coordinator.member(ONE).is_some_and(|m| m.registrations == 2 && m.heartbeats > 0)).await;
+    let error = refused(&cluster, before).await;
+    assert!(error.reaction == Reaction::Retry && error.message.contains("another registration"), "{error}");
+    assert!(refused(&cluster, of(coordinator.member(ONE).unwrap().key)).await.message.contains("too late"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
