@@ -3,7 +3,7 @@
 use crate::Trace;
 use std::{path::Path, sync::Arc};
 use weft_agent::{OpenDisk, OpenedDisk};
-use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, LocalStore, NewDisk};
+use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, LocalStore, NewDisk, Quarantined};
 use weft_types::{BlockId, BlockMeta, ClusterId, Result};
 
 /// Opens directories as disks of one size, and notes what is done to them.
@@ -64,10 +64,22 @@ impl BlockStore for SimDisk {
         self.store.list_after(after, blocks_max)
     }
 
-    fn quarantine(&self, id: BlockId, reason: &str) -> Result<()> {
-        let quarantined = self.store.quarantine(id, reason);
+    fn quarantine(&self, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()> {
+        let quarantined = self.store.quarantine(id, reason, since_ms);
         self.note("quarantines", id, &quarantined);
         quarantined
+    }
+
+    fn quarantined(&self) -> Quarantined {
+        self.store.quarantined()
+    }
+
+    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
+        self.store.quarantined_before(before_ms)
+    }
+
+    fn delete_quarantined(&self, place: &str) -> Result<()> {
+        self.store.delete_quarantined(place)
     }
 
     fn capacity(&self) -> Result<Capacity> {

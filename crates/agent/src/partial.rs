@@ -131,6 +131,14 @@ impl Partials {
         Ok(())
     }
 
+    /// Refuses while a plan writes the block. May block.
+    pub(crate) fn require_unused(&self, id: BlockId) -> Result<()> {
+        match self.lock().get(&id).and_then(|entry| entry.user) {
+            Some(user) => Err(Error::retry(format!("busy: plan {user} is still writing it")).block(id)),
+            None => Ok(()),
+        }
+    }
+
     /// Forgets that a block was given up: it was whole, so that no task can still be on its way that would write it.
     pub(crate) fn forget(&self, id: BlockId) {
         self.lock_given_up().remove(&id);

@@ -254,8 +254,8 @@ async fn open_once(shared: &Arc<Shared>, sealed: &Sealed) -> Result<()> {
 async fn open_one(shared: &Shared, node: NodeId, task: &SealedTask) -> Result<()> {
     let place = |error: Error| error.party(Party::Node(node));
     // Who has registered anew since takes neither this task nor the tokens of it.
-    if shared.members.session(node).is_none_or(|session| session.link_key != task.session.link_key) {
-        return Err(place(Error::replan(format!("{} went down, or has registered anew", task.session.record.name))));
+    if shared.members.has_registered_since(&task.session) {
+        return Err(place(Error::replan(format!("{} has registered anew", task.session.record.name))));
     }
     let mut agent = rpc::agent_client(task.session.channel.clone());
     let request = rpc::with_deadline(task.open.clone(), shared.call_timeout());

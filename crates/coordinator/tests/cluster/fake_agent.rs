@@ -14,7 +14,6 @@ use weft_types::{BlockId, Error};
 
 /// An agent that stores nothing. It is up until it is dropped.
 pub(crate) struct FakeAgent {
-    pub(crate) node: u32,
     asked: Arc<Asked>,
     _tasks: JoinSet<()>,
 }
@@ -69,7 +68,7 @@ impl FakeAgent {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         });
-        Self { node: registered.node, asked, _tasks: tasks }
+        Self { asked, _tasks: tasks }
     }
 
     pub(crate) fn asked(&self) -> MutexGuard<'_, Told> {
@@ -128,5 +127,9 @@ impl v1::agent_server::Agent for Service {
 
     async fn list_blocks(&self, _: Request<v1::ListBlocksRequest>) -> Result<Response<v1::ListBlocksReply>, Status> {
         Ok(Response::new(v1::ListBlocksReply::default()))
+    }
+
+    async fn quarantine(&self, _: Request<v1::QuarantineRequest>) -> Result<Response<v1::QuarantineReply>, Status> {
+        Ok(Response::new(v1::QuarantineReply::default()))
     }
 }

@@ -3,6 +3,7 @@
 mod failures;
 mod fake_agent;
 mod given_up;
+mod orphans;
 mod refusals;
 mod restarts;
 mod slow_net;
