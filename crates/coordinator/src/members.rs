@@ -255,6 +255,7 @@ impl Members {
         let disk = |disk: &weft_meta::DiskRecord| DiskView {
             number: disk.number,
             id: disk.id.clone(),
+            path: disk.path.clone(),
             total_bytes: disk.total_bytes,
             free_bytes: member.free.get(&disk.number).copied().unwrap_or(0),
             failed: disk.failed,
