@@ -30,10 +30,10 @@ impl Ailment {
     /// It befalls one of so many calls.
     fn one_in(self) -> u32 {
         match self {
-            Self::ReadError => 4,
+            Self::ReadError => 3,
             Self::FlippedOnTheWay => 6,
             Self::FlippedAtRest => 2,
-            Self::FailedSync => 12,
+            Self::FailedSync => 24,
         }
     }
 }

@@ -214,7 +214,7 @@ impl Story {
         self.note("an agent dies during puts");
         self.within(1_000, Deed::Kill("writer".into()));
         if sick {
-            self.within(1_000, Deed::Sicken(apart.clone()));
+            self.within(100, Deed::Sicken(apart.clone()));
         }
         let end = if self.rng.random() { Deed::Kill(victim.clone()) } else { Deed::PowerOff(victim.clone()) };
         self.within(300, end);
@@ -231,6 +231,10 @@ impl Story {
         }
         self.hand.idle().await;
         self.put("object-4").await?;
+        for round in 0..if sick { 4 } else { 0 } {
+            self.put(&format!("object-{}", 2 + round)).await?;
+            self.rebuilt += check_readable(&self.client, BUCKET, &self.known, "").await?;
+        }
 
         self.note("what is lost is rebuilt");
         self.until_up(AGENTS as usize - 1).await?;
