@@ -7,7 +7,7 @@ export CARGO_TERM_PROGRESS_WHEN ?= auto
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test simulate lint bench docs
+.PHONY: help demo build test simulate fuzz lint bench docs
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ test: ## every test of the workspace
 simulate: ## whole clusters on simulated time under faults: WEFT_SIM_SEEDS of them (200)
 	@tools/need.sh cc cargo
 	WEFT_SIM_SEEDS=$${WEFT_SIM_SEEDS:-200} $(CARGO) test --package weft-tests --test simulation -- --nocapture
+
+fuzz: ## whatever takes bytes from outside, guided by coverage: WEFT_FUZZ_SECONDS (60) for each target
+	@tools/need.sh cc cxx cargo
+	@tools/fuzz.sh
 
 lint: ## formatting, clippy, and the house's own rules
 	@tools/need.sh cc cargo fmt clippy

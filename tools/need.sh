@@ -1,24 +1,27 @@
 #!/usr/bin/env bash
-# Sees to it that what a door needs is on the machine: `tools/need.sh [cc] [cargo] [fmt] [clippy]`.
+# Sees to it that what a door needs is on the machine: `tools/need.sh [cc] [cxx] [cargo] [fmt] [clippy]`.
 # What is missing is installed from Debian's packages when we may (root, or sudo without a password), and from rustup
 # for parts of the Rust toolchain; otherwise the one line to run is printed, and the door stays shut.
 set -euo pipefail
 
 # The dependency tree needs a C compiler with the C library's headers (SQLite and AWS-LC are built from source) and nothing
 # else: no cmake, no assembler, no protoc, no OpenSSL.
-DEBIAN_PACKAGES=(gcc libc6-dev)
 RUST_OLDEST=1.90.0
 
 say() { printf 'weft: %s\n' "$*" >&2; }
 
-have_cc() {
+# Whether a compiler works: `works COMPILER SUFFIX INCLUDE`.
+works() {
     local dir status=0
     dir=$(mktemp -d)
-    printf '#include <stdlib.h>\nint main(void) { return EXIT_SUCCESS; }\n' >"$dir/probe.c"
-    "${CC:-cc}" -o "$dir/probe" "$dir/probe.c" >"$dir/log" 2>&1 || status=1
+    printf '#include <%s>\nint main() { return EXIT_SUCCESS; }\n' "$3" >"$dir/probe.$2"
+    "$1" -o "$dir/probe" "$dir/probe.$2" >"$dir/log" 2>&1 || status=1
     rm -rf "$dir"
     return $status
 }
+
+have_cc() { works "${CC:-cc}" c stdlib.h; }
+have_cxx() { works "${CXX:-c++}" cc cstdlib; }
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then
@@ -28,21 +31,24 @@ as_root() {
     fi
 }
 
-need_cc() {
-    have_cc && return
-    local line="apt-get update && apt-get install -y --no-install-recommends ${DEBIAN_PACKAGES[*]}"
+# `need_compiler LANGUAGE COMMAND HAVE PACKAGE...`
+need_compiler() {
+    local what=$1 command=$2 have=$3
+    shift 3
+    "$have" && return
+    local line="apt-get update && apt-get install -y --no-install-recommends $*"
     if ! command -v apt-get >/dev/null; then
-        say "a C compiler is needed (gcc or clang, with the C library's headers): install one and run this again"
+        say "a $what compiler is needed (gcc or clang, with its library's headers): install one and run this again"
         exit 1
     fi
     if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
-        say "a C compiler is needed; run this, then this door again:"
+        say "a $what compiler is needed; run this, then this door again:"
         printf '  sudo sh -c "%s"\n' "$line" >&2
         exit 1
     fi
-    say "installing ${DEBIAN_PACKAGES[*]}"
+    say "installing $*"
     as_root env DEBIAN_FRONTEND=noninteractive sh -c "$line" >&2
-    have_cc || { say "there is still no C compiler that works; try: cc --version"; exit 1; }
+    "$have" || { say "there is still no $what compiler that works; try: $command --version"; exit 1; }
 }
 
 need_cargo() {
@@ -74,7 +80,8 @@ need_component() {
 
 for need in "$@"; do
     case $need in
-        cc) need_cc ;;
+        cc) need_compiler C cc have_cc gcc libc6-dev ;;
+        cxx) need_compiler C++ c++ have_cxx g++ ;;
         cargo) need_cargo ;;
         fmt) need_component rustfmt cargo-fmt ;;
         clippy) need_component clippy cargo-clippy ;;

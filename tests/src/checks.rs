@@ -67,8 +67,9 @@ pub async fn check_visible(client: &Client, bucket: &str, known: &Acknowledged) 
     Ok(())
 }
 
-/// On the disks lies what the metadata says, whole, and nothing else.
-pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply]) -> Result<(), Failure> {
+/// On the disks lies what the metadata says, whole unless it is known to be spoiled, and nothing else; and nothing was ever taken
+/// for a block that nobody expects.
+pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSet<(PathBuf, BlockId)>) -> Result<(), Failure> {
     let mut placed: BTreeMap<String, BTreeSet<BlockId>> = BTreeMap::new();
     for stripe in objects.iter().flat_map(|object| &object.stripes) {
         for block in &stripe.blocks {
@@ -90,9 +91,12 @@ pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply]) -> Result<(), Fai
             return Err(Failure(format!("{}: stray blocks [{stray}], blocks that are not there [{lost}]", place(dir))));
         }
         for id in found {
-            if !verify(store.open(id)?.as_ref())?.is_empty() {
+            if !verify(store.open(id)?.as_ref())?.is_empty() && !spoiled.contains(&(dir.clone(), id)) {
                 return Err(Failure(format!("{}: block {id} is corrupt", place(dir))));
             }
+        }
+        if let Some(stranger) = store.quarantined_before(u64::MAX)?.first() {
+            return Err(Failure(format!("{}: {stranger} was set aside as if nobody expected it", place(dir))));
         }
         check_files(dir, &store)?;
     }

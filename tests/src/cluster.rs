@@ -1,6 +1,6 @@
 //! A cluster within the simulation: a coordinator, agents and clients as hosts of their own, and what can be done to them.
 
-use crate::{Network, SimClock, SimDisks, Trace};
+use crate::{Network, Sickness, SimClock, SimDisks, Trace};
 use std::{
     error::Error as StdError,
     fmt,
@@ -25,6 +25,7 @@ pub struct Cluster<'a> {
     sim: Sim<'a>,
     hand: Hand,
     network: Network,
+    sickness: Sickness,
     trace: Trace,
     shape: Shape,
     dir: TempDir,
@@ -66,6 +67,10 @@ pub enum Deed {
     Hold(String, String),
     /// All passes again between two hosts.
     Heal(String, String),
+    /// An agent's disks go bad.
+    Sicken(String),
+    /// An agent's disks are good again, but for what is spoiled; one that has failed is used again when the agent starts anew.
+    Cure(String),
 }
 
 /// Does things to the cluster from within the simulation. Clones are the same hand.
@@ -114,7 +119,8 @@ impl<'a> Cluster<'a> {
         trace.redact(dir.path().display().to_string());
         let network = Network::default();
         let (hand, hosts, over_budget) = (Hand::default(), Vec::new(), Arc::default());
-        let mut cluster = Self { sim, hand, network, trace: trace.clone(), shape, dir, hosts, over_budget };
+        let (sickness, trace) = (Sickness::new(seed, trace), trace.clone());
+        let mut cluster = Self { sim, hand, network, sickness, trace, shape, dir, hosts, over_budget };
         cluster.add_coordinator(seed);
         for number in 1..=cluster.shape.agents {
             cluster.add_agent(seed, number);
@@ -135,6 +141,11 @@ impl<'a> Cluster<'a> {
     /// Where the disks of all agents lie.
     pub fn disks(&self) -> Vec<PathBuf> {
         (1..=self.shape.agents).flat_map(|number| disks_of(self.dir(), number, self.shape.disks_per_agent)).collect()
+    }
+
+    /// What is wrong with the disks.
+    pub fn sickness(&self) -> Sickness {
+        self.sickness.clone()
     }
 
     /// The moments at which an agent's tasks used more than they may.
@@ -199,7 +210,7 @@ impl<'a> Cluster<'a> {
     }
 
     fn does(&mut self, deed: Deed) {
-        let Self { sim, network, trace, hosts, .. } = self;
+        let Self { sim, network, sickness, trace, hosts, .. } = self;
         match deed {
             Deed::Kill(host) => network.crash(sim, &host, trace),
             Deed::PowerOff(host) => {
@@ -210,6 +221,8 @@ impl<'a> Cluster<'a> {
             Deed::Cut(one, other) => network.cut(sim, &one, &other),
             Deed::Hold(one, other) => network.hold(sim, &one, &other),
             Deed::Heal(one, other) => network.heal(sim, &one, &other),
+            Deed::Sicken(host) => sickness.begin(&host),
+            Deed::Cure(host) => sickness.end(&host),
         }
     }
 
@@ -225,6 +238,7 @@ impl<'a> Cluster<'a> {
             upload_lease_ms: 15_000,
             garbage_grace_ms: 3_000,
             sweep_interval_ms: 1_000,
+            orphan_check_interval_ms: 4_000,
             stall_ms: 4_000,
             call_timeout_ms: 1_000,
             failure_grace_ms: 1_000,
@@ -265,7 +279,7 @@ impl<'a> Cluster<'a> {
             limits: Limits { memory_budget: ByteSize(self.shape.memory_budget_bytes), ..Limits::default() },
         };
         let (net, starts) = (self.network.of(&host, &self.trace), AtomicU64::new(0));
-        let disks = SimDisks { host: host.clone(), trace: self.trace.clone() };
+        let disks = SimDisks { host: host.clone(), sickness: self.sickness.clone(), trace: self.trace.clone() };
         let (budget, over_budget) = (self.shape.memory_budget_bytes, Arc::clone(&self.over_budget));
         self.hosts.push(host.clone());
         self.sim.host(host.clone(), move || {

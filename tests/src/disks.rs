@@ -1,9 +1,9 @@
 //! The disks of the simulation: real directories, of a size that does not change from machine to machine.
 
-use crate::Trace;
+use crate::{Sickness, Trace, sickness::SickSteps};
 use std::{path::Path, sync::Arc};
 use weft_agent::{OpenDisk, OpenedDisk};
-use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, LocalStore, NewDisk};
+use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, FaultStore, LocalStore, NewDisk, Quarantined};
 use weft_types::{BlockId, BlockMeta, ClusterId, Result};
 
 /// Opens directories as disks of one size, and notes what is done to them.
@@ -11,6 +11,8 @@ use weft_types::{BlockId, BlockMeta, ClusterId, Result};
 pub struct SimDisks {
     /// Whose disks they are.
     pub host: String,
+    /// What is wrong with them.
+    pub sickness: Sickness,
     /// Where it is noted.
     pub trace: Trace,
 }
@@ -19,16 +21,18 @@ const DISK: Capacity = Capacity { total_bytes: 1 << 40, free_bytes: 1 << 39 };
 
 impl OpenDisk for SimDisks {
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
-        let store = match new {
-            Some(new) => LocalStore::open(dir, cluster, new)?,
-            None => LocalStore::open_existing(dir, cluster)?,
-        };
-        Ok(OpenedDisk { id: store.disk_id(), store: Arc::new(SimDisk { store, disks: self.clone() }) })
+        let (host, sickness) = (self.host.clone(), self.sickness.clone());
+        let steps = Arc::new(SickSteps { host: host.clone(), sickness: sickness.clone() });
+        let local = Arc::new(LocalStore::open_with_steps(dir, cluster, new, steps)?);
+        let store = FaultStore::new(Arc::clone(&local) as Arc<dyn BlockStore>, move |call| sickness.fault(&host, call));
+        Ok(OpenedDisk { id: local.disk_id(), store: Arc::new(SimDisk { store, local, disks: self.clone() }) })
     }
 }
 
 struct SimDisk {
-    store: LocalStore,
+    /// Before `local`.
+    store: FaultStore,
+    local: Arc<LocalStore>,
     disks: SimDisks,
 }
 
@@ -49,6 +53,7 @@ impl BlockStore for SimDisk {
     }
 
     fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>> {
+        self.disks.sickness.rot(&self.disks.host, self.local.dir(), id, &self.local.payload_path(id));
         let opened = self.store.open(id);
         self.note("opens", id, &opened);
         opened
@@ -64,10 +69,22 @@ impl BlockStore for SimDisk {
         self.store.list_after(after, blocks_max)
     }
 
-    fn quarantine(&self, id: BlockId, reason: &str) -> Result<()> {
-        let quarantined = self.store.quarantine(id, reason);
+    fn quarantine(&self, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()> {
+        let quarantined = self.store.quarantine(id, reason, since_ms);
         self.note("quarantines", id, &quarantined);
         quarantined
+    }
+
+    fn quarantined(&self) -> Quarantined {
+        self.store.quarantined()
+    }
+
+    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
+        self.store.quarantined_before(before_ms)
+    }
+
+    fn delete_quarantined(&self, place: &str) -> Result<()> {
+        self.store.delete_quarantined(place)
     }
 
     fn capacity(&self) -> Result<Capacity> {

@@ -8,7 +8,11 @@ use crate::{
     service::Service,
 };
 use std::{sync::Arc, time::Duration};
-use tokio::{sync::watch, task::JoinSet, time::interval};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, interval},
+};
 use weft_proto::{Incoming, Listen, rpc};
 use weft_types::{Error, NodeId, Result};
 
@@ -46,6 +50,8 @@ impl MemoryGauge {
 }
 
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Between two looks at what lies in quarantine, at most.
+const QUARANTINE_LOOK_MAX: Duration = Duration::from_secs(600);
 
 impl Agent {
     /// Opens the disks, listens, and begins to register with the coordinator. Fails at once where an operator must mend
@@ -170,16 +176,25 @@ async fn stay_registered(node: Arc<Node>, addresses: Addresses) -> Result<()> {
 async fn keep_house(node: Arc<Node>) -> Result<()> {
     let unstarted = Duration::from_millis(node.config.limits.unstarted_ms);
     let mut ticks = interval(HOUSEKEEPING);
+    let between_looks = Duration::from_millis(node.config.limits.quarantine_ms).clamp(HOUSEKEEPING, QUARANTINE_LOOK_MAX);
+    let mut next_look = Instant::now();
     loop {
         tokio::select! {
             biased;
             () = node.stopped() => return Ok(()),
             _ = ticks.tick() => {}
         }
-        let housekeeper = Arc::clone(&node);
+        let (housekeeper, now) = (Arc::clone(&node), Instant::now());
+        let disks = node.disks().ok().filter(|_| now >= next_look);
+        if disks.is_some() {
+            next_look = now + between_looks;
+        }
         let work = move || {
             housekeeper.tasks.expire(unstarted);
             housekeeper.partials.expire();
+            if let Some(disks) = disks {
+                disks.clear_quarantine(&housekeeper.bounds());
+            }
             Ok(())
         };
         node.seams.disk_mode.run(work).await?;

@@ -82,6 +82,8 @@ pub struct Limits {
     pub removed_blocks_per_day: u32,
     /// Beyond these, the part of a disk's blocks that may be removed within a day, percent. 100: all of them.
     pub removed_percent_per_day: u32,
+    /// A block that the metadata does not know is kept in quarantine for this long, and deleted then, milliseconds.
+    pub quarantine_ms: u64,
 }
 
 fn default_place() -> String {
@@ -101,6 +103,7 @@ impl Default for Limits {
             partial_block_ms: 600_000,
             removed_blocks_per_day: 1024,
             removed_percent_per_day: 25,
+            quarantine_ms: 7 * 24 * 60 * 60 * 1000,
         }
     }
 }

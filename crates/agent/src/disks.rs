@@ -1,19 +1,21 @@
 //! The disks of a node. All calls block: whoever must not goes through [`DiskMode::run`](crate::DiskMode).
 
 use crate::{
-    Limits, OpenDisk,
+    OpenDisk,
     partial::Partials,
-    removal::{Quota, Removal},
+    removal::{Bounds, Quota, Removal},
+    state::Memory,
 };
 use rand::{Rng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 use tokio::time::Instant;
 use weft_proto::v1;
-use weft_store::{BlockReader, BlockStore, NewDisk};
+use weft_store::{BlockReader, BlockStore, NewDisk, Quarantined};
 use weft_types::{BlockId, ClusterId, Error, Reaction, Result};
 
 /// All disks of a node, those that cannot be used too.
@@ -47,7 +49,7 @@ impl Disks {
     /// directory there is the place of one that is not mounted.
     pub(crate) fn open(
         paths: &[PathBuf],
-        known_ids: &BTreeMap<String, String>,
+        known: &Memory,
         cluster: ClusterId,
         opener: &dyn OpenDisk,
         random: &mut StdRng,
@@ -55,7 +57,7 @@ impl Disks {
     ) -> Result<Self> {
         let mut disks = Vec::with_capacity(paths.len());
         for path in paths {
-            let known_id = known_ids.iter().find(|(known, _)| Path::new(known) == path).map(|(_, id)| id.clone());
+            let known_id = known.disks.iter().find(|(known, _)| Path::new(known) == path).map(|(_, id)| id.clone());
             let new = known_id.is_none().then(|| NewDisk { disk_id: random.random(), created_ms: now_ms });
             let place = |error: Error| Error { message: format!("disk {}: {}", path.display(), error.message), ..error };
             let (id, store) = match opener.open(path, cluster, new).map_err(place) {
@@ -66,7 +68,8 @@ impl Disks {
                     (known_id.unwrap_or_default(), Err(error))
                 }
             };
-            disks.push(Disk { id, path: path.clone(), store, quota: Quota::default() });
+            let quota = Quota::new(known.removed.get(&id), now_ms, Instant::now());
+            disks.push(Disk { id, path: path.clone(), store, quota });
         }
         Ok(Self(disks))
     }
@@ -128,12 +131,16 @@ impl Disks {
     }
 
     /// Removes those of `blocks` that are there. What becomes of one of them does not touch the others.
-    pub(crate) fn remove(&self, blocks: &[BlockId], partials: &Partials, limits: &Limits) -> Removal {
+    /// For as long as `opening` a task may come that would still write one.
+    pub(crate) fn remove(&self, blocks: &[BlockId], opening: Duration, partials: &Partials, bounds: &Bounds<'_>) -> Removal {
         let mut removal = Removal::default();
         for id in blocks {
             // What is being written comes first: looked for on the disks before, it could be committed between the two looks.
-            match partials.discard(*id).and_then(|_| self.remove_one(*id, limits)) {
+            match partials.give_up(*id, opening).and_then(|()| self.remove_one(*id, bounds)) {
                 Ok(was_there) => {
+                    if was_there {
+                        partials.forget(*id);
+                    }
                     removal.removed += u32::from(was_there);
                     removal.gone.push(*id);
                 }
@@ -144,31 +151,68 @@ impl Disks {
     }
 
     /// Returns whether it was there; without an error, it is not there any more.
-    fn remove_one(&self, id: BlockId, limits: &Limits) -> Result<bool> {
+    fn remove_one(&self, id: BlockId, bounds: &Bounds<'_>) -> Result<bool> {
         let number = match self.find(id) {
             Ok((number, _)) => number,
             Err(error) if error.reaction == Reaction::NotFound => return Ok(false),
             Err(error) => return Err(error),
         };
-        let disk = &self.0[number];
-        let store = disk.store.as_ref().map_err(Clone::clone)?;
-        let quota = disk.quota.take(limits, Instant::now(), || Ok(store.list()?.len()));
-        quota.map_err(|error| Error { message: format!("disk {}: {}", disk.path.display(), error.message), ..error })?;
-        let removed = store.remove(id);
-        if removed != Ok(true) {
-            disk.quota.give_back();
-        }
-        removed
+        let taken = self.0[number].take_away(bounds, |store| store.remove(id).map(|was_there| was_there.then_some(())));
+        taken.map(|taken| taken.is_some())
     }
 
-    /// At most `limit` blocks behind `after`, in ascending order, and whether there are more.
-    pub(crate) fn list(&self, after: Option<BlockId>, limit: usize) -> Result<(Vec<BlockId>, bool)> {
+    /// Takes those of `blocks` that are there out of service: nobody expects them. Tells how many, and why others are kept.
+    pub(crate) fn quarantine(&self, blocks: &[BlockId], partials: &Partials, bounds: &Bounds<'_>) -> (u32, Vec<Error>) {
+        let (mut moved, mut kept) = (0, Vec::new());
+        for id in blocks {
+            let one = partials.require_unused(*id).and_then(|()| match self.find(*id) {
+                Ok((number, _)) => self.0[number].take_away(bounds, |store| {
+                    store.quarantine(*id, "the metadata does not know it", Some(bounds.now_ms)).map(Some)
+                }),
+                Err(error) => Err(error),
+            });
+            match one {
+                Ok(_) => moved += 1,
+                Err(error) if error.reaction == Reaction::NotFound => {}
+                Err(error) => kept.push(error.block(*id)),
+            }
+        }
+        (moved, kept)
+    }
+
+    /// Deletes what has been in quarantine for long enough, as far as that is allowed.
+    pub(crate) fn clear_quarantine(&self, bounds: &Bounds<'_>) {
+        let before_ms = bounds.now_ms.saturating_sub(bounds.limits.quarantine_ms);
+        for disk in &self.0 {
+            let Ok(store) = &disk.store else { continue };
+            let clear = || {
+                for place in store.quarantined_before(before_ms)? {
+                    disk.take_away(bounds, |store| store.delete_quarantined(&place).map(Some))?;
+                    tracing::info!(disk = %disk.path.display(), place, "deleted from the quarantine");
+                }
+                Ok(())
+            };
+            if let Err(error) = clear() {
+                let error: Error = error;
+                tracing::warn!(disk = %disk.path.display(), %error, "the quarantine could not be cleared");
+            }
+        }
+    }
+
+    /// At most `limit` blocks behind `after`, and whether there may be more: of one disk in its own order, or of all in ascending
+    /// order.
+    pub(crate) fn list(&self, disk: Option<&str>, after: Option<BlockId>, limit: usize) -> Result<(Vec<BlockId>, bool)> {
+        let limit = if limit == 0 { LISTED_BLOCKS_MAX } else { limit.min(LISTED_BLOCKS_MAX) };
+        if let Some(disk) = disk {
+            let blocks = self.by_id(disk)?.1.list_after(after, limit)?;
+            let more = blocks.len() == limit;
+            return Ok((blocks, more));
+        }
         let mut blocks = Vec::new();
         for (_, store) in self.usable() {
             blocks.extend(store.list()?.into_iter().filter(|id| after.is_none_or(|after| after < *id)));
         }
         blocks.sort_unstable();
-        let limit = if limit == 0 { LISTED_BLOCKS_MAX } else { limit.min(LISTED_BLOCKS_MAX) };
         let more = blocks.len() > limit;
         blocks.truncate(limit);
         Ok((blocks, more))
@@ -189,6 +233,22 @@ impl Disks {
 }
 
 impl Disk {
+    /// Takes something away of the disk, within what a day allows. `work` tells `None` if it was not there.
+    fn take_away<T>(
+        &self,
+        bounds: &Bounds<'_>,
+        work: impl FnOnce(&Arc<dyn BlockStore>) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let store = self.store.as_ref().map_err(Clone::clone)?;
+        let right = self.quota.take(&self.id, bounds, Instant::now(), || Ok(store.list()?.len()));
+        right.map_err(|error| Error { message: format!("disk {}: {}", self.path.display(), error.message), ..error })?;
+        let done = work(store);
+        if !matches!(done, Ok(Some(_))) {
+            self.quota.give_back();
+        }
+        done
+    }
+
     fn look_for(&self, id: BlockId) -> Look {
         let store = match &self.store {
             Ok(store) => store,
@@ -209,14 +269,23 @@ impl Disk {
         let capacity = self.store.as_ref().map_err(Clone::clone).and_then(|store| store.capacity());
         let failed = self.store.as_ref().map_or(true, |store| store.failed().is_some()) || capacity.is_err();
         let (total_bytes, free_bytes) = capacity.map_or((0, 0), |capacity| (capacity.total_bytes, capacity.free_bytes));
-        v1::Disk { id: self.id.clone(), path: self.path.display().to_string(), total_bytes, free_bytes, failed }
+        let quarantined = self.store.as_ref().map_or_else(|_| Quarantined::default(), |store| store.quarantined());
+        v1::Disk {
+            id: self.id.clone(),
+            path: self.path.display().to_string(),
+            total_bytes,
+            free_bytes,
+            failed,
+            quarantined_blocks: quarantined.blocks,
+            quarantined_bytes: quarantined.bytes,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LocalDisks;
+    use crate::{Limits, LocalDisks, state::StateFile};
     use rand::SeedableRng;
     use weft_store::conformance;
     use weft_types::PlanId;
@@ -224,7 +293,8 @@ mod tests {
     const CLUSTER: ClusterId = ClusterId(3);
 
     fn open(paths: &[PathBuf], known_ids: &BTreeMap<String, String>) -> Disks {
-        Disks::open(paths, known_ids, CLUSTER, &LocalDisks, &mut StdRng::seed_from_u64(1), 0).ok().unwrap()
+        let known = Memory { disks: known_ids.clone(), ..Memory::default() };
+        Disks::open(paths, &known, CLUSTER, &LocalDisks, &mut StdRng::seed_from_u64(1), 0).ok().unwrap()
     }
 
     fn put(disks: &Disks, disk: usize, stripe: u64) -> BlockId {
@@ -236,7 +306,10 @@ mod tests {
     }
 
     fn remove(disks: &Disks, partials: &Partials, blocks: &[BlockId]) -> (u32, Vec<BlockId>, Vec<Reaction>) {
-        let Removal { removed, gone, kept } = disks.remove(blocks, partials, &Limits::default());
+        let scratch = tempfile::tempdir().unwrap();
+        let (limits, state) = (Limits::default(), StateFile::open(scratch.path()).unwrap());
+        let bounds = Bounds { limits: &limits, state: &state, now_ms: 0 };
+        let Removal { removed, gone, kept } = disks.remove(blocks, Duration::ZERO, partials, &bounds);
         (removed, gone, kept.iter().map(|error| error.reaction).collect())
     }
 
@@ -293,6 +366,43 @@ mod tests {
         let error = disks.open_block(id).err().unwrap();
         assert!(error.reaction == Reaction::Corrupt && error.message.contains("two blocks of this name"), "{error}");
         assert_eq!(remove(&disks, &Partials::new(&Limits::default()), &[id]), (0, vec![], vec![Reaction::Corrupt]));
-        assert_eq!(disks.list(None, 0).unwrap().0, [id, id]);
+        assert_eq!(disks.list(None, None, 0).unwrap().0, [id, id]);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_expects_is_kept_for_days_and_then_deleted_not_too_much_a_day() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = open(&["a", "b"].map(|name| dir.path().join(name)), &BTreeMap::new());
+        let partials = Partials::new(&Limits::default());
+        let limits = Limits { quarantine_ms: 1000, removed_blocks_per_day: 3, removed_percent_per_day: 0, ..Limits::default() };
+        let state = StateFile::open(&dir.path().join("state")).unwrap();
+        let at = |now_ms| Bounds { limits: &limits, state: &state, now_ms };
+        let strangers = [put(&disks, 0, 1), put(&disks, 0, 2), put(&disks, 1, 3)];
+        let kept = put(&disks, 0, 4);
+        let nowhere = BlockId { generation: 9, ..kept };
+
+        let (number, store) = disks.by_id(&disks.0[0].id).unwrap();
+        let writing = partials.claim(PlanId(1), number, store.as_ref(), &conformance::block(CLUSTER, 5, 5000)).ok().unwrap();
+        let busy = conformance::block(CLUSTER, 5, 5000).id;
+        let (moved, why) = disks.quarantine(&[strangers[0], strangers[1], strangers[2], nowhere, busy], &partials, &at(5000));
+        assert_eq!((moved, why.len(), why[0].block, why[0].reaction), (3, 1, Some(busy), Reaction::Retry), "{why:?}");
+        drop(writing);
+        assert_eq!(disks.list(None, None, 0).unwrap().0, [kept]);
+        let told = |disk: usize| (disks.report()[disk].quarantined_blocks, disks.report()[disk].quarantined_bytes);
+        assert_eq!((told(0), told(1)), ((2, 10_000), (1, 5000)));
+        for (number, disk) in disks.0.iter().enumerate() {
+            assert_eq!(
+                disks.list(Some(&disk.id), None, 1).unwrap(),
+                if number == 0 { (vec![kept], true) } else { (vec![], false) }
+            );
+        }
+
+        disks.clear_quarantine(&at(6000));
+        assert_eq!(told(0), (2, 10_000), "not yet");
+        disks.clear_quarantine(&at(6001));
+        assert_eq!((told(0), told(1)), ((1, 5000), (0, 0)), "two were moved today, and three may be taken away");
+        let (moved, why) = disks.quarantine(&[kept], &partials, &at(6001));
+        assert!(moved == 0 && why[0].message.contains("a person must decide"), "{why:?}");
+        assert!(disks.open_block(kept).is_ok());
     }
 }

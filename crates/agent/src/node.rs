@@ -2,7 +2,7 @@
 
 use crate::{
     AgentConfig, Seams, admission::Admission, corruption::Findings, disks::Disks, partial::Partials, reception::Reception,
-    state::StateFile, tasks::Tasks,
+    removal::Bounds, state::StateFile, tasks::Tasks,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
@@ -101,7 +101,7 @@ impl Node {
         let open = move || {
             let mut random = StdRng::seed_from_u64(node.draw(|random| random.random()));
             let now_ms = node.seams.clock.now_ms();
-            let (known, opener) = (node.state.get().disks, node.seams.disks.as_ref());
+            let (known, opener) = (node.state.get(), node.seams.disks.as_ref());
             let disks = Disks::open(&node.config.disks, &known, cluster, opener, &mut random, now_ms)?;
             // What was not saved of the high-water mark before a crash lies on the disks.
             node.state.note_stripe(disks.highest_stripe()?);
@@ -115,6 +115,11 @@ impl Node {
         *self.disks.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(disks));
         self.cluster.send_replace(Some(cluster));
         Ok(())
+    }
+
+    /// How much may be taken away of its disks now.
+    pub(crate) fn bounds(&self) -> Bounds<'_> {
+        Bounds { limits: &self.config.limits, state: &self.state, now_ms: self.seams.clock.now_ms() }
     }
 
     /// Refuses the word of an epoch that has ended, and remembers a new one, durably, before anything is done on its word.

@@ -43,6 +43,11 @@ const STALL_DEFAULT: Duration = Duration::from_secs(30);
 /// Opens the task of a request.
 pub(crate) async fn open(node: &Arc<Node>, request: OpenRequest) -> Result<OpenTask> {
     let registration = node.registration()?;
+    if !request.registration.is_empty() && request.registration != registration.link_key.id() {
+        // Either it is late, or the answer to the newest registration is. In the first case it never becomes right: what was
+        // removed before this process began is remembered by nobody, and no task from before may bring it back.
+        return Err(Error::retry("the task was made for another registration of this node"));
+    }
     let task = decode_task(&request.task)?;
     task.validate()?;
     let me = Party::Node(registration.node);

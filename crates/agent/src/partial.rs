@@ -1,5 +1,8 @@
 //! Blocks that are being written. What arrived of a block is kept when a plan fails, so that the next plan brings only the
 //! rest; the block is committed when nothing is missing any more.
+//!
+//! A block of which the coordinator was told that it is gone must not come back by a task that was under way meanwhile: for as
+//! long as one may come, nobody can claim it.
 
 use crate::Limits;
 use std::{
@@ -19,6 +22,8 @@ pub(crate) struct Partials {
     blocks_max: usize,
     kept_for: Duration,
     blocks: Mutex<BTreeMap<BlockId, Entry>>,
+    /// Blocks that nobody may claim, until then. Locked after `blocks`.
+    given_up: Mutex<BTreeMap<BlockId, Instant>>,
 }
 
 struct Entry {
@@ -29,6 +34,11 @@ struct Entry {
     /// Since when nobody does.
     idle_since: Instant,
 }
+
+/// Blocks that are remembered as given up, at most.
+const GIVEN_UP_MAX: usize = 65_536;
+/// For longer no coordinator's word is remembered.
+const GIVEN_UP_FOR_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// A block that is being written.
 struct Partial {
@@ -52,6 +62,7 @@ impl Partials {
             blocks_max: limits.partial_blocks_max as usize,
             kept_for: Duration::from_millis(limits.partial_block_ms),
             blocks: Mutex::default(),
+            given_up: Mutex::default(),
         })
     }
 
@@ -79,6 +90,9 @@ impl Partials {
     fn reserve(&self, plan: PlanId, disk: usize, meta: &BlockMeta) -> Result<Option<Arc<Partial>>> {
         let id = meta.id;
         let mut blocks = self.lock();
+        if self.lock_given_up().get(&id).is_some_and(|until| Instant::now() < *until) {
+            return Err(Error::replan("the coordinator has given it up: the task comes too late").block(id));
+        }
         if let Some(entry) = blocks.get_mut(&id) {
             if let Some(user) = entry.user {
                 return Err(Error::retry(format!("busy: plan {user} is still writing it")).block(id));
@@ -102,14 +116,32 @@ impl Partials {
         Ok(None)
     }
 
-    /// Gives up a block that nobody writes now. Returns whether there was one. May block.
-    pub(crate) fn discard(&self, id: BlockId) -> Result<bool> {
+    /// Gives up a block that nobody writes now; for a while nobody can claim it again. May block.
+    pub(crate) fn give_up(&self, id: BlockId, remember: Duration) -> Result<()> {
         let mut blocks = self.lock();
-        match blocks.get(&id).map(|entry| entry.user) {
-            None => Ok(false),
-            Some(Some(user)) => Err(Error::retry(format!("busy: plan {user} is still writing it")).block(id)),
-            Some(None) => Ok(blocks.remove(&id).is_some()),
+        if let Some(user) = blocks.get(&id).and_then(|entry| entry.user) {
+            return Err(Error::retry(format!("busy: plan {user} is still writing it")).block(id));
         }
+        let mut given_up = self.lock_given_up();
+        if given_up.len() >= GIVEN_UP_MAX && !given_up.contains_key(&id) {
+            return Err(Error::retry(format!("busy: {GIVEN_UP_MAX} blocks were given up just now")).block(id));
+        }
+        given_up.insert(id, Instant::now() + remember.min(GIVEN_UP_FOR_MAX));
+        blocks.remove(&id);
+        Ok(())
+    }
+
+    /// Refuses while a plan writes the block. May block.
+    pub(crate) fn require_unused(&self, id: BlockId) -> Result<()> {
+        match self.lock().get(&id).and_then(|entry| entry.user) {
+            Some(user) => Err(Error::retry(format!("busy: plan {user} is still writing it")).block(id)),
+            None => Ok(()),
+        }
+    }
+
+    /// Forgets that a block was given up: it was whole, so that no task can still be on its way that would write it.
+    pub(crate) fn forget(&self, id: BlockId) {
+        self.lock_given_up().remove(&id);
     }
 
     /// Gives up what has been waiting for too long. May block.
@@ -124,11 +156,16 @@ impl Partials {
             tracing::warn!(block = %id, "gave up a partial block that no plan went on with");
             blocks.remove(&id);
         }
+        self.lock_given_up().retain(|_, until| now < *until);
     }
 
     /// A panic elsewhere leaves the map usable: each change to it is one call.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<BlockId, Entry>> {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_given_up(&self) -> MutexGuard<'_, BTreeMap<BlockId, Instant>> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -276,7 +313,7 @@ mod tests {
         assert_eq!(second.commit(None).unwrap().unwrap().len, 8 * 4096);
         assert_eq!(second.arrived(), None);
         drop(second);
-        assert_eq!(partials.discard(meta.id), Ok(false));
+        assert_eq!(partials.give_up(meta.id, Duration::ZERO), Ok(()));
         assert_eq!(claim(4).err().unwrap().reaction, Reaction::InvalidInput, "it exists now");
     }
 
@@ -298,6 +335,39 @@ mod tests {
         partials.expire();
         assert!(partials.lock().is_empty());
         assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0, "files were left behind");
+    }
+
+    #[tokio::test]
+    async fn what_was_given_up_cannot_be_begun_until_no_task_can_be_late_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, partials) = (disk(dir.path()), partials(8, 60_000));
+        let begin = |stripe| partials.claim(PlanId(stripe), 0, store.as_ref(), &meta(stripe, 1));
+        let remember = Duration::from_secs(100);
+        let id = |stripe| meta(stripe, 1).id;
+        let claim = begin(1).ok().unwrap();
+        assert_eq!(partials.give_up(id(1), remember).unwrap_err().reaction, Reaction::Retry, "a plan is writing it");
+        claim.write_at(0, &[1]).unwrap();
+        drop(claim);
+        partials.give_up(id(1), remember).unwrap();
+        partials.give_up(id(2), remember).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0, "what had arrived of it is still there");
+        for stripe in [1, 2] {
+            let late = begin(stripe).err().unwrap();
+            assert!(late.reaction == Reaction::Replan && late.message.contains("too late"), "{late}");
+        }
+        assert!(begin(3).is_ok(), "another block");
+        partials.forget(id(2));
+        assert!(begin(2).is_ok());
+        partials.give_up(id(1), Duration::from_millis(1)).unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(begin(1).is_ok());
+        partials.expire();
+        assert!(partials.lock_given_up().is_empty());
+
+        let many = (10..10 + GIVEN_UP_MAX as u64).map(|stripe| partials.give_up(id(stripe), remember));
+        assert!(many.into_iter().all(|given_up| given_up.is_ok()));
+        assert_eq!(partials.give_up(id(5), remember).unwrap_err().reaction, Reaction::Retry, "it is bounded");
+        partials.give_up(id(10), remember).unwrap();
     }
 
     #[test]

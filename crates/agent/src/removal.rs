@@ -1,6 +1,9 @@
-//! What may be removed of a disk: never so much within a day that a mistake empties it.
+//! What may be taken away of a disk: never so much within a day that a mistake empties it.
 
-use crate::Limits;
+use crate::{
+    Limits,
+    state::{Removed, StateFile},
+};
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -19,29 +22,62 @@ pub(crate) struct Removal {
     pub(crate) kept: Vec<Error>,
 }
 
-/// Counts the blocks of one disk that are removed within a day. The count begins anew with the process.
-#[derive(Default)]
+/// How much may be taken away, and where it is noted.
+pub(crate) struct Bounds<'a> {
+    pub(crate) limits: &'a Limits,
+    pub(crate) state: &'a StateFile,
+    /// Milliseconds since 1970.
+    pub(crate) now_ms: u64,
+}
+
+/// Counts the blocks that are taken away of one disk within a day: removed, quarantined, or deleted from the quarantine.
+///
+/// The count is in the agent's state file before a block is gone. Within a process the day is measured by a clock that nobody
+/// sets; over a restart by the wall clock, and never as longer than a day.
 pub(crate) struct Quota(Mutex<Option<Window>>);
 
 struct Window {
-    began: Instant,
+    ends: Instant,
     removed_blocks: u64,
+    /// As many are noted: some ahead, so that not each has to wait for the state file.
+    noted_blocks: u64,
     /// Of all that were there when it was asked for; until more than the floor is removed nobody asks.
     allowed_blocks: Option<u64>,
 }
 
 const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
+/// Blocks that are noted ahead, at most: so many rights a restart can cost.
+const NOTED_AHEAD_MAX: u64 = 64;
 
 impl Quota {
-    /// Takes the right to remove one block; `count_blocks` tells how many there are. May block.
-    pub(crate) fn take(&self, limits: &Limits, now: Instant, count_blocks: impl FnOnce() -> Result<usize>) -> Result<()> {
+    /// Goes on with what was noted before a restart.
+    pub(crate) fn new(noted: Option<&Removed>, now_ms: u64, now: Instant) -> Self {
+        let window = |noted: &Removed| Window {
+            ends: now + Duration::from_millis(noted.until_ms.saturating_sub(now_ms)).min(WINDOW),
+            removed_blocks: noted.blocks,
+            noted_blocks: noted.blocks,
+            allowed_blocks: None,
+        };
+        Self(Mutex::new(noted.map(window)))
+    }
+
+    /// Takes the right to take one block away from the disk of that id; `count_blocks` tells how many there are. May block.
+    pub(crate) fn take(
+        &self,
+        disk: &str,
+        bounds: &Bounds<'_>,
+        now: Instant,
+        count_blocks: impl FnOnce() -> Result<usize>,
+    ) -> Result<()> {
+        let limits = bounds.limits;
         let mut quota = self.lock();
-        let fresh = || Window { began: now, removed_blocks: 0, allowed_blocks: None };
+        let fresh = || Window { ends: now + WINDOW, removed_blocks: 0, noted_blocks: 0, allowed_blocks: None };
         let window = quota.get_or_insert_with(fresh);
-        if now.duration_since(window.began) >= WINDOW {
+        if now >= window.ends {
             *window = fresh();
         }
-        if window.removed_blocks >= u64::from(limits.removed_blocks_per_day) {
+        let floor = u64::from(limits.removed_blocks_per_day);
+        if window.removed_blocks >= floor {
             let allowed = match window.allowed_blocks {
                 Some(allowed) => allowed,
                 None => {
@@ -52,6 +88,16 @@ impl Quota {
             if window.removed_blocks >= allowed {
                 return Err(too_many(window.removed_blocks));
             }
+        }
+        if window.removed_blocks >= window.noted_blocks {
+            let noted = window.removed_blocks + (floor / 16).clamp(1, NOTED_AHEAD_MAX);
+            let left_ms = u64::try_from(window.ends.duration_since(now).as_millis()).unwrap_or(u64::MAX);
+            let removed = Removed { until_ms: bounds.now_ms.saturating_add(left_ms), blocks: noted };
+            bounds.state.update(|memory| {
+                memory.removed.retain(|_, old| old.until_ms > bounds.now_ms);
+                memory.removed.insert(disk.to_owned(), removed);
+            })?;
+            window.noted_blocks = noted;
         }
         window.removed_blocks += 1;
         Ok(())
@@ -84,22 +130,69 @@ fn too_many(removed_blocks: u64) -> Error {
 mod tests {
     use super::*;
 
+    const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+    /// Takes rights until there are none left; tells how many there were.
+    fn take_all(quota: &Quota, bounds: &Bounds<'_>, now: Instant, there: usize) -> usize {
+        (0..there).take_while(|taken| quota.take("d", bounds, now, || Ok(there - taken)).is_ok()).count()
+    }
+
     #[tokio::test]
     async fn many_small_requests_cannot_empty_a_disk_and_the_next_day_it_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateFile::open(dir.path()).unwrap();
         let limits = Limits { removed_blocks_per_day: 10, removed_percent_per_day: 20, ..Limits::default() };
-        let (small, large) = (Quota::default(), Quota::default());
+        let bounds = Bounds { limits: &limits, state: &state, now_ms: 5000 };
         let now = Instant::now();
-        let take_all = |quota: &Quota, now, there: usize| {
-            let taken = (0..there).take_while(|taken| quota.take(&limits, now, || Ok(there - taken)).is_ok());
-            taken.count()
-        };
-        assert_eq!(take_all(&small, now, 40), 10, "the floor");
-        assert_eq!(take_all(&large, now, 1000), 200, "a fifth of all that were there");
-        let refused = large.take(&limits, now, || Ok(800)).unwrap_err();
+        let fresh = || Quota::new(None, 5000, now);
+        assert_eq!(take_all(&fresh(), &bounds, now, 40), 10, "the floor");
+        let large = fresh();
+        assert_eq!(take_all(&large, &bounds, now, 1000), 200, "a fifth of all that were there");
+        let refused = large.take("d", &bounds, now, || Ok(800)).unwrap_err();
         assert!(refused.message.contains("removed_percent_per_day"), "{refused}");
         large.give_back();
-        large.take(&limits, now, || Ok(800)).unwrap();
-        large.take(&limits, now, || Ok(800)).unwrap_err();
-        assert_eq!(take_all(&large, now + WINDOW, 800), 160);
+        large.take("d", &bounds, now, || Ok(800)).unwrap();
+        large.take("d", &bounds, now, || Ok(800)).unwrap_err();
+        assert_eq!(take_all(&large, &bounds, now + WINDOW, 800), 160);
+    }
+
+    #[tokio::test]
+    async fn a_restart_gives_no_new_rights_and_a_clock_that_was_wrong_costs_a_day_at_most() {
+        let dir = tempfile::tempdir().unwrap();
+        let limits = Limits { removed_blocks_per_day: 100, removed_percent_per_day: 10, ..Limits::default() };
+        let now = Instant::now();
+        let start = |now_ms| {
+            let state = StateFile::open(dir.path()).unwrap();
+            let quota = Quota::new(state.get().removed.get("d"), now_ms, now);
+            (state, quota)
+        };
+        let mut taken = 0;
+        let mut starts = 0;
+        loop {
+            let (state, quota) = start(DAY_MS + starts);
+            let bounds = Bounds { limits: &limits, state: &state, now_ms: DAY_MS + starts };
+            let some = take_all(&quota, &bounds, now, 30);
+            if some == 0 {
+                break;
+            }
+            (taken, starts) = (taken + some, starts + 1);
+        }
+        assert!(taken <= 100 && starts >= 4, "{taken} blocks in {starts} starts");
+        assert!(taken as u64 + starts * 6 >= 100, "{taken}: a restart costs no more than what is noted ahead");
+
+        for (now_ms, later, left) in [
+            (2 * DAY_MS - 1000, Duration::ZERO, 0),
+            (2 * DAY_MS - 1000, Duration::from_secs(1), 30),
+            (3 * DAY_MS, Duration::ZERO, 30),
+            // Set back: nobody knows how long ago it was.
+            (5, WINDOW - Duration::from_secs(1), 0),
+            (5, WINDOW, 30),
+        ] {
+            let (_, quota) = start(now_ms);
+            let scratch = tempfile::tempdir().unwrap();
+            let state = StateFile::open(scratch.path()).unwrap();
+            let bounds = Bounds { limits: &limits, state: &state, now_ms };
+            assert_eq!(take_all(&quota, &bounds, now + later, 30), left, "{now_ms} + {later:?}");
+        }
     }
 }

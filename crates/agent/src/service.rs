@@ -1,7 +1,7 @@
 //! What the coordinator can ask of an agent, over gRPC.
 
 use crate::{node::Node, wire};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use weft_proto::{
@@ -9,8 +9,8 @@ use weft_proto::{
     rpc::caller,
     to_status,
     v1::{
-        CancelReply, CancelRequest, ListBlocksReply, ListBlocksRequest, OpenReply, OpenRequest, RemoveReply, RemoveRequest,
-        StartRequest, TaskEvent, agent_server::Agent,
+        CancelReply, CancelRequest, ListBlocksReply, ListBlocksRequest, OpenReply, OpenRequest, QuarantineReply,
+        QuarantineRequest, RemoveReply, RemoveRequest, StartRequest, TaskEvent, agent_server::Agent,
     },
 };
 use weft_types::{BlockId, Error, PlanId, Result};
@@ -55,43 +55,62 @@ impl Service {
 
     async fn remove_blocks(&self, request: Request<RemoveRequest>) -> Result<RemoveReply> {
         let request = self.authorise(request)?;
-        self.0.obey(request.epoch).await?;
-        let known = self.0.state.get();
-        if request.incarnation != known.incarnation {
-            return Err(Error::invalid(format!(
-                "this node removes nothing on the word of metadata incarnation '{}': it obeys '{}'",
-                request.incarnation, known.incarnation
-            )));
-        }
-        if request.high_water < known.high_water {
-            return Err(Error::invalid(format!(
-                "this node removes nothing on the word of metadata that know {} stripes: it has seen stripe {}",
-                request.high_water, known.high_water
-            )));
-        }
-        if request.blocks.len() > REMOVED_BLOCKS_MAX {
-            return Err(Error::invalid(format!("{} blocks in one request: at most {REMOVED_BLOCKS_MAX}", request.blocks.len())));
-        }
-        let blocks = request.blocks.iter().map(|id| wire::decode("block", id)).collect::<Result<Vec<BlockId>>>()?;
+        let blocks = self.doomed(request.epoch, &request.incarnation, request.high_water, &request.blocks).await?;
         let (disks, node) = (self.0.disks()?, Arc::clone(&self.0));
-        let remove = move || Ok(disks.remove(&blocks, &node.partials, &node.config.limits));
+        let opening = Duration::from_millis(request.opening_ms);
+        let remove = move || Ok(disks.remove(&blocks, opening, &node.partials, &node.bounds()));
         let removal = self.0.seams.disk_mode.run(remove).await?;
-        let kept =
-            removal.kept.first().map(|first| format!("{} blocks are kept, the first because: {first}", removal.kept.len()));
         Ok(RemoveReply {
             removed: removal.removed,
             gone: removal.gone.iter().map(wire::encode).collect(),
-            kept: kept.unwrap_or_default(),
+            kept: told(&removal.kept),
         })
     }
 
+    async fn quarantine_blocks(&self, request: Request<QuarantineRequest>) -> Result<QuarantineReply> {
+        let request = self.authorise(request)?;
+        let blocks = self.doomed(request.epoch, &request.incarnation, request.high_water, &request.blocks).await?;
+        let (disks, node) = (self.0.disks()?, Arc::clone(&self.0));
+        let quarantine = move || Ok(disks.quarantine(&blocks, &node.partials, &node.bounds()));
+        let (moved, kept) = self.0.seams.disk_mode.run(quarantine).await?;
+        Ok(QuarantineReply { moved, kept: told(&kept) })
+    }
+
+    /// The blocks that are to be taken away, if the one who says so may.
+    async fn doomed(&self, epoch: u64, incarnation: &str, high_water: u64, blocks: &[Vec<u8>]) -> Result<Vec<BlockId>> {
+        self.0.obey(epoch).await?;
+        let known = self.0.state.get();
+        if incarnation != known.incarnation {
+            return Err(Error::invalid(format!(
+                "this node removes nothing on the word of metadata incarnation '{incarnation}': it obeys '{}'",
+                known.incarnation
+            )));
+        }
+        if high_water < known.high_water {
+            return Err(Error::invalid(format!(
+                "this node removes nothing on the word of metadata that know {high_water} stripes: it has seen stripe {}",
+                known.high_water
+            )));
+        }
+        if blocks.len() > REMOVED_BLOCKS_MAX {
+            return Err(Error::invalid(format!("{} blocks in one request: at most {REMOVED_BLOCKS_MAX}", blocks.len())));
+        }
+        blocks.iter().map(|id| wire::decode("block", id)).collect()
+    }
+
     async fn list(&self, request: Request<ListBlocksRequest>) -> Result<ListBlocksReply> {
-        let ListBlocksRequest { after, limit } = self.authorise(request)?;
+        let ListBlocksRequest { after, limit, disk } = self.authorise(request)?;
         let after = if after.is_empty() { None } else { Some(wire::decode::<BlockId>("block", &after)?) };
         let disks = self.0.disks()?;
-        let (blocks, more) = self.0.seams.disk_mode.run(move || disks.list(after, limit as usize)).await?;
+        let list = move || disks.list((!disk.is_empty()).then_some(disk.as_str()), after, limit as usize);
+        let (blocks, more) = self.0.seams.disk_mode.run(list).await?;
         Ok(ListBlocksReply { blocks: blocks.iter().map(wire::encode).collect(), more })
     }
+}
+
+/// Why blocks are kept; nothing if none are.
+fn told(kept: &[Error]) -> String {
+    kept.first().map(|first| format!("{} blocks are kept, the first because: {first}", kept.len())).unwrap_or_default()
 }
 
 fn answer<T>(result: Result<T>) -> Result<Response<T>, Status> {
@@ -120,5 +139,9 @@ impl Agent for Service {
 
     async fn list_blocks(&self, request: Request<ListBlocksRequest>) -> Result<Response<ListBlocksReply>, Status> {
         answer(self.list(request).await)
+    }
+
+    async fn quarantine(&self, request: Request<QuarantineRequest>) -> Result<Response<QuarantineReply>, Status> {
+        answer(self.quarantine_blocks(request).await)
     }
 }

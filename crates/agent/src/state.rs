@@ -1,13 +1,14 @@
 //! What an agent must not forget, in the file `agent` of its state directory:
 //!
 //! ```text
-//! weft-agent 1
+//! weft-agent 2
 //! cluster 000102030405060708090a0b0c0d0e0f
 //! node 7
 //! epoch 12
 //! incarnation 3f2a…
 //! high-water 4711
 //! disk 101112131415161718191a1b1c1d1e1f /srv/weft/a
+//! removed 101112131415161718191a1b1c1d1e1f 1700086400000 64
 //! crc32c 89abcdef
 //! ```
 //! Text, so that an operator can read it. The last line is the CRC32C of all lines before it.
@@ -37,6 +38,17 @@ pub(crate) struct Memory {
     pub(crate) high_water: u64,
     /// The ids of its disks, by their paths: a disk that cannot be opened any more can still be named.
     pub(crate) disks: BTreeMap<String, String>,
+    /// What has been removed of each disk, by its id.
+    pub(crate) removed: BTreeMap<String, Removed>,
+}
+
+/// What has been removed of a disk within a day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Removed {
+    /// When the day ends, milliseconds since 1970.
+    pub(crate) until_ms: u64,
+    /// Blocks, or some more: they are noted before they are removed.
+    pub(crate) blocks: u64,
 }
 
 /// The file, and what is in it.
@@ -50,7 +62,8 @@ struct Known {
     saved: Memory,
 }
 
-const VERSION: u32 = 1;
+/// The first version had no `removed`.
+const VERSION: u32 = 2;
 const STATE_BYTES_MAX: u64 = 1 << 20;
 const INCARNATION_BYTES_MAX: usize = 255;
 
@@ -135,13 +148,16 @@ fn encode(memory: &Memory) -> String {
     for (path, id) in &memory.disks {
         body += &format!("disk {id} {path}\n");
     }
+    for (disk, Removed { until_ms, blocks }) in &memory.removed {
+        body += &format!("removed {disk} {until_ms} {blocks}\n");
+    }
     format!("{body}crc32c {:08x}\n", crc32c(body.as_bytes()))
 }
 
 fn decode(text: &str, path: &Path) -> Result<Memory> {
     let version = text.lines().next().and_then(|line| line.strip_prefix("weft-agent ")).and_then(|it| it.parse::<u32>().ok());
     match version {
-        Some(VERSION) => decode_v1(text).ok_or_else(|| damaged(path)),
+        Some(1..=VERSION) => decode_lines(text).ok_or_else(|| damaged(path)),
         Some(version) => Err(Error::invalid(format!(
             "{} is of format {version}; this program knows formats up to {VERSION}: use a newer one",
             path.display()
@@ -150,7 +166,7 @@ fn decode(text: &str, path: &Path) -> Result<Memory> {
     }
 }
 
-fn decode_v1(text: &str) -> Option<Memory> {
+fn decode_lines(text: &str) -> Option<Memory> {
     let (body, checksum) = text.split_at(text.rfind("crc32c ")?);
     if checksum != format!("crc32c {:08x}\n", crc32c(body.as_bytes())) {
         return None;
@@ -167,6 +183,12 @@ fn decode_v1(text: &str) -> Option<Memory> {
             "disk" => {
                 let (id, path) = value.split_once(' ')?;
                 memory.disks.insert(path.to_string(), id.to_string());
+            }
+            "removed" => {
+                let (disk, counted) = value.split_once(' ')?;
+                let (until_ms, blocks) = counted.split_once(' ')?;
+                let removed = Removed { until_ms: until_ms.parse().ok()?, blocks: blocks.parse().ok()? };
+                memory.removed.insert(disk.to_string(), removed);
             }
             _ => return None,
         }
@@ -195,6 +217,7 @@ mod tests {
             incarnation: "crc32 c-ish".into(),
             high_water: 0,
             disks: BTreeMap::from([("/srv/a b".into(), "1f".into())]),
+            removed: BTreeMap::from([("1f".into(), Removed { until_ms: 1_700_000_000_000, blocks: 64 })]),
         };
         file.update(|known| *known = memory.clone()).unwrap();
         assert_eq!(StateFile::open(dir.path()).unwrap().get(), memory);
@@ -212,8 +235,12 @@ mod tests {
             fs::write(&path, spoiled).unwrap();
             assert!(StateFile::open(dir.path()).is_err());
         }
-        fs::write(&path, text.replace("weft-agent 1", "weft-agent 2")).unwrap();
+        fs::write(&path, text.replace("weft-agent 2", "weft-agent 3")).unwrap();
         let error = StateFile::open(dir.path()).err().unwrap();
-        assert!(error.message.contains("format 2"), "{error}");
+        assert!(error.message.contains("format 3"), "{error}");
+
+        let body = "weft-agent 1\nepoch 4\nhigh-water 2\n";
+        fs::write(&path, format!("{body}crc32c {:08x}\n", crc32c(body.as_bytes()))).unwrap();
+        assert_eq!(StateFile::open(dir.path()).unwrap().get(), Memory { epoch: 4, high_water: 2, ..Memory::default() });
     }
 }

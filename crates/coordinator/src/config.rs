@@ -38,6 +38,9 @@ pub struct CoordinatorConfig {
     pub garbage_grace_ms: u64,
     /// How often what is not needed any more is removed.
     pub sweep_interval_ms: u64,
+    /// How often each node's disks are searched for blocks that the metadata does not know, beside once after the node has
+    /// registered; 0: never.
+    pub orphan_check_interval_ms: u64,
     /// A task whose ports move nothing for this long has failed.
     pub stall_ms: u32,
     /// A call to an agent is answered within this time.
@@ -72,6 +75,7 @@ impl Default for CoordinatorConfig {
             upload_lease_ms: 600_000,
             garbage_grace_ms: 60_000,
             sweep_interval_ms: 5_000,
+            orphan_check_interval_ms: 3_600_000,
             stall_ms: 10_000,
             call_timeout_ms: 3_000,
             failure_grace_ms: 2_000,

@@ -4,6 +4,7 @@ use crate::{
     config::{self, CoordinatorConfig},
     members::Members,
     membership::MembershipService,
+    orphans,
     puts::Puts,
     read::Reads,
     service::WeftService,
@@ -96,6 +97,7 @@ impl Coordinator {
         tracing::info!(cluster = %shared.cluster.id, %epoch, %address, "leading");
         tokio::spawn(until_stopped(stopped.clone(), watch_nodes(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), sweep::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), orphans::run(Arc::clone(&shared))));
         let services = rpc::Services::new()
             .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))
             .with(rpc::weft_server(WeftService::new(Arc::clone(&shared))));

@@ -12,6 +12,7 @@
 //! | `supervise` | running a plan at its agents, and who is to blame when it fails |
 //! | `puts`, `read`, `repair` | what clients ask for |
 //! | `sweep` | leases that ended, allocations that were given up, blocks that nobody needs |
+//! | `orphans` | blocks on nodes' disks that the metadata does not know |
 //! | `validate`, `show`, `service` | what may be asked, what is answered, the service for clients |
 //!
 //! After a restart the coordinator leads in a new epoch. Puts go on: stripes that had ended stay, one that was under way is begun
@@ -23,6 +24,7 @@ mod coordinator;
 mod jobs;
 mod members;
 mod membership;
+mod orphans;
 mod placement;
 mod puts;
 mod read;

@@ -39,6 +39,7 @@ struct Member {
     last_seen: Instant,
     suspect_until: Option<Instant>,
     free: BTreeMap<DiskNumber, u64>,
+    quarantined: BTreeMap<DiskNumber, Quarantined>,
     blocks: BTreeMap<DiskNumber, u64>,
 }
 
@@ -60,6 +61,20 @@ pub(crate) struct MemberStatus {
     pub(crate) up: bool,
     pub(crate) silent_for: Duration,
     pub(crate) free: BTreeMap<DiskNumber, u64>,
+    pub(crate) quarantined: BTreeMap<DiskNumber, Quarantined>,
+}
+
+/// What lies in a disk's quarantine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Quarantined {
+    pub(crate) blocks: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Quarantined {
+    fn on(disk: &v1::Disk) -> Self {
+        Self { blocks: disk.quarantined_blocks, bytes: disk.quarantined_bytes }
+    }
 }
 
 impl std::fmt::Debug for Session {
@@ -77,6 +92,7 @@ impl Members {
                 last_seen: Instant::now(),
                 suspect_until: None,
                 free: BTreeMap::new(),
+                quarantined: BTreeMap::new(),
                 blocks: BTreeMap::new(),
                 record,
             };
@@ -86,14 +102,18 @@ impl Members {
         Self { state: Mutex::new(State { nodes, suspect_blocks: BTreeMap::new() }), down_after, suspect_for }
     }
 
-    /// A node has registered; its disks have that much left.
-    pub(crate) fn registered(&self, session: Session, free: &BTreeMap<String, u64>) {
+    /// A node has registered, and says this of its disks.
+    pub(crate) fn registered(&self, session: Session, disks: &[v1::Disk]) {
         let record = session.record.clone();
-        let free = by_number(&record, free);
+        let told = |known: &weft_meta::DiskRecord| Some((known.number, disks.iter().find(|disk| disk.id == known.id)?));
+        let told: BTreeMap<DiskNumber, &v1::Disk> = record.disks.iter().filter_map(told).collect();
+        let free = told.iter().map(|(number, disk)| (*number, disk.free_bytes)).collect();
+        let quarantined = told.iter().map(|(number, disk)| (*number, Quarantined::on(disk))).collect();
         let mut state = self.lock();
         let blocks = state.nodes.remove(&record.id).map(|before| before.blocks).unwrap_or_default();
         let (session, last_seen) = (Some(session), Instant::now());
-        state.nodes.insert(record.id, Member { record, session, last_seen, suspect_until: None, free, blocks });
+        let member = Member { session, last_seen, suspect_until: None, free, quarantined, blocks, record };
+        state.nodes.insert(member.record.id, member);
     }
 
     /// A sign of life; returns the disks that failed or recovered since the last one. None: the node must register first.
@@ -107,6 +127,7 @@ impl Members {
         for disk in disks {
             let Some(known) = member.record.disks.iter_mut().find(|known| known.id == disk.id) else { continue };
             member.free.insert(known.number, disk.free_bytes);
+            member.quarantined.insert(known.number, Quarantined::on(disk));
             if known.failed != disk.failed {
                 known.failed = disk.failed;
                 changed.push((known.number, disk.failed));
@@ -168,6 +189,13 @@ impl Members {
         member.session.clone().filter(|_| self.is_up(member, now))
     }
 
+    /// Whether the node has registered anew since the session began.
+    pub(crate) fn has_registered_since(&self, session: &Session) -> bool {
+        let state = self.lock();
+        let now = state.nodes.get(&session.record.id).and_then(|member| member.session.as_ref());
+        now.is_none_or(|now| now.link_key != session.link_key)
+    }
+
     /// The node's name, as people know it.
     pub(crate) fn name(&self, node: NodeId) -> String {
         self.lock().nodes.get(&node).map_or_else(|| node.to_string(), |member| member.record.name.clone())
@@ -194,6 +222,7 @@ impl Members {
             up: self.is_up(member, now),
             silent_for: now.duration_since(member.last_seen),
             free: member.free.clone(),
+            quarantined: member.quarantined.clone(),
         };
         state.nodes.values().map(status).collect()
     }
@@ -226,6 +255,7 @@ impl Members {
         let disk = |disk: &weft_meta::DiskRecord| DiskView {
             number: disk.number,
             id: disk.id.clone(),
+            path: disk.path.clone(),
             total_bytes: disk.total_bytes,
             free_bytes: member.free.get(&disk.number).copied().unwrap_or(0),
             failed: disk.failed,
@@ -264,8 +294,4 @@ pub(crate) struct Heartbeat {
 /// A new key for a node's links.
 pub(crate) fn draw_link_key(rng: &mut StdRng) -> LinkKey {
     LinkKey::new(rng.random())
-}
-
-fn by_number(record: &NodeRecord, free: &BTreeMap<String, u64>) -> BTreeMap<DiskNumber, u64> {
-    record.disks.iter().filter_map(|disk| Some((disk.number, *free.get(&disk.id)?))).collect()
 }

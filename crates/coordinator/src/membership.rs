@@ -5,7 +5,7 @@ use crate::{
     shared::Shared,
     validate,
 };
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 use tonic::{Request, Response, Status, async_trait};
 use weft_meta::{BlockState, NewDisk, NewNode, NodeState};
 use weft_proto::{PROTOCOL, Peer, ProtocolRange, rpc, to_status, v1};
@@ -50,8 +50,7 @@ impl MembershipService {
             protocol: protocol.into(),
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
-        let free: BTreeMap<String, u64> = asked.disks.into_iter().map(|disk| (disk.id, disk.free_bytes)).collect();
-        shared.members.registered(Session { link_key, channel, record }, &free);
+        shared.members.registered(Session { link_key, channel, record }, &asked.disks);
         Ok(reply)
     }
 

@@ -12,6 +12,8 @@ use weft_types::{Error, NodeId, Result, human_bytes};
 
 /// Disks that differ in fullness by less than a twentieth count as equally full.
 const FULLNESS_STEPS: u64 = 20;
+/// Full disks that a message names, at most.
+const FULL_DISKS_NAMED: usize = 8;
 
 /// What is to be placed.
 #[derive(Debug, Clone)]
@@ -147,9 +149,24 @@ fn too_few(view: &View, ask: &Ask<'_>, found: usize) -> Error {
     }
     Error::unavailable(format!(
         "{code} needs {count} more nodes for a stripe, and only {found} of the {up} nodes that are up can take a block of it: the \
-         others hold one already, have failed, or have less than {} left on every disk",
-        human_bytes(ask.bytes)
+         others hold one already, have failed, or have less than {} left on every disk{}",
+        human_bytes(ask.bytes),
+        full_disks(view, ask)
     ))
+}
+
+/// Names the fullest disks of nodes that are too full.
+fn full_disks(view: &View, ask: &Ask<'_>) -> String {
+    let is_free = |node: &&NodeView| node.up && !ask.held.contains(&node.id) && !ask.avoid.contains(&node.id);
+    let nodes = view.nodes.values().filter(is_free).filter(|node| disk_for(node, ask.bytes).is_none());
+    let disks = nodes.flat_map(|node| node.disks.iter().filter(|disk| !disk.failed).map(move |disk| (node, disk)));
+    let name = |(node, disk): (&NodeView, &DiskView)| format!("{}:{} has {}", node.name, disk.path, human_bytes(disk.free_bytes));
+    let mut named: Vec<String> = disks.take(FULL_DISKS_NAMED + 1).map(name).collect();
+    if named.len() > FULL_DISKS_NAMED {
+        named.truncate(FULL_DISKS_NAMED);
+        named.push("…".to_owned());
+    }
+    if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
 }
 
 #[cfg(test)]

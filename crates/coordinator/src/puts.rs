@@ -72,9 +72,6 @@ struct Sending {
     report: JoinHandle<Report>,
 }
 
-/// A put that is given up while a stripe is begun: so many calls to agents may still come through.
-const OPENING_CALLS: u64 = 4;
-
 impl Puts {
     /// Whether something of a put is under way right now.
     pub(crate) fn is_active(&self, upload: UploadId) -> bool {
@@ -256,11 +253,9 @@ pub(crate) async fn keep(shared: &Shared, id: UploadId) -> Result<()> {
 
 /// Gives up a put. It is no error if it was given up already.
 pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
-    let config = &shared.config;
-    // Tasks that are still running, or are only now opened, must not store anything after its removal.
-    let running_ms = if shared.puts.is_active(id) { config.stall_ms.into() } else { 0 };
-    let opening_ms = if shared.puts.is_turning(id) { config.call_timeout_ms.saturating_mul(OPENING_CALLS) } else { 0 };
-    let not_before_ms = shared.now_ms().saturating_add(running_ms).saturating_add(opening_ms);
+    // An agent keeps what a task is still writing, and takes no task later: it is only asked in vain meanwhile.
+    let running_ms = if shared.puts.is_active(id) { shared.config.stall_ms.into() } else { 0 };
+    let not_before_ms = shared.now_ms().saturating_add(running_ms);
     shared.puts.forget(id);
     let aborted = shared.meta.abort_put(shared.epoch, id, not_before_ms).await;
     // What was begun until now; what begins later finds no put.

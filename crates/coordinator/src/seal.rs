@@ -52,7 +52,8 @@ pub(crate) fn seal(shared: &Shared, planned: &Planned, orders: &BTreeMap<BlockId
             (Party::Node(node), Some(session)) => {
                 let stores = cut.task.stores.iter().map(|block| store_spec(block.id, orders)).collect::<Result<Vec<_>>>()?;
                 let task = cut.bytes.clone();
-                let open = v1::OpenRequest { task, peers, stores, deadline_ms: 0, stall_ms };
+                let registration = session.link_key.id().to_vec();
+                let open = v1::OpenRequest { task, peers, stores, deadline_ms: 0, stall_ms, registration };
                 let incoming_bytes = incoming_bytes(&cut.task);
                 sealed.agents.insert(*node, SealedTask { session: session.clone(), open, incoming_bytes });
             }

@@ -101,12 +101,17 @@ pub(crate) fn units(stripe: &StripeRecord, index: u8) -> v1::BlockUnits {
 /// A node.
 pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>) -> v1::Node {
     let record = &status.record;
-    let disk = |disk: &weft_meta::DiskRecord| v1::Disk {
-        id: disk.id.clone(),
-        path: disk.path.clone(),
-        total_bytes: disk.total_bytes,
-        free_bytes: status.free.get(&disk.number).copied().unwrap_or(0),
-        failed: disk.failed,
+    let disk = |disk: &weft_meta::DiskRecord| {
+        let quarantined = status.quarantined.get(&disk.number).copied().unwrap_or_default();
+        v1::Disk {
+            id: disk.id.clone(),
+            path: disk.path.clone(),
+            total_bytes: disk.total_bytes,
+            free_bytes: status.free.get(&disk.number).copied().unwrap_or(0),
+            failed: disk.failed,
+            quarantined_blocks: quarantined.blocks,
+            quarantined_bytes: quarantined.bytes,
+        }
     };
     v1::Node {
         id: record.id.0,

@@ -3,7 +3,7 @@
 //! A block is removed from its node only because it is garbage in the metadata, and it is forgotten there only once its node has
 //! said that it is gone. A node that is down is asked when it comes back.
 
-use crate::{puts, shared::Shared};
+use crate::{puts, shared::Shared, supervise};
 use futures::future::join_all;
 use std::{sync::Arc, time::Duration};
 use weft_proto::{from_status, rpc, v1};
@@ -96,6 +96,8 @@ async fn remove(shared: &Shared, node: NodeId, blocks: &[BlockId]) -> Result<v1:
         incarnation: cluster.incarnation,
         high_water: cluster.stripes_high_water,
         blocks,
+        // Whoever began a stripe or a rebuild before its blocks became garbage may still be asking.
+        opening_ms: supervise::opening_ms(&shared.config),
     };
     let mut agent = rpc::agent_client(session.channel);
     let call = agent.remove(rpc::with_deadline(request, shared.call_timeout()));

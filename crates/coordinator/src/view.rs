@@ -27,6 +27,7 @@ pub(crate) struct NodeView {
 pub(crate) struct DiskView {
     pub(crate) number: DiskNumber,
     pub(crate) id: String,
+    pub(crate) path: String,
     pub(crate) total_bytes: u64,
     pub(crate) free_bytes: u64,
     pub(crate) failed: bool,

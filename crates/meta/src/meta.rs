@@ -113,6 +113,9 @@ pub trait Meta: Send + Sync {
     async fn garbage(&self, node: NodeId, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>>;
     /// How much garbage there is, whenever it may be removed, and on whatever node.
     async fn garbage_count(&self) -> Result<u64>;
+    /// Those of `blocks`, which were found on a node, that nothing is known of: neither the block that counts of any stripe, nor
+    /// allocated, nor garbage of that node.
+    async fn strangers(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>>;
     /// The node has removed them.
     async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()>;
 }

@@ -56,6 +56,14 @@ impl LinkKey {
         &self.0
     }
 
+    /// Names the registration whose key it is, and gives nothing of the key away.
+    pub fn id(&self) -> [u8; 8] {
+        let mut id = [0; 8];
+        let mac = self.keyed().chain_update(b"weft registration 1").finalize().into_bytes();
+        id.iter_mut().zip(mac).for_each(|(byte, of_mac)| *byte = of_mac);
+        id
+    }
+
     /// The token for `rights`.
     pub fn issue(&self, rights: &LinkRights) -> LinkToken {
         LinkToken(self.mac(rights).finalize().into_bytes().into())
@@ -67,11 +75,15 @@ impl LinkKey {
         self.mac(rights).verify_slice(&token.0).map_err(refused)
     }
 
-    fn mac(&self, rights: &LinkRights) -> Hmac<Sha256> {
+    fn keyed(&self) -> Hmac<Sha256> {
         // SHA-256's block is longer than the key; `new` takes keys of exactly that length.
         let mut block = [0u8; 64];
         block[..self.0.len()].copy_from_slice(&self.0);
-        let mut mac = <Hmac<Sha256> as hmac::digest::KeyInit>::new(&block.into());
+        <Hmac<Sha256> as hmac::digest::KeyInit>::new(&block.into())
+    }
+
+    fn mac(&self, rights: &LinkRights) -> Hmac<Sha256> {
+        let mut mac = self.keyed();
         mac.update(b"weft link token 1");
         mac.update(&rights.epoch.to_le_bytes());
         mac.update(&rights.plan.0.to_le_bytes());

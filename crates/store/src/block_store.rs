@@ -22,8 +22,18 @@ pub trait BlockStore: Send + Sync {
     /// An answer with fewer than `blocks_max` blocks is the last.
     fn list_after(&self, after: Option<BlockId>, blocks_max: usize) -> Result<Vec<BlockId>>;
 
-    /// Takes a block out of service without deleting a byte of it, with the reason beside it, for a person to look at.
-    fn quarantine(&self, id: BlockId, reason: &str) -> Result<()>;
+    /// Takes a block out of service without deleting a byte of it, with the reason beside it, for a person to look at. With
+    /// `since_ms`, the time in milliseconds since 1970, it may be deleted some time later; otherwise only a person does.
+    fn quarantine(&self, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()>;
+
+    /// What lies in quarantine.
+    fn quarantined(&self) -> Quarantined;
+
+    /// The places in quarantine, by their names, of blocks that may be deleted and have been there since before `before_ms`.
+    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>>;
+
+    /// Deletes a place in quarantine with all that is in it. It is no error if it is not there.
+    fn delete_quarantined(&self, place: &str) -> Result<()>;
 
     /// How large the disk is.
     fn capacity(&self) -> Result<Capacity>;
@@ -94,6 +104,15 @@ pub struct Capacity {
     pub total_bytes: u64,
     /// What can still be written.
     pub free_bytes: u64,
+}
+
+/// What lies in quarantine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Quarantined {
+    /// Blocks.
+    pub blocks: u64,
+    /// Their payloads.
+    pub bytes: u64,
 }
 
 /// What has been stored.

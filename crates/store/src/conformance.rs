@@ -1,6 +1,6 @@
 //! What every [`BlockStore`] is held to. For tests: it panics where a store does not do what the trait says.
 
-use crate::block_store::{BlockStore, BlockWriter, verify};
+use crate::block_store::{BlockStore, BlockWriter, Quarantined, verify};
 use crate::crc;
 use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Span, StripeId, StripeLayout};
 
@@ -222,11 +222,24 @@ fn listing(store: &dyn BlockStore, cluster: ClusterId) {
 
 fn quarantine(store: &dyn BlockStore, cluster: ClusterId) {
     let meta = block(cluster, 10, 9000);
-    assert_eq!(reaction(store.quarantine(meta.id, "it is not there")), Reaction::NotFound);
-    for _ in 0..2 {
+    assert_eq!(reaction(store.quarantine(meta.id, "it is not there", None)), Reaction::NotFound);
+    let quarantined = |blocks| assert_eq!(store.quarantined(), Quarantined { blocks, bytes: blocks * 9000 });
+    for (before, since_ms) in [None, None, Some(1000), Some(2000)].into_iter().enumerate() {
+        quarantined(before as u64);
         put(store, &meta);
-        store.quarantine(meta.id, "page 1 fails its checksum").expect("quarantine");
+        store.quarantine(meta.id, "page 1 fails its checksum", since_ms).expect("quarantine");
         assert_eq!(reaction(store.open(meta.id)), Reaction::NotFound);
         assert_eq!(store.list().expect("list"), []);
     }
+    let before = |ms| store.quarantined_before(ms).expect("list");
+    assert_eq!(before(1000).len(), 0);
+    assert_eq!(before(u64::MAX).len(), 2, "what is broken waits for a person");
+    for place in before(1500) {
+        store.delete_quarantined(&place).expect("delete");
+        store.delete_quarantined(&place).expect("it is gone already");
+    }
+    quarantined(3);
+    assert_eq!((before(1500).len(), before(2001).len()), (0, 1));
+    store.delete_quarantined("../blocks").expect("there is no such place");
+    put(store, &meta);
 }

@@ -1,6 +1,6 @@
 //! A store whose chosen calls go wrong.
 
-use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, Receipt};
+use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, Quarantined, Receipt};
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span};
 
@@ -93,8 +93,20 @@ impl BlockStore for FaultStore {
         self.inner.list_after(after, blocks_max)
     }
 
-    fn quarantine(&self, id: BlockId, reason: &str) -> Result<()> {
-        self.inner.quarantine(id, reason)
+    fn quarantine(&self, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()> {
+        self.inner.quarantine(id, reason, since_ms)
+    }
+
+    fn quarantined(&self) -> Quarantined {
+        self.inner.quarantined()
+    }
+
+    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
+        self.inner.quarantined_before(before_ms)
+    }
+
+    fn delete_quarantined(&self, place: &str) -> Result<()> {
+        self.inner.delete_quarantined(place)
     }
 
     fn capacity(&self) -> Result<Capacity> {

@@ -6,7 +6,7 @@
 //! DIR/blocks/0c7/s199-b003-c0-g1        payload; its name here is what makes the block exist
 //! DIR/blocks/0c7/s199-b003-c0-g1.meta   sidecar
 //! DIR/tmp/                          blocks being written; emptied at start
-//! DIR/quarantine/NAME/{payload,sidecar,reason}
+//! DIR/quarantine/NAME/{payload,sidecar,reason,since-ms}
 //! ```
 //!
 //! What is assumed of the file system: `rename` within it is atomic; what `fsync` of a file or directory has confirmed is there
@@ -15,6 +15,7 @@
 
 mod disk;
 mod label;
+mod quarantine;
 mod reader;
 mod recover;
 mod steps;
@@ -24,7 +25,7 @@ pub use label::NewDisk;
 pub use recover::Recovered;
 pub use steps::{NoSteps, Step, Steps};
 
-use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity};
+use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, Quarantined};
 use crate::sidecar::check_meta;
 use disk::Disk;
 use reader::LocalReader;
@@ -55,9 +56,15 @@ impl LocalStore {
         Self::open_as(dir, cluster, None, Arc::new(NoSteps))
     }
 
-    /// The same as [`open`](Self::open), with somebody who is asked before each step that changes the disk: for tests.
-    pub fn open_with_steps(dir: &Path, cluster: ClusterId, new: NewDisk, steps: Arc<dyn Steps>) -> Result<Self> {
-        Self::open_as(dir, cluster, Some(new), steps)
+    /// The same as [`open`](Self::open), or without `new` as [`open_existing`](Self::open_existing), with somebody who is asked
+    /// before each step that changes the disk: for tests.
+    pub fn open_with_steps(
+        dir: &Path,
+        cluster: ClusterId,
+        new: impl Into<Option<NewDisk>>,
+        steps: Arc<dyn Steps>,
+    ) -> Result<Self> {
+        Self::open_as(dir, cluster, new.into(), steps)
     }
 
     fn open_as(dir: &Path, cluster: ClusterId, new: Option<NewDisk>, steps: Arc<dyn Steps>) -> Result<Self> {
@@ -114,8 +121,20 @@ impl BlockStore for LocalStore {
         recover::list_after(&self.disk, after, blocks_max)
     }
 
-    fn quarantine(&self, id: BlockId, reason: &str) -> Result<()> {
-        self.disk.quarantine(id, reason).map_err(|error| error.block(id))
+    fn quarantine(&self, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()> {
+        self.disk.quarantine(id, reason, since_ms).map_err(|error| error.block(id))
+    }
+
+    fn quarantined(&self) -> Quarantined {
+        self.disk.quarantined()
+    }
+
+    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
+        self.disk.quarantined_before(before_ms)
+    }
+
+    fn delete_quarantined(&self, place: &str) -> Result<()> {
+        self.disk.delete_quarantined(place)
     }
 
     fn capacity(&self) -> Result<Capacity> {

@@ -186,7 +186,7 @@ fn a_crash_at_any_step_of_a_removal_leaves_the_block_or_none() {
 fn a_crash_at_any_step_of_a_quarantine_loses_nothing() {
     let root = tempfile::tempdir().unwrap();
     let put_whole = |store: &LocalStore| put(store).unwrap();
-    let crashes = watched(root.path(), put_whole, |store| store.quarantine(meta().id, "a test").unwrap());
+    let crashes = watched(root.path(), put_whole, |store| store.quarantine(meta().id, "a test", Some(7)).unwrap());
     for (step, disk) in crashes {
         let place = disk.join("quarantine").join(format!("{}.1", meta().id));
         if !survives(&disk, &format!("before {step:?}")) {
@@ -239,7 +239,7 @@ fn any_other_failure_fails_the_disk_for_writes() {
         steps.push(step);
         assert_eq!(error.reaction, Reaction::Fatal, "{step:?}");
         assert!(store.failed().is_some_and(|why| why.contains(&format!("{step:?}"))), "{step:?}");
-        let refused = [put(&store), store.remove(kept.id).map(drop), store.quarantine(kept.id, "x")];
+        let refused = [put(&store), store.remove(kept.id).map(drop), store.quarantine(kept.id, "x", None)];
         for result in refused {
             assert_eq!(result.map_err(|error| error.reaction), Err(Reaction::Fatal), "{step:?}");
         }

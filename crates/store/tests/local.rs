@@ -4,7 +4,7 @@ use rustix::io::ReadWriteFlags;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use weft_store::{BlockStore, CallKind, Fault, FaultStore, LocalStore, NewDisk, conformance, crc, verify};
+use weft_store::{BlockStore, CallKind, Fault, FaultStore, LocalStore, NewDisk, Quarantined, conformance, crc, verify};
 use weft_types::{BlockMeta, ClusterId, Error, Reaction, Span};
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -180,6 +180,30 @@ fn a_start_puts_the_disk_in_order() {
     drop(store);
     let quiet = open(dir.path());
     assert_eq!((quiet.recovered().blocks, quiet.recovered().quarantined.len()), (3, 0));
+    assert_eq!(quiet.quarantined(), Quarantined { blocks: 3, bytes: 3 * 5000 + 4 * 5000 + 5 * 5000 });
+}
+
+#[test]
+fn what_was_set_aside_keeps_its_time_over_a_restart_and_goes_with_all_that_belongs_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let block = |stripe| put(&store, stripe, 5000).0.id;
+    store.quarantine(block(1), "nobody expects it", Some(1_700_000_000_000)).unwrap();
+    store.quarantine(block(2), "nobody expects it", Some(1_700_000_000_000)).unwrap();
+    drop(store);
+    let store = open(dir.path());
+    let place = |stripe| dir.path().join(format!("quarantine/s{stripe}-b000-c0-g1.1"));
+    assert_eq!(fs::read_to_string(place(1).join("since-ms")).unwrap(), "1700000000000\n");
+    assert_eq!(store.quarantined_before(1_700_000_000_000).unwrap(), [] as [&str; 0]);
+    // A time that cannot be read is none.
+    fs::write(place(2).join("since-ms"), "soon").unwrap();
+    let old = store.quarantined_before(1_700_000_000_001).unwrap();
+    assert_eq!(old, ["s1-b000-c0-g1.1"]);
+    fs::write(place(1).join("notes"), "a person's").unwrap();
+    store.delete_quarantined(&old[0]).unwrap();
+    let left: Vec<_> = fs::read_dir(place(1)).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["notes"]);
+    assert_eq!((store.failed(), store.quarantined()), (None, Quarantined { blocks: 1, bytes: 5000 }));
 }
 
 /// Quarantining what a newer program wrote would empty the disk after a downgrade.

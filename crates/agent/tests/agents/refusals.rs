@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weft_agent::{Agent, Limits};
 use weft_proto::{
     Peer, decode_task, encode_task, from_status,
-    v1::{ListBlocksRequest, OpenRequest, RemoveRequest, task_event::Event},
+    v1::{ListBlocksRequest, OpenRequest, QuarantineRequest, RemoveRequest, task_event::Event},
 };
 use weft_types::{BlockId, ClusterId, Error, NodeId, Party, Reaction, StripeId};
 
@@ -199,7 +199,7 @@ async fn an_opened_task_that_nobody_starts_is_dropped() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     let limits = Limits { removed_blocks_per_day: 4, removed_percent_per_day: 10, ..Limits::default() };
-    let cluster = Cluster::start(Options { limits, ..Options::agents(2) }).await;
+    let mut cluster = Cluster::start(Options { limits, ..Options::agents(2) }).await;
     let stripes: Vec<Stripe> = (1..=70).map(|number| Stripe::new(number, "rs(1,1)", 4096, 4096)).collect();
     for stripe in &stripes {
         cluster.write(stripe).await;
@@ -207,7 +207,7 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     let blocks: Vec<BlockId> = stripes.iter().map(|stripe| stripe.block(0, 1)).collect();
     let remove = async |change: fn(&mut RemoveRequest), blocks: &[BlockId]| {
         let blocks = blocks.iter().map(|id| postcard::to_allocvec(id).unwrap()).collect();
-        let mut request = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 70, blocks };
+        let mut request = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 70, blocks, opening_ms: 0 };
         change(&mut request);
         let answer = cluster.call(ONE).await.remove(request).await;
         answer.map(tonic::Response::into_inner).map_err(|status| from_status(&status))
@@ -223,16 +223,82 @@ async fn blocks_are_removed_only_on_good_word_and_not_too_many_in_a_day() {
     assert!(many.kept.contains("58 blocks are kept") && many.kept.contains("a person must decide"), "{}", many.kept);
     assert_eq!(cluster.payload(ONE, blocks[0]), None);
 
+    // What nobody expects is set aside on the same word, and within the same bound.
+    let quarantine = async |node: NodeId, incarnation: &str, epoch, high_water, block: BlockId| {
+        let blocks = vec![postcard::to_allocvec(&block).unwrap()];
+        let request = QuarantineRequest { epoch, incarnation: incarnation.into(), high_water, blocks };
+        let answer = cluster.call(node).await.quarantine(request).await;
+        answer.map(tonic::Response::into_inner).map_err(|status| from_status(&status))
+    };
+    let (two, other) = (NodeId(2), stripes[0].block(1, 1));
+    assert_eq!(quarantine(two, "first", 0, 70, other).await.unwrap_err().reaction, Reaction::Fatal);
+    assert!(quarantine(two, "second", 1, 70, other).await.unwrap_err().message.contains("incarnation"));
+    assert!(quarantine(two, "first", 1, 69, other).await.unwrap_err().message.contains("has seen stripe 70"));
+    assert!(cluster.payload(two, other).is_some());
+    let moved = quarantine(two, "first", 1, 70, other).await.unwrap();
+    assert_eq!((moved.moved, moved.kept.as_str()), (1, ""));
+    assert_eq!(cluster.payload(two, other), None);
+    let told =
+        async |node| cluster.coordinator.member(node).unwrap().disks.iter().map(|disk| disk.quarantined_blocks).sum::<u64>();
+    until("the coordinator is told", async || told(two).await == 1).await;
+    let kept = quarantine(ONE, "first", 1, 70, blocks[20]).await.unwrap();
+    assert!(kept.moved == 0 && kept.kept.contains("a person must decide"), "{kept:?}");
+
     let mut listed = Vec::new();
     loop {
         let after = listed.last().map(|id| postcard::to_allocvec::<BlockId>(id).unwrap()).unwrap_or_default();
-        let page = cluster.call(ONE).await.list_blocks(ListBlocksRequest { after, limit: 9 }).await.unwrap().into_inner();
+        let page = cluster
+            .call(ONE)
+            .await
+            .list_blocks(ListBlocksRequest { after, limit: 9, ..ListBlocksRequest::default() })
+            .await
+            .unwrap()
+            .into_inner();
         listed.extend(page.blocks.iter().map(|id| postcard::from_bytes::<BlockId>(id).unwrap()));
         if !page.more {
             break;
         }
     }
     assert_eq!(listed, blocks[7..]);
+
+    // Nor does a restart begin another day.
+    cluster.agents.remove(&1).unwrap().shutdown().await.unwrap();
+    cluster.start_agent(1).await;
+    let blocks = vec![postcard::to_allocvec(&blocks[30]).unwrap()];
+    let request = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 70, blocks, opening_ms: 0 };
+    let after = cluster.call(ONE).await.remove(request).await.unwrap().into_inner();
+    assert!(after.removed == 0 && after.kept.contains("a person must decide"), "{after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_comes_after_the_removal_of_what_it_stores_is_refused() {
+    let cluster = Cluster::start(Options::agents(2)).await;
+    let (stripe, coordinator) = (small(1), &cluster.coordinator);
+    let late = coordinator.tasks(&stripe.write_plan(), &stripe)[&node(0)].clone();
+    let block = stripe.block(0, 1);
+    let blocks = vec![postcard::to_allocvec(&block).unwrap()];
+    let remove = RemoveRequest { epoch: 1, incarnation: "first".into(), high_water: 1, blocks, opening_ms: 60_000 };
+    let gone = cluster.call(ONE).await.remove(remove.clone()).await.unwrap().into_inner().gone;
+    assert_eq!(gone.len(), 1, "it was never there");
+    let error = refused(&cluster, late.clone()).await;
+    assert!(error.reaction == Reaction::Replan && error.block == Some(block), "{error}");
+    assert_eq!((cluster.payload(ONE, block), cluster.agents[&1].memory_used_bytes()), (None, 0));
+    // A block that was whole had all its tasks behind it: its removal is nothing to remember.
+    let other = small(2);
+    cluster.write(&other).await;
+    let of_other = postcard::to_allocvec(&other.block(0, 1)).unwrap();
+    let request = RemoveRequest { blocks: vec![of_other], high_water: 2, ..remove.clone() };
+    assert_eq!(cluster.call(ONE).await.remove(request).await.unwrap().into_inner().removed, 1);
+
+    // A removal is not remembered over a restart; but who was asked before has registered anew since.
+    let of = |registered: weft_proto::LinkKey| OpenRequest { registration: registered.id().to_vec(), ..late.clone() };
+    let before = of(coordinator.member(ONE).unwrap().key);
+    assert!(refused(&cluster, before.clone()).await.message.contains("too late"));
+    coordinator.forget(ONE);
+    until("it registers anew", async || coordinator.member(ONE).is_some_and(|m| m.registrations == 2 && m.heartbeats > 0)).await;
+    let error = refused(&cluster, before).await;
+    assert!(error.reaction == Reaction::Retry && error.message.contains("another registration"), "{error}");
+    assert!(refused(&cluster, of(coordinator.member(ONE).unwrap().key)).await.message.contains("too late"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

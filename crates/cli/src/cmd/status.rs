@@ -42,6 +42,8 @@ struct Disk {
     total_bytes: u64,
     free_bytes: u64,
     failed: bool,
+    quarantined_blocks: u64,
+    quarantined_bytes: u64,
 }
 
 impl From<api::StatusReply> for Report {
@@ -68,6 +70,8 @@ impl From<api::Node> for Node {
             total_bytes: it.total_bytes,
             free_bytes: it.free_bytes,
             failed: it.failed,
+            quarantined_blocks: it.quarantined_blocks,
+            quarantined_bytes: it.quarantined_bytes,
         };
         Self {
             id: NodeId(it.id).to_string(),
@@ -129,9 +133,20 @@ pub(super) fn nodes_text(nodes: &[Node]) -> String {
         } else {
             format!("{}, silent for {:.1} s", node.state, node.last_seen_ms as f64 / 1000.0)
         };
-        [node.id.clone(), node.name.clone(), node.rack.clone(), disks, human_bytes(free), node.blocks.to_string(), state]
+        let (blocks, free) = (node.blocks.to_string(), human_bytes(free));
+        [node.id.clone(), node.name.clone(), node.rack.clone(), disks, free, blocks, quarantined(node), state]
     };
-    table(["node", "name", "rack", "disks", "free", "blocks", "state"], &[3, 4, 5], nodes.iter().map(row))
+    let columns = ["node", "name", "rack", "disks", "free", "blocks", "quarantined", "state"];
+    table(columns, &[3, 4, 5, 6], nodes.iter().map(row))
+}
+
+/// What is out of service and still on the node's disks.
+fn quarantined(node: &Node) -> String {
+    let bytes: u64 = node.disks.iter().map(|disk| disk.quarantined_bytes).sum();
+    match node.disks.iter().map(|disk| disk.quarantined_blocks).sum::<u64>() {
+        0 => "0".to_owned(),
+        blocks => format!("{blocks} ({})", human_bytes(bytes)),
+    }
 }
 
 fn count(number: usize, noun: &str) -> String {

@@ -47,6 +47,8 @@ pub(crate) struct Setup {
 
 /// A running cluster.
 pub(crate) struct Cluster {
+    /// Gone after the processes, and before the directory.
+    mounts: Vec<Mount>,
     root: TempDir,
     settings: Vec<(&'static str, &'static str)>,
 }
@@ -89,6 +91,7 @@ impl Setup {
 
     pub(crate) fn up(self) -> Cluster {
         let cluster = Cluster {
+            mounts: Vec::new(),
             root: TempDir::new().expect("a directory"),
             settings: QUICK.iter().chain(&self.settings).copied().collect(),
         };
@@ -279,6 +282,23 @@ impl Cluster {
         self.wait_for_state(nodes, "down");
     }
 
+    /// Puts a disk of `size` bytes and `files` files in place of a directory, with what is in it. Root can; others are told why
+    /// not, and everything is as it was.
+    pub(crate) fn mount(&mut self, dir: &Path, size: usize, files: u32) -> Result<(), String> {
+        let content = self.file(&format!("before-{}", self.mounts.len()));
+        fs::rename(dir, &content).expect("it is a directory of ours");
+        fs::create_dir(dir).expect("its place is free");
+        let options = format!("size={size},nr_inodes={files},mode=0700");
+        let mounted = run("mount", &["-t", "tmpfs", "-o", &options, "weft-test", path(dir)]);
+        if mounted.is_err() {
+            fs::remove_dir(dir).expect("it is empty");
+            fs::rename(&content, dir).expect("its place is free");
+            return mounted;
+        }
+        self.mounts.push(Mount(dir.to_owned()));
+        run("cp", &["-a", &format!("{}/.", path(&content)), path(dir)])
+    }
+
     pub(crate) fn wait_for_state(&self, nodes: &[&str], state: &str) {
         wait_for(&format!("{nodes:?} to be {state}"), || {
             let ended = self.weft(["node", "ls", "--json"]);
@@ -303,6 +323,29 @@ impl Drop for Cluster {
                 eprintln!("---- {name}\n{}", last_lines(&self.log(&name), 40));
             }
         }
+    }
+}
+
+/// A file system that is mounted until this is dropped.
+struct Mount(PathBuf);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Lazily if need be: whoever still uses it is being killed.
+        let dir = path(&self.0);
+        if run("umount", &[dir]).is_err()
+            && let Err(why) = run("umount", &["-l", dir])
+        {
+            eprintln!("{dir} is still mounted: {why}");
+        }
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    match Command::new(program).args(args).stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Err(error) => Err(format!("{program}: {error}")),
     }
 }
 

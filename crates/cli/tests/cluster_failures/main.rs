@@ -2,6 +2,7 @@
 
 mod coordinator;
 mod corruption;
+mod disks;
 mod harness;
 mod losses;
 mod memory;

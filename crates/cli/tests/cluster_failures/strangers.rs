@@ -62,7 +62,7 @@ fn an_agent_of_another_version_is_told_both() {
         zone: "default".into(),
         data_address: "127.0.0.1:1".into(),
         control_address: "127.0.0.1:1".into(),
-        disks: vec![Disk { id: "d".into(), path: "/d".into(), total_bytes: 1, free_bytes: 1, failed: false }],
+        disks: vec![Disk { id: "d".into(), path: "/d".into(), total_bytes: 1, free_bytes: 1, ..Disk::default() }],
         ..RegisterRequest::default()
     };
     let address = setting(&cluster, "coordinator");

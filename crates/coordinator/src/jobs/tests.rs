@@ -37,6 +37,7 @@ fn view() -> View {
         disks: vec![DiskView {
             number: DiskNumber(id),
             id: String::new(),
+            path: "/d".into(),
             total_bytes: 1,
             free_bytes: 1,
             failed: false,

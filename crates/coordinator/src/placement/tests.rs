@@ -9,6 +9,7 @@ fn node(id: u32, rack: &str) -> NodeView {
     let disk = |which| DiskView {
         number: DiskNumber(id * 10 + which),
         id: format!("disk-{id}-{which}"),
+        path: "/d".into(),
         total_bytes: 100 * BLOCK,
         free_bytes: 50 * BLOCK,
         failed: false,

@@ -7,6 +7,7 @@ mod blame;
 mod report;
 
 use crate::{
+    config::CoordinatorConfig,
     members::Session,
     membership,
     seal::{Sealed, SealedTask},
@@ -79,6 +80,13 @@ pub(crate) async fn open(shared: &Arc<Shared>, sealed: &Sealed) -> Result<()> {
         let pause = shared.rng().random_range(longest / 2..=longest);
         tokio::time::sleep(Duration::from_millis(pause)).await;
     }
+}
+
+/// For so long after it was begun [`open`] may still ask an agent, milliseconds.
+pub(crate) fn opening_ms(config: &CoordinatorConfig) -> u64 {
+    // At each attempt some are asked, and then those that said yes are told that it was in vain.
+    let attempt_ms = config.call_timeout_ms.saturating_mul(2).saturating_add(BACKOFF_LAST_MS);
+    attempt_ms.saturating_mul(config.open_attempts_max.into())
 }
 
 /// Starts a plan that is open at all its agents.
@@ -244,9 +252,13 @@ async fn open_once(shared: &Arc<Shared>, sealed: &Sealed) -> Result<()> {
 
 /// Opens a task. Busy is the only answer after which asking again helps: all else calls for a plan without that node.
 async fn open_one(shared: &Shared, node: NodeId, task: &SealedTask) -> Result<()> {
+    let place = |error: Error| error.party(Party::Node(node));
+    // Who has registered anew since takes neither this task nor the tokens of it.
+    if shared.members.has_registered_since(&task.session) {
+        return Err(place(Error::replan(format!("{} has registered anew", task.session.record.name))));
+    }
     let mut agent = rpc::agent_client(task.session.channel.clone());
     let request = rpc::with_deadline(task.open.clone(), shared.call_timeout());
-    let place = |error: Error| error.party(Party::Node(node));
     let error = match tokio::time::timeout(shared.call_timeout(), agent.open(request)).await {
         Ok(Ok(_)) => return Ok(()),
         Ok(Err(status)) if is_from_agent(&status) => place(from_status(&status)),

@@ -1,6 +1,9 @@
 //! A whole cluster on loopback: what a client asks of the coordinator, and what becomes of it on the nodes.
 
 mod failures;
+mod fake_agent;
+mod given_up;
+mod orphans;
 mod refusals;
 mod restarts;
 mod slow_net;

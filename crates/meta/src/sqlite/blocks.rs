@@ -3,7 +3,7 @@
 use super::{garbage, rows};
 use crate::{Allocation, BlockState, Epoch, Home, MetaError, NewRepair, Owner, PlacedBlock, Result, StripeRecord, UploadId};
 use rusqlite::{OptionalExtension, Transaction};
-use weft_types::BlockId;
+use weft_types::{BlockId, NodeId};
 
 pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> Result<BlockId> {
     let mut stripe = rows::stripe(tx, new.stripe)?;
@@ -99,6 +99,25 @@ pub(super) fn mark(tx: &Transaction<'_>, block: BlockId, state: BlockState) -> R
     placed.state = state;
     rows::set_placement(tx, block.stripe, &stripe.blocks, true)?;
     Ok(true)
+}
+
+/// A disk may have moved from one node to another: so only garbage, which nobody would miss, is looked for by its node.
+pub(super) fn strangers(tx: &Transaction<'_>, node: NodeId, mut blocks: Vec<BlockId>) -> Result<Vec<BlockId>> {
+    let of_block = "stripe = ?1 AND idx = ?2 AND generation = ?3";
+    let mut is_known = tx.prepare_cached(&format!(
+        "SELECT EXISTS (SELECT 1 FROM block_at WHERE {of_block}) OR EXISTS (SELECT 1 FROM allocations WHERE {of_block})
+         OR EXISTS (SELECT 1 FROM garbage WHERE node = ?4 AND {of_block})"
+    ))?;
+    let mut failed = None;
+    blocks.retain(|block| {
+        let key = (block.stripe.0, block.index, block.generation, node.0);
+        let known = is_known.query_row(key, |row| row.get::<_, bool>(0)).unwrap_or_else(|error| {
+            failed.get_or_insert(error);
+            true
+        });
+        !known || block.copy != 0
+    });
+    failed.map_or(Ok(blocks), |error| Err(error.into()))
 }
 
 fn placed_mut(stripe: &mut StripeRecord, index: u8) -> Result<&mut PlacedBlock> {

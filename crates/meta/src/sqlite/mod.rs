@@ -290,6 +290,10 @@ impl Meta for SqliteMeta {
         self.read(garbage::count).await
     }
 
+    async fn strangers(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>> {
+        self.read(move |tx| blocks::strangers(tx, node, blocks)).await
+    }
+
     async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()> {
         self.write(epoch, move |tx| garbage::forget(tx, node, &blocks)).await
     }

@@ -135,6 +135,7 @@ pub(crate) async fn dump(meta: &dyn Meta) -> Model {
         assert_eq!(indexed, placed, "the index of {home:?}");
     }
     assert_eq!(model.garbage.len() as u64, meta.garbage_count().await.unwrap());
+    check_strangers(meta, &model).await;
     model
 }
 
@@ -410,4 +411,24 @@ fn draw_end(model: &Model, stripe: &StripeRecord, upload: UploadId, random: &mut
         units: (0..3).map(units).collect(),
         garbage_not_before_ms: LATER_MS,
     }
+}
+
+/// Of all blocks that there may be, strangers are those that are nowhere in the model.
+async fn check_strangers(meta: &dyn Meta, model: &Model) {
+    let last = model.stripes.keys().map(|stripe| stripe.0).max().unwrap_or(0) + 2;
+    let generations = |stripe, index| (1..5).map(move |generation| BlockId { stripe, index, copy: 0, generation });
+    let all: Vec<BlockId> =
+        (1..last).flat_map(|stripe| (0..3).flat_map(move |index| generations(StripeId(stripe), index))).collect();
+    for node in (1..=NODES).map(NodeId) {
+        let counts = |id: &BlockId| {
+            let stripe = model.stripes.get(&id.stripe).filter(|stripe| stripe.ended);
+            stripe.is_some_and(|stripe| stripe.block_id(id.index) == Some(*id))
+        };
+        let allocated = |id: &BlockId| model.allocations.values().any(|allocation| allocation.block == *id);
+        let known = |id: &BlockId| counts(id) || allocated(id) || model.garbage.contains_key(&(node, *id));
+        let strangers: Vec<BlockId> = all.iter().filter(|id| !known(id)).copied().collect();
+        assert_eq!(meta.strangers(node, all.clone()).await.unwrap(), strangers);
+    }
+    let copies: Vec<BlockId> = all.iter().take(3).map(|id| BlockId { copy: 1, ..*id }).collect();
+    assert_eq!(meta.strangers(NodeId(1), copies.clone()).await.unwrap(), copies);
 }

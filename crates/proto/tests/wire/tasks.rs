@@ -1,6 +1,5 @@
 //! Tasks as bytes.
 
-use proptest::prelude::*;
 use weft_plan::{Sink, Source, Task, TaskBlock, TaskLane, TaskLink, TaskStage};
 use weft_proto::task::{TASK_BYTES_MAX, decode_task, encode_task};
 use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId};
@@ -68,24 +67,4 @@ fn a_matrix_that_does_not_fit_is_refused() {
         stage.matrix = weft_gf_matrix(u32::MAX as usize, 2, &[]);
     });
     assert!(wide.unwrap_err().message.contains("at most"));
-}
-
-proptest! {
-    #[test]
-    fn any_bytes_are_a_task_or_an_error(mut bytes in prop::collection::vec(any::<u8>(), 1..500), first in any::<bool>()) {
-        if first {
-            bytes[0] = 1;
-        }
-        let _decoded = decode_task(&bytes);
-    }
-
-    #[test]
-    fn a_changed_task_is_a_task_or_an_error(at in any::<prop::sample::Index>(), byte in any::<u8>()) {
-        let mut bytes = encode_task(&task()).unwrap();
-        let at = at.index(bytes.len());
-        bytes[at] = byte;
-        if let Ok(decoded) = decode_task(&bytes) {
-            prop_assert_eq!(decode_task(&encode_task(&decoded).unwrap()).unwrap(), decoded);
-        }
-    }
 }

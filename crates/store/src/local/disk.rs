@@ -1,8 +1,9 @@
 //! The directory itself: its paths, its lock, whether it has failed, and every step that changes it.
 
 use super::label::{Label, NewDisk};
+use super::quarantine;
 use super::steps::{Step, Steps};
-use crate::block_store::Capacity;
+use crate::block_store::{Capacity, Quarantined};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -18,7 +19,7 @@ const NEW_LABEL: &str = "disk.new";
 const LOCK: &str = "lock";
 const BLOCKS: &str = "blocks";
 const TEMPORARY: &str = "tmp";
-const QUARANTINE: &str = "quarantine";
+pub(super) const QUARANTINE: &str = "quarantine";
 pub(super) const SIDECAR_SUFFIX: &str = ".meta";
 
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(super) struct Disk {
     failed: Mutex<Option<String>>,
     /// Shards whose directories are durable.
     shards: Mutex<BTreeSet<u64>>,
+    /// What lies in quarantine, counted when the disk is opened.
+    pub(super) quarantined: Mutex<Quarantined>,
     /// Holds the lock as long as anybody uses the disk.
     lock: File,
 }
@@ -74,7 +77,8 @@ impl Disk {
         }
         lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(context("its lock file cannot be written"))?;
         let (claimed, failed, shards) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Ok(Self { dir: dir.to_owned(), label, steps, claimed, failed, shards, lock })
+        let quarantined = Mutex::new(quarantine::count(&dir.join(QUARANTINE))?);
+        Ok(Self { dir: dir.to_owned(), label, steps, claimed, failed, shards, quarantined, lock })
     }
 
     pub(super) fn blocks_dir(&self) -> PathBuf {
@@ -152,36 +156,6 @@ impl Disk {
         Ok(true)
     }
 
-    /// The reason and a second name for the sidecar come first: a crash before the payload moves leaves the block as it
-    /// was, and a crash after it leaves a sidecar whose content the quarantine has too.
-    pub(super) fn quarantine(self: &Arc<Self>, id: BlockId, reason: &str) -> Result<()> {
-        let _claim = self.claim(id)?;
-        self.quarantine_claimed(id, reason)
-    }
-
-    pub(super) fn quarantine_claimed(&self, id: BlockId, reason: &str) -> Result<()> {
-        let (payload, sidecar) = (self.payload_path(id), self.sidecar_path(id));
-        if !exists(&payload)? {
-            return Err(Error::not_found("it is not on this disk"));
-        }
-        let place = self.step(Step::WriteReason, || {
-            let place = self.new_quarantine_place(id)?;
-            let mut file = File::create(place.join("reason"))?;
-            file.write_all(format!("{id}: {reason}\n").as_bytes())?;
-            file.sync_all()?;
-            Ok(place)
-        })?;
-        self.step(Step::LinkSidecar, || match fs::hard_link(&sidecar, place.join("sidecar")) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => sync_dir(&place).and_then(|()| sync_dir(&self.dir.join(QUARANTINE))),
-        })?;
-        self.step(Step::QuarantinePayload, || fs::rename(&payload, place.join("payload")).and_then(|()| sync_dir(&place)))?;
-        self.step(Step::RemoveSidecar, || remove_if_there(&sidecar))?;
-        self.step(Step::SyncDirectory, || sync_dir(&self.shard_dir(id)))?;
-        tracing::warn!(block = %id, place = %place.display(), reason, "block quarantined");
-        Ok(())
-    }
-
     pub(super) fn capacity(&self) -> Result<Capacity> {
         let stat =
             rustix::fs::statvfs(&self.dir).map_err(|error| cannot_open(&self.dir, "its size cannot be asked", &error.into()))?;
@@ -206,18 +180,6 @@ impl Disk {
                 self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| what.clone());
                 tracing::error!(disk = %self.dir.display(), ?step, %error, "the disk has failed");
                 Error::fatal(what)
-            }
-        }
-    }
-
-    fn new_quarantine_place(&self, id: BlockId) -> io::Result<PathBuf> {
-        let quarantine = self.dir.join(QUARANTINE);
-        let mut times = 1u32;
-        loop {
-            let place = quarantine.join(format!("{id}.{times}"));
-            match fs::create_dir(&place) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists && times < u32::MAX => times += 1,
-                made => return made.map(|()| place),
             }
         }
     }
@@ -274,7 +236,7 @@ pub(super) fn cannot_open(path: &Path, what: &str, error: &io::Error) -> Error {
     if too_many_files(error) { Error::retry(message) } else { Error::fatal(message) }
 }
 
-fn exists(path: &Path) -> Result<bool> {
+pub(super) fn exists(path: &Path) -> Result<bool> {
     path.try_exists().map_err(|error| cannot_open(path, "it cannot be looked up", &error))
 }
 

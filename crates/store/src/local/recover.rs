@@ -33,7 +33,7 @@ pub(super) fn recover(disk: &Disk) -> Result<Recovered> {
             match check_sidecar(disk, id)? {
                 None => found.blocks += 1,
                 Some(reason) => {
-                    disk.quarantine_claimed(id, &reason).map_err(|error| error.block(id))?;
+                    disk.quarantine_claimed(id, &reason, None).map_err(|error| error.block(id))?;
                     found.quarantined.push((id, reason));
                 }
             }

@@ -35,6 +35,8 @@ pub enum Step {
     LinkSidecar,
     /// Moves the payload to the quarantine: the block no longer exists.
     QuarantinePayload,
+    /// Deletes a place in quarantine: first its payload, then all of it.
+    DeleteQuarantined,
 }
 
 /// Asked before each step; an error is taken for the error of the system call.

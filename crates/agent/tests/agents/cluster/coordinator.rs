@@ -15,7 +15,7 @@ use weft_proto::{
     LinkKey, LinkRights, Net, Peer, Security, TcpNet, encode_task, rpc, to_status,
     token::task_hash,
     v1::{
-        CorruptBlock, HeartbeatReply, HeartbeatRequest, LinkPeer, OpenRequest, RegisterReply, RegisterRequest, StoreSpec,
+        CorruptBlock, Disk, HeartbeatReply, HeartbeatRequest, LinkPeer, OpenRequest, RegisterReply, RegisterRequest, StoreSpec,
         TaskProgress, agent_client::AgentClient, membership_server::Membership,
     },
 };
@@ -44,6 +44,8 @@ pub(crate) struct Member {
     pub(crate) key: LinkKey,
     pub(crate) registrations: u32,
     pub(crate) heartbeats: u32,
+    /// As it last told of them.
+    pub(crate) disks: Vec<Disk>,
 }
 
 impl Coordinator {
@@ -151,6 +153,7 @@ impl Coordinator {
                 stores: task.stores.iter().map(spec).collect(),
                 deadline_ms: 60_000,
                 stall_ms: 10_000,
+                registration: Vec::new(),
             };
             (*party, request)
         };
@@ -179,7 +182,7 @@ impl Membership for Registry {
         let registrations = known.nodes.get(&number).map_or(0, |member| member.registrations) + 1;
         let link_key = [number as u8 ^ registrations as u8; 32];
         let key = LinkKey::new(link_key);
-        known.nodes.insert(number, Member { request, key, registrations, heartbeats: 0 });
+        known.nodes.insert(number, Member { disks: request.disks.clone(), request, key, registrations, heartbeats: 0 });
         Ok(Response::new(RegisterReply {
             cluster: CLUSTER.to_string(),
             node: number,
@@ -196,7 +199,10 @@ impl Membership for Registry {
         let mut known = self.0.known.lock().unwrap();
         let forgotten = known.forgotten.remove(&request.node);
         match known.nodes.get_mut(&request.node) {
-            Some(member) if !forgotten => member.heartbeats += 1,
+            Some(member) if !forgotten => {
+                member.heartbeats += 1;
+                member.disks = request.disks.clone();
+            }
             _ => return Err(to_status(&Error::not_found("no such node"))),
         }
         known.corrupt.extend(request.corrupt.into_iter().map(|corrupt| (request.node, corrupt)));

@@ -1,0 +1,109 @@
+//! Blocks that lie on nodes' disks and that the metadata does not know: left by an agent that came back after its blocks were
+//! forgotten, by a disk that was away, by a restored copy of the metadata.
+//!
+//! Slowly, one node after another and a page at a time, what a node has is compared with what is known. A block is allocated
+//! before its first byte moves, and is garbage until its node has said that it is gone: so whatever was listed before the metadata
+//! was asked and is not known then, nobody needs. All the same it is not removed, but moved aside for days, on the node that has it.
+
+use crate::{members::Session, shared::Shared};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::time::Instant;
+use weft_proto::{from_status, rpc, v1};
+use weft_types::{BlockId, Error, NodeId, Result};
+
+/// How often it is looked whose turn it is.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Blocks that one call lists.
+const BLOCKS_PER_PAGE: u32 = 1_000;
+/// Between two pages: the metadata and the disks have other work.
+const PAGE_PAUSE: Duration = Duration::from_millis(200);
+/// A comparison that failed is tried again after this time at the latest.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+
+/// When a node is compared next.
+struct Turn {
+    /// Of the registration that was compared last.
+    registration: [u8; 8],
+    due: Instant,
+}
+
+/// Compares for as long as it runs.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    if shared.config.orphan_check_interval_ms == 0 {
+        return;
+    }
+    let interval = Duration::from_millis(shared.config.orphan_check_interval_ms);
+    let mut turns: BTreeMap<NodeId, Turn> = BTreeMap::new();
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        look.tick().await;
+        for node in shared.members.view().nodes.into_keys() {
+            let Some(session) = shared.members.session(node) else { continue };
+            let registration = session.link_key.id();
+            if turns.get(&node).is_some_and(|turn| turn.registration == registration && Instant::now() < turn.due) {
+                continue;
+            }
+            let pause = match compare(&shared, node, &session).await {
+                Ok(()) => interval,
+                Err(error) => {
+                    tracing::warn!(node = %session.record.name, %error, "its blocks could not be compared with the metadata");
+                    interval.min(RETRY_AFTER)
+                }
+            };
+            turns.insert(node, Turn { registration, due: Instant::now() + pause });
+        }
+    }
+}
+
+/// Compares all that a node has.
+async fn compare(shared: &Shared, node: NodeId, session: &Session) -> Result<()> {
+    for disk in session.record.disks.iter().filter(|disk| !disk.failed) {
+        let mut after = Vec::new();
+        loop {
+            let request = v1::ListBlocksRequest { after, limit: BLOCKS_PER_PAGE, disk: disk.id.clone() };
+            let mut agent = rpc::agent_client(session.channel.clone());
+            let page = answer(shared, agent.list_blocks(rpc::with_deadline(request, shared.call_timeout()))).await?;
+            let decoded = page.blocks.iter().map(|id| postcard::from_bytes(id)).collect::<Result<Vec<BlockId>, _>>();
+            let blocks = decoded.map_err(|error| Error::invalid(format!("a listed block has no name: {error}")))?;
+            let strangers = shared.meta.strangers(node, blocks).await.map_err(|error| shared.meta_error(error))?;
+            if !strangers.is_empty() {
+                set_aside(shared, session, &strangers).await?;
+            }
+            match page.blocks.last() {
+                Some(last) if page.more => after = last.clone(),
+                _ => break,
+            }
+            tokio::time::sleep(PAGE_PAUSE).await;
+        }
+    }
+    Ok(())
+}
+
+async fn set_aside(shared: &Shared, session: &Session, strangers: &[BlockId]) -> Result<()> {
+    let blocks = strangers.iter().map(postcard::to_allocvec).collect::<Result<Vec<_>, _>>();
+    let blocks = blocks.map_err(|error| Error::fatal(format!("a block's name cannot be encoded: {error}")))?;
+    let cluster = shared.meta.cluster().await.map_err(|error| shared.meta_error(error))?;
+    let request = v1::QuarantineRequest {
+        epoch: shared.epoch.0,
+        incarnation: cluster.incarnation,
+        high_water: cluster.stripes_high_water,
+        blocks,
+    };
+    let mut agent = rpc::agent_client(session.channel.clone());
+    let reply = answer(shared, agent.quarantine(rpc::with_deadline(request, shared.call_timeout()))).await?;
+    let first = strangers.first().map(ToString::to_string).unwrap_or_default();
+    tracing::warn!(
+        node = %session.record.name, unknown = strangers.len(), %first, quarantined = reply.moved,
+        "blocks that the metadata does not know are on a node; they are kept in its quarantine for some days"
+    );
+    if reply.kept.is_empty() { Ok(()) } else { Err(Error::retry(reply.kept)) }
+}
+
+async fn answer<T>(shared: &Shared, call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>) -> Result<T> {
+    match tokio::time::timeout(shared.call_timeout(), call).await {
+        Ok(Ok(reply)) => Ok(reply.into_inner()),
+        Ok(Err(status)) => Err(from_status(&status)),
+        Err(_) => Err(Error::retry("no answer in time")),
+    }
+}

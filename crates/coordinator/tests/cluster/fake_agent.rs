@@ -1,0 +1,135 @@
+//! An agent that stores nothing: it answers what a test wants, and remembers what it was asked.
+
+use crate::world::World;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+use weft_proto::{Net, PROTOCOL, Security, TcpNet, rpc, to_status, v1};
+use weft_types::{BlockId, Error};
+
+/// An agent that stores nothing. It is up until it is dropped.
+pub(crate) struct FakeAgent {
+    asked: Arc<Asked>,
+    _tasks: JoinSet<()>,
+}
+
+/// What it was asked, and what it answers.
+#[derive(Default)]
+pub(crate) struct Asked(Mutex<Told>);
+
+#[derive(Default)]
+pub(crate) struct Told {
+    /// How often it was asked to open a task.
+    pub(crate) opens: usize,
+    /// It answers that it is busy.
+    pub(crate) busy: bool,
+    /// What it was asked to remove, call by call.
+    pub(crate) removals: Vec<v1::RemoveRequest>,
+    /// Blocks of which it does not say that they are gone.
+    pub(crate) keeps: BTreeSet<BlockId>,
+    /// Blocks of which it says so without being asked.
+    pub(crate) says_gone: Vec<BlockId>,
+}
+
+impl FakeAgent {
+    /// Registers an agent of that name, with one disk.
+    pub(crate) async fn start(world: &World, name: &str) -> Self {
+        let listener = TcpNet::default().listen("127.0.0.1:0").await.unwrap();
+        let address = listener.local_address().unwrap();
+        let asked = Arc::new(Asked::default());
+        let services = rpc::Services::new().with(rpc::agent_server(Service(Arc::clone(&asked))));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            rpc::serve(services, listener, Security::Insecure, std::future::pending()).await.unwrap();
+        });
+        let mut member = world.bare_member().await;
+        let (id, path) = (format!("disk-of-{name}"), format!("/{name}"));
+        let disks = vec![v1::Disk { id, path, total_bytes: 1 << 40, free_bytes: 1 << 39, ..v1::Disk::default() }];
+        let request = v1::RegisterRequest {
+            protocol: Some(PROTOCOL.into()),
+            name: name.into(),
+            rack: name.into(),
+            zone: "z".into(),
+            data_address: address.clone(),
+            control_address: address,
+            disks: disks.clone(),
+            ..v1::RegisterRequest::default()
+        };
+        let registered = member.register(request).await.unwrap().into_inner();
+        let heartbeat = v1::HeartbeatRequest { node: registered.node, epoch: registered.epoch, disks, ..Default::default() };
+        tasks.spawn(async move {
+            loop {
+                let _gone = member.heartbeat(heartbeat.clone()).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        Self { asked, _tasks: tasks }
+    }
+
+    pub(crate) fn asked(&self) -> MutexGuard<'_, Told> {
+        self.asked.0.lock().unwrap()
+    }
+}
+
+impl Told {
+    /// The blocks that each call was to remove.
+    pub(crate) fn removed(&self) -> Vec<Vec<BlockId>> {
+        self.removals.iter().map(|request| blocks_of(&request.blocks)).collect()
+    }
+}
+
+fn blocks_of(ids: &[Vec<u8>]) -> Vec<BlockId> {
+    ids.iter().map(|id| postcard::from_bytes(id).unwrap()).collect()
+}
+
+struct Service(Arc<Asked>);
+
+#[tonic::async_trait]
+impl v1::agent_server::Agent for Service {
+    async fn open(&self, _: Request<v1::OpenRequest>) -> Result<Response<v1::OpenReply>, Status> {
+        let mut told = self.0.0.lock().unwrap();
+        told.opens += 1;
+        if told.busy { Err(to_status(&Error::retry("busy"))) } else { Ok(Response::new(v1::OpenReply::default())) }
+    }
+
+    type StartStream = ReceiverStream<Result<v1::TaskEvent, Status>>;
+
+    async fn start(&self, _: Request<v1::StartRequest>) -> Result<Response<Self::StartStream>, Status> {
+        let (events, stream) = tokio::sync::mpsc::channel(1);
+        // It goes on until nobody listens any more.
+        tokio::spawn(async move { events.closed().await });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn cancel(&self, _: Request<v1::CancelRequest>) -> Result<Response<v1::CancelReply>, Status> {
+        Ok(Response::new(v1::CancelReply::default()))
+    }
+
+    async fn remove(&self, request: Request<v1::RemoveRequest>) -> Result<Response<v1::RemoveReply>, Status> {
+        let request = request.into_inner();
+        let mut told = self.0.0.lock().unwrap();
+        let (kept, mut gone): (Vec<BlockId>, Vec<BlockId>) =
+            blocks_of(&request.blocks).into_iter().partition(|id| told.keeps.contains(id));
+        gone.extend(&told.says_gone);
+        told.removals.push(request);
+        let reply = v1::RemoveReply {
+            removed: 0,
+            gone: gone.iter().map(|id| postcard::to_allocvec(id).unwrap()).collect(),
+            kept: if kept.is_empty() { String::new() } else { format!("{} blocks are kept", kept.len()) },
+        };
+        Ok(Response::new(reply))
+    }
+
+    async fn list_blocks(&self, _: Request<v1::ListBlocksRequest>) -> Result<Response<v1::ListBlocksReply>, Status> {
+        Ok(Response::new(v1::ListBlocksReply::default()))
+    }
+
+    async fn quarantine(&self, _: Request<v1::QuarantineRequest>) -> Result<Response<v1::QuarantineReply>, Status> {
+        Ok(Response::new(v1::QuarantineReply::default()))
+    }
+}

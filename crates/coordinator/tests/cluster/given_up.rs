@@ -1,0 +1,108 @@
+//! Puts that are given up, and what agents and the metadata have of them afterwards.
+
+use crate::{fake_agent::FakeAgent, world::World};
+use weft_client::api;
+use weft_proto::{decode_task, from_status};
+use weft_types::{BlockId, Reaction};
+
+async fn begin(bare: &mut Bare) -> u64 {
+    let request = api::BeginPutRequest {
+        bucket: "b".into(),
+        key: "k".into(),
+        code: "rs(1,1)".into(),
+        block_len: 4096,
+        cell_len: 4096,
+        ..api::BeginPutRequest::default()
+    };
+    bare.begin_put(request).await.unwrap().into_inner().upload
+}
+
+type Bare = api::weft_client::WeftClient<tonic::transport::Channel>;
+
+fn stripe(upload: u64, number: u64) -> api::PutStripeRequest {
+    api::PutStripeRequest { upload, number, data_len: 4096 }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_asked_to_remove_a_block_learns_for_how_long_it_may_still_be_asked_to_open_it() {
+    let (attempts, call_ms) = (30, 700);
+    let world = World::with(0, 1, |config| {
+        (config.open_attempts_max, config.call_timeout_ms, config.stall_ms) = (attempts, call_ms, 300);
+    })
+    .await;
+    let agents = [FakeAgent::start(&world, "one").await, FakeAgent::start(&world, "two").await];
+    agents.iter().for_each(|agent| agent.asked().busy = true);
+    let mut bare = world.bare_client().await;
+    let upload = begin(&mut bare).await;
+    let mut putting = bare.clone();
+    let putting = tokio::spawn(async move { putting.put_stripe(stripe(upload, 0)).await });
+    world.until("both are asked", async |_| agents.iter().all(|agent| agent.asked().opens > 1)).await;
+    bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
+    world.until("both are to remove", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty())).await;
+    for agent in &agents {
+        let told = agent.asked();
+        assert!(told.removals[0].opening_ms >= u64::from(attempts) * call_ms, "{:?}", told.removals[0]);
+        assert_eq!(told.removed()[0].len(), 1);
+    }
+    // The put's stripe is still being opened, and comes to its end where there is no put.
+    assert!(!putting.is_finished(), "it was given up in the middle");
+    agents.iter().for_each(|agent| agent.asked().busy = false);
+    let error = from_status(&putting.await.unwrap().unwrap_err());
+    assert_eq!(error.reaction, Reaction::NotFound, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn garbage_is_forgotten_block_by_block_and_only_on_its_nodes_word() {
+    let world = World::with(0, 1, |config| config.stall_ms = 300).await;
+    let agents = [FakeAgent::start(&world, "one").await, FakeAgent::start(&world, "two").await];
+    let (one, two) = (&agents[0], &agents[1]);
+    let mut bare = world.bare_client().await;
+    let upload = begin(&mut bare).await;
+    for number in 0..2 {
+        bare.put_stripe(stripe(upload, number)).await.unwrap();
+    }
+    // Until it is known what it will be asked, it lets go of nothing.
+    let any = |stripe: u64, index| BlockId { stripe: weft_types::StripeId(stripe), index, copy: 0, generation: 1 };
+    let all: Vec<BlockId> = (1..=2).flat_map(|stripe| [any(stripe, 0), any(stripe, 1)]).collect();
+    one.asked().keeps.extend(&all);
+    bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
+    world.until("both are to remove", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty())).await;
+    let blocks = one.asked().removed()[0].clone();
+    assert_eq!(blocks.len(), 2);
+    // What the other one says of blocks that are not its own, and that it was not asked, is not believed.
+    two.asked().says_gone = blocks.clone();
+    let asked = one.asked().removals.len();
+    world.until("it is asked again", async |_| one.asked().removals.len() > asked + 1).await;
+    assert!(one.asked().removed().iter().all(|asked| *asked == blocks), "{:?}", one.asked().removed());
+    assert_eq!(two.asked().removals.len(), 1, "it has said that they are gone");
+
+    one.asked().keeps.remove(&blocks[0]);
+    world.until("one is gone", async |_| one.asked().removed().last().unwrap().len() == 1).await;
+    assert_eq!(one.asked().removed().last().unwrap(), &blocks[1..]);
+    one.asked().keeps.clear();
+    let asked = one.asked().removals.len();
+    world.until("the other one is gone", async |_| one.asked().removals.len() > asked).await;
+    let asked = one.asked().removals.len();
+    tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+    assert!(one.asked().removals.len() <= asked + 1, "it is asked for what is gone");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stripe_is_ended_only_by_the_plan_that_sends_it() {
+    let world = World::new(2, 1).await;
+    let mut bare = world.bare_client().await;
+    let upload = begin(&mut bare).await;
+    let mut plans = Vec::new();
+    for _ in 0..2 {
+        let reply = bare.put_stripe(stripe(upload, 0)).await.unwrap().into_inner();
+        plans.push(decode_task(&reply.task.unwrap().task).unwrap().plan.0);
+    }
+    let end = |plan| api::EndStripeRequest { upload, plan, ..api::EndStripeRequest::default() };
+    let late = from_status(&bare.end_stripe(end(plans[0])).await.unwrap_err());
+    assert!(late.reaction == Reaction::Replan && late.message.contains("by another plan"), "{late}");
+    // The one that sends it is still under way: nothing was sent.
+    let nothing = from_status(&bare.end_stripe(end(plans[1])).await.unwrap_err());
+    assert!(nothing.message.contains("too few blocks"), "{nothing}");
+    let ended = from_status(&bare.end_stripe(end(plans[1])).await.unwrap_err());
+    assert!(ended.message.contains("not under way any more"), "{ended}");
+}

@@ -1,0 +1,144 @@
+//! The quarantine: blocks that are out of service, each in a directory of its own.
+//!
+//! ```text
+//! quarantine/s199-b003-c0-g1.1/reason      why
+//! quarantine/s199-b003-c0-g1.1/since-ms    since when, beside those that may be deleted some time later
+//! quarantine/s199-b003-c0-g1.1/sidecar
+//! quarantine/s199-b003-c0-g1.1/payload     the last to come, and the first to go
+//! ```
+
+use super::disk::{Disk, QUARANTINE, cannot_open, exists, remove_if_there, sync_dir};
+use super::steps::Step;
+use crate::block_store::Quarantined;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use weft_types::{BlockId, Error, Result};
+
+const PAYLOAD: &str = "payload";
+const SIDECAR: &str = "sidecar";
+const REASON: &str = "reason";
+const SINCE: &str = "since-ms";
+
+impl Disk {
+    /// The reason and a second name for the sidecar come first: a crash before the payload moves leaves the block as it
+    /// was, and a crash after it leaves a sidecar whose content the quarantine has too.
+    pub(super) fn quarantine(self: &Arc<Self>, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()> {
+        let _claim = self.claim(id)?;
+        self.quarantine_claimed(id, reason, since_ms)
+    }
+
+    pub(super) fn quarantine_claimed(&self, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()> {
+        let (payload, sidecar) = (self.payload_path(id), self.sidecar_path(id));
+        if !exists(&payload)? {
+            return Err(Error::not_found("it is not on this disk"));
+        }
+        let place = self.step(Step::WriteReason, || {
+            let place = self.new_quarantine_place(id)?;
+            if let Some(since_ms) = since_ms {
+                write_synced(&place.join(SINCE), &format!("{since_ms}\n"))?;
+            }
+            write_synced(&place.join(REASON), &format!("{id}: {reason}\n"))?;
+            Ok(place)
+        })?;
+        self.step(Step::LinkSidecar, || match fs::hard_link(&sidecar, place.join(SIDECAR)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => sync_dir(&place).and_then(|()| sync_dir(&self.dir.join(QUARANTINE))),
+        })?;
+        let moved = place.join(PAYLOAD);
+        self.step(Step::QuarantinePayload, || fs::rename(&payload, &moved).and_then(|()| sync_dir(&place)))?;
+        self.recount(|quarantined, bytes| (quarantined.blocks + 1, quarantined.bytes + bytes), len_of(&moved));
+        self.step(Step::RemoveSidecar, || remove_if_there(&sidecar))?;
+        self.step(Step::SyncDirectory, || sync_dir(&self.shard_dir(id)))?;
+        tracing::warn!(block = %id, place = %place.display(), reason, "block quarantined");
+        Ok(())
+    }
+
+    pub(super) fn quarantined(&self) -> Quarantined {
+        *self.quarantined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
+        let dir = self.dir.join(QUARANTINE);
+        let mut old = places(&dir)?;
+        // Without a time that can be read it is left to a person.
+        let since = |place: &String| fs::read_to_string(dir.join(place).join(SINCE)).ok()?.trim_end().parse::<u64>().ok();
+        old.retain(|place| since(place).is_some_and(|since_ms| since_ms < before_ms));
+        Ok(old)
+    }
+
+    pub(super) fn delete_quarantined(&self, place: &str) -> Result<()> {
+        let dir = self.dir.join(QUARANTINE);
+        if !places(&dir)?.iter().any(|there| there == place) {
+            return Ok(());
+        }
+        let place = dir.join(place);
+        let payload = place.join(PAYLOAD);
+        let bytes = len_of(&payload);
+        self.step(Step::DeleteQuarantined, || remove_if_there(&payload).and_then(|()| sync_dir(&place)))?;
+        if bytes.is_some() {
+            let without = |of: Quarantined, bytes| (of.blocks.saturating_sub(1), of.bytes.saturating_sub(bytes));
+            self.recount(without, bytes);
+        }
+        // What tells that the rest may go comes last.
+        self.step(Step::DeleteQuarantined, || {
+            [SIDECAR, REASON, SINCE].iter().try_for_each(|name| remove_if_there(&place.join(name)))?;
+            match fs::remove_dir(&place) {
+                // Somebody has put something beside it.
+                Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => Err(error),
+                _ => sync_dir(&dir),
+            }
+        })
+    }
+
+    fn recount(&self, change: impl FnOnce(Quarantined, u64) -> (u64, u64), bytes: Option<u64>) {
+        let mut quarantined = self.quarantined.lock().unwrap_or_else(PoisonError::into_inner);
+        let (blocks, bytes) = change(*quarantined, bytes.unwrap_or(0));
+        *quarantined = Quarantined { blocks, bytes };
+    }
+
+    fn new_quarantine_place(&self, id: BlockId) -> io::Result<PathBuf> {
+        let quarantine = self.dir.join(QUARANTINE);
+        let mut times = 1u32;
+        loop {
+            let place = quarantine.join(format!("{id}.{times}"));
+            match fs::create_dir(&place) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists && times < u32::MAX => times += 1,
+                made => return made.map(|()| place),
+            }
+        }
+    }
+}
+
+/// What lies in a quarantine.
+pub(super) fn count(dir: &Path) -> Result<Quarantined> {
+    let mut all = Quarantined::default();
+    for bytes in places(dir)?.iter().filter_map(|place| len_of(&dir.join(place).join(PAYLOAD))) {
+        all = Quarantined { blocks: all.blocks + 1, bytes: all.bytes + bytes };
+    }
+    Ok(all)
+}
+
+fn len_of(payload: &Path) -> Option<u64> {
+    fs::metadata(payload).ok().map(|metadata| metadata.len())
+}
+
+/// The places of blocks, in order; whatever else is there is none of ours.
+fn places(dir: &Path) -> Result<Vec<String>> {
+    let failed = |error| cannot_open(dir, "it cannot be listed", &error);
+    let mut places = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name().into_string().ok();
+        let is_place = |name: &String| name.rsplit_once('.').is_some_and(|(id, _)| id.parse::<BlockId>().is_ok());
+        places.extend(name.filter(is_place));
+    }
+    places.sort_unstable();
+    Ok(places)
+}
+
+fn write_synced(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}

@@ -1,0 +1,95 @@
+//! What a fuzzer begins with: one of each kind, as weft itself writes it.
+
+use crate::{LINK, SLICES, WIDTH, block_on};
+use std::{io::Cursor, time::Duration};
+use weft_plan::{Class, Hold, Input, Job, Plan, Want, WantKind, cut, to_json};
+use weft_proto::{Direction, FrameStream, Hello, LinkSender, LinkToken, crc32c, encode_task, frame::HEADER_LEN};
+use weft_schemes::{Request, Run, disseminate, plan_repair, plan_write, repair};
+use weft_store::{Sidecar, conformance};
+use weft_types::{BlockId, ClusterId, Layout, NodeId, PAGE_LEN, Party, PlanId, Result, StripeId, StripeLayout};
+
+const STALL: Duration = Duration::from_secs(10);
+const CODE: &str = "rs(3,2)";
+
+/// What the entry of that name begins with.
+pub fn seeds(entry: &str) -> Result<Vec<Vec<u8>>> {
+    match entry {
+        "frames" => Ok(vec![behind(0, link()?), behind(1, link()?)]),
+        "hello" => Ok(vec![hello(Direction::Push)?, hello(Direction::Pull)?]),
+        "sidecar" => Ok(vec![behind(1, sidecar(5000)?), behind(1, sidecar(0)?)]),
+        "saved_plan" => plans()?.iter().map(|(plan, job)| to_json(plan, job).map(String::into_bytes)).collect(),
+        "code_spec" => Ok(SPECS.iter().map(|spec| spec.as_bytes().to_vec()).collect()),
+        "task" => {
+            let tasks = plans()?.into_iter().flat_map(|(plan, _)| [cut(&plan, 0), cut(&plan, 1)]);
+            tasks.map(|task| encode_task(&task)).collect()
+        }
+        other => Err(weft_types::Error::invalid(format!("there is no entry {other}"))),
+    }
+}
+
+const SPECS: [&str; 6] = [CODE, " RS ( 10 , 4 ) ", "RS-6-3-1024k", "rs(1,1)", "RS-10-4-4k", "rs(200,55)"];
+
+/// The input in which `bytes` come behind the byte that says whether they are sealed.
+fn behind(first: u8, bytes: Vec<u8>) -> Vec<u8> {
+    [vec![first], bytes].concat()
+}
+
+fn link() -> Result<Vec<u8>> {
+    let mut sender = LinkSender::new(FrameStream::new(Cursor::new(Vec::new())), LINK, WIDTH, STALL);
+    block_on(async {
+        for slice in SLICES {
+            let rows: Vec<u8> = (0..u64::from(WIDTH) * slice.len()).map(|at| (at * 7 + slice.start) as u8).collect();
+            sender.send(slice, &rows).await?;
+        }
+        sender.end().await
+    })?;
+    Ok(sender.into_frames().map(|frames| frames.into_inner().into_inner()).unwrap_or_default())
+}
+
+fn hello(direction: Direction) -> Result<Vec<u8>> {
+    let hello = Hello {
+        cluster: ClusterId(7),
+        plan: PlanId(1 << 32 | 8),
+        link: LINK,
+        from: Party::Node(NodeId(3)),
+        to: Party::Client(77),
+        direction,
+        token: LinkToken([9; 32]),
+    };
+    let mut stream = FrameStream::new(Cursor::new(Vec::new()));
+    block_on(stream.send_hello(&hello)).map_err(|error| weft_types::Error::fatal(error.to_string()))?;
+    Ok(stream.into_inner().into_inner().split_off(HEADER_LEN))
+}
+
+fn sidecar(len: u64) -> Result<Vec<u8>> {
+    let pages = conformance::pattern(len).chunks(PAGE_LEN as usize).map(crc32c).collect();
+    Sidecar::new(conformance::block(ClusterId(7), 300, len), pages)?.encode()
+}
+
+/// A write, and a repair by each scheme.
+fn plans() -> Result<Vec<(Plan, Job)>> {
+    let code = weft_codes::parse(CODE).map_err(weft_types::Error::invalid)?;
+    let layout = Layout { block_len: 64 << 10, cell_len: 16 << 10, alpha: 1 };
+    let stripe = StripeLayout { layout, k: code.k() as u32, m: code.m() as u32, data_len: 100_000 };
+    let node = |index: u8| Party::Node(NodeId(u32::from(index) + 1));
+    let block = |index, generation| BlockId { stripe: StripeId(5), index, copy: 0, generation };
+    let store = |party, index| Want { kind: WantKind::Store, party, index, sub_blocks: vec![0], span: stripe.coded_span() };
+    let run = |id| Run::new(PlanId(id), 1, Class::Repair, 16 << 10);
+    let indices = 0..code.n() as u8;
+
+    let writer = Party::Client(77);
+    let inputs = (0..code.k() as u8).map(|index| Input { party: writer, index }).collect();
+    let job = Job { inputs, wants: indices.clone().map(|index| store(node(index), index)).collect(), ..Job::default() };
+    let stores: Vec<(Party, BlockId)> = indices.map(|index| (node(index), block(index, 1))).collect();
+    let request = Request { code: code.as_ref(), stripe, job: &job, stores: &stores, prefer: &[], run: run(1) };
+    let mut plans = vec![(plan_write(&request, disseminate::by_name("direct")?)?, job)];
+
+    for (number, scheme) in (2..).zip(["conventional", "ppr", "pipeline"]) {
+        let hold = |index| Hold { party: node(index), block: block(index, 1), span: stripe.coded_span() };
+        let job = Job { holds: (1..4).map(hold).collect(), wants: vec![store(node(9), 0)], ..Job::default() };
+        let stores = [(node(9), block(0, 2))];
+        let request = Request { code: code.as_ref(), stripe, job: &job, stores: &stores, prefer: &[], run: run(number) };
+        plans.push((plan_repair(&request, repair::by_name(scheme)?)?, job));
+    }
+    Ok(plans)
+}

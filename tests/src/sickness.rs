@@ -1,0 +1,146 @@
+//! Disks that go bad: sectors that cannot be read, bits that flip, on the way to the disk and while they lie there, and syncs that
+//! fail. Which call it befalls is drawn from the seed.
+
+use crate::Trace;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs, io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use weft_store::{Call, CallKind, Fault, Step, Steps};
+use weft_types::{BlockId, Reaction};
+
+/// What befalls a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ailment {
+    /// A read ends with an error, as of a sector that cannot be read.
+    ReadError,
+    /// A bit of what is written flips before anybody has made a checksum of it.
+    FlippedOnTheWay,
+    /// A bit of what lies on the disk flips.
+    FlippedAtRest,
+    /// A sync fails; with it, the disk.
+    FailedSync,
+}
+
+impl Ailment {
+    /// It befalls one of so many calls.
+    fn one_in(self) -> u32 {
+        match self {
+            Self::ReadError => 3,
+            Self::FlippedOnTheWay => 6,
+            Self::FlippedAtRest => 2,
+            Self::FailedSync => 24,
+        }
+    }
+}
+
+/// Whose disks are bad, and what came of it. Clones tell the same.
+#[derive(Clone)]
+pub struct Sickness(Arc<Mutex<Inner>>);
+
+struct Inner {
+    random: StdRng,
+    sick: BTreeSet<String>,
+    befell: BTreeMap<Ailment, usize>,
+    spoiled: BTreeSet<(PathBuf, BlockId)>,
+    trace: Trace,
+}
+
+impl Sickness {
+    /// Nobody is sick.
+    pub fn new(seed: u64, trace: &Trace) -> Self {
+        let (sick, befell, spoiled) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
+        let random = StdRng::seed_from_u64(seed ^ 0xbad_d15c);
+        Self(Arc::new(Mutex::new(Inner { random, sick, befell, spoiled, trace: trace.clone() })))
+    }
+
+    /// From now on a host's disks are bad.
+    pub(crate) fn begin(&self, host: &str) {
+        self.lock().sick.insert(host.to_owned());
+    }
+
+    /// From now on they are good; what is spoiled stays so.
+    pub(crate) fn end(&self, host: &str) {
+        self.lock().sick.remove(host);
+    }
+
+    /// How often each ailment befell a disk.
+    pub fn befell(&self) -> BTreeMap<Ailment, usize> {
+        self.lock().befell.clone()
+    }
+
+    /// Blocks that have other bytes than were written, by their disks' directories.
+    pub fn spoiled(&self) -> BTreeSet<(PathBuf, BlockId)> {
+        self.lock().spoiled.clone()
+    }
+
+    /// Whether it befalls this call.
+    fn befalls(&self, host: &str, ailment: Ailment) -> bool {
+        let mut inner = self.lock();
+        if !inner.sick.contains(host) || !inner.random.random_ratio(1, ailment.one_in()) {
+            return false;
+        }
+        *inner.befell.entry(ailment).or_default() += 1;
+        inner.trace.event(host, format_args!("-- {ailment:?}"));
+        true
+    }
+
+    /// What goes wrong with a call to a disk of `host`.
+    pub(crate) fn fault(&self, host: &str, call: &Call) -> Option<Fault> {
+        match call.kind {
+            // As the store says it of a sector that cannot be read.
+            CallKind::Read if self.befalls(host, Ailment::ReadError) => Some(Fault::Fail(Reaction::Corrupt)),
+            CallKind::Write if self.befalls(host, Ailment::FlippedOnTheWay) => {
+                let bits = call.bytes.len().saturating_mul(8).max(1);
+                Some(Fault::FlipBit(self.lock().random.random_range(0..bits)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Flips a bit of a block's payload, if that befalls it.
+    pub(crate) fn rot(&self, host: &str, disk: &Path, id: BlockId, payload: &Path) {
+        let len = fs::metadata(payload).map_or(0, |metadata| metadata.len());
+        if len == 0 || !self.befalls(host, Ailment::FlippedAtRest) {
+            return;
+        }
+        let mut inner = self.lock();
+        let (at, bit) = (inner.random.random_range(0..len), inner.random.random_range(0..8u32));
+        inner.spoiled.insert((disk.to_owned(), id));
+        drop(inner);
+        let file = fs::File::options().read(true).write(true).open(payload).expect("its length is known");
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).expect("it is that long");
+        file.write_all_at(&[byte[0] ^ 1 << bit], at).expect("it is that long");
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The steps of one host's disks.
+pub(crate) struct SickSteps {
+    pub(crate) host: String,
+    pub(crate) sickness: Sickness,
+}
+
+impl fmt::Debug for SickSteps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SickSteps").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+impl Steps for SickSteps {
+    fn before(&self, step: Step) -> io::Result<()> {
+        let sync = matches!(step, Step::SyncPayload | Step::SyncSidecar | Step::SyncDirectory);
+        if sync && self.sickness.befalls(&self.host, Ailment::FailedSync) {
+            return Err(io::Error::other("a sync was made to fail"));
+        }
+        Ok(())
+    }
+}
