@@ -352,7 +352,10 @@ async fn end_sent(
             suspect_failed(shared, &report);
             return Err(Error::replan(message).object(name));
         }
-        for rebuilt in rebuild_missing(shared, &upload, &code, stripe, &missing, &sent, &report).await? {
+        let rebuilt = rebuild_missing(shared, &upload, &code, stripe, &missing, &sent, &report).await;
+        // Why it had to be rebuilt is what a person can mend.
+        let explain = |error: Error| Error { message: format!("{}; {}", reasons.join("; "), error.message), ..error };
+        for rebuilt in rebuilt.map_err(explain)? {
             let index = usize::from(rebuilt.block.index);
             if let (Some(entry), Some(units)) = (blocks.get_mut(index), sent.get_mut(index)) {
                 *entry = (rebuilt.block.generation, rebuilt.home, BlockState::Ok);
