@@ -1,12 +1,14 @@
 //! Rebuilds blocks of one stripe: chooses homes, allocates, runs a plan, and goes on around whoever fails with what is missing.
 //! Committing is the caller's: a repair commits to a visible object, a put to its own stripe.
 
+mod homes;
+
 use crate::{
     jobs::{self, Target},
-    membership, placement,
+    membership,
     seal::{self, StoreOrder},
     shared::Shared,
-    supervise::{self, End, OnFailure, Report},
+    supervise::{self, Blame, End, OnFailure, Report},
     view::{Standing, View},
 };
 use std::{
@@ -21,6 +23,9 @@ use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, Reaction, Result, Spa
 
 /// A repair that is slower than this for as long as its lease has failed.
 const SLOWEST_BYTES_PER_MS: u64 = 64;
+
+/// A node that is in quarrel with its helpers in so many plans gets no block any more.
+const QUARRELS_MAX: u32 = 2;
 
 /// What is to be rebuilt.
 pub(crate) struct Rebuild<'a> {
@@ -90,6 +95,40 @@ impl Arriving {
     }
 }
 
+/// Who is left alone by the plans that follow, and why.
+#[derive(Debug, Default)]
+struct Course {
+    /// They are gone, or could not do their share, whoever else took part.
+    failed: BTreeSet<NodeId>,
+    /// Helpers of whom somebody complained.
+    blamed: BTreeSet<NodeId>,
+    /// In how many plans the node that was to store a block complained of a helper, or a helper of it.
+    quarrels: BTreeMap<NodeId, u32>,
+}
+
+impl Course {
+    fn learn(&mut self, report: &Report, arriving: &[Arriving]) {
+        let Some(Blame { node, accuser }) = report.blame else { return };
+        let stores = |node: &NodeId| arriving.iter().any(|new| new.durable.is_none() && new.home.node == *node);
+        let Some(accuser) = accuser else {
+            self.failed.insert(node);
+            return;
+        };
+        for target in [node, accuser].iter().filter(|node| stores(node)) {
+            *self.quarrels.entry(*target).or_default() += 1;
+        }
+        if stores(&node) {
+            self.failed.insert(node)
+        } else {
+            self.blamed.insert(node)
+        };
+    }
+
+    fn left_alone(&self) -> BTreeSet<NodeId> {
+        self.failed.union(&self.blamed).copied().collect()
+    }
+}
+
 impl Rebuild<'_> {
     /// The plan, and nothing else.
     pub(crate) fn explain(&self) -> Result<jobs::Planned> {
@@ -121,29 +160,37 @@ impl Rebuild<'_> {
         for (lost, home) in self.lost.iter().zip(self.choose_homes()?) {
             arriving.push(self.allocate(lost, home).await?);
         }
-        let mut failed: BTreeSet<NodeId> = BTreeSet::new();
+        let mut course = Course::default();
         let mut traffic = v1::TaskTraffic::default();
         let mut resumed = 0;
         loop {
-            let error = match self.attempt(arriving, &failed, tell).await {
+            let error = match self.attempt(arriving, &course.left_alone(), tell).await {
                 Ok(report) => {
                     traffic = supervise::add_traffic(traffic, report.traffic());
                     if let Some(blocks) = arriving.iter().map(Arriving::rebuilt).collect() {
                         return Ok(Rebuilt { blocks, traffic, resumed });
                     }
-                    failed.extend(report.culprit);
-                    self.replace_dead_targets(arriving, &report, &mut failed).await?;
+                    course.learn(&report, arriving);
+                    self.replace_dead_targets(arriving, &report, &mut course).await?;
+                    self.replace_doubtful_targets(arriving, &mut course, QUARRELS_MAX).await?;
                     report.cause()
                 }
                 // Somebody could not even be asked: another plan is to be made, unless nobody is to blame.
                 Err(error) if error.reaction == Reaction::Replan => match error.party {
                     Some(Party::Node(node)) => {
-                        failed.insert(node);
-                        self.replace_targets_on(arriving, &failed).await?;
+                        course.failed.insert(node);
+                        self.replace_targets_on(arriving, &course.failed).await?;
                         error
                     }
                     _ => return Err(error),
                 },
+                // Too few are left without those who were blamed. Perhaps it was those who complained.
+                Err(error) if error.reaction == Reaction::Unavailable && !course.blamed.is_empty() => {
+                    if !self.replace_doubtful_targets(arriving, &mut course, 1).await? {
+                        return Err(error);
+                    }
+                    error
+                }
                 Err(error) => return Err(error),
             };
             resumed += 1;
@@ -289,20 +336,35 @@ impl Rebuild<'_> {
     }
 
     /// New homes for blocks whose node failed, or said nothing of what had arrived.
-    async fn replace_dead_targets(
-        &self,
-        arriving: &mut [Arriving],
-        report: &Report,
-        failed: &mut BTreeSet<NodeId>,
-    ) -> Result<()> {
+    async fn replace_dead_targets(&self, arriving: &mut [Arriving], report: &Report, course: &mut Course) -> Result<()> {
         for new in arriving.iter().filter(|new| new.durable.is_none()) {
             let end = report.nodes.get(&new.home.node).and_then(|node| node.end.as_ref());
             let wrong = report.stored(new.block).is_some();
             if wrong || matches!(end, Some(End::Broken(_) | End::GivenUp)) {
-                failed.insert(new.home.node);
+                course.failed.insert(new.home.node);
             }
         }
-        self.replace_targets_on(arriving, failed).await
+        self.replace_targets_on(arriving, &course.failed).await
+    }
+
+    /// New homes for blocks whose node was in quarrel with its helpers in so many plans: then it is what they have in common,
+    /// and they are not blamed any more. Where no other node is left, the block stays. Tells whether any was moved.
+    async fn replace_doubtful_targets(&self, arriving: &mut [Arriving], course: &mut Course, plans: u32) -> Result<bool> {
+        let doubtful =
+            |node: &NodeId| course.quarrels.get(node).is_some_and(|quarrels| *quarrels >= plans) && self.to != Some(*node);
+        let pending = arriving.iter().filter(|new| new.durable.is_none()).map(|new| new.home.node);
+        let doubtful: BTreeSet<NodeId> = pending.filter(doubtful).collect();
+        let avoid: BTreeSet<NodeId> = arriving.iter().map(|new| new.home.node).chain(course.left_alone()).collect();
+        if doubtful.is_empty() || self.place(doubtful.len(), &avoid).is_err() {
+            return Ok(false);
+        }
+        for node in &doubtful {
+            self.shared.members.suspect(*node);
+        }
+        course.failed.extend(&doubtful);
+        course.blamed.clear();
+        self.replace_targets_on(arriving, &course.failed).await?;
+        Ok(true)
     }
 
     async fn replace_targets_on(&self, arriving: &mut [Arriving], failed: &BTreeSet<NodeId>) -> Result<()> {
@@ -319,78 +381,6 @@ impl Rebuild<'_> {
             *new = self.allocate(&lost, home).await?;
         }
         Ok(())
-    }
-
-    fn choose_homes(&self) -> Result<Vec<Home>> {
-        let Some(to) = self.to else { return self.place(self.lost.len(), &BTreeSet::new()) };
-        let view = self.shared.members.view();
-        let name = self.shared.members.name(to);
-        let node = view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists them")))?;
-        if !node.up {
-            return Err(Error::invalid(format!("{name} is down: nothing can be rebuilt there")));
-        }
-        if self.lost.len() > 1 {
-            let count = self.lost.len();
-            return Err(Error::invalid(format!(
-                "{count} blocks of stripe {} are lost, and a node takes one",
-                self.stripe.number
-            )));
-        }
-        if let Some(index) = self.kept().find(|(_, node)| *node == to).map(|(index, _)| index) {
-            let number = self.stripe.number;
-            return Err(Error::invalid(format!("{name} holds block {index} of stripe {number} already, and a node takes one")));
-        }
-        let bytes = self.bytes_needed();
-        let disk = placement::disk_for(node, bytes);
-        let disk =
-            disk.ok_or_else(|| Error::invalid(format!("no disk of {name} has {} left", weft_types::human_bytes(bytes))))?;
-        Ok(vec![Home { node: to, disk: disk.number }])
-    }
-
-    fn place(&self, count: usize, avoid: &BTreeSet<NodeId>) -> Result<Vec<Home>> {
-        let view = self.shared.members.view();
-        let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
-        let spec = self.code.spec();
-        // Elsewhere, if there is an elsewhere: else a node may get its own lost block back, in a new generation.
-        let elsewhere: BTreeSet<NodeId> = avoid.iter().chain(&self.avoid).copied().chain(self.lost_nodes()).collect();
-        let anywhere: BTreeSet<NodeId> = avoid.union(&self.avoid).copied().collect();
-        let ask = placement::Ask {
-            code: &spec,
-            count,
-            tolerance: self.code.tolerance(),
-            failure_domain: self.failure_domain,
-            held: &held,
-            avoid: &elsewhere,
-            bytes: self.bytes_needed(),
-        };
-        let mut rng = self.shared.rng();
-        let placed = placement::place(&view, &ask, &mut *rng)
-            .or_else(|_| placement::place(&view, &placement::Ask { avoid: &anywhere, ..ask }, &mut *rng))
-            .map_err(|error| Error { reaction: Reaction::Unavailable, ..error })
-            .map_err(|error| self.shared.lacking_nodes(error).object(self.object))?;
-        for warning in &placed.warnings {
-            tracing::warn!(object = %self.object, stripe = %self.stripe.id, "{warning}");
-        }
-        Ok(placed.homes)
-    }
-
-    /// The blocks that stay, and where they are.
-    fn kept(&self) -> impl Iterator<Item = (u8, NodeId)> + '_ {
-        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
-        blocks.filter(|(index, _)| !self.is_lost(*index)).map(|(index, placed)| (index, placed.home.node))
-    }
-
-    fn lost_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
-        blocks.filter(|(index, _)| self.is_lost(*index)).map(|(_, placed)| placed.home.node)
-    }
-
-    fn is_lost(&self, index: u8) -> bool {
-        self.lost.iter().any(|lost| lost.index == index)
-    }
-
-    fn bytes_needed(&self) -> u64 {
-        self.stripe.layout.block_len(0).saturating_add(self.shared.config.disk_reserve.0)
     }
 
     async fn allocate(&self, lost: &Lost, home: Home) -> Result<Arriving> {

@@ -23,6 +23,7 @@ use tonic::{Request, Streaming};
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
 
+pub(crate) use blame::Blame;
 pub(crate) use report::{End, Report, add_traffic};
 
 /// The first pause before busy agents are asked again; each next one is twice as long, up to the last.
@@ -191,8 +192,8 @@ impl Running {
 
     /// Names who is to blame; the next plans avoid it for a while.
     fn blame(&mut self) {
-        self.report.culprit = blame::culprit(&self.report);
-        if let Some(culprit) = self.report.culprit {
+        self.report.blame = blame::culprit(&self.report);
+        if let Some(blame::Blame { node: culprit, .. }) = self.report.blame {
             tracing::warn!(plan = %self.plan, node = %self.shared.members.name(culprit), cause = %self.report.cause(), "a plan failed");
             self.shared.members.suspect(culprit);
         }

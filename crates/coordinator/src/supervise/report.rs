@@ -1,5 +1,6 @@
 //! What the agents of a plan have told.
 
+use super::blame::Blame;
 use std::collections::BTreeMap;
 use weft_meta::BlockState;
 use weft_proto::{status::decode_error, v1};
@@ -10,7 +11,7 @@ use weft_types::{BlockId, Error, NodeId, Party, Reaction, Span};
 pub(crate) struct Report {
     pub(crate) nodes: BTreeMap<NodeId, NodeReport>,
     /// Who is to blame, if the plan failed and it is known.
-    pub(crate) culprit: Option<NodeId>,
+    pub(crate) blame: Option<Blame>,
 }
 
 /// What became of one agent's task.
@@ -48,7 +49,7 @@ pub(crate) struct Stored {
 
 impl Report {
     pub(crate) fn new(nodes: impl Iterator<Item = NodeId>) -> Self {
-        Self { nodes: nodes.map(|node| (node, NodeReport::default())).collect(), culprit: None }
+        Self { nodes: nodes.map(|node| (node, NodeReport::default())).collect(), blame: None }
     }
 
     pub(crate) fn all_ended(&self) -> bool {
@@ -75,7 +76,7 @@ impl Report {
     /// Why the plan failed, for a person: the culprit's own words, if there are any.
     pub(crate) fn cause(&self) -> Error {
         let ends = |id: &NodeId| self.nodes.get(id).and_then(NodeReport::first_error);
-        let culprit = self.culprit.as_ref().and_then(ends);
+        let culprit = self.blame.and_then(|blame| ends(&blame.node));
         let any = || self.nodes.values().find_map(NodeReport::first_error);
         culprit.or_else(any).cloned().unwrap_or_else(|| Error::replan("the plan ended without a word"))
     }

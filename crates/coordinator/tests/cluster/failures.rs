@@ -198,6 +198,28 @@ async fn a_repair_that_lost_a_helper_half_way_moves_only_what_is_missing() {
     }
 }
 
+/// All that the others see of it is that it does not answer them; all that it sees is that they do not come. With as many helpers
+/// as the code needs and not one more, each one that is blamed for it would make the repair impossible.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_home_that_its_helpers_cannot_reach_is_exchanged_and_not_its_helpers() {
+    let mut world = World::new(8, 4).await;
+    let bytes = data(2 << 20, 9);
+    world.put("k", &bytes).await.unwrap();
+    let lost = [world.holder("k", 0).await, world.holder("k", 1).await];
+    lost.iter().for_each(|node| world.kill(*node));
+    world.until("two are down", async |world| world.up().await.len() == 6).await;
+    for scheme in ["pipeline", "conventional", "ppr"] {
+        let unreachable = world.explained_target("k", 0).await;
+        world.cut_off(unreachable).await;
+        let options = RepairOptions { scheme: scheme.into(), ..block(0, None) };
+        let done = world.repair("k", &options).await.unwrap();
+        assert!(done.blocks[0].node != unreachable && done.resumed <= 2, "{scheme}: {done:?}");
+        world.reach_all();
+        // The others are as good as before.
+        assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stripe_that_lost_a_receiver_half_way_is_mended() {
     let mut world = World::new(8, 4).await;
