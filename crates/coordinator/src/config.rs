@@ -99,7 +99,7 @@ impl CoordinatorConfig {
     }
 
     /// Refuses settings with which nothing would work, and says what would do.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let positive = [
             ("upload_lease_ms", self.upload_lease_ms),
             ("sweep_interval_ms", self.sweep_interval_ms),

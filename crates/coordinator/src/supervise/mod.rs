@@ -195,7 +195,10 @@ impl Running {
         self.report.blame = blame::culprit(&self.report);
         if let Some(blame::Blame { node: culprit, .. }) = self.report.blame {
             tracing::warn!(plan = %self.plan, node = %self.shared.members.name(culprit), cause = %self.report.cause(), "a plan failed");
-            self.shared.members.suspect(culprit);
+            // For a bad block its whole node need not be avoided: the block is.
+            if !self.report.is_bad_block(culprit) {
+                self.shared.members.suspect(culprit);
+            }
         }
     }
 }
@@ -255,7 +258,7 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SealedTask) -> Result<()
         Err(_) => return Err(place(unreachable(shared, node, Error::replan("no answer in time")))),
     };
     if let (Some(block), Some(state)) = (error.block, report::bad_state(&error)) {
-        membership::mark(shared, node, block, state, &error.message).await?;
+        membership::mark(shared, node, block, &membership::Finding::Lost(state), &error.message).await?;
     }
     match error.reaction {
         Reaction::Retry => Err(error),

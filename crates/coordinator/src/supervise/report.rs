@@ -24,6 +24,8 @@ pub(crate) struct NodeReport {
     /// Positions of blocks that are not whole, kept for a plan that goes on.
     pub(crate) arrived: BTreeMap<BlockId, Vec<Span>>,
     pub(crate) traffic: v1::TaskTraffic,
+    /// The bytes of blocks of its own that it found to be corrupt.
+    pub(crate) corrupt: BTreeMap<BlockId, Vec<Span>>,
     /// Whom its stages wait for, and since when, milliseconds; itself: its own disk or processor.
     pub(crate) waiting: Vec<(Party, u32)>,
 }
@@ -92,6 +94,11 @@ impl Report {
         self.stored(block).is_some() || self.nodes.get(&node).is_some_and(|node| node.errors().iter().any(refused))
     }
 
+    /// Whether all that a node is blamed for is a block of its own that is bad.
+    pub(crate) fn is_bad_block(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|report| report.bad_blocks(node).next().is_some())
+    }
+
     /// What went through all disks and sockets.
     pub(crate) fn traffic(&self) -> v1::TaskTraffic {
         let add = |sum: v1::TaskTraffic, node: &NodeReport| add_traffic(sum, node.traffic);
@@ -122,6 +129,12 @@ impl Report {
             let spans = arrived.spans.iter().map(|span| Span::new(span.start, span.end)).collect();
             if let Ok(block) = postcard::from_bytes(&arrived.id) {
                 node.arrived.insert(block, Span::normalize(spans));
+            }
+        }
+        for found in failed.corrupt {
+            if let Ok(block) = postcard::from_bytes(&found.block) {
+                let bytes = Span::new(found.first_byte, found.first_byte.saturating_add(found.len_bytes));
+                node.corrupt.entry(block).or_default().push(bytes);
             }
         }
         let mut errors: Vec<Error> = failed.errors.iter().filter_map(|bytes| decode_error(bytes)).collect();

@@ -111,6 +111,44 @@ async fn a_good_block_moves_where_it_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_there_is_room_for_is_rebuilt_and_what_is_left_is_named() {
+    let mut world = World::new(7, 4).await;
+    let bytes = data(1 << 20, 16);
+    world.put("k", &bytes).await.unwrap();
+    let lost = [world.holder("k", 0).await, world.holder("k", 3).await];
+    lost.iter().for_each(|node| world.kill(*node));
+    world.until("two are down", async |world| world.up().await.len() == 5).await;
+    let done = world.repair("k", &RepairOptions::default()).await.unwrap();
+    assert_eq!(done.blocks.iter().map(|block| block.index).collect::<Vec<_>>(), [0]);
+    assert_eq!(done.left.iter().map(|left| (left.stripe, left.index)).collect::<Vec<_>>(), [(0, 3)]);
+    assert!(done.left[0].reason.contains("5 of 7 nodes are up"), "{}", done.left[0].reason);
+    assert_eq!(world.not_ok("k").await, [(0, 3, "down".to_owned())]);
+    let error = world.repair("k", &RepairOptions::default()).await.unwrap_err();
+    assert_eq!(error.reaction, Reaction::Unavailable, "there is room for nothing: {error}");
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_fills_a_rack_by_hand_is_warned() {
+    // Three nodes in each of three racks, two of them with blocks.
+    let world = World::new(9, 3).await;
+    world.put("k", &data(1 << 20, 17)).await.unwrap();
+    let blocks = world.stat("k").await.stripes[0].blocks.clone();
+    let spare = |same: bool| {
+        let free = (1..=9).filter(|node| !blocks.iter().any(|block| block.node == *node));
+        free.clone().find(|node| (format!("r{}", node % 3) == blocks[0].rack) == same).unwrap()
+    };
+    let explain = RepairOptions { explain: true, ..block(0, Some(spare(false))) };
+    let mut repair = world.client.repair("b", "k", &explain).await.unwrap();
+    let first = repair.next().await.unwrap().unwrap().event.unwrap();
+    assert!(matches!(&first, Event::Progress(it) if it.message.contains("gets 3 blocks")), "{first:?}");
+    let crowded = world.repair("k", &block(0, Some(spare(false)))).await.unwrap();
+    assert!(crowded.warnings.len() == 1 && crowded.warnings[0].contains("tolerates the loss of 2"), "{crowded:?}");
+    let spread = world.repair("k", &block(0, Some(spare(true)))).await.unwrap();
+    assert_eq!(spread.warnings, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_put_goes_on_when_a_node_dies() {
     let mut world = World::new(8, 4).await;
     let bytes = data(8 << 20, 5);

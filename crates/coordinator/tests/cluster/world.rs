@@ -13,6 +13,7 @@ use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions, RepairOptio
 use weft_coordinator::{Coordinator, CoordinatorConfig, Seams};
 use weft_meta::MetaMode;
 use weft_proto::{Security, TcpNet};
+use weft_store::Sidecar;
 use weft_types::{ByteSize, Error, NodeId, Party, Result, SystemClock};
 
 /// Nobody waits for longer than this.
@@ -261,6 +262,30 @@ impl World {
         find_blocks(&self.node_dir(node), &mut found);
         found.sort();
         found
+    }
+
+    /// The payload of a block of an object of one stripe, on nodes that hold nothing else.
+    pub(crate) async fn payload(&self, key: &str, index: usize) -> PathBuf {
+        self.block_files(self.holder(key, index).await).pop().unwrap()
+    }
+
+    /// Flips a byte of a block of an object of one stripe.
+    pub(crate) async fn flip(&self, key: &str, index: usize, byte: usize) {
+        let file = self.payload(key, index).await;
+        let mut payload = std::fs::read(&file).unwrap();
+        payload[byte] ^= 1;
+        std::fs::write(&file, payload).unwrap();
+    }
+
+    /// Changes a byte of a block, and all that its disk knows of it accordingly.
+    pub(crate) async fn forge(&self, key: &str, index: usize, byte: usize) {
+        self.flip(key, index, byte).await;
+        let payload = self.payload(key, index).await;
+        let sidecar = payload.with_extension("meta");
+        let pages = std::fs::read(&payload).unwrap().chunks(4096).map(weft_store::crc::crc32c).collect();
+        let honest = Sidecar::decode(&std::fs::read(&sidecar).unwrap()).unwrap();
+        let forged = Sidecar::new(honest.meta().clone(), pages).unwrap();
+        std::fs::write(&sidecar, forged.encode().unwrap()).unwrap();
     }
 
     /// How many blocks all disks hold together.

@@ -151,6 +151,7 @@ impl Coordinator {
                 stores: task.stores.iter().map(spec).collect(),
                 deadline_ms: 60_000,
                 stall_ms: 10_000,
+                reads: Vec::new(),
             };
             (*party, request)
         };
