@@ -234,7 +234,7 @@ impl<'a> Cluster<'a> {
             insecure: true,
             heartbeat_interval_ms: 500,
             down_after_ms: 3_000,
-            suspect_ms: 3_000,
+            suspect_ms: 12_000,
             upload_lease_ms: 15_000,
             garbage_grace_ms: 3_000,
             sweep_interval_ms: 1_000,

@@ -373,6 +373,9 @@ impl Story {
             while let Some(event) = repair.next().await? {
                 if let Some(Event::Done(done)) = event.event {
                     blocks += done.blocks.len();
+                    if let Some(left) = done.left.first() {
+                        return Err(weft_types::Error::unavailable(format!("block {} is left: {}", left.index, left.reason)));
+                    }
                 }
             }
             Ok(blocks)

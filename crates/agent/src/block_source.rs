@@ -3,7 +3,7 @@
 use crate::{DiskMode, corruption::Findings, traffic::Traffic};
 use async_trait::async_trait;
 use bytes::Bytes;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use weft_engine::{Buffers, SliceSource};
 use weft_plan::Slices;
@@ -18,11 +18,19 @@ pub(crate) struct OpenBlock {
     pub(crate) layout: Layout,
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) findings: Arc<Findings>,
+    /// The bytes that this task found to be corrupt.
+    pub(crate) corrupt: Arc<Mutex<Vec<Span>>>,
 }
 
 /// Bytes that are read by one trip to a thread that may block: one costs about as much as reading 32 KiB, so that small slices are
 /// read several at once. It is also the most that is read where nobody may block.
 const READ_BYTES: u64 = 256 << 10;
+
+/// Where bytes are corrupt, others often are: so much of the block behind them is looked at, at once, so that the next plan goes
+/// around all of them and not around the first. Bounded, as the task's peers wait meanwhile.
+const LOOK_AHEAD_BYTES: u64 = 64 << 20;
+/// Runs of corrupt bytes that are told one by one; what lies behind them is told as one with the last.
+const RUNS_MAX: usize = 64;
 
 impl OpenBlock {
     /// The block's sub-blocks at `slices`, `window` of which may be read ahead.
@@ -34,20 +42,53 @@ impl OpenBlock {
         }
     }
 
-    /// Names the bytes that are corrupt, page by page, for the coordinator.
+    /// Names the bytes that are corrupt, for the coordinator.
     fn find_corruption(&self, offset: u64, len: u64, error: &Error) {
-        let (first, last) = (offset / PAGE_LEN, (offset + len).div_ceil(PAGE_LEN));
-        let mut page = [0; PAGE_LEN as usize];
-        let corrupt = |page_number: &u64| {
-            let read = self.reader.read_at(page_number * PAGE_LEN, &mut page);
+        let mut known = self.corrupt.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = Span::new(offset / PAGE_LEN * PAGE_LEN, (offset + len).next_multiple_of(PAGE_LEN));
+        // Another stage that reads the same block may have looked already.
+        if known.iter().any(|run| !run.intersect(failed).is_empty()) {
+            return;
+        }
+        let end = failed.end.saturating_add(LOOK_AHEAD_BYTES).min(self.reader.meta().len()).max(failed.end);
+        let mut runs = self.corrupt_runs(Span::new(failed.start, end));
+        if runs.is_empty() {
+            // It reads well now: a disk that gives other bytes each time is not to be believed there.
+            runs.push(failed);
+        }
+        for run in &runs {
+            self.findings.add(self.id, *run, error);
+        }
+        known.extend(runs);
+    }
+
+    /// The runs of corrupt pages within a range that begins with a page.
+    fn corrupt_runs(&self, range: Span) -> Vec<Span> {
+        let is_corrupt = |span: Span, buffer: &mut [u8]| {
+            let read = self.reader.read_at(span.start, &mut buffer[..span.len() as usize]);
             read.is_err_and(|error| error.reaction == Reaction::Corrupt)
         };
-        let pages: Vec<u64> = (first..last).filter(corrupt).collect();
-        let bytes = match (pages.first(), pages.last()) {
-            (Some(first), Some(last)) => Span::new(first * PAGE_LEN, (last + 1) * PAGE_LEN),
-            _ => Span::new(offset, offset + len),
+        let pieces = |span: Span, len: u64| {
+            (span.start..span.end).step_by(len as usize).map(move |start| Span::new(start, (start + len).min(span.end)))
         };
-        self.findings.add(self.id, bytes, error);
+        let mut buffer = vec![0; READ_BYTES as usize];
+        let mut runs: Vec<Span> = Vec::new();
+        for piece in pieces(range, READ_BYTES) {
+            if !is_corrupt(piece, &mut buffer) {
+                continue;
+            }
+            for page in pieces(piece, PAGE_LEN) {
+                if !is_corrupt(page, &mut buffer) {
+                    continue;
+                }
+                let is_full = runs.len() >= RUNS_MAX;
+                match runs.last_mut() {
+                    Some(last) if last.end == page.start || is_full => last.end = page.end,
+                    _ => runs.push(page),
+                }
+            }
+        }
+        runs
     }
 }
 

@@ -7,9 +7,9 @@ use std::{
 use weft_proto::v1;
 use weft_types::{BlockId, Error, Span};
 
-/// Findings since the last heartbeat that arrived: for each block, the first of them.
+/// Findings since the last heartbeat that arrived: runs of corrupt bytes, by their block and first byte.
 #[derive(Debug, Default)]
-pub(crate) struct Findings(Mutex<BTreeMap<BlockId, Finding>>);
+pub(crate) struct Findings(Mutex<BTreeMap<(BlockId, u64), Finding>>);
 
 #[derive(Debug, Clone)]
 struct Finding {
@@ -17,9 +17,9 @@ struct Finding {
     message: String,
 }
 
-/// Blocks that are remembered; a node with more is lost as a whole.
+/// Runs that are remembered; what is beyond them is found again when it is read again.
 const FINDINGS_MAX: usize = 4096;
-/// Blocks that one heartbeat tells of: the coordinator takes no more of them.
+/// Runs that one heartbeat tells of: the coordinator takes no more of them.
 const REPORTED_MAX: usize = 1024;
 
 impl Findings {
@@ -28,14 +28,14 @@ impl Findings {
         tracing::error!(%block, first_byte = bytes.start, end = bytes.end, %error, "found a corrupt block");
         let mut findings = self.lock();
         if findings.len() < FINDINGS_MAX {
-            findings.entry(block).or_insert_with(|| Finding { bytes, message: error.message.clone() });
+            findings.entry((block, bytes.start)).or_insert_with(|| Finding { bytes, message: error.message.clone() });
         }
     }
 
     /// What to tell with the next heartbeat; the rest waits for the one after it.
     pub(crate) fn report(&self) -> Vec<v1::CorruptBlock> {
         let findings = self.lock();
-        let report = |(block, finding): (&BlockId, &Finding)| v1::CorruptBlock {
+        let report = |((block, _), finding): (&(BlockId, u64), &Finding)| v1::CorruptBlock {
             block: crate::wire::encode(block),
             first_byte: finding.bytes.start,
             len_bytes: finding.bytes.len(),
@@ -49,12 +49,12 @@ impl Findings {
         let mut findings = self.lock();
         for told in report {
             if let Ok(block) = crate::wire::decode::<BlockId>("block", &told.block) {
-                findings.remove(&block);
+                findings.remove(&(block, told.first_byte));
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<BlockId, Finding>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(BlockId, u64), Finding>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

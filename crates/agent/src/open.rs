@@ -22,9 +22,10 @@ use weft_plan::{Sink, Source, Task, TaskLink};
 use weft_proto::{
     Direction, Hello, LinkRights, LinkToken, Peer, decode_task,
     token::task_hash,
-    v1::{LinkPeer, OpenRequest, StoreSpec},
+    v1::{LinkPeer, OpenRequest, ReadSpec, StoreSpec},
 };
-use weft_types::{BlockMeta, Error, Party, Result};
+use weft_store::BlockReader;
+use weft_types::{BlockId, BlockMeta, Error, Party, Result};
 
 /// A task that can start at any moment.
 pub(crate) struct OpenTask {
@@ -58,6 +59,7 @@ pub(crate) async fn open(node: &Arc<Node>, request: OpenRequest) -> Result<OpenT
     node.obey(task.epoch).await?;
     let disks = node.disks()?;
     let specs = store_specs(&request.stores, &registration, &task)?;
+    let recorded = recorded_units(&request.reads)?;
 
     let stall = if request.stall_ms == 0 { STALL_DEFAULT } else { Duration::from_millis(request.stall_ms.into()) };
     let traffic = Arc::new(Traffic::default());
@@ -65,7 +67,8 @@ pub(crate) async fn open(node: &Arc<Node>, request: OpenRequest) -> Result<OpenT
     let (links, guests) = ends.make(&request.peers)?;
 
     let (opening, task_of_blocks, traffic_of_blocks) = (Arc::clone(node), task.clone(), Arc::clone(&traffic));
-    let opened = node.seams.disk_mode.run(move || open_blocks(&opening, &disks, &task_of_blocks, specs, &traffic_of_blocks));
+    let opened =
+        node.seams.disk_mode.run(move || open_blocks(&opening, &disks, &task_of_blocks, specs, &recorded, &traffic_of_blocks));
     let (permit, blocks, targets) = opened.await?;
     let ports =
         TaskPorts { slice_len: task.slice_len, disk_mode: node.seams.disk_mode, blocks, targets, links: Mutex::new(links) };
@@ -121,6 +124,27 @@ fn store_specs(stores: &[StoreSpec], registration: &Registration, task: &Task) -
     }
 }
 
+/// What is recorded of blocks that are read: the checksums of each MiB.
+type Recorded = BTreeMap<BlockId, Vec<u32>>;
+
+fn recorded_units(reads: &[ReadSpec]) -> Result<Recorded> {
+    let known = reads.iter().filter(|read| !read.units.is_empty());
+    known.map(|read| Ok((wire::decode("block", &read.id)?, read.units.clone()))).collect()
+}
+
+/// Refuses a block whose payload and sidecar agree with each other and not with what was recorded: of another time, or changed by
+/// somebody who changed the checksums too. Every page is compared with the sidecar when it is read, and so with what was recorded.
+fn require_recorded(reader: &dyn BlockReader, id: BlockId, recorded: &Recorded) -> Result<()> {
+    let Some(units) = recorded.get(&id).filter(|units| *units != reader.units()) else { return Ok(()) };
+    let first = units.iter().zip(reader.units()).position(|(recorded, found)| recorded != found);
+    let first = first.unwrap_or(units.len().min(reader.units().len()));
+    let message =
+        format!("its checksums are not the recorded ones, from that of unit {first} on: its sidecar was changed with it");
+    let error = Error::corrupt(message).block(id);
+    tracing::error!(%error, "found a block that is not the one that was written");
+    Err(error)
+}
+
 type Blocks = (Permit, BTreeMap<u8, OpenBlock>, BTreeMap<u8, Arc<Target>>);
 
 /// Opens what is read, reserves, and begins what is stored, in this order: no disk is written for a task that is not admitted.
@@ -129,6 +153,7 @@ fn open_blocks(
     disks: &Disks,
     task: &Task,
     specs: BTreeMap<u8, Spec>,
+    recorded: &Recorded,
     traffic: &Arc<Traffic>,
 ) -> Result<Blocks> {
     let mut demand = Demand { memory_bytes: task.memory_bytes(), connections: task.links.len() as u32, blocks: BTreeMap::new() };
@@ -139,9 +164,10 @@ fn open_blocks(
         if meta.len() != block.len || meta.stripe.layout != task.layout {
             return Err(Error::invalid("it is not as the task says: another length or layout").block(block.id));
         }
+        require_recorded(reader.as_ref(), block.id, recorded)?;
         *demand.blocks.entry(disk).or_default() += 1;
         let (layout, traffic, findings) = (task.layout, Arc::clone(traffic), Arc::clone(&node.findings));
-        blocks.insert(block.id.index, OpenBlock { id: block.id, reader, layout, traffic, findings });
+        blocks.insert(block.id.index, OpenBlock { id: block.id, reader, layout, traffic, findings, corrupt: Arc::default() });
     }
     let mut stores = Vec::new();
     for (index, spec) in specs {

@@ -201,7 +201,7 @@ impl Claim {
     pub(crate) fn arrived(&self) -> Option<Vec<Span>> {
         let missing = self.with_writer(|writer| writer.as_ref().map(|writer| writer.missing())).flatten()?;
         let meta = &self.block.meta;
-        let holes: Vec<Span> = missing.into_iter().flat_map(|bytes| positions_of(meta, bytes)).collect();
+        let holes: Vec<Span> = missing.into_iter().flat_map(|bytes| meta.stripe.layout.positions_of(bytes)).collect();
         Some(meta.stripe.coded_span().subtract(&holes))
     }
 
@@ -235,25 +235,6 @@ impl Drop for Claim {
     fn drop(&mut self) {
         self.release();
     }
-}
-
-/// The positions at which a range of a block's bytes has any.
-fn positions_of(meta: &BlockMeta, bytes: Span) -> Vec<Span> {
-    let layout = &meta.stripe.layout;
-    let (sub, cell) = (layout.sub_len(), layout.cell_len);
-    if sub == cell {
-        return vec![bytes];
-    }
-    let mut spans = Vec::new();
-    let mut at = bytes.start;
-    while at < bytes.end {
-        let (number, within) = (at / cell, at % cell);
-        let len = (sub - within % sub).min(bytes.end - at);
-        let first = number * sub + within % sub;
-        spans.push(Span::new(first, first + len));
-        at += len;
-    }
-    Span::normalize(spans)
 }
 
 #[cfg(test)]
@@ -386,7 +367,7 @@ mod tests {
             }
             positions.sort_unstable();
             positions.dedup();
-            let found: Vec<u64> = positions_of(&meta, Span::new(start, end)).iter().flat_map(|s| s.start..s.end).collect();
+            let found: Vec<u64> = layout.positions_of(Span::new(start, end)).iter().flat_map(|s| s.start..s.end).collect();
             assert_eq!(found, positions, "bytes {start}..{end}");
         }
     }

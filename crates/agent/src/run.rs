@@ -1,7 +1,12 @@
 //! Runs one opened task and tells how it goes.
 
-use crate::{DiskMode, node::Node, open::OpenTask, store_sink::Target, wire};
-use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
+use crate::{DiskMode, block_source::OpenBlock, node::Node, open::OpenTask, store_sink::Target, wire};
+use std::{
+    collections::BTreeMap,
+    future::pending,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, MissedTickBehavior, interval, sleep},
@@ -10,9 +15,12 @@ use tonic::Status;
 use weft_engine::{Observer, run_observed};
 use weft_proto::{
     status::encode_error,
-    v1::{ArrivedBlock, SpanMessage, StoredBlock, TaskDone, TaskEvent, TaskFailed, TaskProgress, WaitingFor, task_event::Event},
+    v1::{
+        ArrivedBlock, CorruptBlock, SpanMessage, StoredBlock, TaskDone, TaskEvent, TaskFailed, TaskProgress, WaitingFor,
+        task_event::Event,
+    },
 };
-use weft_types::{Error, Result};
+use weft_types::{Error, Result, Span};
 
 use crate::traffic::Traffic;
 
@@ -99,6 +107,7 @@ async fn tell_progress(observer: &Observer, traffic: &Traffic, events: &mpsc::Se
 struct Harvest {
     stored: Vec<StoredBlock>,
     arrived: Vec<ArrivedBlock>,
+    corrupt: Vec<CorruptBlock>,
     errors: Vec<Error>,
 }
 
@@ -110,11 +119,24 @@ async fn harvest(open: OpenTask, mode: DiskMode) -> Harvest {
         for target in targets.values() {
             harvest.take(target);
         }
+        harvest.corrupt = open.ports.blocks.values().flat_map(corrupt_bytes).collect();
         drop(targets);
         drop(open);
         Ok(harvest)
     };
     mode.run(work).await.unwrap_or_else(|error| Harvest { errors: vec![error], ..Harvest::default() })
+}
+
+/// What a task found corrupt of a block that it read. Why is in its errors.
+fn corrupt_bytes(block: &OpenBlock) -> Vec<CorruptBlock> {
+    let found = block.corrupt.lock().unwrap_or_else(PoisonError::into_inner);
+    let tell = |bytes: &Span| CorruptBlock {
+        block: wire::encode(&block.id),
+        first_byte: bytes.start,
+        len_bytes: bytes.len(),
+        message: String::new(),
+    };
+    found.iter().map(tell).collect()
 }
 
 impl Harvest {
@@ -148,7 +170,7 @@ fn event(mut errors: Vec<Error>, harvest: Harvest, traffic: &Traffic) -> TaskEve
     } else {
         tracing::warn!(error = %errors[0], count = errors.len(), "a task failed");
         let errors = errors.iter().take(ERRORS_MAX).map(encode_error).collect();
-        Event::Failed(TaskFailed { errors, stored, arrived: harvest.arrived, traffic })
+        Event::Failed(TaskFailed { errors, stored, arrived: harvest.arrived, traffic, corrupt: harvest.corrupt })
     };
     TaskEvent { event: Some(event) }
 }

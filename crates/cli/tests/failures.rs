@@ -86,7 +86,7 @@ fn a_put_whose_data_is_slow_to_come_outlives_its_lease() {
 #[test]
 fn a_put_that_is_broken_off_is_given_up_at_once() {
     // The lease is ten minutes: only the client's own word can end the put sooner.
-    let quick = [("WEFT_COORDINATOR_STALL_MS", "1000"), ("WEFT_COORDINATOR_SWEEP_INTERVAL_MS", "200")];
+    let quick = [("WEFT_COORDINATOR_STALL_MS", "5500"), ("WEFT_COORDINATOR_SWEEP_INTERVAL_MS", "200")];
     let cluster = Cluster::up_with(&["--nodes", "6"], &quick);
     let (putting, mut data) = slow_put(&cluster, "default/data");
     data.write_all(&bytes(4 * STRIPE, 6)).unwrap();
@@ -101,7 +101,7 @@ fn a_put_that_is_broken_off_is_given_up_at_once() {
 
 #[test]
 fn a_put_goes_on_when_a_node_stops_moving() {
-    let cluster = Cluster::up_with(&["--nodes", "8"], &[("WEFT_COORDINATOR_STALL_MS", "3000")]);
+    let cluster = Cluster::up_with(&["--nodes", "8"], &[("WEFT_COORDINATOR_STALL_MS", "5500")]);
     let content = bytes(12 * STRIPE, 7);
     let (putting, mut data) = slow_put(&cluster, "default/data");
     data.write_all(&content[..4 * STRIPE]).unwrap();
@@ -118,7 +118,7 @@ fn a_put_goes_on_when_a_node_stops_moving() {
 #[test]
 fn a_repair_goes_on_around_a_helper_that_stops_moving() {
     // A stopped process keeps its connections and says nothing: the worst of helpers.
-    let cluster = Cluster::up_with(&["--nodes", "8"], &[("WEFT_COORDINATOR_STALL_MS", "1000")]);
+    let cluster = Cluster::up_with(&["--nodes", "8"], &[("WEFT_COORDINATOR_STALL_MS", "5500")]);
     let (file, content) = cluster.file("data", 12 * MIB);
     let sizes = ["--code", "rs(3,2)", "--block-size", "4MiB", "--cell-size", "1MiB"];
     cluster.weft([&["put", &file, "default/data"][..], &sizes].concat()).ok();

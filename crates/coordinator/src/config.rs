@@ -1,9 +1,15 @@
 //! What an operator can say about a coordinator.
 
 use serde::{Deserialize, Serialize};
-use std::path::{Path, PathBuf};
-use weft_proto::{Peer, Security, certs::CertificateFiles};
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+};
+use weft_proto::{Peer, Security, certs::CertificateFiles, security::HANDSHAKE_TIMEOUT};
 use weft_types::{ByteSize, ClusterId, Error, PAGE_LEN, Result};
+
+/// Heartbeats that agents agree to.
+const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
 
 /// A coordinator's settings, as its TOML file says them. What is not said is as [`Default`] has it.
 ///
@@ -30,7 +36,8 @@ pub struct CoordinatorConfig {
     pub heartbeat_interval_ms: u32,
     /// A node that was silent for longer is down: reads go around it, nothing is placed on it.
     pub down_after_ms: u64,
-    /// A node or block that failed somebody is avoided for this long, where there is a way around it.
+    /// A node or block that failed somebody is avoided for this long, where there is a way around it. It takes a stall to find out
+    /// who failed: shorter than a few of them, it would be forgotten before the plans that go around it have ended.
     pub suspect_ms: u64,
     /// A put of which nothing was heard for this long is swept.
     pub upload_lease_ms: u64,
@@ -41,7 +48,7 @@ pub struct CoordinatorConfig {
     /// How often each node's disks are searched for blocks that the metadata does not know, beside once after the node has
     /// registered; 0: never.
     pub orphan_check_interval_ms: u64,
-    /// A task whose ports move nothing for this long has failed.
+    /// A task whose ports move nothing for this long has failed. A port that is still being connected moves nothing.
     pub stall_ms: u32,
     /// A call to an agent is answered within this time.
     pub call_timeout_ms: u64,
@@ -71,7 +78,7 @@ impl Default for CoordinatorConfig {
             insecure: false,
             heartbeat_interval_ms: 1_000,
             down_after_ms: 5_000,
-            suspect_ms: 5_000,
+            suspect_ms: 30_000,
             upload_lease_ms: 600_000,
             garbage_grace_ms: 60_000,
             sweep_interval_ms: 5_000,
@@ -98,29 +105,55 @@ impl CoordinatorConfig {
     /// Refuses settings with which nothing would work, and says what would do.
     pub(crate) fn check(&self) -> Result<()> {
         let positive = [
-            ("heartbeat_interval_ms", u64::from(self.heartbeat_interval_ms)),
             ("upload_lease_ms", self.upload_lease_ms),
             ("sweep_interval_ms", self.sweep_interval_ms),
-            ("stall_ms", self.stall_ms.into()),
             ("call_timeout_ms", self.call_timeout_ms),
+            ("failure_grace_ms", self.failure_grace_ms),
             ("open_attempts_max", self.open_attempts_max.into()),
         ];
         if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(Error::invalid(format!("{name} must be greater than zero")));
         }
-        if self.down_after_ms < 2 * u64::from(self.heartbeat_interval_ms) {
-            return Err(Error::invalid(format!(
-                "down_after_ms is {} and heartbeat_interval_ms {}: it must be twice that at least, or one late heartbeat takes a \
-                 node down",
-                self.down_after_ms, self.heartbeat_interval_ms
-            )));
+        if !HEARTBEAT_INTERVALS_MS.contains(&self.heartbeat_interval_ms) {
+            let (first, last, asked) = (HEARTBEAT_INTERVALS_MS.start(), HEARTBEAT_INTERVALS_MS.end(), self.heartbeat_interval_ms);
+            return Err(Error::invalid(format!("heartbeat_interval_ms is {asked}: agents keep to {first} to {last}")));
         }
+        self.relations().iter().try_for_each(Relation::check)?;
         for (name, size) in [("slice_len", self.slice_len), ("repair_slice_len", self.repair_slice_len)] {
             if size.0 == 0 || !size.0.is_multiple_of(PAGE_LEN) {
                 return Err(Error::invalid(format!("{name} is {size}: it must be a multiple of {}", ByteSize(PAGE_LEN))));
             }
         }
         weft_schemes::repair::by_name(&self.scheme).map(drop)
+    }
+
+    /// Which setting must be how much longer than which, and why.
+    fn relations(&self) -> Vec<Relation> {
+        let stall = ("stall_ms", u64::from(self.stall_ms));
+        let call = ("call_timeout_ms", self.call_timeout_ms);
+        let heartbeat = ("heartbeat_interval_ms", u64::from(self.heartbeat_interval_ms));
+        let relation = |longer: (&'static str, u64), times: u64, shorter: (&'static str, u64), or_else: &'static str| Relation {
+            longer,
+            times,
+            shorter,
+            or_else,
+        };
+        let mut relations = vec![
+            relation(("down_after_ms", self.down_after_ms), 2, heartbeat, "one late heartbeat takes a node down"),
+            relation(stall, 1, call, "a task fails while the coordinator still waits for others to start"),
+            relation(
+                stall,
+                1,
+                ("failure_grace_ms", self.failure_grace_ms),
+                "a plan that failed is waited for longer than it takes all of it to fail",
+            ),
+            relation(("suspect_ms", self.suspect_ms), 1, stall, "a node is trusted again before the next plan has failed on it"),
+        ];
+        if !self.insecure {
+            let handshake = ("the time that a TLS handshake may take", HANDSHAKE_TIMEOUT.as_millis() as u64);
+            relations.push(relation(stall, 1, handshake, "a task fails before anybody can say that a handshake did"));
+        }
+        relations
     }
 
     /// TLS with the coordinator's certificate, or nothing where that was said by name.
@@ -134,6 +167,30 @@ impl CoordinatorConfig {
                  insecure = true lets in whoever reaches the port",
             )),
         }
+    }
+}
+
+/// `longer` must be more than `shorter`, or at least `times` as much where that is more than once.
+struct Relation {
+    longer: (&'static str, u64),
+    times: u64,
+    shorter: (&'static str, u64),
+    /// What happens if it is not.
+    or_else: &'static str,
+}
+
+impl Relation {
+    fn check(&self) -> Result<()> {
+        let ((longer, longer_ms), (shorter, shorter_ms), times) = (self.longer, self.shorter, self.times);
+        let holds = if times > 1 { longer_ms >= shorter_ms.saturating_mul(times) } else { longer_ms > shorter_ms };
+        if holds {
+            return Ok(());
+        }
+        let needed = if times > 1 { format!("at least {times} times that") } else { "more".to_owned() };
+        let or_else = self.or_else;
+        Err(Error::invalid(format!(
+            "{longer} is {longer_ms} and {shorter} is {shorter_ms}, in milliseconds: {longer} must be {needed}, or {or_else}"
+        )))
     }
 }
 
@@ -157,7 +214,35 @@ mod tests {
         assert!(wrong(CoordinatorConfig { slice_len: ByteSize(1000), ..config.clone() }).contains("slice_len is 1000"));
         assert!(wrong(CoordinatorConfig { down_after_ms: 1500, ..config.clone() }).contains("down_after_ms"));
         assert!(wrong(CoordinatorConfig { scheme: "pigeon".into(), ..config.clone() }).contains("pigeon"));
-        assert!(wrong(CoordinatorConfig { stall_ms: 0, ..config }).contains("stall_ms"));
+        assert!(wrong(CoordinatorConfig { sweep_interval_ms: 0, ..config }).contains("sweep_interval_ms must be greater"));
+    }
+
+    #[test]
+    fn times_that_do_not_go_together_are_refused_and_named() {
+        let (config, tls) = (CoordinatorConfig { insecure: true, ..CoordinatorConfig::default() }, CoordinatorConfig::default());
+        assert_eq!((config.check(), tls.check()), (Ok(()), Ok(())), "what is not said must do");
+        let refused = |config: CoordinatorConfig, parts: [&str; 3]| {
+            let message = config.check().unwrap_err().message;
+            parts.iter().for_each(|part| assert!(message.contains(part), "{part} is not in: {message}"));
+        };
+        let base = || config.clone();
+        refused(
+            CoordinatorConfig { down_after_ms: 1_999, ..base() },
+            ["down_after_ms is 1999", "heartbeat_interval_ms is 1000", "2 times"],
+        );
+        refused(
+            CoordinatorConfig { call_timeout_ms: 10_000, ..base() },
+            ["stall_ms is 10000", "call_timeout_ms is 10000", "more"],
+        );
+        refused(
+            CoordinatorConfig { failure_grace_ms: 11_000, ..base() },
+            ["stall_ms is 10000", "failure_grace_ms is 11000", "more"],
+        );
+        refused(CoordinatorConfig { suspect_ms: 9_000, ..base() }, ["suspect_ms is 9000", "stall_ms is 10000", "trusted again"]);
+        refused(CoordinatorConfig { heartbeat_interval_ms: 5, ..base() }, ["heartbeat_interval_ms is 5", "10", "60000"]);
+        let stall = |insecure| CoordinatorConfig { insecure, stall_ms: 5_000, ..base() };
+        assert_eq!(stall(true).check(), Ok(()), "without TLS there is no handshake");
+        refused(stall(false), ["stall_ms is 5000", "TLS handshake may take is 5000", "more"]);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use crate::{
     shared::CodeProof,
     view::{Standing, View},
 };
-use std::collections::BTreeSet;
-use weft_codes::SharedCode;
+use std::collections::{BTreeMap, BTreeSet};
+use weft_codes::{Ask, SharedCode, SubBlock};
 use weft_meta::StripeRecord;
 use weft_plan::{Change, Hold, Input, Job, Lane, Network, Plan, Sink, Want, WantKind, link_id, predict};
 use weft_schemes::{Request, Run, disseminate, plan_repair, plan_write, repair};
@@ -116,8 +116,7 @@ pub(crate) fn read(
     });
     let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
     let request = Request { code: code.as_ref(), stripe: stripe.layout, job: &job, stores: &[], prefer, run };
-    let rebuilt = ranges.iter().filter(|range| !available.contains(&range.index)).map(|range| range.index);
-    let plan = cheaper(&request, scheme, rebuilt.collect::<BTreeSet<u8>>().len())?;
+    let plan = cheaper(&request, scheme, rebuilt(stripe, available, ranges).len())?;
     proved(plan, job, code)
 }
 
@@ -176,6 +175,65 @@ pub(crate) fn widened(stripe: &StripeLayout, range: Range, rebuilt: bool) -> Ran
     Range { index: range.index, bytes }
 }
 
+/// The blocks of which something is rebuilt when these ranges are read.
+pub(crate) fn rebuilt(stripe: &StripeRecord, available: &[u8], ranges: &[Range]) -> BTreeSet<u8> {
+    let is_rebuilt = |range: &&Range| {
+        let read = positions(&stripe.layout, widened(&stripe.layout, **range, false).bytes);
+        !available.contains(&range.index) || holes(stripe, range.index).iter().any(|hole| !hole.intersect(read).is_empty())
+    };
+    ranges.iter().filter(is_rebuilt).map(|range| range.index).collect()
+}
+
+/// The positions of ranges of blocks.
+pub(crate) fn wanted(stripe: &StripeRecord, ranges: &[Range]) -> Vec<(u8, Span)> {
+    ranges.iter().map(|range| (range.index, positions(&stripe.layout, range.bytes))).collect()
+}
+
+/// The blocks that are not there at the first positions at which what is wanted cannot be had from those that are available. None:
+/// all of it can be had.
+pub(crate) fn unrecoverable(
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    available: &[u8],
+    wanted: &[(u8, Span)],
+) -> Option<Vec<u8>> {
+    let holes: BTreeMap<u8, Vec<Span>> = available.iter().map(|index| (*index, holes(stripe, *index))).collect();
+    let spans = wanted.iter().map(|(_, span)| span).chain(holes.values().flatten());
+    let edges: BTreeSet<u64> = spans.filter(|span| !span.is_empty()).flat_map(|span| [span.start, span.end]).collect();
+    let meets = |span: &Span, piece: Span| !span.intersect(piece).is_empty();
+    let lacking_at = |piece: Span| {
+        let whole = |(_, holes): &(&u8, &Vec<Span>)| !holes.iter().any(|hole| meets(hole, piece));
+        let available: Vec<u8> = holes.iter().filter(whole).map(|(index, _)| *index).collect();
+        let of = |index: u8| sub_blocks(code).into_iter().map(move |sub_block| SubBlock { index, sub_block });
+        let here = wanted.iter().filter(|(index, span)| meets(span, piece) && !available.contains(index));
+        let here: BTreeSet<u8> = here.map(|(index, _)| *index).collect();
+        let ask = Ask { wanted: here.iter().copied().flat_map(of).collect(), available, read_anyway: Vec::new() };
+        let is_had = here.is_empty() || code.recipes(&ask).is_ok();
+        let absent = (0..=u8::MAX).zip(&stripe.blocks).map(|(index, _)| index).filter(|index| !ask.available.contains(index));
+        (!is_had).then(|| absent.collect())
+    };
+    let edges: Vec<u64> = edges.into_iter().collect();
+    edges.windows(2).find_map(|pair| lacking_at(Span::new(pair[0], pair[1])))
+}
+
+/// Why blocks are not there: because they are lost, because of what is corrupt of them, or for another reason.
+pub(crate) fn why_absent(
+    stripe: &StripeRecord,
+    absent: &[u8],
+    lost: &[(u8, &'static str)],
+    otherwise: &'static str,
+) -> Vec<(u8, String)> {
+    let why = |index: &u8| match lost.iter().find(|(lost, _)| lost == index) {
+        Some((_, why)) => (*why).to_owned(),
+        None if stripe.corrupt_bytes(*index).is_empty() => otherwise.to_owned(),
+        None => {
+            let ranges = stripe.corrupt_bytes(*index).iter().map(|bytes| format!("{}..{}", bytes.start, bytes.end));
+            format!("corrupt at bytes {}", ranges.collect::<Vec<_>>().join(" and "))
+        }
+    };
+    absent.iter().map(|index| (*index, why(index))).collect()
+}
+
 /// The blocks of a stripe by whether they can be read, the good ones first.
 pub(crate) struct Readable {
     /// Those that can be read for all that is known.
@@ -189,9 +247,9 @@ pub(crate) struct Readable {
 /// Sorts a stripe's blocks by whether they can be read.
 pub(crate) fn readable(stripe: &StripeRecord, view: &View, is_suspect: impl Fn(BlockId) -> bool) -> Readable {
     let mut readable = Readable { good: Vec::new(), suspect: Vec::new(), lost: Vec::new() };
-    for (index, placed) in (0..=u8::MAX).zip(&stripe.blocks) {
+    for (index, _) in (0..=u8::MAX).zip(&stripe.blocks) {
         let suspect = stripe.block_id(index).is_some_and(&is_suspect);
-        match view.standing(placed) {
+        match view.standing(stripe, index) {
             Standing::Lost(why) => readable.lost.push((index, why)),
             Standing::Suspect => readable.suspect.push(index),
             Standing::Good if suspect => readable.suspect.push(index),
@@ -202,8 +260,8 @@ pub(crate) fn readable(stripe: &StripeRecord, view: &View, is_suspect: impl Fn(B
 }
 
 /// Says which blocks are lost and why, and how many the code can do without.
-pub(crate) fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u8, &'static str)], view: &View) -> Error {
-    let place = |(index, why): &(u8, &str)| {
+pub(crate) fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u8, String)], view: &View) -> Error {
+    let place = |(index, why): &(u8, String)| {
         let node = stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
         let name = node.and_then(|node| view.node(node)).map(|node| node.name.clone()).unwrap_or_default();
         let block = stripe.block_id(*index).map(|id| id.to_string()).unwrap_or_default();
@@ -258,9 +316,21 @@ fn homes(stripe: &StripeRecord) -> impl Iterator<Item = (Party, BlockId)> + '_ {
 }
 
 fn holds(stripe: &StripeRecord, available: &[u8]) -> Vec<Hold> {
-    let span = stripe.layout.coded_span();
+    let whole = stripe.layout.coded_span();
     let held = homes(stripe).filter(|(_, block)| available.contains(&block.index));
-    held.map(|(party, block)| Hold { party, block, span }).collect()
+    let spans = |(party, block): (Party, BlockId)| {
+        let spans = whole.subtract(&holes(stripe, block.index));
+        spans.into_iter().map(move |span| Hold { party, block, span })
+    };
+    held.flat_map(spans).collect()
+}
+
+/// The positions of a block that cannot be read since it is corrupt there: whole pages of its sub-blocks, as they are checked.
+fn holes(stripe: &StripeRecord, index: u8) -> Vec<Span> {
+    let coded = stripe.layout.coded_span();
+    let pages = |span: Span| Span::new(span.start / PAGE_LEN * PAGE_LEN, span.end.next_multiple_of(PAGE_LEN)).intersect(coded);
+    let corrupt = stripe.corrupt_bytes(index).iter().flat_map(|bytes| stripe.layout.layout.positions_of(*bytes));
+    Span::normalize(corrupt.map(pages).collect())
 }
 
 fn sub_blocks(code: &SharedCode) -> Vec<u16> {

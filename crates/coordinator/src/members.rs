@@ -156,6 +156,13 @@ impl Members {
         }
     }
 
+    /// Somebody else turned out to be to blame.
+    pub(crate) fn trust(&self, node: NodeId) {
+        if let Some(member) = self.lock().nodes.get_mut(&node) {
+            member.suspect_until = None;
+        }
+    }
+
     /// A block could not be read: it is avoided for a while.
     pub(crate) fn suspect_block(&self, block: BlockId) {
         let now = Instant::now();

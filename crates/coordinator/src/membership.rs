@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status, async_trait};
 use weft_meta::{BlockState, NewDisk, NewNode, NodeState};
 use weft_proto::{PROTOCOL, Peer, ProtocolRange, rpc, to_status, v1};
-use weft_types::{BlockId, Error, NodeId, Result};
+use weft_types::{BlockId, Error, NodeId, Result, Span};
 
 /// Disks of one node, at most.
 const DISKS_MAX: usize = 1024;
@@ -146,28 +146,52 @@ impl MembershipService {
         }
         for corrupt in told.corrupt.iter().take(CORRUPT_MAX) {
             let Ok(block) = postcard::from_bytes::<BlockId>(&corrupt.block) else { continue };
-            let cause = format!("bytes {}..+{}: {}", corrupt.first_byte, corrupt.len_bytes, corrupt.message);
-            mark(shared, node, block, BlockState::Corrupt, &cause).await?;
+            let bytes = Span::new(corrupt.first_byte, corrupt.first_byte.saturating_add(corrupt.len_bytes));
+            mark(shared, node, block, &Finding::Corrupt(vec![bytes]), &corrupt.message).await?;
         }
         Ok(v1::HeartbeatReply { epoch: shared.epoch.0 })
     }
 }
 
-/// Writes down that a block is bad at the node that holds it, and says so.
-pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, state: BlockState, cause: &str) -> Result<()> {
-    shared.members.suspect_block(block);
+/// What a node says of a block of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// All of it is lost, and this is how it counts from now on.
+    Lost(BlockState),
+    /// These bytes of it are corrupt.
+    Corrupt(Vec<Span>),
+}
+
+/// Writes down that a block is bad at the node that holds it, and says so. What cannot be written down is avoided for a while.
+pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding: &Finding, cause: &str) -> Result<()> {
     // Only who holds the block can say so: another's word for it would let one node spoil the others' blocks.
     let stripe = match shared.meta.stripe(block.stripe).await {
         Ok(stripe) => stripe,
-        Err(weft_meta::MetaError::NotFound(_)) => return Ok(()),
+        Err(weft_meta::MetaError::NotFound(_)) => {
+            shared.members.suspect_block(block);
+            return Ok(());
+        }
         Err(error) => return Err(shared.meta_error(error)),
     };
     let holds = stripe.blocks.get(usize::from(block.index)).is_some_and(|placed| placed.home.node == node);
-    if !holds {
+    if !holds || !stripe.ended {
+        shared.members.suspect_block(block);
         return Ok(());
     }
-    if shared.meta.mark_block(shared.epoch, block, state).await.map_err(|error| shared.meta_error(error))? {
-        tracing::error!(%block, node = %shared.members.name(node), ?state, cause, "a block is bad: it is read around, and can be repaired");
+    let marked = match finding {
+        Finding::Lost(state) => shared.meta.mark_block(shared.epoch, block, *state).await,
+        Finding::Corrupt(bytes) => {
+            // The last page may reach beyond the block's end.
+            let whole = Span::new(0, stripe.layout.block_len(block.index.into()));
+            let bytes: Vec<Span> = bytes.iter().map(|span| span.intersect(whole)).filter(|span| !span.is_empty()).collect();
+            match bytes.is_empty() {
+                true => shared.meta.mark_block(shared.epoch, block, BlockState::Corrupt).await,
+                false => shared.meta.mark_corrupt(shared.epoch, block, bytes).await,
+            }
+        }
+    };
+    if marked.map_err(|error| shared.meta_error(error))? {
+        tracing::error!(%block, node = %shared.members.name(node), ?finding, cause, "a block is bad: it is read around, and can be repaired");
     }
     Ok(())
 }

@@ -34,7 +34,7 @@ pub(crate) struct Ask<'a> {
 }
 
 /// Where the blocks go, in an order by lot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Placed {
     pub(crate) homes: Vec<Home>,
     pub(crate) warnings: Vec<String>,
@@ -73,7 +73,9 @@ pub(crate) fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Pl
     }
     // So that data and parity are spread over all racks alike.
     homes.shuffle(rng);
-    let warnings = rack_warning(&racks, ask).into_iter().collect();
+    let fullest = racks.iter().max_by_key(|(_, rack)| rack.blocks);
+    let total = racks.values().map(|rack| rack.blocks).sum();
+    let warnings = fullest.and_then(|(name, rack)| rack_warning(ask, name, rack.blocks, total)).into_iter().collect();
     Ok(Placed { homes, warnings })
 }
 
@@ -123,13 +125,12 @@ impl<'a> RackFill<'a> {
     }
 }
 
-fn rack_warning(racks: &BTreeMap<&str, RackFill<'_>>, ask: &Ask<'_>) -> Option<String> {
-    let (name, fullest) = racks.iter().max_by_key(|(_, rack)| rack.blocks)?;
-    if ask.failure_domain == FailureDomain::Node || fullest.blocks <= ask.tolerance {
+/// What there is to say of a rack that gets so many blocks of a stripe, of `total`.
+pub(crate) fn rack_warning(ask: &Ask<'_>, name: &str, blocks: usize, total: usize) -> Option<String> {
+    let (code, tolerance) = (ask.code, ask.tolerance);
+    if ask.failure_domain == FailureDomain::Node || blocks <= tolerance {
         return None;
     }
-    let (code, tolerance, blocks) = (ask.code, ask.tolerance, fullest.blocks);
-    let total: usize = racks.values().map(|rack| rack.blocks).sum();
     let needed = total.div_ceil(tolerance.max(1));
     Some(format!(
         "rack {name} gets {blocks} blocks of a stripe and {code} tolerates the loss of {tolerance}: to lose the rack is to lose data; \

@@ -305,7 +305,7 @@ async fn begin_stripe(
         let order = rebuild::store_order(shared, code, &upload.new.name, upload.id, &stripe, block, placed.home, &view)?;
         orders.insert(block, order);
     }
-    let mut sealed: Sealed = seal::seal(shared, &planned, &orders)?;
+    let mut sealed: Sealed = seal::seal(shared, &planned, &stripe, &orders)?;
     let client = sealed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
     supervise::open(shared, &sealed).await?;
     let (running, settle) = supervise::start(shared, sealed, OnFailure::GoOn).await;
@@ -391,12 +391,12 @@ async fn rebuild_missing(
     }
     let lost = missing.iter().map(|index| Lost { index: *index, units: sent.get(usize::from(*index)).cloned().flatten() });
     let failed = report.nodes.iter().filter(|(_, node)| node.end != Some(End::Done)).map(|(id, _)| *id);
-    let rebuild = Rebuild {
+    let mut rebuild = Rebuild {
         shared,
         code,
         object: &upload.new.name,
         version: upload.id,
-        stripe: &readable,
+        stripe: readable,
         lost: lost.collect(),
         scheme: &shared.config.scheme,
         to: None,
@@ -506,6 +506,7 @@ fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[H
         layout: *layout,
         blocks: homes.iter().map(place).collect(),
         units: Vec::new(),
+        corrupt: BTreeMap::new(),
     };
     let run = shared.run(Class::Foreground, 0, shared.config.slice_len.0);
     jobs::write(code, &stripe, shared.draw_client(), run)?.json()

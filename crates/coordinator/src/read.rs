@@ -5,7 +5,7 @@ use crate::{
     rebuild, seal,
     shared::Shared,
     show,
-    supervise::{self, OnFailure, Settle},
+    supervise::{self, Blame, OnFailure, Settle},
     validate,
 };
 use std::{
@@ -15,10 +15,10 @@ use std::{
 };
 use tokio::task::JoinHandle;
 use weft_codes::SharedCode;
-use weft_meta::{ObjectRecord, StripeRecord, UploadId};
+use weft_meta::{BlockState, ObjectRecord, StripeRecord, UploadId};
 use weft_plan::Class;
 use weft_proto::{status::decode_error, v1};
-use weft_types::{Error, Party, PlanId, Reaction, Result, Span, StripeId};
+use weft_types::{BlockId, Error, Party, PlanId, Reaction, Result, Span, StripeId};
 
 /// Ranges of one request, at most.
 const RANGES_MAX: usize = 4096;
@@ -37,6 +37,8 @@ struct Reading {
     stripe: StripeId,
     settle: Settle,
     watching: JoinHandle<()>,
+    /// Whom the agents blame, once the plan has failed.
+    blame: Arc<Mutex<Option<Blame>>>,
 }
 
 impl Reads {
@@ -46,8 +48,8 @@ impl Reads {
     }
 
     /// Waits until the plans of a stripe that are failing right now have ended, if they do soon: the agents know better than a
-    /// client, who sees only its own links, who is to blame. Tells whether any plan of the stripe has failed of late.
-    async fn verdict(&self, stripe: StripeId, grace_ms: u64) -> bool {
+    /// client, who sees only its own links, who is to blame. Tells whom they blame. None: no plan of the stripe has failed of late.
+    async fn verdict(&self, stripe: StripeId, grace_ms: u64) -> Option<Vec<Blame>> {
         for _ in 0..grace_ms.saturating_mul(3) / VERDICT_LOOK_MS {
             let unfinished = |reading: &Reading| reading.fails(stripe) && !reading.watching.is_finished();
             if !self.lock().values().any(unfinished) {
@@ -55,7 +57,10 @@ impl Reads {
             }
             tokio::time::sleep(Duration::from_millis(VERDICT_LOOK_MS)).await;
         }
-        self.lock().values().any(|reading| reading.fails(stripe))
+        let reads = self.lock();
+        let mut failed = reads.values().filter(|reading| reading.fails(stripe)).peekable();
+        failed.peek()?;
+        Some(failed.filter_map(|reading| *reading.blame.lock().unwrap_or_else(PoisonError::into_inner)).collect())
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PlanId, Reading>> {
@@ -70,9 +75,11 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
     let code = shared.code(&object.code)?;
     let ranges = ranges(&stripe, &asked.ranges).map_err(place)?;
     if !asked.errors.is_empty() {
-        let blamed = shared.reads.verdict(stripe.id, shared.config.failure_grace_ms).await;
+        let verdict = shared.reads.verdict(stripe.id, shared.config.failure_grace_ms).await;
+        // With what the agents have said by now of their own blocks.
+        stripe = find(shared, &asked).await?.1;
         for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
-            avoid(shared, &object, &error, blamed);
+            avoid(shared, &object, &stripe, &error, verdict.as_deref());
         }
     }
     let mut plans = 0;
@@ -82,7 +89,7 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
         if asked.explain {
             return reply(&stripe, planned, None).map_err(place);
         }
-        match begin(shared, stripe.id, &planned.planned).await {
+        match begin(shared, &stripe, &planned.planned).await {
             Ok(task) => return reply(&stripe, planned, Some(task)).map_err(place),
             // Whoever could not be asked is suspect by now, a bad block is known as one: the next plan goes around it.
             Err(error) if error.reaction == Reaction::Replan && plans < PLANS_MAX => {
@@ -158,16 +165,26 @@ fn ranges(stripe: &StripeRecord, asked: &[v1::BlockRange]) -> Result<Vec<Range>>
     Ok(by_block.into_iter().flat_map(merged).collect())
 }
 
-/// What a client complains of is avoided for a while, unless agents have said already who is to blame. Only agents' own words
-/// are written down.
-fn avoid(shared: &Shared, object: &ObjectRecord, error: &Error, blamed: bool) {
+/// What a client complains of is avoided for a while, unless agents have said already who is to blame. Where two of them say it of
+/// each other, the client's word decides between them. Only agents' own words are written down.
+fn avoid(shared: &Shared, object: &ObjectRecord, stripe: &StripeRecord, error: &Error, verdict: Option<&[Blame]>) {
     tracing::warn!(object = %object.name, %error, "a read failed");
-    match (error.reaction, error.party) {
-        (Reaction::Retry, _) | (_, None | Some(Party::Client(_))) => {}
-        (_, Some(Party::Node(_))) if blamed => {}
-        (_, Some(Party::Node(node))) => shared.members.suspect(node),
+    match (error.reaction, error.party, verdict) {
+        (Reaction::Retry, ..) | (_, None | Some(Party::Client(_)), _) => {}
+        (_, Some(Party::Node(node)), None) => shared.members.suspect(node),
+        (_, Some(Party::Node(node)), Some(blames)) => {
+            for blame in blames.iter().filter(|blame| blame.accuser == Some(node)) {
+                shared.members.trust(blame.node);
+                shared.members.suspect(node);
+            }
+        }
     }
-    if let Some(block) = error.block {
+    // Of a block that is known to be corrupt, it is known what can be read.
+    let known = |block: &BlockId| {
+        let placed = stripe.blocks.get(usize::from(block.index));
+        stripe.id == block.stripe && placed.is_some_and(|placed| placed.state != BlockState::Ok)
+    };
+    if let Some(block) = error.block.filter(|block| !known(block)) {
         shared.members.suspect_block(block);
     }
 }
@@ -179,7 +196,7 @@ fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Ran
     let scheme = if scheme.is_empty() { shared.config.scheme.as_str() } else { scheme };
     weft_schemes::repair::by_name(scheme)?;
     let attempt = |available: &[u8]| {
-        let rebuilt: BTreeSet<u8> = ranges.iter().map(|range| range.index).filter(|index| !available.contains(index)).collect();
+        let rebuilt = jobs::rebuilt(stripe, available, ranges);
         let delivers = widen(stripe, ranges, &rebuilt);
         let slice_len = if rebuilt.is_empty() { shared.config.slice_len } else { shared.config.repair_slice_len };
         let prefer = jobs::preference(stripe, available, &view, stripe.layout.k as usize, None);
@@ -192,7 +209,13 @@ fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Ran
         Err(error) if error.reaction == Reaction::Unavailable => {
             let all: Vec<u8> = good.iter().chain(suspect).copied().collect();
             attempt(&all).map_err(|error| match error.reaction {
-                Reaction::Unavailable => shared.lacking_nodes(jobs::too_many_lost(code, stripe, lost, &view)),
+                Reaction::Unavailable => {
+                    let rebuilt = jobs::rebuilt(stripe, &all, ranges);
+                    let wanted = jobs::wanted(stripe, &widen(stripe, ranges, &rebuilt));
+                    let absent = jobs::unrecoverable(code, stripe, &all, &wanted).unwrap_or_default();
+                    let lost = jobs::why_absent(stripe, &absent, lost, "unknown");
+                    shared.lacking_nodes(jobs::too_many_lost(code, stripe, &lost, &view))
+                }
                 _ => error,
             })
         }
@@ -212,19 +235,21 @@ fn widen(stripe: &StripeRecord, ranges: &[Range], rebuilt: &BTreeSet<u8>) -> Vec
 }
 
 /// Opens and starts a read, and watches over it while the client takes its share.
-async fn begin(shared: &Arc<Shared>, stripe: StripeId, planned: &jobs::Planned) -> Result<v1::ClientTask> {
-    let mut sealed = seal::seal(shared, planned, &BTreeMap::new())?;
+async fn begin(shared: &Arc<Shared>, stripe: &StripeRecord, planned: &jobs::Planned) -> Result<v1::ClientTask> {
+    let mut sealed = seal::seal(shared, planned, stripe, &BTreeMap::new())?;
     let client = sealed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
     let id = sealed.id;
     supervise::open(shared, &sealed).await?;
     let (running, settle) = supervise::start(shared, sealed, OnFailure::EndAll).await;
     let running = running.all_started().await?;
-    let watcher = Arc::clone(shared);
+    let (watcher, blame) = (Arc::clone(shared), Arc::default());
+    let told: Arc<Mutex<Option<Blame>>> = Arc::clone(&blame);
     let watching = tokio::spawn(async move {
         let report = running.finish(|_, _| {}).await;
         rebuild::note_bad_blocks(&watcher, &report).await;
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = report.blame;
     });
-    shared.reads.lock().insert(id, Reading { stripe, settle, watching });
+    shared.reads.lock().insert(id, Reading { stripe: stripe.id, settle, watching, blame });
     Ok(client)
 }
 

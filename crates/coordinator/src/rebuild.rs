@@ -1,20 +1,23 @@
 //! Rebuilds blocks of one stripe: chooses homes, allocates, runs a plan, and goes on around whoever fails with what is missing.
 //! Committing is the caller's: a repair commits to a visible object, a put to its own stripe.
 
+mod homes;
+
 use crate::{
     jobs::{self, Target},
-    membership, placement,
+    membership,
     seal::{self, StoreOrder},
     shared::Shared,
-    supervise::{self, End, OnFailure, Report},
+    supervise::{self, Blame, End, OnFailure, Report},
     view::{Standing, View},
 };
+use homes::Chosen;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
-use weft_codes::{Ask, SharedCode, SubBlock};
-use weft_meta::{FailureDomain, Home, NewRepair, ObjectName, StripeRecord, UploadId};
+use weft_codes::SharedCode;
+use weft_meta::{BlockState, FailureDomain, Home, NewRepair, ObjectName, StripeRecord, UploadId};
 use weft_plan::Class;
 use weft_proto::v1;
 use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, Reaction, Result, Span};
@@ -22,13 +25,19 @@ use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, Reaction, Result, Spa
 /// A repair that is slower than this for as long as its lease has failed.
 const SLOWEST_BYTES_PER_MS: u64 = 64;
 
+/// A node that is in quarrel with its helpers in so many plans gets no block any more.
+const QUARRELS_MAX: u32 = 2;
+
+/// How often helpers who were blamed are tried again when nobody else is left.
+const PARDONS_MAX: u32 = 2;
+
 /// What is to be rebuilt.
 pub(crate) struct Rebuild<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     pub(crate) code: &'a SharedCode,
     pub(crate) object: &'a ObjectName,
     pub(crate) version: UploadId,
-    pub(crate) stripe: &'a StripeRecord,
+    pub(crate) stripe: StripeRecord,
     pub(crate) lost: Vec<Lost>,
     pub(crate) scheme: &'a str,
     /// Where it must go; none: wherever the rules of placement say.
@@ -52,6 +61,9 @@ pub(crate) struct Lost {
 #[derive(Debug)]
 pub(crate) struct Rebuilt {
     pub(crate) blocks: Vec<RebuiltBlock>,
+    /// Blocks for which there was no room, and why.
+    pub(crate) left: Vec<(u8, String)>,
+    pub(crate) warnings: Vec<String>,
     pub(crate) traffic: v1::TaskTraffic,
     pub(crate) resumed: u32,
 }
@@ -90,22 +102,71 @@ impl Arriving {
     }
 }
 
-impl Rebuild<'_> {
-    /// The plan, and nothing else.
-    pub(crate) fn explain(&self) -> Result<jobs::Planned> {
-        self.require_recoverable()?;
-        let homes = self.choose_homes()?;
-        let new = |(lost, home): (&Lost, &Home)| {
-            let generation = self.stripe.blocks.get(usize::from(lost.index)).map_or(1, |placed| placed.generation_high_water + 1);
-            let block = BlockId { stripe: self.stripe.id, index: lost.index, copy: 0, generation };
-            Target { node: home.node, block, missing: vec![self.stripe.layout.coded_span()] }
+/// Who is left alone by the plans that follow, and why.
+#[derive(Debug, Default)]
+struct Course {
+    /// They are gone, or could not do their share, whoever else took part.
+    failed: BTreeSet<NodeId>,
+    /// Helpers of whom somebody complained.
+    blamed: BTreeSet<NodeId>,
+    /// In how many plans the node that was to store a block complained of a helper, or a helper of it.
+    quarrels: BTreeMap<NodeId, u32>,
+    /// How often those who were blamed have been tried again.
+    pardons: u32,
+    /// Blocks for which there is no node any more, and why.
+    left: Vec<(u8, String)>,
+}
+
+impl Course {
+    fn learn(&mut self, report: &Report, arriving: &[Arriving], knows_bad_blocks: bool) {
+        let Some(Blame { node, accuser }) = report.blame else { return };
+        let stores = |node: &NodeId| arriving.iter().any(|new| new.durable.is_none() && new.home.node == *node);
+        let Some(accuser) = accuser else {
+            // It goes on helping with what it can read.
+            if !knows_bad_blocks {
+                self.failed.insert(node);
+            }
+            return;
         };
-        let targets: Vec<Target> = self.lost.iter().zip(&homes).map(new).collect();
-        self.plan(&targets, &BTreeSet::new(), Class::Repair)
+        for target in [node, accuser].iter().filter(|node| stores(node)) {
+            *self.quarrels.entry(*target).or_default() += 1;
+        }
+        if stores(&node) {
+            self.failed.insert(node)
+        } else {
+            self.blamed.insert(node)
+        };
     }
 
-    /// Rebuilds all that is lost, or gives back what was allocated.
-    pub(crate) async fn run(&self, mut tell: impl FnMut(Told<'_>) + Send) -> Result<Rebuilt> {
+    /// Those who were only blamed are tried again, rather than giving up: the one who is gone may be known for certain by now.
+    fn pardons(&mut self) -> bool {
+        self.blamed.clear();
+        self.pardons += 1;
+        self.pardons <= PARDONS_MAX
+    }
+
+    fn left_alone(&self) -> BTreeSet<NodeId> {
+        self.failed.union(&self.blamed).copied().collect()
+    }
+}
+
+impl Rebuild<'_> {
+    /// The plan, and what there is to say of it.
+    pub(crate) fn explain(&self) -> Result<(jobs::Planned, Vec<String>)> {
+        self.require_recoverable()?;
+        let Chosen { homes, mut warnings, short } = self.choose_homes()?;
+        let new = |(lost, home): (&Lost, &Option<Home>)| {
+            let generation = self.stripe.blocks.get(usize::from(lost.index)).map_or(1, |placed| placed.generation_high_water + 1);
+            let block = BlockId { stripe: self.stripe.id, index: lost.index, copy: 0, generation };
+            Some(Target { node: (*home)?.node, block, missing: vec![self.stripe.layout.coded_span()] })
+        };
+        let targets: Vec<Target> = self.lost.iter().zip(&homes).filter_map(new).collect();
+        warnings.extend(short.map(|error| error.message));
+        Ok((self.plan(&targets, &BTreeSet::new(), Class::Repair)?, warnings))
+    }
+
+    /// Rebuilds what is lost, or as much of it as there is room for; or gives back what was allocated.
+    pub(crate) async fn run(&mut self, mut tell: impl FnMut(Told<'_>) + Send) -> Result<Rebuilt> {
         self.require_recoverable()?;
         let mut arriving = Vec::with_capacity(self.lost.len());
         let result = self.run_allocated(&mut arriving, &mut tell).await;
@@ -117,33 +178,50 @@ impl Rebuild<'_> {
         result
     }
 
-    async fn run_allocated(&self, arriving: &mut Vec<Arriving>, tell: &mut (impl FnMut(Told<'_>) + Send)) -> Result<Rebuilt> {
-        for (lost, home) in self.lost.iter().zip(self.choose_homes()?) {
-            arriving.push(self.allocate(lost, home).await?);
+    async fn run_allocated(&mut self, arriving: &mut Vec<Arriving>, tell: &mut (impl FnMut(Told<'_>) + Send)) -> Result<Rebuilt> {
+        let Chosen { homes, warnings, short } = self.choose_homes()?;
+        let mut course = Course::default();
+        for (lost, home) in self.lost.iter().zip(homes) {
+            match home {
+                Some(home) => arriving.push(self.allocate(lost, home).await?),
+                None => course.left.push((lost.index, short.as_ref().map(|error| error.message.clone()).unwrap_or_default())),
+            }
         }
-        let mut failed: BTreeSet<NodeId> = BTreeSet::new();
         let mut traffic = v1::TaskTraffic::default();
         let mut resumed = 0;
         loop {
-            let error = match self.attempt(arriving, &failed, tell).await {
+            let error = match self.attempt(arriving, &course.left_alone(), tell).await {
                 Ok(report) => {
                     traffic = supervise::add_traffic(traffic, report.traffic());
                     if let Some(blocks) = arriving.iter().map(Arriving::rebuilt).collect() {
-                        return Ok(Rebuilt { blocks, traffic, resumed });
+                        return Ok(Rebuilt { blocks, left: course.left, warnings, traffic, resumed });
                     }
-                    failed.extend(report.culprit);
-                    self.replace_dead_targets(arriving, &report, &mut failed).await?;
+                    self.refresh().await;
+                    let bad = report.blame.is_some_and(|blame| self.knows_bad_blocks(blame.node, &report));
+                    course.learn(&report, arriving, bad);
+                    self.replace_dead_targets(arriving, &report, &mut course).await?;
+                    self.replace_doubtful_targets(arriving, &mut course, QUARRELS_MAX).await?;
                     report.cause()
                 }
                 // Somebody could not even be asked: another plan is to be made, unless nobody is to blame.
                 Err(error) if error.reaction == Reaction::Replan => match error.party {
                     Some(Party::Node(node)) => {
-                        failed.insert(node);
-                        self.replace_targets_on(arriving, &failed).await?;
+                        self.refresh().await;
+                        if !error.block.is_some_and(|block| self.is_known_bad(block)) {
+                            course.failed.insert(node);
+                            self.replace_targets_on(arriving, &mut course).await?;
+                        }
                         error
                     }
                     _ => return Err(error),
                 },
+                // Too few are left without those who were blamed. Perhaps it was those who complained.
+                Err(error) if error.reaction == Reaction::Unavailable && !course.blamed.is_empty() => {
+                    if !self.replace_doubtful_targets(arriving, &mut course, 1).await? && !course.pardons() {
+                        return Err(error);
+                    }
+                    error
+                }
                 Err(error) => return Err(error),
             };
             resumed += 1;
@@ -174,7 +252,7 @@ impl Rebuild<'_> {
         tell(Told::Plan(&planned));
         let view = self.shared.members.view();
         let orders = arriving.iter().map(|new| Ok((new.block, self.order(new, &view)?))).collect::<Result<BTreeMap<_, _>>>()?;
-        let sealed = seal::seal(self.shared, &planned, &orders)?;
+        let sealed = seal::seal(self.shared, &planned, &self.stripe, &orders)?;
         supervise::open(self.shared, &sealed).await?;
         let coming: BTreeMap<NodeId, u64> =
             targets.iter().filter_map(|target| Some((target.node, sealed.agents.get(&target.node)?.incoming_bytes))).collect();
@@ -212,19 +290,18 @@ impl Rebuild<'_> {
 
     fn plan(&self, targets: &[Target], failed: &BTreeSet<NodeId>, class: Class) -> Result<jobs::Planned> {
         let view = self.shared.members.view();
-        let readable = jobs::readable(self.stripe, &view, |block| self.shared.members.is_suspect_block(block));
+        let readable = jobs::readable(&self.stripe, &view, |block| self.shared.members.is_suspect_block(block));
         let node_of = |index: &u8| self.stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
-        let unusable = |index: &u8| self.lost.iter().any(|lost| lost.index == *index);
         let avoided = |index: &u8| node_of(index).is_none_or(|node| failed.contains(&node) || self.avoid.contains(&node));
-        let all = readable.good.iter().chain(&readable.suspect).copied().filter(|index| !unusable(index));
+        let all = readable.good.iter().chain(&readable.suspect).copied().filter(|index| self.is_usable(*index));
         let (last, first): (Vec<u8>, Vec<u8>) = all.partition(|index| avoided(index) || readable.suspect.contains(index));
         let rack = targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.clone());
         let k = self.stripe.layout.k as usize;
         let slice_len = self.shared.config.repair_slice_len.0;
         let attempt = |available: &[u8]| {
-            let prefer = jobs::preference(self.stripe, available, &view, k, rack.as_deref());
+            let prefer = jobs::preference(&self.stripe, available, &view, k, rack.as_deref());
             let run = self.shared.run(class, self.stripe.seq, slice_len);
-            jobs::rebuild(self.code, self.stripe, available, targets, self.scheme, &prefer, run)
+            jobs::rebuild(self.code, &self.stripe, available, targets, self.scheme, &prefer, run)
         };
         match attempt(&first) {
             // Rather with those that failed a moment ago than not at all; but never with who failed in this very rebuild.
@@ -240,31 +317,65 @@ impl Rebuild<'_> {
     /// Whether what is left is enough comes before where it would go.
     fn require_recoverable(&self) -> Result<()> {
         let view = self.shared.members.view();
-        let readable = jobs::readable(self.stripe, &view, |_| false);
-        let available: Vec<u8> =
-            readable.good.iter().chain(&readable.suspect).copied().filter(|index| !self.is_lost(*index)).collect();
-        let sub_blocks = 0..self.code.alpha() as u16;
-        let of = |lost: &Lost| {
-            let index = lost.index;
-            sub_blocks.clone().map(move |sub_block| SubBlock { index, sub_block })
-        };
-        let wanted = self.lost.iter().flat_map(of).collect();
-        let ask = Ask { wanted, available: available.clone(), read_anyway: Vec::new() };
-        let refused = |refusal: weft_codes::NotRecoverable| {
-            self.unavailable(Error::unavailable(refusal), &available, &readable.lost, &view)
-        };
-        self.code.recipes(&ask).map(drop).map_err(refused)
+        let readable = jobs::readable(&self.stripe, &view, |_| false);
+        let all = readable.good.iter().chain(&readable.suspect).copied();
+        let available: Vec<u8> = all.filter(|index| self.is_usable(*index)).collect();
+        match jobs::unrecoverable(self.code, &self.stripe, &available, &self.wanted()) {
+            Some(_) => Err(self.unavailable(Error::unavailable("too much is lost"), &available, &readable.lost, &view)),
+            None => Ok(()),
+        }
     }
 
     fn unavailable(&self, error: Error, available: &[u8], lost: &[(u8, &'static str)], view: &View) -> Error {
         if error.reaction != Reaction::Unavailable {
             return error;
         }
-        let all = 0..=u8::MAX;
-        let why = |index: u8| lost.iter().find(|(lost, _)| *lost == index).map_or("failed just now", |(_, why)| why);
-        let gone = all.zip(&self.stripe.blocks).map(|(index, _)| index).filter(|index| !available.contains(index));
-        let gone: Vec<(u8, &'static str)> = gone.map(|index| (index, why(index))).collect();
-        self.shared.lacking_nodes(jobs::too_many_lost(self.code, self.stripe, &gone, view)).object(self.object)
+        let Some(absent) = jobs::unrecoverable(self.code, &self.stripe, available, &self.wanted()) else { return error };
+        let lost = jobs::why_absent(&self.stripe, &absent, lost, "failed just now");
+        self.shared.lacking_nodes(jobs::too_many_lost(self.code, &self.stripe, &lost, view)).object(self.object)
+    }
+
+    /// All positions of all that is lost.
+    fn wanted(&self) -> Vec<(u8, Span)> {
+        self.lost.iter().map(|lost| (lost.index, self.stripe.layout.coded_span())).collect()
+    }
+
+    /// Whether a block may help: it stays, or what is still good of it can be copied.
+    fn is_usable(&self, index: u8) -> bool {
+        !self.is_lost(index) || !self.stripe.corrupt_bytes(index).is_empty()
+    }
+
+    /// Looks up what has been found out about the stripe's blocks since.
+    async fn refresh(&mut self) {
+        // What is known of a put's stripe is written down when it has ended.
+        if self.upload.is_some() {
+            return;
+        }
+        let now = match self.shared.meta.stripe(self.stripe.id).await {
+            Ok(now) => now,
+            // The commit will say it, if it is gone.
+            Err(error) => return tracing::debug!(stripe = %self.stripe.id, %error, "a stripe cannot be looked up"),
+        };
+        for (index, (known, now_placed)) in (0..=u8::MAX).zip(self.stripe.blocks.iter_mut().zip(&now.blocks)) {
+            if known.generation == now_placed.generation {
+                known.state = now_placed.state;
+                match now.corrupt.get(&index) {
+                    Some(bytes) => drop(self.stripe.corrupt.insert(index, bytes.clone())),
+                    None => drop(self.stripe.corrupt.remove(&index)),
+                }
+            }
+        }
+    }
+
+    /// Whether all that a node is blamed for is known of its blocks by now, so that the next plan goes around it.
+    fn knows_bad_blocks(&self, node: NodeId, report: &Report) -> bool {
+        let mut bad = report.nodes.get(&node).into_iter().flat_map(|report| report.bad_blocks(node)).peekable();
+        bad.peek().is_some() && bad.all(|(block, ..)| self.is_known_bad(block))
+    }
+
+    fn is_known_bad(&self, block: BlockId) -> bool {
+        let placed = self.stripe.blocks.get(usize::from(block.index));
+        placed.is_some_and(|placed| placed.generation == block.generation && placed.state != BlockState::Ok)
     }
 
     /// What a report says of a new block.
@@ -289,108 +400,71 @@ impl Rebuild<'_> {
     }
 
     /// New homes for blocks whose node failed, or said nothing of what had arrived.
-    async fn replace_dead_targets(
-        &self,
-        arriving: &mut [Arriving],
-        report: &Report,
-        failed: &mut BTreeSet<NodeId>,
-    ) -> Result<()> {
+    async fn replace_dead_targets(&self, arriving: &mut Vec<Arriving>, report: &Report, course: &mut Course) -> Result<()> {
         for new in arriving.iter().filter(|new| new.durable.is_none()) {
             let end = report.nodes.get(&new.home.node).and_then(|node| node.end.as_ref());
             let wrong = report.stored(new.block).is_some();
             if wrong || matches!(end, Some(End::Broken(_) | End::GivenUp)) {
-                failed.insert(new.home.node);
+                course.failed.insert(new.home.node);
             }
         }
-        self.replace_targets_on(arriving, failed).await
+        self.replace_targets_on(arriving, course).await
     }
 
-    async fn replace_targets_on(&self, arriving: &mut [Arriving], failed: &BTreeSet<NodeId>) -> Result<()> {
+    /// New homes for blocks whose node was in quarrel with its helpers in so many plans: then it is what they have in common,
+    /// and they are not blamed any more. Where no other node is left, the block stays. Tells whether any was moved.
+    async fn replace_doubtful_targets(&self, arriving: &mut Vec<Arriving>, course: &mut Course, plans: u32) -> Result<bool> {
+        let doubtful =
+            |node: &NodeId| course.quarrels.get(node).is_some_and(|quarrels| *quarrels >= plans) && self.to != Some(*node);
+        let pending = arriving.iter().filter(|new| new.durable.is_none()).map(|new| new.home.node);
+        let doubtful: BTreeSet<NodeId> = pending.filter(doubtful).collect();
+        let avoid: BTreeSet<NodeId> = arriving.iter().map(|new| new.home.node).chain(course.left_alone()).collect();
+        if doubtful.is_empty() || self.place(doubtful.len(), &avoid).is_err() {
+            return Ok(false);
+        }
+        for node in &doubtful {
+            self.shared.members.suspect(*node);
+        }
+        course.failed.extend(&doubtful);
+        course.blamed.clear();
+        self.replace_targets_on(arriving, course).await?;
+        Ok(true)
+    }
+
+    /// New homes for blocks whose node has failed. Where there is none for one of several, the others are rebuilt without it.
+    async fn replace_targets_on(&self, arriving: &mut Vec<Arriving>, course: &mut Course) -> Result<()> {
         let taken: Vec<NodeId> = arriving.iter().map(|new| new.home.node).collect();
-        for new in arriving.iter_mut().filter(|new| new.durable.is_none() && failed.contains(&new.home.node)) {
+        let mut at = 0;
+        while let Some(new) = arriving.get(at) {
+            if new.durable.is_some() || !course.failed.contains(&new.home.node) {
+                at += 1;
+                continue;
+            }
             if self.to == Some(new.home.node) {
                 let name = self.shared.members.name(new.home.node);
                 return Err(Error::unavailable(format!("{name}, where the block was to go, failed")).block(new.block));
             }
-            let avoid: BTreeSet<NodeId> = taken.iter().chain(failed).copied().collect();
-            let lost = Lost { index: new.block.index, units: new.expected.clone() };
-            let home = self.place(1, &avoid)?.first().copied().ok_or_else(|| Error::unavailable("no node is left"))?;
-            self.give_up(new).await;
-            *new = self.allocate(&lost, home).await?;
+            let avoid: BTreeSet<NodeId> = taken.iter().chain(&course.failed).copied().collect();
+            let placed = self.place(1, &avoid);
+            let home =
+                placed.and_then(|placed| placed.homes.first().copied().ok_or_else(|| Error::unavailable("no node is left")));
+            match home {
+                Ok(home) => {
+                    let lost = Lost { index: new.block.index, units: new.expected.clone() };
+                    self.give_up(new).await;
+                    let other = self.allocate(&lost, home).await?;
+                    arriving[at] = other;
+                    at += 1;
+                }
+                Err(error) if self.upload.is_none() && arriving.len() > 1 => {
+                    self.give_up(new).await;
+                    course.left.push((new.block.index, error.message));
+                    arriving.remove(at);
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
-    }
-
-    fn choose_homes(&self) -> Result<Vec<Home>> {
-        let Some(to) = self.to else { return self.place(self.lost.len(), &BTreeSet::new()) };
-        let view = self.shared.members.view();
-        let name = self.shared.members.name(to);
-        let node = view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists them")))?;
-        if !node.up {
-            return Err(Error::invalid(format!("{name} is down: nothing can be rebuilt there")));
-        }
-        if self.lost.len() > 1 {
-            let count = self.lost.len();
-            return Err(Error::invalid(format!(
-                "{count} blocks of stripe {} are lost, and a node takes one",
-                self.stripe.number
-            )));
-        }
-        if let Some(index) = self.kept().find(|(_, node)| *node == to).map(|(index, _)| index) {
-            let number = self.stripe.number;
-            return Err(Error::invalid(format!("{name} holds block {index} of stripe {number} already, and a node takes one")));
-        }
-        let bytes = self.bytes_needed();
-        let disk = placement::disk_for(node, bytes);
-        let disk =
-            disk.ok_or_else(|| Error::invalid(format!("no disk of {name} has {} left", weft_types::human_bytes(bytes))))?;
-        Ok(vec![Home { node: to, disk: disk.number }])
-    }
-
-    fn place(&self, count: usize, avoid: &BTreeSet<NodeId>) -> Result<Vec<Home>> {
-        let view = self.shared.members.view();
-        let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
-        let spec = self.code.spec();
-        // Elsewhere, if there is an elsewhere: else a node may get its own lost block back, in a new generation.
-        let elsewhere: BTreeSet<NodeId> = avoid.iter().chain(&self.avoid).copied().chain(self.lost_nodes()).collect();
-        let anywhere: BTreeSet<NodeId> = avoid.union(&self.avoid).copied().collect();
-        let ask = placement::Ask {
-            code: &spec,
-            count,
-            tolerance: self.code.tolerance(),
-            failure_domain: self.failure_domain,
-            held: &held,
-            avoid: &elsewhere,
-            bytes: self.bytes_needed(),
-        };
-        let mut rng = self.shared.rng();
-        let placed = placement::place(&view, &ask, &mut *rng)
-            .or_else(|_| placement::place(&view, &placement::Ask { avoid: &anywhere, ..ask }, &mut *rng))
-            .map_err(|error| Error { reaction: Reaction::Unavailable, ..error })
-            .map_err(|error| self.shared.lacking_nodes(error).object(self.object))?;
-        for warning in &placed.warnings {
-            tracing::warn!(object = %self.object, stripe = %self.stripe.id, "{warning}");
-        }
-        Ok(placed.homes)
-    }
-
-    /// The blocks that stay, and where they are.
-    fn kept(&self) -> impl Iterator<Item = (u8, NodeId)> + '_ {
-        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
-        blocks.filter(|(index, _)| !self.is_lost(*index)).map(|(index, placed)| (index, placed.home.node))
-    }
-
-    fn lost_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
-        blocks.filter(|(index, _)| self.is_lost(*index)).map(|(_, placed)| placed.home.node)
-    }
-
-    fn is_lost(&self, index: u8) -> bool {
-        self.lost.iter().any(|lost| lost.index == index)
-    }
-
-    fn bytes_needed(&self) -> u64 {
-        self.stripe.layout.block_len(0).saturating_add(self.shared.config.disk_reserve.0)
     }
 
     async fn allocate(&self, lost: &Lost, home: Home) -> Result<Arriving> {
@@ -414,7 +488,7 @@ impl Rebuild<'_> {
     }
 
     fn order(&self, new: &Arriving, view: &View) -> Result<StoreOrder> {
-        store_order(self.shared, self.code, self.object, self.version, self.stripe, new.block, new.home, view)
+        store_order(self.shared, self.code, self.object, self.version, &self.stripe, new.block, new.home, view)
             .map(|order| StoreOrder { expected_units: new.expected.clone().unwrap_or_default(), ..order })
     }
 }
@@ -450,19 +524,24 @@ pub(crate) fn store_order(
 pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
     for (id, node) in &report.nodes {
         for (block, state, error) in node.bad_blocks(*id) {
-            if let Err(error) = membership::mark(shared, *id, block, state, &error.message).await {
+            // Where nobody says which bytes are, the block is lost as a whole.
+            let finding = match node.corrupt.get(&block) {
+                Some(bytes) if state == BlockState::Corrupt => membership::Finding::Corrupt(bytes.clone()),
+                _ => membership::Finding::Lost(state),
+            };
+            if let Err(error) = membership::mark(shared, *id, block, &finding, &error.message).await {
                 tracing::error!(%block, %error, "a bad block could not be written down");
             }
         }
     }
 }
 
-/// The blocks of a stripe that are lost, with what they must become.
+/// The blocks of a stripe that are lost, wholly or in part, with what they must become.
 pub(crate) fn lost_blocks(stripe: &StripeRecord, view: &View, also: Option<u8>) -> Vec<Lost> {
-    let blocks = (0..=u8::MAX).zip(&stripe.blocks);
-    let lost = blocks.filter(|(index, placed)| match also {
+    let blocks = (0..=u8::MAX).zip(&stripe.blocks).map(|(index, _)| index);
+    let lost = blocks.filter(|index| match also {
         Some(asked) => *index == asked,
-        None => matches!(view.standing(placed), Standing::Lost(_)),
+        None => matches!(view.standing(stripe, *index), Standing::Lost(_)) || !stripe.corrupt_bytes(*index).is_empty(),
     });
-    lost.map(|(index, _)| Lost { index, units: stripe.units.get(usize::from(index)).cloned() }).collect()
+    lost.map(|index| Lost { index, units: stripe.units.get(usize::from(index)).cloned() }).collect()
 }

@@ -11,7 +11,7 @@ use tokio::{sync::mpsc, time::Instant};
 use tonic::Status;
 use weft_meta::{FailureDomain, ObjectRecord, StripeRecord};
 use weft_proto::{to_status, v1};
-use weft_types::{Error, NodeId, Result};
+use weft_types::{Error, NodeId, Reaction, Result};
 
 /// Stripes that are looked at together.
 const STRIPES_PER_PAGE: u32 = 256;
@@ -89,14 +89,24 @@ impl<'a> Repair<'a> {
         self.wait_for_those_coming_back().await;
         let mut done = v1::RepairDone { traffic: Some(v1::TaskTraffic::default()), ..v1::RepairDone::default() };
         self.total_bytes = self.count_bytes().await?;
-        let mut from = 0;
+        let (mut from, mut first_left) = (0, None);
         loop {
             let page = self.page(from).await?;
             for stripe in &page.items {
-                self.stripe(stripe, &mut done).await.map_err(|error| error.object(&self.object.name))?;
+                match self.stripe(stripe, &mut done).await.map_err(|error| error.object(&self.object.name)) {
+                    // What can be rebuilt of the others is: the more so when something is lost for good.
+                    Err(error) if error.reaction == Reaction::Unavailable && !self.explain => {
+                        self.leave(stripe, &error, &mut done);
+                        first_left.get_or_insert(error);
+                    }
+                    other => other?,
+                }
                 from = stripe.number + 1;
             }
             if !page.more {
+                if let Some(error) = first_left.filter(|_| done.blocks.is_empty()) {
+                    return Err(error);
+                }
                 done.elapsed_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
                 return Ok(done);
             }
@@ -134,6 +144,13 @@ impl<'a> Repair<'a> {
         }
     }
 
+    /// Nothing of a stripe could be rebuilt.
+    fn leave(&self, stripe: &StripeRecord, error: &Error, done: &mut v1::RepairDone) {
+        tracing::warn!(object = %self.object.name, stripe = stripe.number, %error, "nothing of a stripe could be rebuilt");
+        let left = |lost: Lost| v1::LeftBlock { stripe: stripe.number, index: lost.index.into(), reason: error.message.clone() };
+        done.left.extend(self.lost(stripe).into_iter().map(left));
+    }
+
     fn lost(&self, stripe: &StripeRecord) -> Vec<Lost> {
         rebuild::lost_blocks(stripe, &self.shared.members.view(), self.block)
     }
@@ -146,12 +163,12 @@ impl<'a> Repair<'a> {
         let code = self.shared.code(&self.object.code)?;
         let bytes: u64 = lost.iter().map(|lost| stripe.layout.block_len(lost.index.into())).sum();
         let indexes: Vec<u32> = lost.iter().map(|lost| lost.index.into()).collect();
-        let rebuild = Rebuild {
+        let mut rebuild = Rebuild {
             shared: self.shared,
             code: &code,
             object: &self.object.name,
             version: self.object.version,
-            stripe,
+            stripe: stripe.clone(),
             lost,
             scheme: &self.scheme,
             to: self.to,
@@ -160,7 +177,11 @@ impl<'a> Repair<'a> {
             avoid: BTreeSet::new(),
         };
         if self.explain {
-            return self.tell_plan(stripe, &indexes, &rebuild.explain()?).await;
+            let (planned, warnings) = rebuild.explain()?;
+            for warning in warnings {
+                self.tell_warning(warning).await?;
+            }
+            return self.tell_plan(stripe, &indexes, &planned).await;
         }
         let rebuilt = {
             let (events, before, total) = (self.events, self.done_bytes, self.total_bytes);
@@ -187,10 +208,25 @@ impl<'a> Repair<'a> {
                 len: stripe.layout.block_len(block.index.into()),
             });
         }
+        for (index, reason) in rebuilt.left {
+            tracing::warn!(object = %self.object.name, stripe = stripe.number, index, reason, "a lost block was not rebuilt");
+            done.left.push(v1::LeftBlock { stripe: stripe.number, index: index.into(), reason });
+        }
+        for warning in rebuilt.warnings {
+            if !done.warnings.contains(&warning) {
+                done.warnings.push(warning);
+            }
+        }
         self.done_bytes = self.done_bytes.saturating_add(bytes);
         done.resumed += rebuilt.resumed;
         done.traffic = Some(supervise::add_traffic(done.traffic.unwrap_or_default(), rebuilt.traffic));
         Ok(())
+    }
+
+    async fn tell_warning(&self, message: String) -> Result<()> {
+        let warning = v1::repair_event::Event::Progress(v1::RepairProgress { message, ..v1::RepairProgress::default() });
+        let sent = self.events.send(Ok(event(warning))).await;
+        sent.map_err(|_| Error::retry("whoever asked for the plan is gone"))
     }
 
     async fn tell_plan(&self, stripe: &StripeRecord, lost: &[u32], planned: &jobs::Planned) -> Result<()> {

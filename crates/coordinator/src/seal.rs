@@ -2,6 +2,7 @@
 
 use crate::{jobs::Planned, members::Session, shared::Shared};
 use std::collections::BTreeMap;
+use weft_meta::StripeRecord;
 use weft_plan::Task;
 use weft_proto::{LinkRights, encode_task, token::task_hash, v1};
 use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, PlanId, Result};
@@ -31,8 +32,13 @@ pub(crate) struct StoreOrder {
     pub(crate) disk: String,
 }
 
-/// Cuts the plan and signs its links.
-pub(crate) fn seal(shared: &Shared, planned: &Planned, orders: &BTreeMap<BlockId, StoreOrder>) -> Result<Sealed> {
+/// Cuts the plan of a stripe and signs its links.
+pub(crate) fn seal(
+    shared: &Shared,
+    planned: &Planned,
+    stripe: &StripeRecord,
+    orders: &BTreeMap<BlockId, StoreOrder>,
+) -> Result<Sealed> {
     let plan = &planned.plan;
     let mut cuts: BTreeMap<Party, Cut> = BTreeMap::new();
     for (vertex, party) in (0..=u16::MAX).zip(&plan.binding.parties) {
@@ -53,7 +59,8 @@ pub(crate) fn seal(shared: &Shared, planned: &Planned, orders: &BTreeMap<BlockId
                 let stores = cut.task.stores.iter().map(|block| store_spec(block.id, orders)).collect::<Result<Vec<_>>>()?;
                 let task = cut.bytes.clone();
                 let registration = session.link_key.id().to_vec();
-                let open = v1::OpenRequest { task, peers, stores, deadline_ms: 0, stall_ms, registration };
+                let reads = cut.task.blocks.iter().map(|block| read_spec(block.id, stripe)).collect::<Result<Vec<_>>>()?;
+                let open = v1::OpenRequest { task, peers, stores, deadline_ms: 0, stall_ms, registration, reads };
                 let incoming_bytes = incoming_bytes(&cut.task);
                 sealed.agents.insert(*node, SealedTask { session: session.clone(), open, incoming_bytes });
             }
@@ -105,6 +112,12 @@ fn store_spec(block: BlockId, orders: &BTreeMap<BlockId, StoreOrder>) -> Result<
     let meta = postcard::to_allocvec(&order.meta)
         .map_err(|error| Error::fatal(format!("a block's description cannot be encoded: {error}")).block(block))?;
     Ok(v1::StoreSpec { meta, expected_units: order.expected_units.clone(), disk: order.disk.clone() })
+}
+
+/// What is recorded of a block that is read. Nothing is, until its stripe has ended.
+fn read_spec(block: BlockId, stripe: &StripeRecord) -> Result<v1::ReadSpec> {
+    let id = postcard::to_allocvec(&block).map_err(|error| Error::fatal(format!("a block's id: {error}")).block(block))?;
+    Ok(v1::ReadSpec { id, units: stripe.units.get(usize::from(block.index)).cloned().unwrap_or_default() })
 }
 
 fn incoming_bytes(task: &Task) -> u64 {

@@ -168,22 +168,24 @@ fn warnings(shared: &Shared, statuses: &[MemberStatus]) -> Vec<String> {
 
 fn stripe(record: &StripeRecord, view: &View, with_units: bool) -> Result<v1::Stripe> {
     let layout = postcard::to_allocvec(&record.layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
-    let block = |(index, placed): (usize, &weft_meta::PlacedBlock)| v1::PlacedBlock {
-        index: index as u32,
+    let span = |span: &weft_types::Span| v1::SpanMessage { start: span.start, end: span.end };
+    let block = |(index, placed): (u8, &weft_meta::PlacedBlock)| v1::PlacedBlock {
+        index: index.into(),
         generation: placed.generation,
         node: placed.home.node.0,
         disk: view.disk(placed.home).map(|disk| disk.id.clone()).unwrap_or_default(),
-        state: view.state_text(placed).to_owned(),
-        len: record.layout.block_len(index as u32),
-        units: if with_units { record.units.get(index).cloned().unwrap_or_default() } else { Vec::new() },
+        state: view.state_text(record, index).to_owned(),
+        len: record.layout.block_len(index.into()),
+        units: if with_units { record.units.get(usize::from(index)).cloned().unwrap_or_default() } else { Vec::new() },
         rack: rack(view, placed.home.node),
+        corrupt: record.corrupt_bytes(index).iter().map(span).collect(),
     };
     Ok(v1::Stripe {
         id: record.id.0,
         offset: record.object_offset(),
         layout,
         seq: record.seq,
-        blocks: record.blocks.iter().enumerate().map(block).collect(),
+        blocks: (0..=u8::MAX).zip(&record.blocks).map(block).collect(),
     })
 }
 

@@ -1,7 +1,7 @@
 //! What the coordinator knows of the nodes at one moment: a plain value, so that whoever decides by it can be tested.
 
 use std::collections::BTreeMap;
-use weft_meta::{BlockState, DiskNumber, Home, PlacedBlock};
+use weft_meta::{BlockState, DiskNumber, Home, StripeRecord};
 use weft_types::NodeId;
 
 /// The nodes at one moment.
@@ -59,9 +59,11 @@ impl View {
         self.nodes.values().filter(|node| node.up).count()
     }
 
-    /// What becomes of whoever wants to read a block now.
-    pub(crate) fn standing(&self, block: &PlacedBlock) -> Standing {
+    /// What becomes of whoever wants to read a block of a stripe now; of one that is corrupt in part, what can still be read of it.
+    pub(crate) fn standing(&self, stripe: &StripeRecord, index: u8) -> Standing {
+        let Some(block) = stripe.blocks.get(usize::from(index)) else { return Standing::Lost("it does not exist") };
         match block.state {
+            BlockState::Corrupt if !stripe.corrupt_bytes(index).is_empty() => {}
             BlockState::Corrupt => return Standing::Lost("corrupt"),
             BlockState::Missing => return Standing::Lost("missing"),
             BlockState::Ok => {}
@@ -77,8 +79,9 @@ impl View {
     }
 
     /// What `stat` shows of a block.
-    pub(crate) fn state_text(&self, block: &PlacedBlock) -> &'static str {
-        match (block.state, self.standing(block)) {
+    pub(crate) fn state_text(&self, stripe: &StripeRecord, index: u8) -> &'static str {
+        let state = stripe.blocks.get(usize::from(index)).map_or(BlockState::Missing, |block| block.state);
+        match (state, self.standing(stripe, index)) {
             (BlockState::Corrupt, _) => "corrupt",
             (BlockState::Missing, _) => "missing",
             (BlockState::Ok, Standing::Lost(_)) => "down",

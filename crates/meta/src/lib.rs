@@ -20,8 +20,8 @@ mod sqlite;
 pub use error::{MetaError, Result};
 pub use meta::Meta;
 pub use model::{
-    Ack, Allocation, BlockState, BucketRecord, ClusterRecord, DiskNumber, DiskRecord, EndStripe, Epoch, FailureDomain,
-    GarbageBlock, Home, NewCluster, NewDisk, NewNode, NewRepair, NewStripe, NewUpload, NodeRecord, NodeState, ObjectName,
-    ObjectRecord, Owner, Page, PlacedBlock, PolicyRecord, StripeRecord, Totals, UploadId, UploadRecord,
+    Ack, Allocation, BlockState, BucketRecord, CORRUPT_RANGES_MAX, ClusterRecord, DiskNumber, DiskRecord, EndStripe, Epoch,
+    FailureDomain, GarbageBlock, Home, NewCluster, NewDisk, NewNode, NewRepair, NewStripe, NewUpload, NodeRecord, NodeState,
+    ObjectName, ObjectRecord, Owner, Page, PlacedBlock, PolicyRecord, StripeRecord, Totals, UploadId, UploadRecord,
 };
 pub use sqlite::{MetaMode, SqliteMeta};

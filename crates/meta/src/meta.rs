@@ -2,7 +2,7 @@
 
 use crate::*;
 use async_trait::async_trait;
-use weft_types::{BlockId, NodeId, StripeId};
+use weft_types::{BlockId, NodeId, Span, StripeId};
 
 /// The cluster's metadata. Each method is one transaction: it happens whole and is durable when it returns, or not at all.
 ///
@@ -106,8 +106,12 @@ pub trait Meta: Send + Sync {
     async fn expire_repairs(&self, epoch: Epoch, now_ms: u64) -> Result<u64>;
     /// What is allocated, in order of blocks.
     async fn allocations(&self) -> Result<Vec<Allocation>>;
-    /// What is known of a block changes, if that generation still counts. Tells whether it did.
+    /// What is known of a block as a whole changes, if that generation still counts. Tells whether it did.
     async fn mark_block(&self, epoch: Epoch, block: BlockId, state: BlockState) -> Result<bool>;
+    /// These bytes of a block are corrupt, in addition to those that are known to be, if that generation still counts and the
+    /// block is not lost as a whole. If that makes more than [`CORRUPT_RANGES_MAX`] ranges, it is from now on. Tells whether
+    /// anything changed.
+    async fn mark_corrupt(&self, epoch: Epoch, block: BlockId, bytes: Vec<Span>) -> Result<bool>;
 
     /// What a node may remove by now.
     async fn garbage(&self, node: NodeId, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>>;

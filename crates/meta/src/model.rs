@@ -1,8 +1,12 @@
 //! What the metadata says, as values.
 
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use weft_types::{BlockId, ClusterId, Layout, NodeId, StripeId, StripeLayout};
+use std::{collections::BTreeMap, fmt};
+use weft_types::{BlockId, ClusterId, Layout, NodeId, Span, StripeId, StripeLayout};
+
+/// Ranges of bytes that are kept of a corrupt block; one with more of them counts as corrupt as a whole. Each of them costs a plan
+/// around it another lane, with buffers at everybody in it.
+pub const CORRUPT_RANGES_MAX: usize = 16;
 
 /// Counts the leaders that the cluster had. A change is made in the name of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -334,9 +338,16 @@ pub struct StripeRecord {
     pub blocks: Vec<PlacedBlock>,
     /// CRC32C of each MiB of each block, by index; empty until it has ended.
     pub units: Vec<Vec<u32>>,
+    /// The bytes of corrupt blocks that are corrupt, by index. A corrupt block that is not here is corrupt as a whole.
+    pub corrupt: BTreeMap<u8, Vec<Span>>,
 }
 
 impl StripeRecord {
+    /// The bytes of a block that are corrupt while the others can be read; none for a block that is whole, or lost as a whole.
+    pub fn corrupt_bytes(&self, index: u8) -> &[Span] {
+        self.corrupt.get(&index).map(Vec::as_slice).unwrap_or_default()
+    }
+
     /// Where its data begins in the object, bytes: every stripe before it is full.
     pub fn object_offset(&self) -> u64 {
         self.number.saturating_mul(self.layout.layout.block_len).saturating_mul(u64::from(self.layout.k))

@@ -123,6 +123,24 @@ impl Layout {
         self.cell_len / u64::from(self.alpha)
     }
 
+    /// The positions at which any sub-block has one of these bytes of a block.
+    pub fn positions_of(&self, bytes: Span) -> Vec<Span> {
+        let (sub, cell) = (self.sub_len(), self.cell_len);
+        if sub == cell {
+            return vec![bytes];
+        }
+        let mut spans = Vec::new();
+        let mut at = bytes.start;
+        while at < bytes.end {
+            let (number, within) = (at / cell, at % cell);
+            let len = (sub - within % sub).min(bytes.end - at);
+            let first = number * sub + within % sub;
+            spans.push(Span::new(first, first + len));
+            at += len;
+        }
+        Span::normalize(spans)
+    }
+
     /// Where the positions of `span` of one sub-block lie in the block, in order.
     pub fn extents(&self, sub_block: u32, span: Span) -> impl Iterator<Item = Extent> + use<> {
         let (sub, cell_len) = (self.sub_len(), self.cell_len);

@@ -5,7 +5,7 @@ use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
 use weft_client::api;
-use weft_types::{ByteSize, NodeId, Result, StripeId, human_bytes};
+use weft_types::{ByteSize, NodeId, Result, Span, StripeId, human_bytes};
 
 /// List buckets, or the objects of one
 #[derive(Debug, Args)]
@@ -93,6 +93,8 @@ pub(super) struct Block {
     size: u64,
     /// CRC32C of each MiB.
     crc32c: Vec<u32>,
+    /// Its bytes that are corrupt; none: if it is, all of it is.
+    corrupt: Vec<Span>,
 }
 
 impl Object {
@@ -125,6 +127,7 @@ impl Stripe {
             state: it.state,
             size: it.len,
             crc32c: it.units,
+            corrupt: it.corrupt.iter().map(|bytes| Span::new(bytes.start, bytes.end)).collect(),
         };
         let blocks = it.blocks.into_iter().map(block).collect();
         Self { id: StripeId(it.id).to_string(), offset: it.offset, seq: it.seq, blocks }
@@ -184,6 +187,12 @@ pub(super) async fn stat(session: &Session, object: &ObjectName) -> Result<Objec
     Ok(Object::new(object, &session.client.status().await?.nodes))
 }
 
+/// A block's state, with the bytes that it is about.
+fn state(it: &Block) -> String {
+    let ranges: Vec<String> = it.corrupt.iter().map(|bytes| format!("{}..{}", bytes.start, bytes.end)).collect();
+    if ranges.is_empty() { it.state.clone() } else { format!("{} at bytes {}", it.state, ranges.join(", ")) }
+}
+
 fn text(it: &Object) -> String {
     let [block, cell] = [it.block_size, it.cell_size].map(ByteSize);
     let mut text = String::new();
@@ -202,7 +211,7 @@ fn text(it: &Object) -> String {
                 human_bytes(it.size),
                 generation,
                 checksums,
-                it.state.clone(),
+                state(it),
             ]
         };
         let heading = ["block", "node", "rack", "size", "generation", "crc32c", "state"];

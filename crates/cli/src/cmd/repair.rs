@@ -39,7 +39,7 @@ EXAMPLE
 
 EXIT CODES
   0 nothing of the object is lost any more (or nothing was)   1 failed on the way   2 a block, node or scheme that makes no sense
-  3 no such object   4 more is lost than the code recovers, or no node is free; the message names the blocks
+  3 no such object   4 more is lost than the code recovers, or no node is free; what could be rebuilt was, the rest is named
   5 what was rebuilt is not what was recorded")]
 struct RepairObject {
     /// Rebuild this block, also if it is not lost; without it, whatever is lost
@@ -68,6 +68,8 @@ pub(super) struct Report {
     bytes_written: u64,
     bytes_moved: u64,
     messages: Vec<String>,
+    /// What is still lost.
+    pub(super) left: Vec<Left>,
     pub(super) seconds: f64,
     #[serde(skip)]
     plans: Vec<Vec<u8>>,
@@ -82,6 +84,15 @@ pub(super) struct Rebuilt {
     generation: u32,
     pub(super) node: String,
     size: u64,
+}
+
+/// A block that could not be rebuilt.
+#[derive(Debug, Serialize)]
+pub(super) struct Left {
+    /// The stripe's number in the object, from 0.
+    stripe_number: u64,
+    index: u32,
+    reason: String,
 }
 
 impl Repair {
@@ -101,7 +112,8 @@ impl Repair {
         if asked.explain {
             return explain::show_saved(&report.plans, &report.messages, output);
         }
-        output.result(&report, text).map(|()| Exit::Ok)
+        let exit = if report.left.is_empty() { Exit::Ok } else { Exit::Unavailable };
+        output.result(&report, text).map(|()| exit)
     }
 }
 
@@ -139,6 +151,8 @@ pub(super) async fn repair(session: &Session, bucket: &str, key: &str, options: 
                 report.bytes_written = traffic.written_bytes;
                 report.bytes_moved = traffic.sent_bytes;
                 report.resumed = it.resumed;
+                report.messages.extend(it.warnings.into_iter().map(|warning| format!("warning: {warning}")));
+                report.left = it.left.into_iter().map(Left::from).collect();
                 report.blocks = it.blocks.into_iter().map(Rebuilt::from).collect();
             }
         }
@@ -157,9 +171,17 @@ impl From<api::RepairedBlock> for Rebuilt {
     }
 }
 
+impl From<api::LeftBlock> for Left {
+    fn from(it: api::LeftBlock) -> Self {
+        Self { stripe_number: it.stripe, index: it.index, reason: it.reason }
+    }
+}
+
 fn text(it: &Report) -> String {
     let mut lines: Vec<String> = it.messages.clone();
-    if it.blocks.is_empty() {
+    let left = |it: &Left| format!("block {} of the object's stripe {} is still lost: {}", it.index, it.stripe_number, it.reason);
+    lines.extend(it.left.iter().map(left));
+    if it.blocks.is_empty() && it.left.is_empty() {
         lines.push("nothing is lost".to_owned());
         return lines.join("\n");
     }

@@ -24,6 +24,7 @@ fn stripe(data_len: u64, block_len: u64, cell_len: u64) -> StripeRecord {
         layout,
         blocks: (1..=6).map(place).collect(),
         units: Vec::new(),
+        corrupt: Default::default(),
     }
 }
 
@@ -134,7 +135,8 @@ fn blocks_are_sorted_by_whether_they_can_be_read_and_losses_are_named() {
     let readable = readable(&stripe, &view, |block| block == suspected);
     assert_eq!((readable.good, readable.suspect), (vec![5], vec![3, 4]));
     assert_eq!(readable.lost, [(0, "corrupt"), (1, "missing"), (2, "its node is down")]);
-    let error = too_many_lost(&code(), &stripe, &readable.lost, &view);
+    let lost = why_absent(&stripe, &[0, 1, 2], &readable.lost, "");
+    let error = too_many_lost(&code(), &stripe, &lost, &view);
     for part in ["lost 3 blocks", "rs(4,2) tolerates the loss of 2", "block 0 (s5-b000-c0-g1 on node-1: corrupt)"] {
         assert!(error.message.contains(part), "{part} is not in: {error}");
     }

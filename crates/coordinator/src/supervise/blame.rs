@@ -6,24 +6,35 @@
 use super::report::{End, NodeReport, Report};
 use weft_types::{NodeId, Party, Reaction};
 
+/// Who is to blame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Blame {
+    /// The node that is blamed.
+    pub(crate) node: NodeId,
+    /// Who complains of it. None: it needs nobody's complaint, since nothing was heard of it any more or its own disk failed it.
+    /// A link that is broken has two ends, and who complains may as well be to blame.
+    pub(crate) accuser: Option<NodeId>,
+}
+
 /// The node to blame. None: nothing failed, a client did, or nobody was told to be busy by anybody else.
-pub(super) fn culprit(report: &Report) -> Option<NodeId> {
+pub(super) fn culprit(report: &Report) -> Option<Blame> {
+    let certain = |node: NodeId| Some(Blame { node, accuser: None });
     // Of whom nothing was heard any more, nobody need complain.
     let broken = report.nodes.iter().find(|(_, node)| matches!(node.end, Some(End::Broken(_))));
     if let Some((id, _)) = broken {
-        return Some(*id);
+        return certain(*id);
     }
     // Bytes that are wrong are wrong where they were found to be.
     let own = report.nodes.iter().find(|(id, node)| fault_of_its_own(**id, node));
     if let Some((id, _)) = own {
-        return Some(*id);
+        return certain(*id);
     }
     let first = report.nodes.iter().find(|(_, node)| matches!(node.end, Some(End::Failed(_))))?;
-    let mut at = *first.0;
+    let mut at = Blame { node: *first.0, accuser: None };
     // Each step leads to another node, so that there are at most as many steps as nodes; in a circle whoever is met is as good.
     for _ in 0..report.nodes.len() {
-        match report.nodes.get(&at).and_then(|node| complains_of(at, node)) {
-            Some(Party::Node(next)) => at = next,
+        match report.nodes.get(&at.node).and_then(|node| complains_of(at.node, node)) {
+            Some(Party::Node(next)) => at = Blame { node: next, accuser: Some(at.node) },
             Some(Party::Client(_)) => return None,
             None => break,
         }
@@ -76,21 +87,26 @@ mod tests {
         // A chain 1 → 2 → 3 → 4 in which 1 was stopped: everybody complains of the one before, and 1 says nothing.
         let complains = |of: u32| failed(Error::replan("no slice in time").party(node(of)));
         let stopped = report(&[(1, Some(End::GivenUp)), (2, complains(1)), (3, complains(2)), (4, complains(3))]);
-        assert_eq!(culprit(&stopped), Some(NodeId(1)));
+        assert_eq!(culprit(&stopped), Some(Blame { node: NodeId(1), accuser: Some(NodeId(2)) }));
         let circle = report(&[(1, complains(2)), (2, complains(1))]);
-        assert!(culprit(&circle).is_some(), "and it ends");
+        let met = culprit(&circle).map(|blame| (blame.node, blame.accuser));
+        assert!(
+            met == Some((NodeId(1), Some(NodeId(2)))) || met == Some((NodeId(2), Some(NodeId(1)))),
+            "it ends with both: {met:?}"
+        );
     }
 
     #[test]
     fn who_is_gone_or_has_bad_bytes_is_to_blame() {
         let complains = |of: u32| failed(Error::replan("reset").party(node(of)));
         let broken = Some(End::Broken(Error::replan("went down").party(node(3))));
-        assert_eq!(culprit(&report(&[(1, complains(2)), (2, complains(1)), (3, broken)])), Some(NodeId(3)));
+        let certain = |node: u32| Some(Blame { node: NodeId(node), accuser: None });
+        assert_eq!(culprit(&report(&[(1, complains(2)), (2, complains(1)), (3, broken)])), certain(3));
 
         let block = weft_types::BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 1 };
         let corrupt = failed(Error::corrupt("page 3").party(node(2)).block(block));
         let report = report(&[(1, complains(2)), (2, corrupt), (3, complains(2))]);
-        assert_eq!(culprit(&report), Some(NodeId(2)));
+        assert_eq!(culprit(&report), certain(2));
         let bad: Vec<_> = report.nodes[&NodeId(2)].bad_blocks(NodeId(2)).map(|(block, state, _)| (block, state)).collect();
         assert_eq!(bad, [(block, weft_meta::BlockState::Corrupt)]);
     }
@@ -103,7 +119,7 @@ mod tests {
         for (id, waiting) in waits {
             report.nodes.get_mut(&NodeId(id)).unwrap().waiting = waiting;
         }
-        assert_eq!(culprit(&report), Some(NodeId(1)), "it waits for its own disk");
+        assert_eq!(culprit(&report).map(|blame| blame.node), Some(NodeId(1)), "it waits for its own disk");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use tonic::{Request, Streaming};
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
 
+pub(crate) use blame::Blame;
 pub(crate) use report::{End, Report, add_traffic};
 
 /// The first pause before busy agents are asked again; each next one is twice as long, up to the last.
@@ -199,10 +200,13 @@ impl Running {
 
     /// Names who is to blame; the next plans avoid it for a while.
     fn blame(&mut self) {
-        self.report.culprit = blame::culprit(&self.report);
-        if let Some(culprit) = self.report.culprit {
+        self.report.blame = blame::culprit(&self.report);
+        if let Some(blame::Blame { node: culprit, .. }) = self.report.blame {
             tracing::warn!(plan = %self.plan, node = %self.shared.members.name(culprit), cause = %self.report.cause(), "a plan failed");
-            self.shared.members.suspect(culprit);
+            // For a bad block its whole node need not be avoided: the block is.
+            if !self.report.is_bad_block(culprit) {
+                self.shared.members.suspect(culprit);
+            }
         }
     }
 }
@@ -266,7 +270,7 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SealedTask) -> Result<()
         Err(_) => return Err(place(unreachable(shared, node, Error::replan("no answer in time")))),
     };
     if let (Some(block), Some(state)) = (error.block, report::bad_state(&error)) {
-        membership::mark(shared, node, block, state, &error.message).await?;
+        membership::mark(shared, node, block, &membership::Finding::Lost(state), &error.message).await?;
     }
     match error.reaction {
         Reaction::Retry => Err(error),

@@ -1,5 +1,6 @@
 //! What the agents of a plan have told.
 
+use super::blame::Blame;
 use std::collections::BTreeMap;
 use weft_meta::BlockState;
 use weft_proto::{status::decode_error, v1};
@@ -10,7 +11,7 @@ use weft_types::{BlockId, Error, NodeId, Party, Reaction, Span};
 pub(crate) struct Report {
     pub(crate) nodes: BTreeMap<NodeId, NodeReport>,
     /// Who is to blame, if the plan failed and it is known.
-    pub(crate) culprit: Option<NodeId>,
+    pub(crate) blame: Option<Blame>,
 }
 
 /// What became of one agent's task.
@@ -23,6 +24,8 @@ pub(crate) struct NodeReport {
     /// Positions of blocks that are not whole, kept for a plan that goes on.
     pub(crate) arrived: BTreeMap<BlockId, Vec<Span>>,
     pub(crate) traffic: v1::TaskTraffic,
+    /// The bytes of blocks of its own that it found to be corrupt.
+    pub(crate) corrupt: BTreeMap<BlockId, Vec<Span>>,
     /// Whom its stages wait for, and since when, milliseconds; itself: its own disk or processor.
     pub(crate) waiting: Vec<(Party, u32)>,
 }
@@ -48,7 +51,7 @@ pub(crate) struct Stored {
 
 impl Report {
     pub(crate) fn new(nodes: impl Iterator<Item = NodeId>) -> Self {
-        Self { nodes: nodes.map(|node| (node, NodeReport::default())).collect(), culprit: None }
+        Self { nodes: nodes.map(|node| (node, NodeReport::default())).collect(), blame: None }
     }
 
     pub(crate) fn all_ended(&self) -> bool {
@@ -75,7 +78,7 @@ impl Report {
     /// Why the plan failed, for a person: the culprit's own words, if there are any.
     pub(crate) fn cause(&self) -> Error {
         let ends = |id: &NodeId| self.nodes.get(id).and_then(NodeReport::first_error);
-        let culprit = self.culprit.as_ref().and_then(ends);
+        let culprit = self.blame.and_then(|blame| ends(&blame.node));
         let any = || self.nodes.values().find_map(NodeReport::first_error);
         culprit.or_else(any).cloned().unwrap_or_else(|| Error::replan("the plan ended without a word"))
     }
@@ -89,6 +92,11 @@ impl Report {
     pub(crate) fn is_not_what_was_lost(&self, block: BlockId, node: NodeId) -> bool {
         let refused = |error: &Error| error.reaction == Reaction::Corrupt && error.block == Some(block);
         self.stored(block).is_some() || self.nodes.get(&node).is_some_and(|node| node.errors().iter().any(refused))
+    }
+
+    /// Whether all that a node is blamed for is a block of its own that is bad.
+    pub(crate) fn is_bad_block(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|report| report.bad_blocks(node).next().is_some())
     }
 
     /// What went through all disks and sockets.
@@ -121,6 +129,12 @@ impl Report {
             let spans = arrived.spans.iter().map(|span| Span::new(span.start, span.end)).collect();
             if let Ok(block) = postcard::from_bytes(&arrived.id) {
                 node.arrived.insert(block, Span::normalize(spans));
+            }
+        }
+        for found in failed.corrupt {
+            if let Ok(block) = postcard::from_bytes(&found.block) {
+                let bytes = Span::new(found.first_byte, found.first_byte.saturating_add(found.len_bytes));
+                node.corrupt.entry(block).or_default().push(bytes);
             }
         }
         let mut errors: Vec<Error> = failed.errors.iter().filter_map(|bytes| decode_error(bytes)).collect();

@@ -112,6 +112,44 @@ async fn a_good_block_moves_where_it_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_there_is_room_for_is_rebuilt_and_what_is_left_is_named() {
+    let mut world = World::new(7, 4).await;
+    let bytes = data(1 << 20, 16);
+    world.put("k", &bytes).await.unwrap();
+    let lost = [world.holder("k", 0).await, world.holder("k", 3).await];
+    lost.iter().for_each(|node| world.kill(*node));
+    world.until("two are down", async |world| world.up().await.len() == 5).await;
+    let done = world.repair("k", &RepairOptions::default()).await.unwrap();
+    assert_eq!(done.blocks.iter().map(|block| block.index).collect::<Vec<_>>(), [0]);
+    assert_eq!(done.left.iter().map(|left| (left.stripe, left.index)).collect::<Vec<_>>(), [(0, 3)]);
+    assert!(done.left[0].reason.contains("5 of 7 nodes are up"), "{}", done.left[0].reason);
+    assert_eq!(world.not_ok("k").await, [(0, 3, "down".to_owned())]);
+    let error = world.repair("k", &RepairOptions::default()).await.unwrap_err();
+    assert_eq!(error.reaction, Reaction::Unavailable, "there is room for nothing: {error}");
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_fills_a_rack_by_hand_is_warned() {
+    // Three nodes in each of three racks, two of them with blocks.
+    let world = World::new(9, 3).await;
+    world.put("k", &data(1 << 20, 17)).await.unwrap();
+    let blocks = world.stat("k").await.stripes[0].blocks.clone();
+    let spare = |same: bool| {
+        let free = (1..=9).filter(|node| !blocks.iter().any(|block| block.node == *node));
+        free.clone().find(|node| (format!("r{}", node % 3) == blocks[0].rack) == same).unwrap()
+    };
+    let explain = RepairOptions { explain: true, ..block(0, Some(spare(false))) };
+    let mut repair = world.client.repair("b", "k", &explain).await.unwrap();
+    let first = repair.next().await.unwrap().unwrap().event.unwrap();
+    assert!(matches!(&first, Event::Progress(it) if it.message.contains("gets 3 blocks")), "{first:?}");
+    let crowded = world.repair("k", &block(0, Some(spare(false)))).await.unwrap();
+    assert!(crowded.warnings.len() == 1 && crowded.warnings[0].contains("tolerates the loss of 2"), "{crowded:?}");
+    let spread = world.repair("k", &block(0, Some(spare(true)))).await.unwrap();
+    assert_eq!(spread.warnings, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_put_goes_on_when_a_node_dies() {
     let mut world = World::new(8, 4).await;
     let bytes = data(8 << 20, 5);
@@ -196,6 +234,28 @@ async fn a_repair_that_lost_a_helper_half_way_moves_only_what_is_missing() {
         }
         world.start_agent(helper.0).await;
         world.until("all are back", async |world| world.up().await.len() == 9).await;
+    }
+}
+
+/// All that the others see of it is that it does not answer them; all that it sees is that they do not come. With as many helpers
+/// as the code needs and not one more, each one that is blamed for it would make the repair impossible.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_home_that_its_helpers_cannot_reach_is_exchanged_and_not_its_helpers() {
+    let mut world = World::new(8, 4).await;
+    let bytes = data(2 << 20, 9);
+    world.put("k", &bytes).await.unwrap();
+    let lost = [world.holder("k", 0).await, world.holder("k", 1).await];
+    lost.iter().for_each(|node| world.kill(*node));
+    world.until("two are down", async |world| world.up().await.len() == 6).await;
+    for scheme in ["pipeline", "conventional", "ppr"] {
+        let unreachable = world.explained_target("k", 0).await;
+        world.cut_off(unreachable).await;
+        let options = RepairOptions { scheme: scheme.into(), ..block(0, None) };
+        let done = world.repair("k", &options).await.unwrap();
+        assert!(done.blocks[0].node != unreachable && done.resumed <= 2, "{scheme}: {done:?}");
+        world.reach_all();
+        // The others are as good as before.
+        assert_eq!(world.get("k", "").await.unwrap().0, bytes);
     }
 }
 

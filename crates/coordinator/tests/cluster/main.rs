@@ -1,5 +1,6 @@
 //! A whole cluster on loopback: what a client asks of the coordinator, and what becomes of it on the nodes.
 
+mod corruption;
 mod failures;
 mod fake_agent;
 mod given_up;
@@ -73,4 +74,16 @@ async fn explaining_does_nothing() {
     }
     assert_eq!(world.stat("k").await, before);
     assert_eq!(world.block_count(1..=6), 6);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_explained_is_what_is_done() {
+    let world = World::new(12, 3).await;
+    for key in 0..4 {
+        let key = format!("k{key}");
+        world.put(&key, &data(1 << 20, 5)).await.unwrap();
+        let explained = world.explained_target(&key, 1).await;
+        let done = world.repair(&key, &world::block(1, None)).await.unwrap();
+        assert_eq!(done.blocks[0].node, explained, "{key}");
+    }
 }

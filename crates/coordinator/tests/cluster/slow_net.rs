@@ -1,10 +1,12 @@
-//! A network on which what is sent takes its time, so that there is time to kill somebody.
+//! Networks on which what is sent takes its time, so that there is time to kill somebody, or never arrives.
 
 use async_trait::async_trait;
 use std::{
+    collections::BTreeSet,
     future::Future,
     io,
     pin::Pin,
+    sync::{Arc, Mutex},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -32,6 +34,29 @@ impl Net for SlowNet {
 
     async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
         self.0.listen(address).await
+    }
+}
+
+/// Addresses at which no connection arrives.
+pub(crate) type CutOff = Arc<Mutex<BTreeSet<String>>>;
+
+/// TCP on which connections to some addresses never come about, and nothing says so.
+pub(crate) struct CutNet {
+    pub(crate) net: TcpNet,
+    pub(crate) cut_off: CutOff,
+}
+
+#[async_trait]
+impl Net for CutNet {
+    async fn connect(&self, address: &str) -> io::Result<BoxStream> {
+        if self.cut_off.lock().unwrap().contains(address) {
+            std::future::pending::<()>().await;
+        }
+        self.net.connect(address).await
+    }
+
+    async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
+        self.net.listen(address).await
     }
 }
 

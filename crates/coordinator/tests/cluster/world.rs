@@ -1,6 +1,6 @@
 //! A coordinator, agents and a client in one process, on loopback sockets and real disks.
 
-use crate::slow_net::SlowNet;
+use crate::slow_net::{CutNet, CutOff, SlowNet};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -13,7 +13,8 @@ use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions, RepairOptio
 use weft_coordinator::{Coordinator, CoordinatorConfig, Seams};
 use weft_meta::MetaMode;
 use weft_proto::{Security, TcpNet};
-use weft_types::{ByteSize, Error, NodeId, Result, SystemClock};
+use weft_store::Sidecar;
+use weft_types::{ByteSize, Error, NodeId, Party, Result, SystemClock};
 
 /// Nobody waits for longer than this.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,6 +28,8 @@ pub(crate) struct World {
     racks: u32,
     seed: u64,
     slow_agents: bool,
+    /// Where no agent's connection arrives.
+    cut_off: CutOff,
     pub(crate) client: Client,
 }
 
@@ -45,10 +48,11 @@ impl World {
             insecure: true,
             heartbeat_interval_ms: 100,
             down_after_ms: 800,
-            suspect_ms: 1_000,
+            suspect_ms: 6_000,
             sweep_interval_ms: 200,
             garbage_grace_ms: 300,
             stall_ms: 2_000,
+            call_timeout_ms: 1_500,
             failure_grace_ms: 500,
             disk_reserve: ByteSize(0),
             ..CoordinatorConfig::default()
@@ -66,6 +70,7 @@ impl World {
             racks,
             seed: 1,
             slow_agents: false,
+            cut_off: CutOff::default(),
             client,
         };
         for node in 1..=nodes {
@@ -79,9 +84,11 @@ impl World {
     /// Starts, or starts again, an agent; its directory stays its own.
     pub(crate) async fn start_agent(&mut self, node: u32) {
         let mut seams = weft_agent::Seams::real(u64::from(node));
-        if self.slow_agents {
-            seams.net = Arc::new(SlowNet(TcpNet::default()));
-        }
+        seams.net = if self.slow_agents {
+            Arc::new(SlowNet(TcpNet::default()))
+        } else {
+            Arc::new(CutNet { net: TcpNet::default(), cut_off: Arc::clone(&self.cut_off) })
+        };
         // Whoever was killed holds its disks for a moment more.
         for _ in 0..500 {
             if let Ok(agent) = Agent::start(self.agent_config(node), seams.clone()).await {
@@ -125,6 +132,18 @@ impl World {
         // Those that were killed are up for a moment more; those that came back are up for good.
         tokio::time::sleep(Duration::from_millis(self.config.down_after_ms)).await;
         self.until("all are back", async |world| world.up().await.len() == nodes).await;
+    }
+
+    /// From now on no other agent reaches a node with data; the coordinator does.
+    pub(crate) async fn cut_off(&self, node: u32) {
+        let status = self.client.status().await.unwrap();
+        let address = status.nodes.into_iter().find(|it| it.id == node).unwrap().data_address;
+        self.cut_off.lock().unwrap().insert(address);
+    }
+
+    /// All agents reach each other again.
+    pub(crate) fn reach_all(&self) {
+        self.cut_off.lock().unwrap().clear();
     }
 
     /// A client that sends slowly.
@@ -208,6 +227,19 @@ impl World {
         .await
     }
 
+    /// The node to which a repair of a block of an object's first stripe would bring it.
+    pub(crate) async fn explained_target(&self, key: &str, index: u8) -> u32 {
+        let options = RepairOptions { explain: true, ..block(index, None) };
+        let mut repair = self.client.repair("b", key, &options).await.unwrap();
+        let event = repair.next().await.unwrap().unwrap().event.unwrap();
+        let api::repair_event::Event::Plan(plan) = event else { panic!("not a plan: {event:?}") };
+        let saved = weft_plan::from_json(std::str::from_utf8(&plan.plan).unwrap()).unwrap();
+        match saved.job.wants[0].party {
+            Party::Node(node) => node.0,
+            client => panic!("{client} stores a block"),
+        }
+    }
+
     /// The states of the blocks of an object, those that are ok left out: (stripe, index, state).
     pub(crate) async fn not_ok(&self, key: &str) -> Vec<(u64, u32, String)> {
         let stat = self.stat(key).await;
@@ -230,6 +262,30 @@ impl World {
         find_blocks(&self.node_dir(node), &mut found);
         found.sort();
         found
+    }
+
+    /// The payload of a block of an object of one stripe, on nodes that hold nothing else.
+    pub(crate) async fn payload(&self, key: &str, index: usize) -> PathBuf {
+        self.block_files(self.holder(key, index).await).pop().unwrap()
+    }
+
+    /// Flips a byte of a block of an object of one stripe.
+    pub(crate) async fn flip(&self, key: &str, index: usize, byte: usize) {
+        let file = self.payload(key, index).await;
+        let mut payload = std::fs::read(&file).unwrap();
+        payload[byte] ^= 1;
+        std::fs::write(&file, payload).unwrap();
+    }
+
+    /// Changes a byte of a block, and all that its disk knows of it accordingly.
+    pub(crate) async fn forge(&self, key: &str, index: usize, byte: usize) {
+        self.flip(key, index, byte).await;
+        let payload = self.payload(key, index).await;
+        let sidecar = payload.with_extension("meta");
+        let pages = std::fs::read(&payload).unwrap().chunks(4096).map(weft_store::crc::crc32c).collect();
+        let honest = Sidecar::decode(&std::fs::read(&sidecar).unwrap()).unwrap();
+        let forged = Sidecar::new(honest.meta().clone(), pages).unwrap();
+        std::fs::write(&sidecar, forged.encode().unwrap()).unwrap();
     }
 
     /// How many blocks all disks hold together.

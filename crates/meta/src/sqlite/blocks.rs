@@ -1,9 +1,12 @@
 //! Single blocks: allocated, rebuilt, found to be bad.
 
 use super::{garbage, rows};
-use crate::{Allocation, BlockState, Epoch, Home, MetaError, NewRepair, Owner, PlacedBlock, Result, StripeRecord, UploadId};
+use crate::{
+    Allocation, BlockState, CORRUPT_RANGES_MAX, Epoch, Home, MetaError, NewRepair, Owner, PlacedBlock, Result, StripeRecord,
+    UploadId,
+};
 use rusqlite::{OptionalExtension, Transaction};
-use weft_types::{BlockId, NodeId};
+use weft_types::{BlockId, NodeId, Span};
 
 pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> Result<BlockId> {
     let mut stripe = rows::stripe(tx, new.stripe)?;
@@ -53,7 +56,9 @@ pub(super) fn commit(tx: &Transaction<'_>, block: BlockId, old: u32, units: &[u3
     }
     let replaced = (BlockId { generation: old, ..block }, placed.home);
     *placed = PlacedBlock { generation: block.generation, home, state: BlockState::Ok, ..*placed };
+    stripe.corrupt.remove(&block.index);
     rows::set_placement(tx, block.stripe, &stripe.blocks, stripe.ended)?;
+    rows::set_corrupt(tx, block, &[])?;
     garbage::add(tx, replaced.0, replaced.1, not_before_ms)?;
     Ok(stripe)
 }
@@ -92,12 +97,29 @@ pub(super) fn allocations(tx: &Transaction<'_>) -> Result<Vec<Allocation>> {
 
 pub(super) fn mark(tx: &Transaction<'_>, block: BlockId, state: BlockState) -> Result<bool> {
     let Some(mut stripe) = rows::find_stripe(tx, block.stripe)?.filter(|stripe| stripe.ended) else { return Ok(false) };
+    let whole = !stripe.corrupt.contains_key(&block.index);
     let placed = placed_mut(&mut stripe, block.index)?;
-    if placed.generation != block.generation || placed.state == state {
+    if placed.generation != block.generation || placed.state == state && whole {
         return Ok(false);
     }
     placed.state = state;
     rows::set_placement(tx, block.stripe, &stripe.blocks, true)?;
+    rows::set_corrupt(tx, block, &[])?;
+    Ok(true)
+}
+
+pub(super) fn mark_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: Vec<Span>) -> Result<bool> {
+    let Some(mut stripe) = rows::find_stripe(tx, block.stripe)?.filter(|stripe| stripe.ended) else { return Ok(false) };
+    let known = stripe.corrupt_bytes(block.index).to_vec();
+    let all = Span::normalize(known.iter().copied().chain(bytes).collect());
+    let placed = placed_mut(&mut stripe, block.index)?;
+    let lost_as_a_whole = placed.state != BlockState::Ok && known.is_empty();
+    if placed.generation != block.generation || lost_as_a_whole || all == known {
+        return Ok(false);
+    }
+    placed.state = BlockState::Corrupt;
+    rows::set_placement(tx, block.stripe, &stripe.blocks, true)?;
+    rows::set_corrupt(tx, block, if all.len() > CORRUPT_RANGES_MAX { &[] } else { &all })?;
     Ok(true)
 }
 

@@ -21,7 +21,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use weft_types::{BlockId, NodeId, StripeId};
+use weft_types::{BlockId, NodeId, Span, StripeId};
 
 /// A transaction waits for another process's at most this long.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
@@ -280,6 +280,10 @@ impl Meta for SqliteMeta {
 
     async fn mark_block(&self, epoch: Epoch, block: BlockId, state: BlockState) -> Result<bool> {
         self.write(epoch, move |tx| blocks::mark(tx, block, state)).await
+    }
+
+    async fn mark_corrupt(&self, epoch: Epoch, block: BlockId, bytes: Vec<Span>) -> Result<bool> {
+        self.write(epoch, move |tx| blocks::mark_corrupt(tx, block, bytes)).await
     }
 
     async fn garbage(&self, node: NodeId, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>> {

@@ -1,9 +1,10 @@
 //! Stripes as rows: reading, writing and dropping them, with what depends on them.
 
 use super::garbage;
-use crate::{Home, MetaError, Owner, Page, PlacedBlock, Result, StripeRecord, UploadId, packed};
+use crate::{BlockState, Home, MetaError, Owner, Page, PlacedBlock, Result, StripeRecord, UploadId, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
-use weft_types::{BlockId, NodeId, StripeId};
+use std::collections::BTreeMap;
+use weft_types::{BlockId, NodeId, Span, StripeId};
 
 const STRIPE: &str = "id, upload, object, number, ended, seq, layout, placement, units";
 
@@ -21,7 +22,7 @@ pub(super) fn stripe(tx: &Transaction<'_>, id: StripeId) -> Result<StripeRecord>
 pub(super) fn find_stripe(tx: &Transaction<'_>, id: StripeId) -> Result<Option<StripeRecord>> {
     let sql = format!("SELECT {STRIPE} FROM stripes WHERE id = ?1");
     let packed = tx.prepare_cached(&sql)?.query_row([id.0], packed_row).optional()?;
-    packed.map(PackedStripe::unpack).transpose()
+    packed.map(|packed| packed.unpack(tx)).transpose()
 }
 
 /// Stripes of an owner by number, from one on, at most `limit` of them.
@@ -33,7 +34,31 @@ pub(super) fn stripes_of(tx: &Transaction<'_>, owner: Owner, from: u64, limit: u
     let sql = format!("SELECT {STRIPE} FROM stripes WHERE {column} = ?1 AND number >= ?2 ORDER BY number LIMIT ?3");
     let mut statement = tx.prepare_cached(&sql)?;
     let packed = statement.query_map((id, from, limit), packed_row)?.collect::<Result<Vec<_>, _>>()?;
-    packed.into_iter().map(PackedStripe::unpack).collect()
+    packed.into_iter().map(|packed| packed.unpack(tx)).collect()
+}
+
+/// Writes which bytes of a block are corrupt, instead of those that were before.
+pub(super) fn set_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: &[Span]) -> Result<()> {
+    let of = (block.stripe.0, block.index);
+    tx.prepare_cached("DELETE FROM corrupt_bytes WHERE stripe = ?1 AND idx = ?2")?.execute(of)?;
+    let mut insert = tx.prepare_cached("INSERT INTO corrupt_bytes VALUES (?1, ?2, ?3, ?4)")?;
+    for span in bytes {
+        insert.execute((of.0, of.1, span.start, span.end))?;
+    }
+    Ok(())
+}
+
+/// The bytes of a stripe's blocks that are corrupt.
+fn corrupt(tx: &Transaction<'_>, stripe: StripeId) -> Result<BTreeMap<u8, Vec<Span>>> {
+    let sql = "SELECT idx, first, behind FROM corrupt_bytes WHERE stripe = ?1 ORDER BY idx, first";
+    let mut statement = tx.prepare_cached(sql)?;
+    let rows = statement.query_map([stripe.0], |row| Ok((row.get(0)?, Span::new(row.get(1)?, row.get(2)?))))?;
+    let mut corrupt: BTreeMap<u8, Vec<Span>> = BTreeMap::new();
+    for row in rows {
+        let (index, span): (u8, Span) = row?;
+        corrupt.entry(index).or_default().push(span);
+    }
+    Ok(corrupt)
 }
 
 /// Writes the placement, and what the index from disks to stripes says of it.
@@ -60,6 +85,7 @@ pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, not_befor
     }
     release_allocations(tx, stripe.id, not_before_ms, &[])?;
     tx.prepare_cached("DELETE FROM block_at WHERE stripe = ?1")?.execute([stripe.id.0])?;
+    tx.prepare_cached("DELETE FROM corrupt_bytes WHERE stripe = ?1")?.execute([stripe.id.0])?;
     tx.prepare_cached("DELETE FROM stripes WHERE id = ?1")?.execute([stripe.id.0])?;
     Ok(())
 }
@@ -109,12 +135,16 @@ fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedStripe> {
 }
 
 impl PackedStripe {
-    fn unpack(self) -> Result<StripeRecord> {
+    fn unpack(self, tx: &Transaction<'_>) -> Result<StripeRecord> {
         let owner = match (self.upload, self.object) {
             (Some(upload), None) => Owner::Upload(UploadId(upload)),
             (None, Some(object)) => Owner::Object(UploadId(object)),
             _ => return Err(MetaError::Storage(format!("stripe {} has no owner, or two", self.id))),
         };
+        let blocks = packed::unpack_placement(&self.placement)?;
+        // Hardly any stripe has corrupt blocks: the others do not ask.
+        let any = blocks.iter().any(|block| block.state == BlockState::Corrupt);
+        let corrupt = if any { corrupt(tx, StripeId(self.id))? } else { BTreeMap::new() };
         Ok(StripeRecord {
             id: StripeId(self.id),
             owner,
@@ -122,8 +152,9 @@ impl PackedStripe {
             ended: self.ended,
             seq: self.seq,
             layout: packed::unpack_layout(&self.layout)?,
-            blocks: packed::unpack_placement(&self.placement)?,
+            blocks,
             units: packed::unpack_units(&self.units)?,
+            corrupt,
         })
     }
 }

@@ -3,7 +3,7 @@
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 use std::{collections::BTreeMap, path::Path};
 use weft_meta::*;
-use weft_types::{BlockId, ClusterId, Layout, NodeId, StripeId, StripeLayout};
+use weft_types::{BlockId, ClusterId, Layout, NodeId, Span, StripeId, StripeLayout};
 
 const BLOCK_LEN: u64 = 1 << 20;
 const STRIPE_LEN: u64 = 2 * BLOCK_LEN;
@@ -64,6 +64,7 @@ pub(crate) enum Op {
     AbortRepair(BlockId),
     Expire(u64),
     Mark(BlockId, BlockState),
+    MarkCorrupt(BlockId, Vec<Span>),
     Forget(NodeId, Vec<BlockId>),
 }
 
@@ -96,6 +97,7 @@ pub(crate) async fn apply(meta: &dyn Meta, epoch: Epoch, op: &Op) -> Result<()> 
         Op::AbortRepair(block) => meta.abort_repair(epoch, block, LATER_MS).await,
         Op::Expire(now_ms) => meta.expire_repairs(epoch, now_ms).await.map(drop),
         Op::Mark(block, state) => meta.mark_block(epoch, block, state).await.map(drop),
+        Op::MarkCorrupt(block, bytes) => meta.mark_corrupt(epoch, block, bytes).await.map(drop),
         Op::Forget(node, blocks) => meta.forget_garbage(epoch, node, blocks).await,
     }
 }
@@ -190,8 +192,10 @@ impl Model {
                 let placed = stripe.and_then(|stripe| stripe.blocks.get_mut(usize::from(block.index)));
                 if let Some(placed) = placed.filter(|placed| placed.generation == block.generation) {
                     placed.state = *state;
+                    self.stripes.get_mut(&block.stripe)?.corrupt.remove(&block.index);
                 }
             }
+            Op::MarkCorrupt(block, bytes) => self.mark_corrupt(*block, bytes)?,
             Op::Forget(node, blocks) => self.garbage.retain(|(at, block), _| at != node || !blocks.contains(block)),
         }
         Some(())
@@ -211,7 +215,10 @@ impl Model {
             |home: &Home| PlacedBlock { generation: 1, generation_high_water: 1, home: *home, state: BlockState::Missing };
         let blocks = new.homes.iter().map(place).collect();
         let (number, layout) = (new.number, new.layout);
-        self.stripes.insert(id, StripeRecord { id, owner, number, ended: false, seq: 0, layout, blocks, units: vec![] });
+        self.stripes.insert(
+            id,
+            StripeRecord { id, owner, number, ended: false, seq: 0, layout, blocks, units: vec![], corrupt: BTreeMap::new() },
+        );
         for (index, home) in (0u8..).zip(&new.homes) {
             let block = BlockId { stripe: id, index, copy: 0, generation: 1 };
             let allocation = Allocation { block, home: *home, upload: Some(new.upload), epoch: Epoch(self.epoch), expires_ms };
@@ -279,6 +286,23 @@ impl Model {
         Some(())
     }
 
+    fn mark_corrupt(&mut self, block: BlockId, bytes: &[Span]) -> Option<()> {
+        let Some(stripe) = self.stripes.get_mut(&block.stripe).filter(|stripe| stripe.ended) else { return Some(()) };
+        let placed = &mut stripe.blocks[usize::from(block.index)];
+        let known = stripe.corrupt.remove(&block.index);
+        let readable = placed.state == BlockState::Ok || known.is_some();
+        if placed.generation != block.generation || !readable {
+            stripe.corrupt.extend(known.map(|known| (block.index, known)));
+            return Some(());
+        }
+        placed.state = BlockState::Corrupt;
+        let all = Span::normalize(known.into_iter().flatten().chain(bytes.iter().copied()).collect());
+        if all.len() <= CORRUPT_RANGES_MAX {
+            stripe.corrupt.insert(block.index, all);
+        }
+        Some(())
+    }
+
     fn commit_repair(&mut self, block: BlockId, old: u32, units: &[u32]) -> Option<()> {
         let home = self.allocations.get(&block)?.home;
         let stripe = self.stripes.get_mut(&block.stripe)?;
@@ -287,6 +311,7 @@ impl Model {
         (placed.generation == old).then_some(())?;
         let before = placed.home;
         *placed = PlacedBlock { generation: block.generation, home, state: BlockState::Ok, ..*placed };
+        stripe.corrupt.remove(&block.index);
         self.allocations.remove(&block);
         self.add_garbage(BlockId { generation: old, ..block }, before, LATER_MS);
         Some(())
@@ -366,7 +391,7 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
             let (index, expires_ms) = (random.random_range(0..4), random.random_range(100..300));
             Op::Allocate(NewRepair { stripe: stripe.id, index, home: homes[0], upload, expires_ms })
         }
-        (85..93, _) if !model.allocations.is_empty() => {
+        (85..92, _) if !model.allocations.is_empty() => {
             let all: Vec<&Allocation> = model.allocations.values().collect();
             let block = all.choose(random).unwrap().block;
             if random.random_bool(0.2) {
@@ -378,9 +403,16 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
             let wrong = random.random_bool(0.1);
             Op::CommitRepair { block, old: old + u32::from(wrong), units: if random.random_bool(0.1) { vec![] } else { units } }
         }
-        (93..94, _) => Op::Expire(random.random_range(100..300)),
-        (94..97, Some(stripe)) => {
+        (92..93, _) => Op::Expire(random.random_range(100..300)),
+        (93..97, Some(stripe)) => {
             let block = stripe.block_id(random.random_range(0..3)).unwrap();
+            if random.random_bool(0.7) {
+                // Now and then more of them than are kept.
+                let page = |number: u64| Span::new(2 * number * 4096, (2 * number + 1) * 4096);
+                let count = random.random_range(1..CORRUPT_RANGES_MAX as u64);
+                let first = random.random_range(0..20);
+                return Op::MarkCorrupt(block, (first..first + count).map(page).collect());
+            }
             Op::Mark(block, if random.random() { BlockState::Corrupt } else { BlockState::Missing })
         }
         _ => {

@@ -2,7 +2,7 @@
 
 use crate::common::{node_of, open, prepare};
 use weft_meta::*;
-use weft_types::{ClusterId, Layout, NodeId};
+use weft_types::{BlockId, ClusterId, Layout, NodeId, Span, StripeLayout};
 
 async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
     let dir = tempfile::tempdir().unwrap();
@@ -32,10 +32,42 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1 };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 1 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 2 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
+}
+
+/// What an earlier version wrote: schema 1, in which a corrupt block is corrupt as a whole.
+#[tokio::test]
+async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
+    let (dir, meta, epoch) = fresh().await;
+    let name = ObjectName { bucket: "b".into(), key: "k".into() };
+    let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
+    let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
+    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2 };
+    let upload = meta.begin_put(epoch, new).await.unwrap().id;
+    let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
+    let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
+    let stripe = meta.allocate_stripe(epoch, NewStripe { upload, number: 0, layout, homes: homes.clone() }, 1).await.unwrap().id;
+    let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
+    let units = vec![vec![1], vec![2], vec![3]];
+    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, units, garbage_not_before_ms: 1 }).await.unwrap();
+    let block = |index| BlockId { stripe, index, copy: 0, generation: 1 };
+    assert!(meta.mark_block(epoch, block(0), BlockState::Corrupt).await.unwrap());
+    drop(meta);
+    let path = dir.path().join("metadata.sqlite");
+    let sql = "DROP TABLE corrupt_bytes; UPDATE schema_version SET version = 1";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+
+    let meta = open(&path);
+    let found = meta.stripe(stripe).await.unwrap();
+    assert_eq!((found.blocks[0].state, found.corrupt_bytes(0)), (BlockState::Corrupt, &[][..]));
+    let bytes = vec![Span::new(0, 4096)];
+    assert!(!meta.mark_corrupt(epoch, block(0), bytes.clone()).await.unwrap(), "it stays corrupt as a whole");
+    assert!(meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap());
+    assert!(!meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap(), "it was known");
+    assert_eq!(meta.stripe(stripe).await.unwrap().corrupt, [(1, bytes)].into());
 }
 
 #[tokio::test]

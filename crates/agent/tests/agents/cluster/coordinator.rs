@@ -154,6 +154,7 @@ impl Coordinator {
                 deadline_ms: 60_000,
                 stall_ms: 10_000,
                 registration: Vec::new(),
+                reads: Vec::new(),
             };
             (*party, request)
         };

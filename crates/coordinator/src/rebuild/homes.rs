@@ -1,0 +1,137 @@
+//! Where rebuilt blocks go.
+
+use super::Rebuild;
+use crate::placement::{self, Placed};
+use rand::{SeedableRng, rngs::StdRng};
+use std::collections::BTreeSet;
+use weft_meta::Home;
+use weft_types::{Error, NodeId, Reaction, Result};
+
+/// Where rebuilt blocks go.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    /// For each that is lost. None: there is none for it.
+    pub(super) homes: Vec<Option<Home>>,
+    pub(super) warnings: Vec<String>,
+    /// Why there are not homes for all.
+    pub(super) short: Option<Error>,
+}
+
+impl Rebuild<'_> {
+    /// Homes for what is lost: for all of it, or for as much as there is room for.
+    pub(super) fn choose_homes(&self) -> Result<Chosen> {
+        let Some(to) = self.to else {
+            return match self.place(self.lost.len(), &BTreeSet::new()) {
+                Ok(Placed { homes, warnings }) => {
+                    Ok(Chosen { homes: homes.into_iter().map(Some).collect(), warnings, short: None })
+                }
+                Err(short) => self.choose_some(short),
+            };
+        };
+        let view = self.shared.members.view();
+        let name = self.shared.members.name(to);
+        let node = view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists them")))?;
+        if !node.up {
+            return Err(Error::invalid(format!("{name} is down: nothing can be rebuilt there")));
+        }
+        if self.lost.len() > 1 {
+            let count = self.lost.len();
+            return Err(Error::invalid(format!(
+                "{count} blocks of stripe {} are lost, and a node takes one",
+                self.stripe.number
+            )));
+        }
+        if let Some(index) = self.kept().find(|(_, node)| *node == to).map(|(index, _)| index) {
+            let number = self.stripe.number;
+            return Err(Error::invalid(format!("{name} holds block {index} of stripe {number} already, and a node takes one")));
+        }
+        let bytes = self.bytes_needed();
+        let disk = placement::disk_for(node, bytes);
+        let disk =
+            disk.ok_or_else(|| Error::invalid(format!("no disk of {name} has {} left", weft_types::human_bytes(bytes))))?;
+        let mut in_rack = 1;
+        for (_, kept) in self.kept() {
+            in_rack += usize::from(view.node(kept).is_some_and(|kept| kept.rack == node.rack));
+        }
+        let (spec, nobody) = (self.code.spec(), BTreeSet::new());
+        let ask = self.ask(&spec, 1, &[], &nobody);
+        let warnings = placement::rack_warning(&ask, &node.rack, in_rack, self.kept().count() + 1).into_iter().collect();
+        Ok(Chosen { homes: vec![Some(Home { node: to, disk: disk.number })], warnings, short: None })
+    }
+
+    /// There are not nodes enough. Blocks that are lost in part stay where they are, in a new generation, and the others go where
+    /// there is room.
+    fn choose_some(&self, short: Error) -> Result<Chosen> {
+        let view = self.shared.members.view();
+        let at_home = |index: u8| {
+            let node = view.node(self.partly_lost().find(|(lost, _)| *lost == index)?.1).filter(|node| node.up)?;
+            let disk = placement::disk_for(node, self.bytes_needed())?;
+            Some(Home { node: node.id, disk: disk.number })
+        };
+        let mut homes: Vec<Option<Home>> = self.lost.iter().map(|lost| at_home(lost.index)).collect();
+        let homeless = homes.iter().filter(|home| home.is_none()).count();
+        let placed = (1..=homeless).rev().find_map(|count| self.place(count, &BTreeSet::new()).ok());
+        let Placed { homes: found, warnings } = placed.unwrap_or_default();
+        for (home, found) in homes.iter_mut().filter(|home| home.is_none()).zip(found) {
+            *home = Some(found);
+        }
+        let missing = homes.iter().filter(|home| home.is_none()).count();
+        if missing == homes.len() || missing > 0 && self.upload.is_some() {
+            return Err(short);
+        }
+        Ok(Chosen { homes, warnings, short: (missing > 0).then_some(short) })
+    }
+
+    pub(super) fn place(&self, count: usize, avoid: &BTreeSet<NodeId>) -> Result<Placed> {
+        let view = self.shared.members.view();
+        let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
+        let spec = self.code.spec();
+        // Elsewhere, if there is an elsewhere: else a node may get its own lost block back, in a new generation.
+        let elsewhere: BTreeSet<NodeId> = avoid.iter().chain(&self.avoid).copied().chain(self.lost_nodes()).collect();
+        // What is left of a block that is lost in part helps: its node gets no other block of the stripe.
+        let helping = self.partly_lost().map(|(_, node)| node);
+        let anywhere: BTreeSet<NodeId> = avoid.iter().chain(&self.avoid).copied().chain(helping).collect();
+        let ask = self.ask(&spec, count, &held, &elsewhere);
+        // Drawn from the stripe: what is explained is what is done, as long as the nodes are as they were.
+        let mut rng = StdRng::seed_from_u64(self.stripe.id.0);
+        let placed = placement::place(&view, &ask, &mut rng)
+            .or_else(|_| placement::place(&view, &placement::Ask { avoid: &anywhere, ..ask }, &mut rng))
+            .map_err(|error| Error { reaction: Reaction::Unavailable, ..error })
+            .map_err(|error| self.shared.lacking_nodes(error).object(self.object))?;
+        for warning in &placed.warnings {
+            tracing::warn!(object = %self.object, stripe = %self.stripe.id, "{warning}");
+        }
+        Ok(placed)
+    }
+
+    fn ask<'a>(&self, code: &'a str, count: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> placement::Ask<'a> {
+        let (tolerance, failure_domain, bytes) = (self.code.tolerance(), self.failure_domain, self.bytes_needed());
+        placement::Ask { code, count, tolerance, failure_domain, held, avoid, bytes }
+    }
+
+    /// The blocks that stay, and where they are.
+    fn kept(&self) -> impl Iterator<Item = (u8, NodeId)> + '_ {
+        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
+        blocks.filter(|(index, _)| !self.is_lost(*index)).map(|(index, placed)| (index, placed.home.node))
+    }
+
+    fn lost_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
+        blocks.filter(|(index, _)| self.is_lost(*index)).map(|(_, placed)| placed.home.node)
+    }
+
+    /// The blocks of which some bytes are lost and others can be read, and where they are.
+    fn partly_lost(&self) -> impl Iterator<Item = (u8, NodeId)> + '_ {
+        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
+        let partly = blocks.filter(|(index, _)| self.is_lost(*index) && !self.stripe.corrupt_bytes(*index).is_empty());
+        partly.map(|(index, placed)| (index, placed.home.node))
+    }
+
+    pub(super) fn is_lost(&self, index: u8) -> bool {
+        self.lost.iter().any(|lost| lost.index == index)
+    }
+
+    fn bytes_needed(&self) -> u64 {
+        self.stripe.layout.block_len(0).saturating_add(self.shared.config.disk_reserve.0)
+    }
+}

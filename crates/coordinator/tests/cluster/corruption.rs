@@ -1,0 +1,123 @@
+//! Pages and blocks that are not what was stored.
+
+use crate::world::{World, block, data};
+use weft_client::{GetOptions, RepairOptions, api};
+use weft_types::Reaction;
+
+const PAGE: usize = 4096;
+
+fn ranges(object: &api::ObjectReply, index: usize) -> Vec<(u64, u64)> {
+    object.stripes[0].blocks[index].corrupt.iter().map(|bytes| (bytes.start, bytes.end)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_corrupt_pages_than_blocks_may_be_lost_are_survived_at_different_positions() {
+    // Six nodes: what is corrupt in part has no other node to go to.
+    for nodes in [8, 6] {
+        let world = World::new(nodes, 4).await;
+        let bytes = data(2 << 20, 11);
+        world.put("k", &bytes).await.unwrap();
+        let pages = [(0, 3), (1, 50), (2, 100)];
+        for (index, page) in pages {
+            world.flip("k", index, page * PAGE + 7).await;
+        }
+        for scheme in ["pipeline", "conventional", "ppr"] {
+            let (read, got) = world.get("k", scheme).await.unwrap();
+            assert!(read == bytes, "{scheme}");
+            assert_eq!(got.rebuilt.len(), 3, "{scheme}");
+        }
+        let stat = world.stat("k").await;
+        for (index, page) in pages {
+            let bytes = ((page * PAGE) as u64, ((page + 1) * PAGE) as u64);
+            assert_eq!((stat.stripes[0].blocks[index].state.as_str(), ranges(&stat, index)), ("corrupt", vec![bytes]));
+        }
+        // Where nothing is corrupt, the block is read as it is.
+        let mut some = Vec::new();
+        let options = GetOptions { range: Some(0..100), ..GetOptions::default() };
+        let got = world.client.get("b", "k", &mut some, &options).await.unwrap();
+        assert!(some == bytes[..100] && got.rebuilt.is_empty());
+
+        let done = world.repair("k", &RepairOptions::default()).await.unwrap();
+        assert_eq!((done.blocks.len(), done.left.len()), (3, 0));
+        assert_eq!(world.not_ok("k").await, []);
+        let stat = world.stat("k").await;
+        assert!((0..6).all(|index| ranges(&stat, index).is_empty()));
+        let (read, got) = world.get("k", "").await.unwrap();
+        assert!(read == bytes && got.errors.is_empty() && got.rebuilt.is_empty());
+        world.until("the corrupt blocks are removed", async |world| world.block_count(1..=nodes) == 6).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_corrupt_pages_at_the_same_positions_are_lost_and_named() {
+    let world = World::new(8, 4).await;
+    let bytes = data(2 << 20, 12);
+    world.put("k", &bytes).await.unwrap();
+    for index in 0..3 {
+        world.flip("k", index, 20 * PAGE).await;
+    }
+    for error in [world.get("k", "").await.unwrap_err(), world.repair("k", &RepairOptions::default()).await.unwrap_err()] {
+        assert_eq!(error.reaction, Reaction::Unavailable, "{error}");
+        for part in ["b/k", "lost 3 blocks", "tolerates the loss of 2", "block 0", "block 2", "corrupt at bytes 81920..86016"] {
+            assert!(error.to_string().contains(part), "{part} is not in: {error}");
+        }
+    }
+    // All else of it is there: pages 16 to 31 of the blocks are the second row of cells.
+    for range in [0..4 * 64 << 10, 8 * 64 << 10..2 << 20] {
+        let mut some = Vec::new();
+        let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
+        world.client.get("b", "k", &mut some, &options).await.unwrap();
+        assert!(some == bytes[range.start as usize..range.end as usize]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_with_too_many_corrupt_ranges_is_lost_as_a_whole() {
+    let world = World::new(7, 4).await;
+    let bytes = data(2 << 20, 13);
+    world.put("k", &bytes).await.unwrap();
+    for page in 0..40 {
+        world.flip("k", 1, 2 * page * PAGE).await;
+    }
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    let stat = world.stat("k").await;
+    assert_eq!((stat.stripes[0].blocks[1].state.as_str(), ranges(&stat, 1)), ("corrupt", vec![]));
+    assert_eq!(world.repair("k", &RepairOptions::default()).await.unwrap().blocks.len(), 1);
+    assert_eq!(world.not_ok("k").await, []);
+}
+
+/// Payload and sidecar agree with each other, and not with what was recorded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forged_block_is_found_out_and_read_and_repaired_around() {
+    let mut world = World::new(8, 4).await;
+    let bytes = data(2 << 20, 14);
+    world.put("k", &bytes).await.unwrap();
+    world.forge("k", 1, 70_000).await;
+    // Also where no whole unit of the block is read.
+    let mut some = Vec::new();
+    let range = 64 << 10..80 << 10;
+    let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
+    let got = world.client.get("b", "k", &mut some, &options).await.unwrap();
+    assert!(some == bytes[range.start as usize..range.end as usize] && got.rebuilt.len() == 1);
+    assert_eq!(world.not_ok("k").await, [(0, 1, "corrupt".to_owned())]);
+
+    // A helper of a repair: there are others.
+    let other = data(2 << 20, 15);
+    world.client.remove("b", "k").await.unwrap();
+    world.until("the first is gone", async |world| world.block_count(1..=8) == 0).await;
+    world.put("other", &other).await.unwrap();
+    world.forge("other", 4, 5).await;
+    let lost = world.holder("other", 0).await;
+    world.kill(lost);
+    world.until("the node is down", async |world| !world.up().await.contains(&lost)).await;
+    for scheme in ["pipeline", "conventional", "ppr"] {
+        assert!(world.get("other", scheme).await.unwrap().0 == other, "{scheme}");
+    }
+    let done = world.repair("other", &block(0, None)).await.unwrap();
+    assert_eq!(done.blocks.len(), 1);
+    // Whoever was asked for the forged block has said so; the others never asked.
+    let done = world.repair("other", &block(4, None)).await.unwrap();
+    assert_eq!(done.blocks.len(), 1);
+    assert_eq!(world.not_ok("other").await, []);
+    assert_eq!(world.get("other", "").await.unwrap().0, other);
+}
