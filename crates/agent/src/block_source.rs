@@ -280,7 +280,7 @@ mod tests {
         let (id, bytes) = (meta.id, conformance::pattern(LEN));
         let reader = Arc::new(Reader { meta, bytes, cached, bad_page, waited: Mutex::default() });
         let (traffic, findings) = (Arc::default(), Arc::default());
-        (OpenBlock { id, reader: reader.clone(), layout, traffic, findings }, reader)
+        (OpenBlock { id, reader: reader.clone(), layout, traffic, findings, corrupt: Arc::default() }, reader)
     }
 
     fn slices() -> Slices {
