@@ -37,6 +37,7 @@ EXIT CODES
 
 Errors are one line on stderr, `weft: …`. With --json they are one JSON object on stderr instead:
   {\"error\":{\"kind\":\"not_found\",\"exit_code\":3,\"message\":\"…\",\"object\":…,\"block\":…,\"party\":…,\"link\":…,\"position\":…}}
+What is broken off is of the kind \"interrupted\". Warnings beside a plan that is explained are {\"warning\":\"…\"}, one a line, on stderr too.
 ";
 
 impl From<Reaction> for Exit {

@@ -2,14 +2,18 @@
 
 use crate::{
     interrupt::Signals,
+    names::legend,
     target::{Options, Target},
 };
 use std::{future::Future, time::Duration};
-use weft_client::{Client, ClientConfig};
+use weft_client::{Client, ClientConfig, api};
 use weft_types::{Error, Reaction, Result};
 
 /// What still holds a thread when a command is done has this long to end: standard input may never.
 const LAST_WORK_MAX: Duration = Duration::from_secs(1);
+
+/// Names of nodes are waited for so long.
+const NAMES_MAX: Duration = Duration::from_secs(2);
 
 /// A client that is connected, and what its cluster's file says besides.
 pub(crate) struct Session {
@@ -44,13 +48,41 @@ impl Session {
                 error = signals.broken_off() => return Err(error),
             };
             let done = tokio::select! {
-                done = work(&session) => done,
+                done = async {
+                    match work(&session).await {
+                        Err(error) => Err(session.explained(error).await),
+                        done => done,
+                    }
+                } => done,
                 error = signals.broken_off() => Err(error),
             };
             // The work is dropped by now: what it held is given up, and the coordinator is told.
             session.client.close().await;
             done
         })
+    }
+}
+
+impl Session {
+    /// The nodes, to name them by; none, if the coordinator does not say.
+    pub(crate) async fn nodes(&self) -> Vec<api::Node> {
+        match tokio::time::timeout(NAMES_MAX, self.client.status()).await {
+            Ok(Ok(status)) => status.nodes,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Errors name nodes by their numbers, which operators do not know.
+    async fn explained(&self, error: Error) -> Error {
+        let all = error.to_string();
+        let has_number = all.as_bytes().windows(2).any(|pair| pair[0] == b'n' && pair[1].is_ascii_digit());
+        match has_number.then_some(self.nodes()) {
+            Some(nodes) => match legend(&all, &nodes.await) {
+                Some(legend) => Error { message: format!("{} ({legend})", error.message), ..error },
+                None => error,
+            },
+            None => error,
+        }
     }
 }
 

@@ -53,8 +53,8 @@ EXAMPLE
   weft bucket create photos && weft put cat.jpg photos/cat.jpg
 
 EXIT CODES
-  0 every node is up   1 something did not start; the message says what its log says   2 sizes that make no sense, or DIR holds
-  something else")]
+  0 every node is up   1 something did not start; the message says what its log says   2 sizes that make no sense, or DIR holds \
+  something else   130 broken off: what has started goes on, and the next `up` with it; `weft cluster down` ends it")]
 struct Up {
     /// Where the cluster lives; also WEFT_CLUSTER
     #[arg(long, value_name = "DIR")]
@@ -132,6 +132,7 @@ impl Up {
             false => LocalCluster::make(&dir, self.size(&dir, options)?, seed()?, |_| {})?,
         };
         self.check(&cluster, options)?;
+        // As JSON the report says so.
         if cluster.file()?.insecure && !output.json {
             eprintln!("weft: insecure: connections are neither encrypted nor authenticated, as --insecure says");
         }

@@ -1,11 +1,6 @@
 //! `weft demo`: the main job, told to somebody who has never heard of erasure coding.
 
-use super::{
-    cluster::bring_up,
-    daemon::seed,
-    explain::LINK_BYTES_PER_S,
-    repair,
-};
+use super::{cluster::bring_up, daemon::seed, explain::LINK_BYTES_PER_S, repair};
 use crate::{
     exit::Exit,
     local::{LocalCluster, Size},
@@ -53,7 +48,7 @@ EXAMPLE
   weft demo --file holiday.mp4
 
 EXIT CODES
-  0 everything came back as it was stored   1 something failed on the way   2 a FILE that is too small   3 no FILE
+  0 everything came back as it was stored   1 something failed on the way   2 a FILE that is too small   3 no FILE   \
   5 something came back different   130 broken off, and nothing is left behind")]
 pub(super) struct Demo {
     /// The file that is stored; without it, this very program

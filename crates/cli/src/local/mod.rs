@@ -104,7 +104,8 @@ impl LocalCluster {
         let real = |path: &Path| std::fs::canonicalize(path).ok();
         for path in paths {
             let full = lexical(&home.join(&*path));
-            let is_inside = full.starts_with(&self.dir) || real(&full).zip(real(&self.dir)).is_some_and(|(it, dir)| it.starts_with(dir));
+            let is_inside =
+                full.starts_with(&self.dir) || real(&full).zip(real(&self.dir)).is_some_and(|(it, dir)| it.starts_with(dir));
             if !is_inside {
                 return Err(Error::invalid(format!(
                     "{} names {}, which is not in {}: if the cluster was moved or copied here, write it relative to the file",

@@ -136,7 +136,8 @@ impl PidFile {
     /// Names this process, until the file that is returned is closed.
     pub(crate) fn take(&self) -> Result<File> {
         let mut options = File::options();
-        let mut file = options.create(true).truncate(false).write(true).open(&self.path).map_err(|error| self.error("open", &error))?;
+        let mut file =
+            options.create(true).truncate(false).write(true).open(&self.path).map_err(|error| self.error("open", &error))?;
         // Who looks whether it is locked holds it for a moment, and so does a process that is just ending.
         let mut tries = 0;
         while let Err(error) = file.try_lock() {
