@@ -21,8 +21,10 @@ EXAMPLE
   cat > coordinator.toml <<END
   listen = \"10.0.0.1:7400\"
   dir = \"/var/lib/weft/coordinator\"
-  certificates = \"/etc/weft/certificates\"   # ca.pem, coordinator.pem, coordinator-key.pem; or insecure = true
+  # with ca.pem, coordinator.pem and coordinator-key.pem, or insecure = true
+  certificates = \"/etc/weft/certificates\"
   END
+  weft certificate issue coordinator client --authority authority
   weft coordinator --config coordinator.toml
 
 EXIT CODES
@@ -52,8 +54,10 @@ EXAMPLE
   control_listen = \"10.0.0.17:7412\"
   state_dir = \"/var/lib/weft\"
   disks = [\"/srv/weft/a\", \"/srv/weft/b\"]
-  certificates = \"/etc/weft/certificates\"   # ca.pem, agent-node-07.pem, agent-node-07-key.pem; or insecure = true
+  # with ca.pem, agent-node-07.pem and agent-node-07-key.pem, or insecure = true
+  certificates = \"/etc/weft/certificates\"
   END
+  weft certificate issue agent:node-07 --authority authority
   weft agent --config agent.toml
 
 EXIT CODES
