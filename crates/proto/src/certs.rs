@@ -87,11 +87,12 @@ impl Authority {
         let certificate_pem = read(&certificate)?;
         let key = KeyPair::from_pem(&read(&key_file)?)
             .map_err(|error| Error::invalid(format!("{}: not a private key: {error}", key_file.display())))?;
-        // The same key and the same names give the same key identifier and issuer; whether they do is seen at the first
-        // handshake.
-        let der = crate::security::read_certificates(&certificate)?;
-        let cluster = der.iter().find_map(|der| cluster_of(der));
-        let cluster = cluster.ok_or_else(|| Error::invalid(format!("{} is no cluster's authority", certificate.display())))?;
+        let certificates = crate::security::read_certificates(&certificate)?;
+        let own = key.public_key_raw();
+        let is_of_key = |der: &&_| AsRef::<[u8]>::as_ref(*der).windows(own.len()).any(|window| window == own);
+        let cluster = certificates.iter().filter(is_of_key).find_map(|der| cluster_of(der));
+        let cluster = cluster
+            .ok_or_else(|| Error::invalid(format!("{} is not the authority whose key is beside it", certificate.display())))?;
         Ok(Self { cluster, params: authority_params(cluster), key, certificate_pem })
     }
 

@@ -114,7 +114,12 @@ impl Cluster {
                 let cluster = LocalCluster::open(&dir)?;
                 let _lock = LocalCluster::lock(&dir)?;
                 let stopped = Stopped { dir: cluster.dir().to_owned(), stopped: cluster.stop()? };
-                output.result(&stopped, |it| format!("stopped {} processes", it.stopped)).map(|()| Exit::Ok)
+                let text = |it: &Stopped| match it.stopped {
+                    0 => "nothing of it ran".to_owned(),
+                    1 => "stopped 1 process".to_owned(),
+                    more => format!("stopped {more} processes"),
+                };
+                output.result(&stopped, text).map(|()| Exit::Ok)
             }
         }
     }
