@@ -17,6 +17,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{ErrorKind, Write},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -71,7 +72,8 @@ impl StateFile {
     /// Reads the file in `dir`, which is made if it is missing.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let wrong = |error: std::io::Error| Error::fatal(format!("cannot use the state directory {}: {error}", dir.display()));
-        fs::create_dir_all(dir).map_err(wrong)?;
+        // What an agent remembers is nobody else's to read.
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(wrong)?;
         let path = dir.join("agent");
         let memory = match fs::metadata(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Memory::default(),
@@ -204,6 +206,7 @@ fn damaged(path: &Path) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn what_is_saved_is_there_after_a_restart_and_damage_is_seen() {
@@ -228,6 +231,10 @@ mod tests {
         file.update(|_| ()).unwrap();
         assert_eq!(StateFile::open(dir.path()).unwrap().get().high_water, 40);
         assert!(file.update(|known| known.incarnation = "a\nepoch 0".into()).is_err());
+
+        let own = dir.path().join("own");
+        StateFile::open(&own).unwrap();
+        assert_eq!(fs::metadata(&own).unwrap().permissions().mode() & 0o777, 0o700);
 
         let path = dir.path().join("agent");
         let text = fs::read_to_string(&path).unwrap();

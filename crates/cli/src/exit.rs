@@ -1,5 +1,6 @@
 //! How `weft` ends: exit codes, and errors as one line (or one JSON object).
 
+use crate::interrupt;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use weft_types::{Error, Reaction};
@@ -32,10 +33,11 @@ EXIT CODES
   3  what was named does not exist
   4  data unavailable: more is lost than the code tolerates, or nobody is there to ask
   5  corrupt, or refused by a check: stored bytes are not what was recorded, or a plan is not proved right
-  130  broken off by ctrl-C: what was under way is given up, and nothing of it stays
+  130  broken off by ctrl-C or SIGTERM: what was under way is given up, and nothing of it stays
 
 Errors are one line on stderr, `weft: …`. With --json they are one JSON object on stderr instead:
   {\"error\":{\"kind\":\"not_found\",\"exit_code\":3,\"message\":\"…\",\"object\":…,\"block\":…,\"party\":…,\"link\":…,\"position\":…}}
+What is broken off is of the kind \"interrupted\". Warnings beside a plan that is explained are {\"warning\":\"…\"}, one a line, on stderr too.
 ";
 
 impl From<Reaction> for Exit {
@@ -58,7 +60,7 @@ impl From<Exit> for ExitCode {
 
 /// Tells a person, or a program, what went wrong.
 pub(crate) fn report(error: &Error, json: bool) -> Exit {
-    let exit = Exit::from(error.reaction);
+    let exit = if interrupt::is_broken_off() { Exit::Interrupted } else { Exit::from(error.reaction) };
     if json {
         eprintln!("{}", error_json(error, exit));
     } else {
@@ -69,6 +71,7 @@ pub(crate) fn report(error: &Error, json: bool) -> Exit {
 
 fn error_json(error: &Error, exit: Exit) -> Value {
     let kind = match error.reaction {
+        _ if exit == Exit::Interrupted => "interrupted",
         Reaction::Retry => "retry",
         Reaction::Replan => "replan",
         Reaction::Corrupt => "corrupt",

@@ -3,6 +3,7 @@
 
 mod cmd;
 mod exit;
+mod interrupt;
 mod local;
 mod names;
 mod offline;

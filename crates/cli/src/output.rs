@@ -20,6 +20,15 @@ impl Output {
         }
         print(&text(value))
     }
+
+    /// Tells of something that is not as it should be, beside the result.
+    pub(crate) fn warn(self, warning: &str) {
+        if self.json {
+            eprintln!("{}", serde_json::json!({ "warning": warning }));
+        } else {
+            eprintln!("weft: warning: {warning}");
+        }
+    }
 }
 
 /// Prints text to stdout, with a line feed at its end. A reader that has gone away (`weft … | head`) is no error.

@@ -1,12 +1,19 @@
 //! A command's connection to its cluster.
 
 use crate::{
-    exit::Exit,
+    interrupt::Signals,
+    names::legend,
     target::{Options, Target},
 };
-use std::future::Future;
-use weft_client::{Client, ClientConfig};
+use std::{future::Future, time::Duration};
+use weft_client::{Client, ClientConfig, api};
 use weft_types::{Error, Reaction, Result};
+
+/// What still holds a thread when a command is done has this long to end: standard input may never.
+const LAST_WORK_MAX: Duration = Duration::from_secs(1);
+
+/// Names of nodes are waited for so long.
+const NAMES_MAX: Duration = Duration::from_secs(2);
 
 /// A client that is connected, and what its cluster's file says besides.
 pub(crate) struct Session {
@@ -35,27 +42,64 @@ impl Session {
     /// Connects to the cluster that the options name, does `work`, and closes.
     pub(crate) fn with<T>(options: &Options, work: impl AsyncFnOnce(&Self) -> Result<T>) -> Result<T> {
         let target = options.target()?;
-        run(async {
-            let session = Self::open(target).await?;
+        block_on(async |signals| {
+            let session = tokio::select! {
+                session = Self::open(target) => session?,
+                error = signals.broken_off() => return Err(error),
+            };
             let done = tokio::select! {
-                done = work(&session) => Some(done),
-                _ = tokio::signal::ctrl_c() => None,
+                done = async {
+                    match work(&session).await {
+                        Err(error) => Err(session.explained(error).await),
+                        done => done,
+                    }
+                } => done,
+                error = signals.broken_off() => Err(error),
             };
             // The work is dropped by now: what it held is given up, and the coordinator is told.
             session.client.close().await;
-            done.unwrap_or_else(|| interrupted())
+            done
         })
     }
 }
 
-/// Ends the process at once: a thread that waits for standard input would hold up an orderly end for ever.
-fn interrupted() -> ! {
-    eprintln!("weft: interrupted");
-    std::process::exit(Exit::Interrupted as i32)
+impl Session {
+    /// The nodes, to name them by; none, if the coordinator does not say.
+    pub(crate) async fn nodes(&self) -> Vec<api::Node> {
+        match tokio::time::timeout(NAMES_MAX, self.client.status()).await {
+            Ok(Ok(status)) => status.nodes,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Errors name nodes by their numbers, which operators do not know.
+    async fn explained(&self, error: Error) -> Error {
+        let all = error.to_string();
+        let has_number = all.as_bytes().windows(2).any(|pair| pair[0] == b'n' && pair[1].is_ascii_digit());
+        match has_number.then_some(self.nodes()) {
+            Some(nodes) => match legend(&all, &nodes.await) {
+                Some(legend) => Error { message: format!("{} ({legend})", error.message), ..error },
+                None => error,
+            },
+            None => error,
+        }
+    }
 }
 
-/// Runs what a command does over the network.
+/// Runs what a command does over the network, until it is broken off.
 pub(crate) fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    block_on(async |signals| {
+        tokio::select! {
+            done = work => done,
+            error = signals.broken_off() => Err(error),
+        }
+    })
+}
+
+fn block_on<T>(work: impl AsyncFnOnce(&mut Signals) -> Result<T>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))?.block_on(work)
+    let runtime = runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))?;
+    let done = runtime.block_on(async { work(&mut Signals::register()?).await });
+    runtime.shutdown_timeout(LAST_WORK_MAX);
+    done
 }

@@ -1,7 +1,7 @@
 //! Which cluster a command is for: `--cluster`, `WEFT_CLUSTER`, or a file that `weft cluster up` wrote.
 
-use crate::offline::io_error;
-use clap::Args;
+use crate::settings;
+use clap::{Args, builder::FalseyValueParser};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use weft_proto::{Peer, Security, certs::CertificateFiles};
@@ -24,7 +24,7 @@ pub(crate) struct Options {
     #[arg(long, global = true, env = "WEFT_CERTIFICATES", value_name = "DIR", help_heading = "Cluster")]
     pub(crate) certificates: Option<PathBuf>,
     /// No TLS. `cluster up` makes the cluster so; with host:port, it says that the cluster is so
-    #[arg(long, global = true, env = "WEFT_INSECURE", help_heading = "Cluster")]
+    #[arg(long, global = true, env = "WEFT_INSECURE", value_parser = FalseyValueParser::new(), help_heading = "Cluster")]
     pub(crate) insecure: bool,
 }
 
@@ -84,9 +84,7 @@ impl Options {
 impl ClusterFile {
     /// Reads one; paths in it become relative to where it lies.
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(|error| io_error(path, "read", &error))?;
-        let wrong = |error: toml::de::Error| Error::invalid(format!("{}: {}", path.display(), error.message()));
-        let mut file: Self = toml::from_str(&text).map_err(wrong)?;
+        let mut file: Self = settings::parse(path)?;
         if let (Some(certificates), Some(dir)) = (&mut file.certificates, path.parent()) {
             *certificates = dir.join(&certificates);
         }

@@ -123,6 +123,7 @@ fn sizes_of_all_kinds_come_back() {
         ("RS-6-3-1k", 100_000, &[]),
         ("rs(10,4,matrix=vandermonde)", 3_000_001, &["--cell-size", "77"]),
         ("rs(4,2)", 9_000_000, &[]),
+        ("rs(3,2)", 2_000_003, &["--cell-size", "1"]),
     ] {
         let it = encoded(spec, len, options);
         let blocks = it.blocks();
@@ -249,4 +250,88 @@ fn help_is_there_for_everything() {
     assert!(weft(["code", "repair", "--help"]).ok().stdout.contains("weft code repair /backup/photos --json"));
     weft(["help", "nothing"]).refused(3, "there is no command 'nothing'");
     assert!(weft(["--version"]).ok().stdout.starts_with("weft 0."));
+}
+
+/// Sends a signal to a process that this test has started.
+fn interrupt(child: &std::process::Child) {
+    let sent = std::process::Command::new("/bin/sh").args(["-c", &format!("kill -s INT {}", child.id())]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// Runs `weft`, breaks it off as soon as a file with this in its name is in `dir`, and sees that it says so.
+fn broken_off(args: &[&str], dir: &Path, name: &str) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weft"));
+    let mut child = command.args(args).arg("--json").stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let is_there = || {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().into_string().unwrap()).any(|there| there.starts_with('.') && there.contains(name))
+    };
+    while !is_there() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be broken off: {args:?}");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    interrupt(&child);
+    let ended = child.wait_with_output().unwrap();
+    let said: Value = serde_json::from_slice(&ended.stderr).unwrap();
+    assert_eq!((ended.status.code(), &said["error"]["kind"]), (Some(130), &Value::from("interrupted")), "{args:?}");
+}
+
+#[test]
+fn what_is_broken_off_leaves_nothing() {
+    let scratch = TempDir::new().unwrap();
+    let [file, dir, out] = ["file", "blocks", "out"].map(|name| scratch.path().join(name));
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    // Holes cost nothing to make, and take their time all the same.
+    std::fs::File::create(&file).unwrap().set_len(160 << 20).unwrap();
+    let encode = ["code", "encode", "--code", "rs(3,2)", &text(&file), &text(&dir)];
+    broken_off(&encode, &dir, "block-000");
+    assert!(!dir.exists(), "{:?}", names(&dir));
+    weft(encode).ok();
+    broken_off(&["code", "decode", &text(&dir), &text(&out)], scratch.path(), "out");
+    assert_eq!(names(scratch.path()), ["blocks", "file"]);
+    std::fs::remove_file(dir.join("block-001")).unwrap();
+    let before = names(&dir);
+    broken_off(&["code", "repair", &text(&dir)], &dir, "block-001");
+    assert_eq!(names(&dir), before);
+    weft(["code", "repair", &text(&dir)]).ok();
+}
+
+#[test]
+fn foreign_files_and_others_work_are_left_alone() {
+    let it = encoded("rs(3,2)", 9000, &[]);
+    let encode = || weft(["code", "encode", "--code", "rs(3,2)", it.file(), it.dir()]);
+    std::fs::remove_file(it.dir.join("manifest.json")).unwrap();
+    for index in [0, 1, 2, 4] {
+        std::fs::remove_file(it.block(index)).unwrap();
+    }
+    std::fs::write(it.block(3), "mine").unwrap();
+    encode().refused(2, "block-003 exists, and no manifest.json says what it is");
+    assert_eq!(std::fs::read(it.block(3)).unwrap(), b"mine");
+    assert_eq!(names(&it.dir), ["block-003"]);
+    std::fs::remove_file(it.block(3)).unwrap();
+
+    // What somebody who was killed left, a link even, is not written through.
+    let target = it.dir.with_file_name("target");
+    std::fs::write(&target, "mine").unwrap();
+    std::os::unix::fs::symlink(&target, it.dir.join(".block-000.tmp")).unwrap();
+    let held = std::fs::File::open(&it.dir).unwrap();
+    held.lock().unwrap();
+    encode().refused(1, "another weft is at work");
+    drop(held);
+    encode().ok();
+    assert_eq!(std::fs::read(&target).unwrap(), b"mine");
+    it.decodes();
+}
+
+#[test]
+fn a_link_is_followed_and_what_is_no_file_is_not_replaced() {
+    let it = encoded("rs(3,2)", 9000, &[]);
+    let [link, fifo] = ["link", "fifo"].map(|name| it.dir.with_file_name(name));
+    std::os::unix::fs::symlink(&it.out, &link).unwrap();
+    weft(["code", "decode", it.dir(), link.to_str().unwrap()]).ok();
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(std::fs::read(&it.out).unwrap() == it.content);
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    weft(["code", "decode", it.dir(), fifo.to_str().unwrap()]).refused(2, "fifo is not a plain file");
+    assert!(!std::fs::symlink_metadata(&fifo).unwrap().is_file());
 }

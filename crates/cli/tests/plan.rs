@@ -30,8 +30,10 @@ fn explained_plans_are_shown_and_proved() {
     assert_eq!(weft(["plan", "verify", plan, "--json"]).ok().json()["verified"], true);
     let shown = weft(["plan", "show", plan]).ok().stdout;
     assert!(shown.contains("rs(3,2)") && shown.contains("takes delivery of block 2"), "{shown}");
+    // Three blocks of 33,334 bytes through one link.
+    assert!(shown.contains("should take 800 µs on links of 119.2 MiB/s"), "{shown}");
     let timed = weft(["plan", "show", plan, "--bandwidth", "1MiB"]).ok().stdout;
-    assert!(timed.len() > shown.len(), "a bandwidth gives a time: {timed}");
+    assert!(timed.contains("should take 95.4 ms on links of 1.0 MiB/s"), "{timed}");
     assert!(weft(["plan", "show", plan, "--dot"]).ok().stdout.starts_with("digraph"));
     assert_eq!(weft(["plan", "show", plan, "--json"]).ok().json(), json);
 }
@@ -77,5 +79,7 @@ fn what_is_no_plan_is_refused() {
     }
     std::fs::write(&other, text.replace("rs(3,2)", "raid(3,2)")).unwrap();
     weft(["plan", "verify", other.to_str().unwrap()]).refused(2, "there is no code 'raid'");
+    std::fs::write(&other, [b'{', 0xff, b'}']).unwrap();
+    weft(["plan", "verify", other.to_str().unwrap()]).refused(2, "it is no text");
     weft(["plan", "verify", "/no/such/plan"]).refused(3, "it does not exist");
 }

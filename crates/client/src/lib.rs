@@ -25,6 +25,7 @@ mod background;
 mod calls;
 mod client;
 mod config;
+mod destination;
 mod fetch;
 mod get;
 mod links;
@@ -38,10 +39,12 @@ mod sums;
 
 pub use client::{Client, Listing};
 pub use config::{ClientConfig, DiskMode, Limits};
+pub use destination::Destination;
 pub use get::{GetOptions, Got};
 pub use progress::{Progress, ProgressFn};
 pub use put::PutOptions;
 pub use repair::{Repair, RepairOptions};
+pub use sums::UnitSums;
 
 /// The messages of the control plane that the client gives and takes.
 pub use weft_proto::v1 as api;

@@ -1,6 +1,6 @@
 //! Where the bytes of a get go: into memory, or into a file that gets its name when it is complete.
 
-use crate::{calls::Random, config::DiskMode};
+use crate::{calls::Random, config::DiskMode, destination::Destination};
 use bytes::Bytes;
 use std::{
     ffi::OsString,
@@ -76,17 +76,20 @@ pub(crate) struct TemporaryFile {
 }
 
 impl TemporaryFile {
-    /// Makes a file of `len` bytes that is to become `target`.
+    /// Makes a file of `len` bytes that is to become `target`, or the file to which that leads.
     pub(crate) async fn create(target: &Path, len: u64, mode: DiskMode, random: &Random) -> Result<Self> {
+        let Destination::File(target) = Destination::of(target)? else {
+            return Err(Error::invalid(format!("{} is not a plain file: get it in order, as a stream", target.display())));
+        };
         let name =
             target.file_name().ok_or_else(|| Error::invalid(format!("'{}' is not the name of a file", target.display())))?;
         let mut hidden = OsString::from(".");
         hidden.push(name);
         hidden.push(format!(".weft-{:08x}", random.number() as u32));
         let path = target.with_file_name(hidden);
-        let created = path.clone();
+        let (created, shown) = (path.clone(), target.clone());
         let create = move || {
-            let failed = |error| Error::invalid(format!("cannot write to {}: {error}", created.display()));
+            let failed = |error| Error::invalid(format!("cannot write to {}: {error}", shown.display()));
             let file = File::options().write(true).create_new(true).open(&created).map_err(failed)?;
             if let Err(error) = file.set_len(len) {
                 // It is of no use; that it cannot be made matters more than that it cannot be removed.
@@ -96,7 +99,7 @@ impl TemporaryFile {
             Ok(Arc::new(file))
         };
         let file = mode.run(create).await?;
-        Ok(Self { file, path: Some(path), target: target.to_path_buf(), mode })
+        Ok(Self { file, path: Some(path), target, mode })
     }
 
     /// It is complete: it becomes durable and gets its name.
@@ -163,7 +166,19 @@ mod tests {
         }
         assert_eq!(std::fs::read(&target).unwrap(), b"abcdef");
         let nowhere = dir.path().join("no/such/file");
-        assert!(TemporaryFile::create(&nowhere, 1, DiskMode::Inline, &Random::seeded(1)).await.is_err());
+        let error = TemporaryFile::create(&nowhere, 1, DiskMode::Inline, &Random::seeded(1)).await.err().unwrap();
+        assert!(error.message.contains("no/such/file: "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_link_stays_and_what_is_no_file_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let [link, file] = ["link", "file"].map(|name| dir.path().join(name));
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        let random = Random::seeded(7);
+        TemporaryFile::create(&link, 6, DiskMode::Inline, &random).await.unwrap().keep().await.unwrap();
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink() && std::fs::metadata(&file).unwrap().len() == 6);
+        assert!(TemporaryFile::create(Path::new("/dev/null"), 6, DiskMode::Inline, &random).await.is_err());
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use weft_types::{CHECKSUM_UNIT_LEN, Span};
 
 /// What has come of a block, with its checksums.
 #[derive(Debug)]
-pub(crate) struct UnitSums {
+pub struct UnitSums {
     len: u64,
     /// By their first byte; no two overlap or are neighbours within a unit, and none reaches over the end of a unit.
     runs: BTreeMap<u64, Run>,
@@ -20,12 +20,12 @@ struct Run {
 
 impl UnitSums {
     /// Of a block of `len` bytes, nothing of which has come.
-    pub(crate) fn new(len: u64) -> Self {
+    pub fn new(len: u64) -> Self {
         Self { len, runs: BTreeMap::new() }
     }
 
     /// These bytes of the block have come. What lies beyond the block's end is not part of it.
-    pub(crate) fn add(&mut self, mut offset: u64, mut bytes: &[u8]) {
+    pub fn add(&mut self, mut offset: u64, mut bytes: &[u8]) {
         while offset < self.len && !bytes.is_empty() {
             let unit_end = self.unit_span(offset / CHECKSUM_UNIT_LEN).end;
             let (piece, rest) = bytes.split_at(bytes.len().min((unit_end - offset) as usize));
@@ -36,23 +36,23 @@ impl UnitSums {
     }
 
     /// The bytes that have come.
-    pub(crate) fn arrived(&self) -> Vec<Span> {
+    pub fn arrived(&self) -> Vec<Span> {
         Span::normalize(self.runs.iter().map(|(start, run)| Span::new(*start, run.end)).collect())
     }
 
     /// The checksum of a unit that has come whole.
-    pub(crate) fn unit(&self, unit: u64) -> Option<u32> {
+    pub fn unit(&self, unit: u64) -> Option<u32> {
         let span = self.unit_span(unit);
         self.runs.get(&span.start).filter(|run| run.end == span.end).map(|run| run.checksum)
     }
 
     /// The checksums of all units, if the whole block has come.
-    pub(crate) fn units(&self) -> Option<Vec<u32>> {
+    pub fn units(&self) -> Option<Vec<u32>> {
         (0..self.len.div_ceil(CHECKSUM_UNIT_LEN)).map(|unit| self.unit(unit)).collect()
     }
 
     /// The bytes of a unit.
-    pub(crate) fn unit_span(&self, unit: u64) -> Span {
+    pub fn unit_span(&self, unit: u64) -> Span {
         let start = unit * CHECKSUM_UNIT_LEN;
         Span::new(start, (start + CHECKSUM_UNIT_LEN).min(self.len))
     }

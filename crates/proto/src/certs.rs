@@ -30,6 +30,7 @@ use weft_types::{ClusterId, Error, Result};
 /// # Ok(()) }
 /// ```
 pub struct Authority {
+    cluster: ClusterId,
     params: CertificateParams,
     key: KeyPair,
     certificate_pem: String,
@@ -77,25 +78,27 @@ impl Authority {
         let certificate_pem = params.self_signed(&key).map_err(cannot_make)?.pem();
         write_private(&key_file, &key.serialize_pem())?;
         write_public(&certificate, &certificate_pem)?;
-        Ok(Self { params, key, certificate_pem })
+        Ok(Self { cluster, params, key, certificate_pem })
     }
 
-    /// Loads the authority of `cluster` from `dir`.
-    pub fn load(dir: &Path, cluster: ClusterId) -> Result<Self> {
+    /// Loads the authority in `dir`.
+    pub fn load(dir: &Path) -> Result<Self> {
         let (certificate, key_file) = (dir.join("ca.pem"), dir.join("ca-key.pem"));
         let certificate_pem = read(&certificate)?;
         let key = KeyPair::from_pem(&read(&key_file)?)
             .map_err(|error| Error::invalid(format!("{}: not a private key: {error}", key_file.display())))?;
-        let params = authority_params(cluster);
-        // The same key and the same names give the same key identifier and issuer; whether they do is seen at the first
-        // handshake. That the names are this cluster's is seen here.
-        let name = common_name(cluster);
-        let der = crate::security::read_certificates(&certificate)?;
-        let of_cluster = der.iter().any(|der| der.windows(name.len()).any(|window| window == name.as_bytes()));
-        if !of_cluster {
-            return Err(Error::invalid(format!("{} is not the authority of cluster {cluster}", certificate.display())));
-        }
-        Ok(Self { params, key, certificate_pem })
+        let certificates = crate::security::read_certificates(&certificate)?;
+        let own = key.public_key_raw();
+        let is_of_key = |der: &&_| AsRef::<[u8]>::as_ref(*der).windows(own.len()).any(|window| window == own);
+        let cluster = certificates.iter().filter(is_of_key).find_map(|der| cluster_of(der));
+        let cluster = cluster
+            .ok_or_else(|| Error::invalid(format!("{} is not the authority whose key is beside it", certificate.display())))?;
+        Ok(Self { cluster, params: authority_params(cluster), key, certificate_pem })
+    }
+
+    /// The cluster whose it is.
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
     }
 
     /// Makes a certificate and a key for `peer` and writes them, and the authority's certificate, to `dir`.
@@ -128,12 +131,16 @@ pub fn check_agent_name(name: &str) -> Result<()> {
     let fits = (1..=63).contains(&name.len())
         && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         && !name.starts_with('-')
-        && !name.ends_with('-');
+        && !name.ends_with('-')
+        // The certificate of `a-key` and the key of `a` would be one file.
+        && !name.ends_with("-key");
     if fits {
         return Ok(());
     }
     let shown: String = name.chars().take(80).collect();
-    Err(Error::invalid(format!("'{shown}' is not a node's name: up to 63 of a-z, 0-9 and inner '-' are, like node-07")))
+    Err(Error::invalid(format!(
+        "'{shown}' is not a node's name: up to 63 of a-z, 0-9 and inner '-' are, like node-07, but none that ends in -key"
+    )))
 }
 
 fn authority_params(cluster: ClusterId) -> CertificateParams {
@@ -144,8 +151,16 @@ fn authority_params(cluster: ClusterId) -> CertificateParams {
     params
 }
 
+const COMMON_NAME: &str = "weft cluster ";
+
 fn common_name(cluster: ClusterId) -> String {
-    format!("weft cluster {cluster}")
+    format!("{COMMON_NAME}{cluster}")
+}
+
+/// The cluster in an authority's name, which is text wherever it stands in the certificate.
+fn cluster_of(der: &[u8]) -> Option<ClusterId> {
+    let start = der.windows(COMMON_NAME.len()).position(|window| window == COMMON_NAME.as_bytes())? + COMMON_NAME.len();
+    std::str::from_utf8(der.get(start..start + 32)?).ok()?.parse().ok()
 }
 
 fn distinguished_name(common_name: &str) -> DistinguishedName {
@@ -159,7 +174,10 @@ fn cannot_make(error: rcgen::Error) -> Error {
 }
 
 fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).map_err(|error| Error::invalid(format!("cannot read {}: {error}", path.display())))
+    fs::read_to_string(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::not_found(format!("cannot read {}: it does not exist", path.display())),
+        _ => Error::invalid(format!("cannot read {}: {error}", path.display())),
+    })
 }
 
 fn write_public(path: &Path, text: &str) -> Result<()> {
@@ -201,16 +219,19 @@ mod tests {
             assert_eq!(fs::metadata(key).unwrap().permissions().mode() & 0o777, 0o600);
         }
         assert!(Authority::create(dir.path(), ClusterId(1)).is_err());
-        assert!(Authority::load(dir.path(), ClusterId(2)).is_err(), "the authority of another cluster was taken");
-        Authority::load(dir.path(), ClusterId(1)).unwrap().issue(dir.path(), &Peer::Agent("node-1".into())).unwrap();
+        let loaded = Authority::load(dir.path()).unwrap();
+        assert_eq!(loaded.cluster(), ClusterId(1));
+        loaded.issue(dir.path(), &Peer::Agent("node-1".into())).unwrap();
+        fs::copy(&files.certificate, dir.path().join("ca.pem")).unwrap();
+        assert!(Authority::load(dir.path()).is_err(), "a client's certificate was taken for an authority's");
     }
 
     #[test]
     fn names_that_are_no_dns_label_are_refused() {
-        for name in ["", "-a", "a-", "A", "a.b", "a_b", "ä", &"a".repeat(64)] {
+        for name in ["", "-a", "a-", "a-key", "-key", "A", "a.b", "a_b", "ä", &"a".repeat(64)] {
             assert!(check_agent_name(name).is_err(), "{name}");
         }
-        for name in ["a", "node-07", &"a".repeat(63)] {
+        for name in ["a", "key", "node-07", &"a".repeat(63)] {
             assert_eq!(check_agent_name(name), Ok(()), "{name}");
         }
     }

@@ -28,7 +28,7 @@ EXAMPLE
   weft bucket create archive --policy wide
 
 EXIT CODES
-  0 done   2 a name that is taken or cannot be one   3 no such policy   4 no coordinator")]
+  0 done   2 a name that is taken or cannot be one   3 no such policy, or no cluster   4 no coordinator")]
 struct Create {
     /// Its name
     name: String,
@@ -44,7 +44,7 @@ EXAMPLE
   weft bucket ls
 
 EXIT CODES
-  0 done   4 no coordinator")]
+  0 done   3 no cluster   4 no coordinator")]
 struct Ls {}
 
 /// Remove a bucket, which must be empty
@@ -54,7 +54,7 @@ EXAMPLE
   weft bucket rm photos
 
 EXIT CODES
-  0 done   2 it is not empty   3 no such bucket   4 no coordinator")]
+  0 done   2 it is not empty   3 no such bucket, or no cluster   4 no coordinator")]
 struct Rm {
     /// Its name
     name: String,

@@ -3,6 +3,7 @@
 use super::explain;
 use crate::{
     exit::Exit,
+    interrupt,
     offline::{self, Decoded, Encoded, Health, Proved, Repaired, Sizes, Stored, Verified},
     output::{Output, human_rate},
 };
@@ -70,7 +71,7 @@ EXAMPLE
   weft code repair /backup/photos --json
 
 EXIT CODES
-  0 every block is good now   1 failed on the way   3 no DIR, or no manifest there   4 more is lost than the code recovers
+  0 every block is good now   1 failed on the way   3 no DIR, or no manifest there   4 more is lost than the code recovers   \
   5 the manifest is damaged, or what was rebuilt is not what was recorded")]
 struct Repair {
     /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
@@ -87,7 +88,7 @@ EXAMPLE
   weft code decode /backup/photos photos.tar
 
 EXIT CODES
-  0 done, and OUT's SHA-256 is the recorded one   1 failed on the way   3 no DIR, or no manifest there
+  0 done, and OUT's SHA-256 is the recorded one   1 failed on the way   3 no DIR, or no manifest there   \
   4 more is lost than the code recovers   5 the manifest is damaged, or what came out is not what was recorded")]
 struct Decode {
     /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
@@ -106,7 +107,7 @@ EXAMPLE
   weft code verify /backup/photos && echo good
 
 EXIT CODES
-  0 every block is good   3 no DIR, or no manifest there   4 more is lost than the code recovers
+  0 every block is good   3 no DIR, or no manifest there   4 more is lost than the code recovers   \
   5 something is missing or corrupt, and `weft code repair` would rebuild it; or the manifest is damaged")]
 struct Verify {
     /// The directory that `weft code encode` wrote
@@ -128,6 +129,7 @@ struct Info {
 
 impl Code {
     pub(super) fn run(self, output: Output) -> Result<Exit> {
+        let _watch = interrupt::Watch::begin()?;
         match self.command {
             Command::Encode(encode) => encode.run(output),
             Command::Repair(repair) => repair.run(output),

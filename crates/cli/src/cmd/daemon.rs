@@ -1,10 +1,9 @@
 //! `weft coordinator` and `weft agent`: the daemons.
 
-use crate::{exit::Exit, settings};
+use crate::{exit::Exit, interrupt::Signals, local::process::PidFile, settings};
 use clap::Args;
 use rand::{TryRngCore as _, rngs::OsRng};
-use std::{future::Future, io::IsTerminal as _, path::PathBuf, sync::Arc};
-use tokio::signal::unix::{SignalKind, signal};
+use std::{env::VarError, fs::File, io::IsTerminal as _, path::PathBuf, sync::Arc};
 use tracing_subscriber::EnvFilter;
 use weft_agent::{Agent, AgentConfig, Limits};
 use weft_coordinator::{Coordinator, CoordinatorConfig};
@@ -14,16 +13,18 @@ use weft_types::{ClusterId, Error, Result, SystemClock};
 
 /// Run a coordinator: it keeps the metadata, makes and verifies plans, commits
 ///
-/// Settings come from a TOML file and from the environment: WEFT_COORDINATOR_LISTEN=10.0.0.1:7300 is listen = "10.0.0.1:7300".
-/// WEFT_LOG says what is logged: info, debug, weft_coordinator=debug.
+/// Settings come from a TOML file and from the environment: WEFT_COORDINATOR_LISTEN=10.0.0.1:7400 is listen = "10.0.0.1:7400".
+/// Relative paths are relative to the file. WEFT_LOG says what is logged: info, debug, weft_coordinator=debug.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   cat > coordinator.toml <<END
-  listen = \"10.0.0.1:7300\"
+  listen = \"10.0.0.1:7400\"
   dir = \"/var/lib/weft/coordinator\"
-  certificates = \"/etc/weft/certificates\"   # ca.pem, coordinator.pem, coordinator-key.pem; or insecure = true
+  # with ca.pem, coordinator.pem and coordinator-key.pem, or insecure = true
+  certificates = \"/etc/weft/certificates\"
   END
+  weft certificate issue coordinator client --authority authority
   weft coordinator --config coordinator.toml
 
 EXIT CODES
@@ -32,25 +33,31 @@ pub(super) struct RunCoordinator {
     /// The settings, a TOML file
     #[arg(long, env = "WEFT_COORDINATOR_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Write the process's number into this file, and hold a lock on it: a second process with the same file is refused
+    #[arg(long, value_name = "FILE")]
+    pid_file: Option<PathBuf>,
 }
 
 /// Run an agent: it keeps blocks on the disks of a node, and does its share of plans
 ///
 /// Settings come from a TOML file and from the environment: WEFT_AGENT_RACK=r2 is rack = "r2", and
-/// WEFT_AGENT_LIMITS__MEMORY_BUDGET=1GiB is limits.memory_budget = "1GiB". WEFT_LOG says what is logged: info, debug, weft_agent=debug.
+/// WEFT_AGENT_LIMITS__MEMORY_BUDGET=1GiB is limits.memory_budget = "1GiB". Relative paths are relative to the file. WEFT_LOG says
+/// what is logged: info, debug, weft_agent=debug.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   cat > agent.toml <<END
   name = \"node-07\"
   rack = \"r2\"
-  coordinators = [\"10.0.0.1:7300\"]
+  coordinators = [\"10.0.0.1:7400\"]
   data_listen = \"10.0.0.17:7411\"
   control_listen = \"10.0.0.17:7412\"
   state_dir = \"/var/lib/weft\"
   disks = [\"/srv/weft/a\", \"/srv/weft/b\"]
-  certificates = \"/etc/weft/certificates\"   # ca.pem, agent-node-07.pem, agent-node-07-key.pem; or insecure = true
+  # with ca.pem, agent-node-07.pem and agent-node-07-key.pem, or insecure = true
+  certificates = \"/etc/weft/certificates\"
   END
+  weft certificate issue agent:node-07 --authority authority
   weft agent --config agent.toml
 
 EXIT CODES
@@ -59,13 +66,18 @@ pub(super) struct RunAgent {
     /// The settings, a TOML file
     #[arg(long, env = "WEFT_AGENT_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Write the process's number into this file, and hold a lock on it: a second process with the same file is refused
+    #[arg(long, value_name = "FILE")]
+    pid_file: Option<PathBuf>,
 }
 
 impl RunCoordinator {
     pub(super) fn run(self) -> Result<Exit> {
+        let _held = hold(self.pid_file)?;
         let sample =
             CoordinatorConfig { cluster: Some(ClusterId(0)), certificates: Some(PathBuf::new()), ..CoordinatorConfig::default() };
-        let config: CoordinatorConfig = settings::read(self.config.as_deref(), "WEFT_COORDINATOR_", std::env::vars(), &sample)?;
+        let (file, prefix) = (self.config.as_deref(), "WEFT_COORDINATOR_");
+        let config = settings::read(file, prefix, std::env::vars_os(), &sample, settings::coordinator_paths)?;
         start_logging();
         let seams = weft_coordinator::Seams {
             net: Arc::new(TcpNet::default()),
@@ -73,14 +85,11 @@ impl RunCoordinator {
             seed: seed()?,
             meta_mode: MetaMode::Pool,
         };
-        run(async move {
+        run(async |mut signals| {
             let mut coordinator = Coordinator::start(config, seams).await?;
             tokio::select! {
                 ended = coordinator.ended() => ended,
-                stopped = asked_to_stop() => {
-                    stopped?;
-                    coordinator.shutdown().await
-                }
+                () = signals.received() => coordinator.shutdown().await,
             }
         })
     }
@@ -88,21 +97,27 @@ impl RunCoordinator {
 
 impl RunAgent {
     pub(super) fn run(self) -> Result<Exit> {
-        let config: AgentConfig = settings::read(self.config.as_deref(), "WEFT_AGENT_", std::env::vars(), &sample_agent())?;
+        let _held = hold(self.pid_file)?;
+        let (file, prefix) = (self.config.as_deref(), "WEFT_AGENT_");
+        let config = settings::read(file, prefix, std::env::vars_os(), &sample_agent(), settings::agent_paths)?;
         config.validate()?;
         start_logging();
         let seams = weft_agent::Seams::real(seed()?);
-        run(async move {
+        run(async |mut signals| {
             let agent = Agent::start(config, seams).await?;
             let stopper = agent.stopper();
             tokio::spawn(async move {
-                if asked_to_stop().await.is_ok() {
-                    stopper.stop();
-                }
+                signals.received().await;
+                stopper.stop();
             });
             agent.run().await
         })
     }
+}
+
+/// The first thing that a daemon does: who started it can find it from then on.
+fn hold(pid_file: Option<PathBuf>) -> Result<Option<File>> {
+    pid_file.map(|path| PidFile::new(path).take()).transpose()
 }
 
 fn sample_agent() -> AgentConfig {
@@ -124,22 +139,10 @@ fn sample_agent() -> AgentConfig {
     }
 }
 
-fn run(daemon: impl Future<Output = Result<()>>) -> Result<Exit> {
+fn run(daemon: impl AsyncFnOnce(Signals) -> Result<()>) -> Result<Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))?;
-    runtime.block_on(daemon).map(|()| Exit::Ok)
-}
-
-/// Waits for ctrl-C or SIGTERM.
-pub(super) async fn asked_to_stop() -> Result<()> {
-    let cannot = |error| Error::fatal(format!("cannot wait for signals: {error}"));
-    let mut terminate = signal(SignalKind::terminate()).map_err(cannot)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot)?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+    runtime.block_on(async { daemon(Signals::register()?).await }).map(|()| Exit::Ok)
 }
 
 /// Chance, from the operating system.
@@ -148,7 +151,17 @@ pub(crate) fn seed() -> Result<u64> {
 }
 
 fn start_logging() {
-    let filter = EnvFilter::try_from_env("WEFT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let (filter, wrong) = match std::env::var("WEFT_LOG") {
+        Ok(said) => match EnvFilter::try_new(&said) {
+            Ok(filter) => (filter, None),
+            Err(error) => (EnvFilter::new("info"), Some(format!("WEFT_LOG={said}: {error}"))),
+        },
+        Err(VarError::NotPresent) => (EnvFilter::new("info"), None),
+        Err(error) => (EnvFilter::new("info"), Some(format!("WEFT_LOG: {error}"))),
+    };
     let ansi = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+    if let Some(wrong) = wrong {
+        tracing::warn!("{wrong}: info is logged instead");
+    }
 }

@@ -1,11 +1,6 @@
 //! `weft demo`: the main job, told to somebody who has never heard of erasure coding.
 
-use super::{
-    cluster::bring_up,
-    daemon::{asked_to_stop, seed},
-    explain::LINK_BYTES_PER_S,
-    repair,
-};
+use super::{cluster::bring_up, daemon::seed, explain::LINK_BYTES_PER_S, repair};
 use crate::{
     exit::Exit,
     local::{LocalCluster, Size},
@@ -17,7 +12,9 @@ use crate::{
 use clap::Args;
 use serde::Serialize;
 use std::{
+    fs::DirBuilder,
     ops::Range,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -51,8 +48,8 @@ EXAMPLE
   weft demo --file holiday.mp4
 
 EXIT CODES
-  0 everything came back as it was stored   1 something failed on the way   2 a FILE that is too small   3 no FILE
-  5 something came back different")]
+  0 everything came back as it was stored   1 something failed on the way   2 a FILE that is too small   3 no FILE   \
+  5 something came back different   130 broken off, and nothing is left behind")]
 pub(super) struct Demo {
     /// The file that is stored; without it, this very program
     #[arg(long, value_name = "F")]
@@ -116,12 +113,7 @@ impl Demo {
                 file.display()
             )));
         }
-        let report = session::run(async {
-            tokio::select! {
-                report = demonstrate(&file, size, output) => report,
-                stopped = asked_to_stop() => stopped.and(Err(Error::retry("stopped before the end; nothing is left behind"))),
-            }
-        })?;
+        let report = session::run(demonstrate(&file, size, output))?;
         if output.json {
             output.result(&report, |_| String::new())?;
         }
@@ -318,13 +310,16 @@ fn line(word: &str, text: &str, begun: Instant) -> String {
 impl Scratch {
     fn make() -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("weft-demo-{:016x}", seed()?));
-        std::fs::create_dir(&dir).map_err(|error| io_error(&dir, "create", &error))?;
+        // What is stored and read back is nobody else's to read.
+        DirBuilder::new().mode(0o700).create(&dir).map_err(|error| io_error(&dir, "create", &error))?;
         Ok(Self { dir, cluster: None })
     }
 
     fn cluster(&mut self) -> Result<&LocalCluster> {
         let size = Size { nodes: NODES, racks: RACKS, disks_per_node: 1, insecure: false };
-        let made = LocalCluster::make(&self.dir.join("cluster"), size, seed()?, |coordinator| {
+        let dir = self.dir.join("cluster");
+        let _lock = LocalCluster::lock(&dir)?;
+        let made = LocalCluster::make(&dir, size, seed()?, |coordinator| {
             // A demonstration should not have to wait for a dead node to be noticed.
             coordinator.heartbeat_interval_ms = 200;
             coordinator.down_after_ms = 1000;

@@ -2,9 +2,11 @@
 
 use crate::{
     exit::Exit,
+    names::legend,
     output::{Output, print},
 };
 use serde::de::IgnoredAny;
+use weft_client::api;
 use weft_plan::{Job, Network, Plan, Saved};
 use weft_types::{Error, Result};
 
@@ -21,9 +23,10 @@ pub(super) fn show(plan: &Plan, job: &Job, network: &Network, output: Output) ->
 }
 
 /// Shows plans that the coordinator made, as it saved them: with `--json` all of them, one after another.
-pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], output: Output) -> Result<Exit> {
+/// As text, with the names of the nodes in them.
+pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::Node], output: Output) -> Result<Exit> {
     for warning in warnings {
-        eprintln!("weft: warning: {warning}");
+        output.warn(warning);
     }
     let mut texts = Vec::new();
     for json in saved {
@@ -32,7 +35,11 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], output: Output)
             texts.push(json.trim_end().to_owned());
         } else if texts.len() < SHOWN_MAX {
             let Saved { plan, .. } = weft_plan::from_json(json)?;
-            texts.push(weft_plan::explain(&plan, Some(&Network::uniform(LINK_BYTES_PER_S)))?);
+            let mut text = weft_plan::explain(&plan, Some(&Network::uniform(LINK_BYTES_PER_S)))?;
+            if let Some(legend) = legend(&text, nodes) {
+                text = format!("{}\n\n{legend}", text.trim_end());
+            }
+            texts.push(text);
         }
     }
     match saved.len().checked_sub(texts.len()) {

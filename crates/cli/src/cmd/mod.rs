@@ -1,6 +1,7 @@
 //! The command line: what there is, and where it goes.
 
 mod bucket;
+mod certificate;
 mod cluster;
 mod code;
 mod daemon;
@@ -58,6 +59,7 @@ enum Command {
     Code(code::Code),
     Plan(plan::Plan),
     Demo(demo::Demo),
+    Certificate(certificate::Certificate),
     Coordinator(daemon::RunCoordinator),
     Agent(daemon::RunAgent),
     /// Help on a command, or on `exit-codes`
@@ -88,6 +90,7 @@ pub(crate) fn main() -> Exit {
         Command::Code(it) => it.run(output),
         Command::Plan(it) => it.run(output),
         Command::Demo(it) => it.run(output),
+        Command::Certificate(it) => it.run(output),
         Command::Coordinator(it) => it.run(),
         Command::Agent(it) => it.run(),
         Command::Help { topic } => help(&topic),

@@ -24,7 +24,7 @@ EXAMPLE
   weft node ls
 
 EXIT CODES
-  0 done   4 no coordinator")]
+  0 done   3 no cluster   4 no coordinator")]
 struct Ls {}
 
 impl Node {

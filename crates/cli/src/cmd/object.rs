@@ -15,7 +15,7 @@ EXAMPLE
   weft ls photos/2024/
 
 EXIT CODES
-  0 done   3 no such bucket   4 no coordinator")]
+  0 done   3 no such bucket, or no cluster   4 no coordinator")]
 pub(super) struct Ls {
     /// A bucket, or BUCKET/PREFIX; without it, all buckets
     prefix: Option<String>,
@@ -29,7 +29,7 @@ EXAMPLE
   weft stat photos/cat.jpg --json | jq '.stripes[0].blocks[3].node'
 
 EXIT CODES
-  0 done   3 no such object   4 no coordinator")]
+  0 done   3 no such object, or no cluster   4 no coordinator")]
 pub(super) struct Stat {
     /// The object: BUCKET/KEY
     object: ObjectName,
@@ -42,7 +42,7 @@ EXAMPLE
   weft rm photos/cat.jpg
 
 EXIT CODES
-  0 done   3 no such object   4 no coordinator")]
+  0 done   3 no such object, or no cluster   4 no coordinator")]
 pub(super) struct Rm {
     /// The object: BUCKET/KEY
     object: ObjectName,

@@ -155,12 +155,14 @@ fn read(path: &Path) -> Result<Vec<Saved>> {
     let text =
         if path == Path::new("-") { read_bounded(std::io::stdin()) } else { std::fs::File::open(path).and_then(read_bounded) };
     let text = text.map_err(|error| offline::io_error(path, "read", &error))?;
+    let text =
+        String::from_utf8(text).map_err(|_| Error::invalid(format!("{}: not a saved plan: it is no text", path.display())))?;
     explain::read_saved(&text).map_err(|error| Error::new(error.reaction, format!("{}: {}", path.display(), error.message)))
 }
 
 /// Longer files are refused by whoever reads the text; here they are only not read to their end.
-fn read_bounded(from: impl std::io::Read) -> std::io::Result<String> {
-    let mut text = String::new();
-    std::io::Read::read_to_string(&mut std::io::Read::take(from, JSON_BYTES_MAX as u64 + 1), &mut text)?;
-    Ok(text)
+fn read_bounded(from: impl std::io::Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut std::io::Read::take(from, JSON_BYTES_MAX as u64 + 1), &mut bytes)?;
+    Ok(bytes)
 }

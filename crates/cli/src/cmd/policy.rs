@@ -26,10 +26,10 @@ enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
-  weft policy create wide --code 'rs(12,4)' --block-size 32MiB --cell-size 1MiB --failure-domain rack
+  weft policy create wide --code 'rs(12,4)' --block-size 32MiB --failure-domain rack
 
 EXIT CODES
-  0 done   2 a code, sizes or a name that make no sense   4 no coordinator")]
+  0 done   2 a code, sizes or a name that make no sense   3 no cluster   4 no coordinator")]
 struct Create {
     /// Its name
     name: String,
@@ -60,7 +60,7 @@ EXAMPLE
   weft policy ls
 
 EXIT CODES
-  0 done   4 no coordinator")]
+  0 done   3 no cluster   4 no coordinator")]
 struct Ls {}
 
 /// What a policy says
@@ -70,7 +70,7 @@ EXAMPLE
   weft policy show wide
 
 EXIT CODES
-  0 done   3 no such policy   4 no coordinator")]
+  0 done   3 no such policy, or no cluster   4 no coordinator")]
 struct Show {
     /// Its name
     name: String,
@@ -83,7 +83,7 @@ EXAMPLE
   weft policy rm wide
 
 EXIT CODES
-  0 done   2 a bucket carries it, or it is the default   3 no such policy   4 no coordinator")]
+  0 done   2 a bucket carries it, or it is the default   3 no such policy, or no cluster   4 no coordinator")]
 struct Rm {
     /// Its name
     name: String,
@@ -96,7 +96,7 @@ EXAMPLE
   weft policy default wide
 
 EXIT CODES
-  0 done   3 no such policy   4 no coordinator")]
+  0 done   3 no such policy, or no cluster   4 no coordinator")]
 struct SetDefault {
     /// Its name
     name: String,

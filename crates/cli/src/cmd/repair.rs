@@ -3,7 +3,7 @@
 use super::explain;
 use crate::{
     exit::Exit,
-    names::ObjectName,
+    names::{ObjectName, with_names},
     output::{Output, human_rate},
     progress::Progress,
     session::Session,
@@ -38,8 +38,9 @@ EXAMPLE
   weft repair object photos/cat.jpg --explain --json > plan.json && weft plan verify plan.json
 
 EXIT CODES
-  0 nothing of the object is lost any more (or nothing was)   1 failed on the way   2 a block, node or scheme that makes no sense
-  3 no such object   4 more is lost than the code recovers, or no node is free; what could be rebuilt was, the rest is named
+  0 nothing of the object is lost any more (or nothing was)   1 failed on the way   2 a block, node or scheme that makes no sense   \
+  3 no such object, or no cluster   \
+  4 more is lost than the code recovers, or no node is free; what could be rebuilt was, the rest is named   \
   5 what was rebuilt is not what was recorded")]
 struct RepairObject {
     /// Rebuild this block, also if it is not lost; without it, whatever is lost
@@ -83,6 +84,8 @@ pub(super) struct Rebuilt {
     index: u32,
     generation: u32,
     pub(super) node: String,
+    /// What the operator calls the node.
+    name: String,
     size: u64,
 }
 
@@ -95,11 +98,23 @@ pub(super) struct Left {
     reason: String,
 }
 
+impl Report {
+    /// With the names of the nodes.
+    fn named(mut self, nodes: &[api::Node]) -> Self {
+        for block in &mut self.blocks {
+            let node = nodes.iter().find(|node| NodeId(node.id).to_string() == block.node);
+            block.name = node.map(|node| node.name.clone()).unwrap_or_default();
+        }
+        self.messages = self.messages.into_iter().map(|message| with_names(message, nodes)).collect();
+        self
+    }
+}
+
 impl Repair {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let Command::Object(asked) = self.command;
         let quiet = output.json || asked.explain;
-        let report = Session::with(options, async |session| {
+        let (report, nodes) = Session::with(options, async |session| {
             let (bucket, key) = asked.object.resolve(session.bucket.as_deref())?;
             let options = RepairOptions {
                 block: asked.block,
@@ -107,10 +122,12 @@ impl Repair {
                 to: asked.node(session).await?,
                 explain: asked.explain,
             };
-            repair(session, &bucket, &key, &options, quiet).await
+            let report = repair(session, &bucket, &key, &options, quiet).await?;
+            let nodes = session.nodes().await;
+            Ok((report.named(&nodes), nodes))
         })?;
         if asked.explain {
-            return explain::show_saved(&report.plans, &report.messages, output);
+            return explain::show_saved(&report.plans, &report.messages, &nodes, output);
         }
         let exit = if report.left.is_empty() { Exit::Ok } else { Exit::Unavailable };
         output.result(&report, text).map(|()| exit)
@@ -167,7 +184,7 @@ pub(super) async fn repair(session: &Session, bucket: &str, key: &str, options: 
 impl From<api::RepairedBlock> for Rebuilt {
     fn from(it: api::RepairedBlock) -> Self {
         let (stripe_number, node) = (it.stripe, NodeId(it.node).to_string());
-        Self { stripe_number, index: it.index, generation: it.generation, node, size: it.len }
+        Self { stripe_number, index: it.index, generation: it.generation, node, name: String::new(), size: it.len }
     }
 }
 
@@ -187,7 +204,7 @@ fn text(it: &Report) -> String {
     }
     for block in &it.blocks {
         let (index, number, size) = (block.index, block.stripe_number, human_bytes(block.size));
-        let (node, generation) = (&block.node, block.generation);
+        let (node, generation) = (format!("{} {}", block.node, block.name), block.generation);
         lines.push(format!("block {index} of the object's stripe {number}: {size} on {node}, generation {generation}"));
     }
     let (read, moved, written) = (human_bytes(it.bytes_read), human_bytes(it.bytes_moved), human_bytes(it.bytes_written));

@@ -3,7 +3,7 @@
 use super::explain;
 use crate::{
     exit::Exit,
-    names::{ByteRange, ObjectName},
+    names::{ByteRange, ObjectName, with_names},
     offline::io_error,
     output::{Output, human_rate},
     progress::Progress,
@@ -16,7 +16,7 @@ use std::{
     os::fd::AsFd,
     path::{Path, PathBuf},
 };
-use weft_client::{GetOptions, Got, ProgressFn, PutOptions, api};
+use weft_client::{Destination, GetOptions, Got, ProgressFn, PutOptions, api};
 use weft_types::{ByteSize, Error, Result, human_bytes};
 
 /// Store FILE as an object
@@ -31,8 +31,8 @@ EXAMPLE
   weft put cat.jpg photos/cat.jpg --explain
 
 EXIT CODES
-  0 stored   1 failed on the way; nothing is left behind   2 a code, sizes or a name that make no sense, or more blocks than nodes
-  3 no FILE, or no such bucket   4 too few nodes are up   5 a block did not arrive as it was sent")]
+  0 stored   1 failed on the way; nothing is left behind   2 a code, sizes or a name that make no sense, or more blocks than nodes   \
+  3 no FILE, no such bucket, or no cluster   4 too few nodes are up   5 a block did not arrive as it was sent")]
 pub(super) struct Put {
     /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`; without it, the bucket's policy says
     #[arg(long, value_name = "SPEC")]
@@ -64,8 +64,8 @@ EXAMPLE
   weft get photos/cat.jpg cat.jpg --scheme pipeline --explain
 
 EXIT CODES
-  0 done; FILE is complete   1 failed on the way   2 a range outside the object, or a scheme that does not exist
-  3 no such object   4 more is lost than the code recovers; the message names the blocks   5 what was rebuilt is wrong")]
+  0 done; FILE is complete   1 failed on the way   2 a range outside the object, or a scheme that does not exist   \
+  3 no such object, or no cluster   4 more is lost than the code recovers; the message names the blocks   5 what was rebuilt is wrong")]
 pub(super) struct Get {
     /// The bytes A to B, both included; also `A-`, to the end, and `-N`, the last N
     #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
@@ -78,7 +78,7 @@ pub(super) struct Get {
     explain: bool,
     /// The object: BUCKET/KEY
     object: ObjectName,
-    /// Where it goes; `-` is stdout. The file appears only when it is whole
+    /// Where it goes; `-` is stdout. The file appears only when it is whole; a device or pipe is written to as it comes
     file: PathBuf,
 }
 
@@ -117,11 +117,12 @@ impl Put {
         }
         let size = if is_pipe { 0 } else { size_of(&self.file)? };
         if self.explain {
-            let reply = Session::with(options, async |session| {
+            let (reply, nodes) = Session::with(options, async |session| {
                 let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
-                session.client.explain_put(&bucket, &key, size, &self.options(ProgressFn::default())).await
+                let reply = session.client.explain_put(&bucket, &key, size, &self.options(ProgressFn::default())).await?;
+                Ok((reply, session.nodes().await))
             })?;
-            return explain::show_saved(&[reply.plan], &reply.warnings, output);
+            return explain::show_saved(&[reply.plan], &reply.warnings, &nodes, output);
         }
         let progress = Progress::new("storing", size, output.json);
         let stored = Session::with(options, async |session| {
@@ -151,27 +152,31 @@ impl Get {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let is_pipe = self.file == Path::new("-");
         if self.explain {
-            let plans = Session::with(options, async |session| {
+            let (plans, nodes) = Session::with(options, async |session| {
                 let (bucket, key, get_options) = self.asked(session, ProgressFn::default()).await?;
-                session.client.explain_get(&bucket, &key, &get_options).await
+                Ok((session.client.explain_get(&bucket, &key, &get_options).await?, session.nodes().await))
             })?;
             let plans: Vec<Vec<u8>> = plans.into_iter().map(|reply| reply.plan).collect();
-            return explain::show_saved(&plans, &[], output);
+            return explain::show_saved(&plans, &[], &nodes, output);
         }
-        if self.file.is_dir() {
-            return Err(Error::invalid(format!("{} is a directory: name a file", self.file.display())));
-        }
+        let destination = if is_pipe { None } else { Some(Destination::of(&self.file)?) };
         let progress = Progress::new("fetching", 0, output.json);
-        let got = Session::with(options, async |session| {
+        let fetched = Session::with(options, async |session| {
             let (bucket, key, get_options) = self.asked(session, told(&progress)).await?;
-            match is_pipe {
-                true => session.client.get(&bucket, &key, standard(std::io::stdout())?, &get_options).await,
-                false => session.client.get_file(&bucket, &key, &self.file, &get_options).await,
-            }
+            let got = match &destination {
+                None => session.client.get(&bucket, &key, standard(std::io::stdout())?, &get_options).await,
+                Some(Destination::File(file)) => session.client.get_file(&bucket, &key, file, &get_options).await,
+                Some(Destination::Stream(stream)) => {
+                    let opened = tokio::fs::File::options().write(true).open(stream).await;
+                    let opened = opened.map_err(|error| io_error(stream, "write to", &error))?;
+                    session.client.get(&bucket, &key, opened, &get_options).await
+                }
+            }?;
+            let nodes = if got.errors.is_empty() { Vec::new() } else { session.nodes().await };
+            Ok(Fetched::new(got, progress.finish(), &nodes))
         })?;
-        let fetched = Fetched::new(got, progress.finish());
-        if is_pipe {
-            // The data went to stdout.
+        if !matches!(destination, Some(Destination::File(_))) {
+            // The data may have gone to stdout.
             let json = serde_json::to_string(&fetched).map_err(Error::fatal)?;
             eprintln!("{}", if output.json { json } else { fetched_text(&fetched) });
             return Ok(Exit::Ok);
@@ -209,13 +214,13 @@ impl Stored {
 }
 
 impl Fetched {
-    fn new(it: Got, seconds: f64) -> Self {
+    fn new(it: Got, seconds: f64, nodes: &[api::Node]) -> Self {
         Self {
             object: format!("{}/{}", it.object.bucket, it.object.key),
             version: it.object.version,
             bytes: it.bytes,
             rebuilt: it.rebuilt.iter().map(ToString::to_string).collect(),
-            errors: it.errors.iter().map(ToString::to_string).collect(),
+            errors: it.errors.iter().map(|error| with_names(error.to_string(), nodes)).collect(),
             plans: it.plans,
             seconds,
         }

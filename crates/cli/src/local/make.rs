@@ -1,15 +1,19 @@
 //! Making a cluster's directory: certificates, settings, ports.
 
-use super::{COORDINATOR, LocalCluster};
+use super::{AGENT_FILE, COORDINATOR, COORDINATOR_FILE, FIRST_UP, LOCK, LocalCluster};
 use crate::{
     offline::io_error,
+    settings,
     target::{ClusterFile, FILE_NAME},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use std::{
     collections::BTreeSet,
+    fs::Permissions,
+    io::ErrorKind,
     net::{Ipv4Addr, TcpListener},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -24,6 +28,11 @@ const PORT_TRIES_MAX: usize = 1000;
 /// How often, and how far apart, it is seen whether a port is free by now.
 const PORT_WAITS_MAX: u32 = 40;
 const PORT_WAIT: Duration = Duration::from_millis(50);
+const CERTIFICATES: &str = "certificates";
+/// Where a cluster is made, before it is moved to its place.
+const NEW: &str = ".new";
+/// What a cluster consists of, the last one last.
+const PARTS: [&str; 6] = [CERTIFICATES, COORDINATOR, "nodes", "log", "run", FILE_NAME];
 /// A machine runs so many agents at most.
 pub(crate) const NODES_MAX: u32 = 512;
 /// And an agent has so many disks.
@@ -39,60 +48,57 @@ pub(crate) struct Size {
 }
 
 impl LocalCluster {
-    /// Makes a cluster in `dir`, which must be empty or not there. `weft.toml` comes last: without it, nothing was made.
+    /// Makes a cluster in `dir`, which must hold nothing but what [`LocalCluster::lock`] and an earlier attempt have put there. The
+    /// caller holds that lock. All is made in a directory beside the places where it belongs, and only then moved there,
+    /// `weft.toml` last: whenever this breaks off, the next attempt begins anew or goes on.
     pub(crate) fn make(dir: &Path, size: Size, seed: u64, adjust: impl Fn(&mut CoordinatorConfig)) -> Result<Self> {
-        size.check()?;
-        let mut random = StdRng::seed_from_u64(seed);
-        let cluster = ClusterId(random.random());
-        std::fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))?;
-        let dir = &std::path::absolute(dir).map_err(|error| io_error(dir, "find", &error))?;
-        let is_empty = std::fs::read_dir(dir).map_err(|error| io_error(dir, "read", &error))?.next().is_none();
-        if !is_empty {
-            return Err(Error::invalid(format!("{} is not empty and holds no cluster: choose another directory", dir.display())));
+        Self::check_free(dir, size)?;
+        let mode = Permissions::from_mode(0o700);
+        std::fs::set_permissions(dir, mode).map_err(|error| io_error(dir, "protect", &error))?;
+        let new = dir.join(NEW);
+        if !new.join(FILE_NAME).exists() {
+            if new.exists() {
+                std::fs::remove_dir_all(&new).map_err(|error| io_error(&new, "remove", &error))?;
+            }
+            fill(&new, size, seed, adjust)?;
         }
-        for name in ["certificates", COORDINATOR, "nodes", "log", "run"] {
-            make_dir(&dir.join(name))?;
+        for name in PARTS {
+            let (from, to) = (new.join(name), dir.join(name));
+            match std::fs::rename(&from, &to) {
+                // It was moved before the last attempt broke off.
+                Err(error) if error.kind() == ErrorKind::NotFound && to.exists() => {}
+                moved => moved.map_err(|error| io_error(&to, "make", &error))?,
+            }
         }
-        let certificates = dir.join("certificates");
-        let authority = (!size.insecure).then(|| Authority::create(&certificates, cluster)).transpose()?;
-        let issue = |peer: &Peer| authority.as_ref().map_or(Ok(()), |it| it.issue(&certificates, peer).map(drop));
-        let certificates = (!size.insecure).then(|| certificates.clone());
-
-        let listen = format!("{}:{}", Ipv4Addr::LOCALHOST, free_port(&mut random)?);
-        issue(&Peer::Coordinator)?;
-        let mut config = CoordinatorConfig {
-            listen: listen.clone(),
-            dir: dir.join(COORDINATOR),
-            cluster: Some(cluster),
-            certificates: certificates.clone(),
-            insecure: size.insecure,
-            ..CoordinatorConfig::default()
-        };
-        adjust(&mut config);
-        write_toml(&dir.join(COORDINATOR).join("coordinator.toml"), &config)?;
-        let width = size.nodes.to_string().len().max(2);
-        for number in 0..size.nodes {
-            let name = format!("node-{:0width$}", number + 1);
-            issue(&Peer::Agent(name.clone()))?;
-            make_node(dir, name, number, size, &listen, cluster, certificates.clone())?;
-        }
-        issue(&Peer::Client)?;
-        let file = ClusterFile {
-            cluster: Some(cluster),
-            coordinator: listen,
-            certificates: (!size.insecure).then(|| PathBuf::from("certificates")),
-            insecure: size.insecure,
-            bucket: Some("default".to_owned()),
-        };
-        write_toml(&dir.join(FILE_NAME), &file)?;
+        std::fs::remove_dir(&new).map_err(|error| io_error(&new, "remove", &error))?;
         Self::open(dir)
+    }
+
+    /// Whether a cluster of this size can be made in `dir`.
+    pub(crate) fn check_free(dir: &Path, size: Size) -> Result<()> {
+        size.check()?;
+        let entries = match std::fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(io_error(dir, "read", &error)),
+        };
+        let is_half_made = dir.join(NEW).join(FILE_NAME).exists();
+        for entry in entries {
+            let name = entry.map_err(|error| io_error(dir, "read", &error))?.file_name();
+            let is_ours = [LOCK, NEW].iter().any(|it| name == *it) || is_half_made && PARTS.iter().any(|it| name == *it);
+            if !is_ours {
+                let dir = dir.display();
+                return Err(Error::invalid(format!("{dir} is not empty and holds no cluster: choose another directory")));
+            }
+        }
+        Ok(())
     }
 
     /// How large it was made.
     pub(crate) fn size(&self) -> Result<Size> {
         let (mut racks, mut disks_per_node) = (BTreeSet::new(), 0);
         for name in &self.nodes {
-            let agent: AgentConfig = read_toml(&self.dir.join("nodes").join(name).join("agent.toml"))?;
+            let agent: AgentConfig = settings::parse(&self.settings(name))?;
             disks_per_node = agent.disks.len() as u32;
             racks.insert(agent.rack);
         }
@@ -103,8 +109,8 @@ impl LocalCluster {
     /// Sees to it that the coordinator's port is free. If somebody else took it while the cluster was down, another is chosen and
     /// told to everybody: agents that still run are stopped, because they look for the coordinator where it was.
     pub(crate) fn settle_port(&self, seed: u64) -> Result<()> {
-        let path = self.dir.join(COORDINATOR).join("coordinator.toml");
-        let mut config: CoordinatorConfig = read_toml(&path)?;
+        let path = self.settings(COORDINATOR);
+        let mut config: CoordinatorConfig = settings::parse(&path)?;
         let is_free = || TcpListener::bind(&config.listen).is_ok();
         // A coordinator that was killed a moment ago may hold its port for another one.
         for _ in 0..PORT_WAITS_MAX {
@@ -116,13 +122,13 @@ impl LocalCluster {
         self.stop()?;
         let listen = format!("{}:{}", Ipv4Addr::LOCALHOST, free_port(&mut StdRng::seed_from_u64(seed))?);
         for name in &self.nodes {
-            let path = self.dir.join("nodes").join(name).join("agent.toml");
-            let mut agent: AgentConfig = read_toml(&path)?;
+            let path = self.settings(name);
+            let mut agent: AgentConfig = settings::parse(&path)?;
             agent.coordinators = vec![listen.clone()];
             write_toml(&path, &agent)?;
         }
         let file_path = self.dir.join(FILE_NAME);
-        let mut file: ClusterFile = read_toml(&file_path)?;
+        let mut file: ClusterFile = settings::parse(&file_path)?;
         file.coordinator.clone_from(&listen);
         write_toml(&file_path, &file)?;
         // Last: while it names the port that is taken, the next start comes here again.
@@ -143,6 +149,49 @@ impl Size {
     }
 }
 
+/// Everything that makes a cluster, in a new directory.
+fn fill(new: &Path, size: Size, seed: u64, adjust: impl Fn(&mut CoordinatorConfig)) -> Result<()> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let cluster = ClusterId(random.random());
+    for part in PARTS.iter().filter(|part| **part != FILE_NAME) {
+        make_dir(&new.join(part))?;
+    }
+    let certificates = new.join(CERTIFICATES);
+    let authority = (!size.insecure).then(|| Authority::create(&certificates, cluster)).transpose()?;
+    let issue = |peer: &Peer| authority.as_ref().map_or(Ok(()), |it| it.issue(&certificates, peer).map(drop));
+    let certificates = |from: &str| (!size.insecure).then(|| Path::new(from).join(CERTIFICATES));
+
+    let listen = format!("{}:{}", Ipv4Addr::LOCALHOST, free_port(&mut random)?);
+    issue(&Peer::Coordinator)?;
+    let mut config = CoordinatorConfig {
+        listen: listen.clone(),
+        dir: PathBuf::from("."),
+        cluster: Some(cluster),
+        certificates: certificates(".."),
+        insecure: size.insecure,
+        ..CoordinatorConfig::default()
+    };
+    adjust(&mut config);
+    write_toml(&new.join(COORDINATOR).join(COORDINATOR_FILE), &config)?;
+    let width = size.nodes.to_string().len().max(2);
+    for number in 0..size.nodes {
+        let name = format!("node-{:0width$}", number + 1);
+        issue(&Peer::Agent(name.clone()))?;
+        make_node(new, name, number, size, &listen, cluster, certificates("../.."))?;
+    }
+    issue(&Peer::Client)?;
+    let first_up = new.join("run").join(FIRST_UP);
+    std::fs::write(&first_up, "").map_err(|error| io_error(&first_up, "write", &error))?;
+    let file = ClusterFile {
+        cluster: Some(cluster),
+        coordinator: listen,
+        certificates: certificates(""),
+        insecure: size.insecure,
+        bucket: Some("default".to_owned()),
+    };
+    write_toml(&new.join(FILE_NAME), &file)
+}
+
 fn make_node(
     dir: &Path,
     name: String,
@@ -153,8 +202,9 @@ fn make_node(
     certificates: Option<PathBuf>,
 ) -> Result<()> {
     let home = dir.join("nodes").join(&name);
-    let disks: Vec<PathBuf> = (0..size.disks_per_node).map(|disk| home.join(format!("disk-{disk}"))).collect();
-    disks.iter().chain([&home.join("state")]).try_for_each(|dir| make_dir(dir))?;
+    let (state_dir, disks) = (PathBuf::from("state"), (0..size.disks_per_node).map(|disk| PathBuf::from(format!("disk-{disk}"))));
+    let disks: Vec<PathBuf> = disks.collect();
+    disks.iter().chain([&state_dir]).try_for_each(|dir| make_dir(&home.join(dir)))?;
     let config = AgentConfig {
         name,
         rack: format!("rack-{}", number % size.racks + 1),
@@ -166,13 +216,13 @@ fn make_node(
         control_listen: format!("{}:0", Ipv4Addr::LOCALHOST),
         data_advertise: None,
         control_advertise: None,
-        state_dir: home.join("state"),
+        state_dir,
         disks,
         certificates,
         insecure: size.insecure,
         limits: weft_agent::Limits::default(),
     };
-    write_toml(&home.join("agent.toml"), &config)
+    write_toml(&home.join(AGENT_FILE), &config)
 }
 
 fn free_port(random: &mut StdRng) -> Result<u16> {
@@ -185,12 +235,10 @@ fn make_dir(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))
 }
 
+/// Whole or not at all: the file may be there already, and in use.
 fn write_toml(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = toml::to_string_pretty(value).map_err(Error::fatal)?;
-    std::fs::write(path, text).map_err(|error| io_error(path, "write", &error))
-}
-
-fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = std::fs::read_to_string(path).map_err(|error| io_error(path, "read", &error))?;
-    toml::from_str(&text).map_err(|error| Error::invalid(format!("{}: {}", path.display(), error.message())))
+    let temporary = path.with_extension("toml.new");
+    let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+    written.map_err(|error| io_error(path, "write", &error))
 }

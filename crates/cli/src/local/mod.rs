@@ -1,13 +1,17 @@
 //! A real cluster of processes on this machine: its directory, and its processes.
 //!
 //! ```text
-//! DIR/weft.toml                     where the cluster is, for clients
+//! DIR/weft.toml                     where the cluster is, for clients; it comes last: without it there is no cluster
+//! DIR/lock                          locked by who starts or stops the cluster
 //! DIR/certificates/                 the authority, and a certificate for everybody
 //! DIR/coordinator/coordinator.toml  settings; the metadata beside it
 //! DIR/nodes/node-01/agent.toml      settings; state and disk-0, disk-1, … beside it
 //! DIR/log/node-01.log               what each process printed
-//! DIR/run/node-01.pid               which process it is
+//! DIR/run/node-01.pid               which process it is; the process holds a lock on it
+//! DIR/run/first-up                  there until the cluster has come up for the first time
 //! ```
+//!
+//! Settings name directories relative to their file, so that a directory that was moved or copied is a cluster of its own.
 
 mod make;
 pub(crate) mod process;
@@ -16,23 +20,33 @@ pub(crate) use make::Size;
 
 use crate::{
     offline::io_error,
+    settings,
     target::{ClusterFile, FILE_NAME},
 };
 use process::{PidFile, Process, Signal};
 use std::{
-    fs::{File, TryLockError},
+    ffi::OsStr,
+    fs::{DirBuilder, File, TryLockError},
     io::{Read as _, Seek as _, SeekFrom},
-    path::{Path, PathBuf},
+    os::unix::fs::DirBuilderExt as _,
+    path::{Component, Path, PathBuf},
     time::Duration,
 };
 use tokio::time::Instant;
+use weft_agent::AgentConfig;
+use weft_coordinator::CoordinatorConfig;
 use weft_types::{Error, Result};
 
 /// The coordinator's name among the processes.
 pub(crate) const COORDINATOR: &str = "coordinator";
 /// Processes that were asked to end have this long before they are made to.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(50);
+/// And to what was killed, the system gives an end within this time, unless a disk or a mount hangs.
+const KILL_GRACE: Duration = Duration::from_secs(5);
+const COORDINATOR_FILE: &str = "coordinator.toml";
+const AGENT_FILE: &str = "agent.toml";
+const LOCK: &str = "lock";
+const FIRST_UP: &str = "first-up";
 
 /// A cluster on this machine.
 #[derive(Debug)]
@@ -45,7 +59,7 @@ pub(crate) struct LocalCluster {
 impl LocalCluster {
     /// The cluster in `dir`.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
-        if !dir.join(FILE_NAME).is_file() {
+        if !Self::is_in(dir) {
             let dir = dir.display();
             return Err(Error::not_found(format!(
                 "there is no cluster in {dir}: `weft cluster up --dir {dir} --nodes 16` makes one"
@@ -56,14 +70,52 @@ impl LocalCluster {
         let mut nodes = Vec::new();
         for entry in entries {
             let entry = entry.map_err(|error| io_error(&nodes_dir, "read", &error))?;
-            if entry.path().join("agent.toml").is_file() {
+            if entry.path().join(AGENT_FILE).is_file() {
                 nodes.push(entry.file_name().to_string_lossy().into_owned());
             }
         }
         nodes.sort();
         // Processes get absolute paths: what they are told must not depend on where they were started.
         let dir = std::path::absolute(dir).map_err(|error| io_error(dir, "find", &error))?;
-        Ok(Self { dir, nodes })
+        let cluster = Self { dir, nodes };
+        cluster.check_dirs()?;
+        Ok(cluster)
+    }
+
+    /// Whether there is one in `dir`.
+    pub(crate) fn is_in(dir: &Path) -> bool {
+        dir.join(FILE_NAME).is_file()
+    }
+
+    /// Settings that lead out of the directory are another cluster's, or would be as soon as this one is copied.
+    fn check_dirs(&self) -> Result<()> {
+        let mut coordinator: CoordinatorConfig = settings::parse(&self.settings(COORDINATOR))?;
+        self.check_inside(COORDINATOR, settings::coordinator_paths(&mut coordinator))?;
+        for name in &self.nodes {
+            let mut agent: AgentConfig = settings::parse(&self.settings(name))?;
+            self.check_inside(name, settings::agent_paths(&mut agent))?;
+        }
+        Ok(())
+    }
+
+    fn check_inside(&self, name: &str, paths: Vec<&mut PathBuf>) -> Result<()> {
+        let file = self.settings(name);
+        let home = file.parent().unwrap_or(&self.dir);
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        for path in paths {
+            let full = lexical(&home.join(&*path));
+            let is_inside =
+                full.starts_with(&self.dir) || real(&full).zip(real(&self.dir)).is_some_and(|(it, dir)| it.starts_with(dir));
+            if !is_inside {
+                return Err(Error::invalid(format!(
+                    "{} names {}, which is not in {}: if the cluster was moved or copied here, write it relative to the file",
+                    file.display(),
+                    path.display(),
+                    self.dir.display()
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Its directory.
@@ -81,16 +133,33 @@ impl LocalCluster {
         ClusterFile::read(&self.dir.join(FILE_NAME))
     }
 
-    /// Nobody else may start or stop it meanwhile.
-    pub(crate) fn lock(&self) -> Result<File> {
-        let path = self.dir.join("run").join("lock");
+    /// Nobody else may make, start or stop a cluster in `dir` meanwhile. The directory is made if there is none.
+    pub(crate) fn lock(dir: &Path) -> Result<File> {
+        let mut builder = DirBuilder::new();
+        // What is stored is nobody else's to read.
+        builder.recursive(true).mode(0o700).create(dir).map_err(|error| io_error(dir, "create", &error))?;
+        let path = dir.join(LOCK);
         let file = File::options().create(true).append(true).open(&path).map_err(|error| io_error(&path, "open", &error))?;
         match file.try_lock() {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => {
-                Err(Error::retry(format!("another weft starts or stops the cluster in {}", self.dir.display())))
+                Err(Error::retry(format!("another weft starts or stops the cluster in {}", dir.display())))
             }
             Err(TryLockError::Error(error)) => Err(io_error(&path, "lock", &error)),
+        }
+    }
+
+    /// Whether it has never been up as a whole.
+    pub(crate) fn is_new(&self) -> bool {
+        self.dir.join("run").join(FIRST_UP).exists()
+    }
+
+    /// It has been up, with all that belongs to it.
+    pub(crate) fn was_up(&self) -> Result<()> {
+        let path = self.dir.join("run").join(FIRST_UP);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error(&path, "remove", &error)),
+            _ => Ok(()),
         }
     }
 
@@ -106,12 +175,9 @@ impl LocalCluster {
         if pid_file.alive()?.is_some() {
             return Ok(());
         }
-        let (command, config) = match name {
-            COORDINATOR => ("coordinator", self.dir.join(COORDINATOR).join("coordinator.toml")),
-            _ => ("agent", self.dir.join("nodes").join(name).join("agent.toml")),
-        };
-        let (_child, process) = process::spawn(&[command, "--config", &config.to_string_lossy()], &self.log(name))?;
-        pid_file.write(&process)
+        let command = if name == COORDINATOR { "coordinator" } else { "agent" };
+        let config = self.settings(name);
+        process::spawn(&[OsStr::new(command), OsStr::new("--config"), config.as_os_str()], &self.log(name), &pid_file)
     }
 
     /// The last thing that a process said before it ended.
@@ -124,7 +190,7 @@ impl LocalCluster {
     /// Ends all processes: agents first, then the coordinator. How many there were.
     pub(crate) fn stop(&self) -> Result<usize> {
         let (coordinator, agents): (Vec<_>, Vec<_>) = self.processes()?.into_iter().partition(|(name, _)| name == COORDINATOR);
-        let mut stopped = 0;
+        let (mut stopped, mut left) = (0, Vec::new());
         for group in [agents, coordinator] {
             for (name, _) in group.iter().filter(|(_, process)| process.is_none()) {
                 self.pid_file(name).remove()?;
@@ -136,13 +202,19 @@ impl LocalCluster {
             }
             let deadline = Instant::now() + STOP_GRACE;
             for (name, process) in &running {
-                while process.is_alive() && Instant::now() < deadline {
-                    std::thread::sleep(POLL);
+                if !process.ends_by(deadline) {
+                    process.signal(Signal::Kill)?;
                 }
-                process.signal(Signal::Kill)?;
-                self.pid_file(name).remove()?;
-                stopped += 1;
+                if process.ends_by(deadline.max(Instant::now()) + KILL_GRACE) {
+                    self.pid_file(name).remove()?;
+                    stopped += 1;
+                } else {
+                    left.push(format!("{name} (process {})", process.pid));
+                }
             }
+        }
+        if !left.is_empty() {
+            return Err(Error::fatal(format!("these did not end, though they were killed: {}", left.join(", "))));
         }
         Ok(stopped)
     }
@@ -154,6 +226,14 @@ impl LocalCluster {
         process.signal(Signal::Kill)
     }
 
+    /// The settings of the process of that name.
+    fn settings(&self, name: &str) -> PathBuf {
+        match name {
+            COORDINATOR => self.dir.join(COORDINATOR).join(COORDINATOR_FILE),
+            _ => self.dir.join("nodes").join(name).join(AGENT_FILE),
+        }
+    }
+
     fn pid_file(&self, name: &str) -> PidFile {
         PidFile::new(self.dir.join("run").join(format!("{name}.pid")))
     }
@@ -161,6 +241,19 @@ impl LocalCluster {
     fn log(&self, name: &str) -> PathBuf {
         self.dir.join("log").join(format!("{name}.log"))
     }
+}
+
+/// A path without `.` and `..`, as far as that can be told without looking.
+fn lexical(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => drop(plain.pop()),
+            _ => plain.push(component),
+        }
+    }
+    plain
 }
 
 /// The last line of a file, of its last 4 KiB.

@@ -3,12 +3,24 @@
 use crate::offline::io_error;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::File,
+    ffi::OsStr,
+    fs::{File, TryLockError},
+    io::Write as _,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
+    time::Duration,
 };
+use tokio::time::Instant;
 use weft_types::{Error, Result};
+
+/// A process that was started has named itself within this time.
+const START_MAX: Duration = Duration::from_secs(20);
+const START_POLL: Duration = Duration::from_millis(2);
+const END_POLL: Duration = Duration::from_millis(20);
+/// How often, and how far apart, it is tried to lock a file that is locked.
+const LOCK_TRIES_MAX: u32 = 50;
+const LOCK_POLL: Duration = Duration::from_millis(20);
 
 /// A process, so described that no other process can be taken for it: numbers are used again, but not with the same start
 /// in the same boot.
@@ -31,18 +43,27 @@ pub(crate) enum Signal {
     Kill,
 }
 
-/// Starts this same binary with `args`, in a process group of its own, so that a ctrl-C here is not one there.
-/// What it prints goes to the end of `log`.
-pub(crate) fn spawn(args: &[&str], log: &Path) -> Result<(Child, Process)> {
+/// Starts this same binary with `args`, in a process group of its own, so that a ctrl-C here is not one there. What it prints goes
+/// to the end of `log`. When this returns, `pid_file` names the process, or it has ended: there is no moment in which it runs and
+/// nobody could find it again, as it names itself before it does anything else.
+pub(crate) fn spawn<S: AsRef<OsStr>>(args: &[S], log: &Path, pid_file: &PidFile) -> Result<()> {
     let binary = std::env::current_exe().map_err(|error| Error::fatal(format!("cannot find this binary: {error}")))?;
     let log_file = File::options().create(true).append(true).open(log).map_err(|error| io_error(log, "open", &error))?;
     let also = log_file.try_clone().map_err(|error| io_error(log, "open", &error))?;
     let mut command = Command::new(&binary);
-    command.args(args).stdin(Stdio::null()).stdout(log_file).stderr(also).process_group(0);
-    let child = command.spawn().map_err(|error| io_error(&binary, "start", &error))?;
-    let process =
-        Process::of(child.id()).ok_or_else(|| Error::fatal(format!("a process ended at once; see {}", log.display())))?;
-    Ok((child, process))
+    command.args(args).arg("--pid-file").arg(&pid_file.path);
+    command.stdin(Stdio::null()).stdout(log_file).stderr(also).process_group(0);
+    let mut child = command.spawn().map_err(|error| io_error(&binary, "start", &error))?;
+    let until = Instant::now() + START_MAX;
+    while Instant::now() < until {
+        let has_ended = child.try_wait().map_err(|error| io_error(&binary, "start", &error))?.is_some();
+        if has_ended || pid_file.read().is_some_and(|process| process.pid == child.id() && process.is_alive()) {
+            return Ok(());
+        }
+        std::thread::sleep(START_POLL);
+    }
+    let _killed = child.kill().and_then(|()| child.wait());
+    Err(Error::fatal(format!("a process did not get to its first step within {START_MAX:?}; see {}", log.display())))
 }
 
 impl Process {
@@ -57,6 +78,17 @@ impl Process {
     /// Whether it runs still.
     pub(crate) fn is_alive(&self) -> bool {
         Self::of(self.pid).as_ref() == Some(self)
+    }
+
+    /// Waits until it runs no more, and tells whether it came to that.
+    pub(crate) fn ends_by(&self, deadline: Instant) -> bool {
+        while self.is_alive() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(END_POLL);
+        }
+        true
     }
 
     /// Sends it a signal, if it is alive still.
@@ -88,7 +120,8 @@ fn parse_stat(stat: &str) -> Option<(char, u64)> {
     Some((state, started))
 }
 
-/// A file that says which process is in charge of something.
+/// A file that says which process is in charge of something, and on which that process holds a lock (flock) as long as it runs:
+/// a copy of the file, or one that was left behind, names nobody.
 #[derive(Debug)]
 pub(crate) struct PidFile {
     path: PathBuf,
@@ -100,21 +133,59 @@ impl PidFile {
         Self { path }
     }
 
-    /// The process, if it is alive.
-    pub(crate) fn alive(&self) -> Result<Option<Process>> {
-        let text = match std::fs::read_to_string(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io_error(&self.path, "read", &error)),
-        };
-        // A file that was cut short by a crash names nobody.
-        Ok(toml::from_str::<Process>(&text).ok().filter(Process::is_alive))
+    /// Names this process, until the file that is returned is closed.
+    pub(crate) fn take(&self) -> Result<File> {
+        let mut options = File::options();
+        let mut file =
+            options.create(true).truncate(false).write(true).open(&self.path).map_err(|error| self.error("open", &error))?;
+        // Who looks whether it is locked holds it for a moment, and so does a process that is just ending.
+        let mut tries = 0;
+        while let Err(error) = file.try_lock() {
+            match error {
+                TryLockError::WouldBlock if tries < LOCK_TRIES_MAX => std::thread::sleep(LOCK_POLL),
+                TryLockError::WouldBlock => {
+                    let who = self.read().map_or_else(|| "another process".to_owned(), |other| format!("process {}", other.pid));
+                    return Err(Error::invalid(format!("{who} runs already: {} is its file", self.path.display())));
+                }
+                TryLockError::Error(error) => return Err(self.error("lock", &error)),
+            }
+            tries += 1;
+        }
+        let own = Process::of(std::process::id()).ok_or_else(|| Error::fatal("/proc does not tell of this process"))?;
+        let text = toml::to_string(&own).map_err(Error::fatal)?;
+        let written = file.set_len(0).and_then(|()| file.write_all(text.as_bytes()));
+        written.map(|()| file).map_err(|error| self.error("write", &error))
     }
 
-    /// Names the process.
-    pub(crate) fn write(&self, process: &Process) -> Result<()> {
-        let text = toml::to_string(process).map_err(Error::fatal)?;
-        std::fs::write(&self.path, text).map_err(|error| io_error(&self.path, "write", &error))
+    /// The process, if it is alive.
+    pub(crate) fn alive(&self) -> Result<Option<Process>> {
+        for _ in 0..LOCK_TRIES_MAX {
+            let file = match File::open(&self.path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(self.error("read", &error)),
+            };
+            match file.try_lock_shared() {
+                Ok(()) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(self.error("lock", &error)),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            // Who has just taken it has yet to write its name, and who has just ended to let go.
+            if let Some(process) = self.read().filter(Process::is_alive) {
+                return Ok(Some(process));
+            }
+            std::thread::sleep(LOCK_POLL);
+        }
+        Err(Error::retry(format!("{} is locked by a process that it does not name", self.path.display())))
+    }
+
+    /// The process that it names; none, if it was not written to its end.
+    fn read(&self) -> Option<Process> {
+        toml::from_str(&std::fs::read_to_string(&self.path).ok()?).ok()
+    }
+
+    fn error(&self, what: &str, error: &std::io::Error) -> Error {
+        io_error(&self.path, what, error)
     }
 
     /// Names nobody.
@@ -161,17 +232,35 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_file_names_only_who_is_alive() {
+    fn a_pid_file_names_only_who_holds_it() {
         let dir = tempfile::TempDir::new().unwrap();
         let file = PidFile::new(dir.path().join("pid"));
         assert_eq!(file.alive().unwrap(), None);
         std::fs::write(dir.path().join("pid"), "pid = 1").unwrap();
         assert_eq!(file.alive().unwrap(), None);
+        let held = file.take().unwrap();
         let own = Process::of(std::process::id()).unwrap();
-        file.write(&own).unwrap();
-        assert_eq!(file.alive().unwrap(), Some(own));
+        assert_eq!(file.alive().unwrap(), Some(own.clone()));
+        let second = file.take().unwrap_err();
+        assert!(second.message.contains(&format!("process {} runs already", own.pid)), "{second}");
+        // A copy names the same process, which has nothing to do with it.
+        let copy = PidFile::new(dir.path().join("copy"));
+        std::fs::copy(dir.path().join("pid"), dir.path().join("copy")).unwrap();
+        assert_eq!(copy.alive().unwrap(), None);
+        drop(held);
+        assert_eq!(file.alive().unwrap(), None);
         file.remove().unwrap();
         file.remove().unwrap();
         assert_eq!(file.alive().unwrap(), None);
+    }
+
+    #[test]
+    fn what_does_not_end_is_told_from_what_ends() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::of(child.id()).unwrap();
+        assert!(!process.ends_by(Instant::now() + Duration::from_millis(50)));
+        process.signal(Signal::Kill).unwrap();
+        assert!(process.ends_by(Instant::now() + Duration::from_secs(10)));
+        child.wait().unwrap();
     }
 }

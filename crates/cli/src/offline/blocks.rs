@@ -4,13 +4,14 @@ use super::{
     io_error,
     manifest::{Geometry, Manifest, block_name},
 };
-use crate::progress::Progress;
+use crate::{interrupt, progress::Progress};
 use std::{
-    fs::File,
+    fs::{File, TryLockError},
     io::Read as _,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
+use weft_client::UnitSums;
 use weft_proto::crc32c;
 use weft_types::{CHECKSUM_UNIT_LEN, Error, Result, Span};
 
@@ -63,6 +64,7 @@ fn scan(path: &Path, size: u64, units: &[u32], progress: &Progress) -> Result<Sc
     for expected in units {
         let unit = Span::new(at, (at + CHECKSUM_UNIT_LEN).min(size));
         buffer.resize(unit.len() as usize, 0);
+        interrupt::check()?;
         // A unit that cannot be read, or not to its end, is as good as a wrong one; what follows it fails too.
         if file.read_exact(&mut buffer).is_err() || crc32c(&buffer) != *expected {
             bad.push(unit);
@@ -99,18 +101,24 @@ pub(crate) struct NewBlock {
     file: File,
     temporary: PathBuf,
     path: PathBuf,
+    /// Of what was written to it.
+    written: UnitSums,
     placed: bool,
 }
 
 impl NewBlock {
-    /// Begins one of `len` bytes: zeros, and at `keep` what the file that is there has.
+    /// Begins one of `len` bytes: zeros, and at `keep` what the file that is there has. The caller has [locked](lock) the
+    /// directory: a file under the temporary name is what was left when somebody was killed.
     pub(crate) fn create(dir: &Path, index: u8, len: u64, keep: &[Span]) -> Result<Self> {
         let path = dir.join(block_name(index));
         let temporary = dir.join(format!(".{}.tmp", block_name(index)));
-        let mut options = File::options();
-        let file = options.read(true).write(true).create(true).truncate(true).open(&temporary);
+        match std::fs::remove_file(&temporary) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io_error(&temporary, "remove", &error)),
+            _ => {}
+        }
+        let file = File::options().read(true).write(true).create_new(true).open(&temporary);
         let file = file.map_err(|error| io_error(&temporary, "create", &error))?;
-        let new = Self { file, temporary, path, placed: false };
+        let mut new = Self { file, temporary, path, written: UnitSums::new(len), placed: false };
         new.file.set_len(len).map_err(|error| io_error(&new.temporary, "write", &error))?;
         if !keep.is_empty() {
             new.keep_what_is_there(keep)?;
@@ -119,21 +127,29 @@ impl NewBlock {
     }
 
     /// Writes some of its bytes.
-    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+    pub(crate) fn write_at(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.written.add(offset, bytes);
         self.file.write_all_at(bytes, offset).map_err(|error| io_error(&self.temporary, "write", &error))
     }
 
-    /// The CRC32C of each MiB, as it can be read back.
+    /// The CRC32C of each MiB, as it can be read back, which must be what was written.
     pub(crate) fn units(&self, len: u64) -> Result<Vec<u32>> {
         let mut buffer = Vec::new();
-        let starts = (0..len.div_ceil(CHECKSUM_UNIT_LEN)).map(|unit| unit * CHECKSUM_UNIT_LEN);
-        starts
-            .map(|start| {
-                buffer.resize((len - start).min(CHECKSUM_UNIT_LEN) as usize, 0);
-                self.file.read_exact_at(&mut buffer, start).map_err(|error| io_error(&self.temporary, "read back", &error))?;
-                Ok(crc32c(&buffer))
-            })
-            .collect()
+        let units = (0..len.div_ceil(CHECKSUM_UNIT_LEN)).map(|unit| {
+            interrupt::check()?;
+            let span = self.written.unit_span(unit);
+            buffer.resize(span.len() as usize, 0);
+            self.file.read_exact_at(&mut buffer, span.start).map_err(|error| io_error(&self.temporary, "read back", &error))?;
+            let read = crc32c(&buffer);
+            if self.written.unit(unit) != Some(read) {
+                let (shown, first, last) = (self.temporary.display(), span.start, span.end - 1);
+                return Err(Error::corrupt(format!(
+                    "bytes {first}-{last} of {shown} are read back other than they were written"
+                )));
+            }
+            Ok(read)
+        });
+        units.collect()
     }
 
     /// Makes it durable and gives it its name.
@@ -144,12 +160,13 @@ impl NewBlock {
         Ok(())
     }
 
-    fn keep_what_is_there(&self, keep: &[Span]) -> Result<()> {
+    fn keep_what_is_there(&mut self, keep: &[Span]) -> Result<()> {
         let old = File::open(&self.path).map_err(|error| io_error(&self.path, "open", &error))?;
         let mut buffer = vec![0; CHECKSUM_UNIT_LEN as usize];
         for span in keep {
             let mut at = span.start;
             while at < span.end {
+                interrupt::check()?;
                 let piece = &mut buffer[..(span.end - at).min(CHECKSUM_UNIT_LEN) as usize];
                 old.read_exact_at(piece, at).map_err(|error| io_error(&self.path, "read", &error))?;
                 self.write_at(piece, at)?;
@@ -169,7 +186,37 @@ impl Drop for NewBlock {
     }
 }
 
+/// Nobody else may encode into the same directory, or repair it, at the same time.
+pub(crate) fn lock(dir: &Path) -> Result<File> {
+    let file = File::open(dir).map_err(|error| io_error(dir, "open", &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::retry(format!("another weft is at work in {}: wait for it to end", dir.display())))
+        }
+        Err(TryLockError::Error(error)) => Err(io_error(dir, "lock", &error)),
+    }
+}
+
 /// Makes the names in a directory durable.
 pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| io_error(dir, "flush", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_back_must_be_what_was_written() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let mut new = NewBlock::create(dir.path(), 3, 2000, &[]).unwrap();
+        new.write_at(&[7; 1000], 1000).unwrap();
+        assert!(new.units(2000).is_err(), "half of it was never written");
+        new.write_at(&[8; 1000], 0).unwrap();
+        assert_eq!(new.units(2000).unwrap(), [crc32c(&[[8; 1000], [7; 1000]].concat())]);
+        std::fs::OpenOptions::new().write(true).open(dir.path().join(".block-003.tmp")).unwrap().write_all_at(&[9], 5).unwrap();
+        let error = new.units(2000).unwrap_err();
+        assert!(error.message.contains("bytes 0-1999 of"), "{error}");
+    }
 }

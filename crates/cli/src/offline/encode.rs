@@ -1,14 +1,14 @@
 //! From a file to blocks.
 
 use super::{
-    blocks::{NewBlock, sync_dir},
+    blocks::{NewBlock, lock, sync_dir},
     files::{Files, Named, Target},
     io_error,
-    manifest::{self, FileRecord, Geometry, Manifest},
+    manifest::{self, FileRecord, Geometry, Manifest, block_name},
     plans::{self, Proved},
     sha256_of, temporary_beside,
 };
-use crate::progress::Progress;
+use crate::{interrupt, progress::Progress};
 use serde::Serialize;
 use std::{collections::BTreeMap, fs::File, path::Path};
 use weft_codes::SharedCode;
@@ -35,7 +35,7 @@ pub(crate) struct Encoded {
     pub(crate) seconds: f64,
 }
 
-/// Encodes `file` into `dir`, which must not hold a manifest yet.
+/// Encodes `file` into `dir`, which must hold no blocks yet.
 pub(crate) fn encode(code: &SharedCode, sizes: Sizes, file: &Path, dir: &Path, quiet: bool) -> Result<Encoded> {
     let object = Named::open(file)?;
     let before = object.file.metadata().map_err(|error| io_error(file, "look at", &error))?;
@@ -45,29 +45,26 @@ pub(crate) fn encode(code: &SharedCode, sizes: Sizes, file: &Path, dir: &Path, q
     let geometry = Geometry::new(code, before.len(), sizes.block, sizes.cell)?;
     let plan = (before.len() > 0).then(|| plans::encode(code, &geometry)).transpose()?;
 
-    std::fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))?;
-    let manifest_path = dir.join(manifest::NAME);
-    if manifest_path.exists() {
-        return Err(Error::invalid(format!("{} exists: choose a directory that holds no blocks yet", manifest_path.display())));
-    }
+    let made = MadeDir::make(dir)?;
+    let _lock = lock(dir)?;
+    refuse_blocks(dir, geometry.stripe.n() as u8)?;
     let stored = (0..geometry.stripe.n()).map(|index| geometry.stripe.block_len(index)).sum();
     let progress = Progress::new("encoding", stored, quiet);
     let sha256 = sha256_of(&object, 0..before.len())?;
     let new = encode_blocks(&geometry, plan.as_ref(), object, dir, &progress)?;
+    let units =
+        new.iter().map(|(index, block)| block.units(geometry.stripe.block_len((*index).into()))).collect::<Result<_>>()?;
     let after = std::fs::metadata(file).map_err(|error| io_error(file, "look at", &error))?;
     // Blocks of a file that was written to meanwhile would not belong together.
     if (after.len(), after.modified().ok()) != (before.len(), before.modified().ok()) {
         return Err(Error::retry(format!("{} was changed while it was encoded: nothing was kept", file.display())));
     }
-    let mut units = Vec::new();
-    for (index, block) in new {
-        units.push(block.units(geometry.stripe.block_len(index.into()))?);
-        block.place()?;
-    }
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let record = FileRecord { name, size: before.len(), sha256: sha256.clone() };
-    write_whole(&manifest_path, Manifest::new(code, &geometry, record, units).to_json()?.as_bytes())?;
-    sync_dir(dir)?;
+    let manifest = Manifest::new(code, &geometry, record, units).to_json()?;
+    interrupt::check()?;
+    place_all(dir, new, &manifest)?;
+    made.keep();
     Ok(Encoded {
         code: code.spec(),
         file_size: before.len(),
@@ -79,6 +76,65 @@ pub(crate) fn encode(code: &SharedCode, sizes: Sizes, file: &Path, dir: &Path, q
         bytes_stored: stored,
         seconds: progress.finish(),
     })
+}
+
+/// A directory that is removed again if nothing came into it and it was not there before.
+struct MadeDir<'a>(Option<&'a Path>);
+
+impl<'a> MadeDir<'a> {
+    fn make(dir: &'a Path) -> Result<Self> {
+        let is_new = !dir.exists();
+        std::fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))?;
+        Ok(Self(is_new.then_some(dir)))
+    }
+
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for MadeDir<'_> {
+    fn drop(&mut self) {
+        if let Some(dir) = self.0 {
+            // Best effort: if it is not empty, it shall stay.
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
+
+/// What has the names of blocks, or of what says whose they are, is somebody's.
+fn refuse_blocks(dir: &Path, n: u8) -> Result<()> {
+    let path = dir.join(manifest::NAME);
+    if path.exists() {
+        return Err(Error::invalid(format!("{} exists: choose a directory that holds no blocks yet", path.display())));
+    }
+    let path = (0..n).map(|index| dir.join(block_name(index))).find(|path| path.symlink_metadata().is_ok());
+    path.map_or(Ok(()), |path| {
+        Err(Error::invalid(format!(
+            "{} exists, and no {} says what it is: remove it, if it was left by an encode that was killed, or choose another directory",
+            path.display(),
+            manifest::NAME
+        )))
+    })
+}
+
+/// Gives blocks their names and writes the manifest, or leaves nothing.
+fn place_all(dir: &Path, new: BTreeMap<u8, NewBlock>, manifest: &str) -> Result<()> {
+    let mut placed = Vec::new();
+    let place = |(index, block): (u8, NewBlock)| {
+        block.place()?;
+        placed.push(dir.join(block_name(index)));
+        Ok(())
+    };
+    let done = new.into_iter().try_for_each(place);
+    let done = done.and_then(|()| write_whole(&dir.join(manifest::NAME), manifest.as_bytes()));
+    if done.is_err() {
+        for path in placed {
+            // Best effort: the error that brought us here is the one to tell.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    done.and_then(|()| sync_dir(dir))
 }
 
 fn encode_blocks(

@@ -4,10 +4,11 @@
 //! client: so the plans are those that a cluster would run, and they are verified and counted in the same way.
 
 use super::{blocks::NewBlock, io_error, manifest::Geometry};
-use crate::progress::Progress;
+use crate::{interrupt, progress::Progress};
 use std::{
     collections::BTreeMap,
     fs::File,
+    ops::Range,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
@@ -69,26 +70,40 @@ impl Data for Files<'_> {
     fn read(&mut self, _party: Party, block: BlockId, extent: Extent, into: &mut [u8]) -> Result<()> {
         let named = self.blocks.get(&block.index);
         let named = named.ok_or_else(|| Error::fatal(format!("block {} is read, but not open", block.index)))?;
+        interrupt::check()?;
         named.file.read_exact_at(into, extent.offset).map_err(|error| io_error(&named.path, "read", &error))?;
         *self.read.entry(block.index).or_default() += extent.len;
         Ok(())
     }
 
     fn input(&mut self, _party: Party, index: u8, _delta: bool, extent: Extent, into: &mut [u8]) -> Result<()> {
+        interrupt::check()?;
         let named = self.object.as_ref().ok_or_else(|| Error::fatal("there is no file to encode"))?;
-        for piece in self.geometry.pieces(index, extent) {
-            let piece_into = &mut into[piece.at..piece.at + piece.len];
-            let (bytes, beyond) = piece_into.split_at_mut(piece.kept);
-            named.file.read_exact_at(bytes, piece.offset).map_err(|error| io_error(&named.path, "read", &error))?;
-            beyond.fill(0);
+        let mut buffer = Vec::new();
+        for run in self.geometry.runs(index, extent) {
+            let into = &mut into[run.within(extent)];
+            if run.is_of_one_cell {
+                let (bytes, beyond) = into.split_at_mut(run.len as usize);
+                named.file.read_exact_at(bytes, run.offset).map_err(|error| io_error(&named.path, "read", &error))?;
+                beyond.fill(0);
+                continue;
+            }
+            buffer.resize(run.len as usize, 0);
+            named.file.read_exact_at(&mut buffer, run.offset).map_err(|error| io_error(&named.path, "read", &error))?;
+            for piece in self.geometry.pieces(index, run.extent) {
+                let (bytes, beyond) = into[piece.at..piece.at + piece.len].split_at_mut(piece.kept);
+                bytes.copy_from_slice(&buffer[run.part(&piece)]);
+                beyond.fill(0);
+            }
         }
         Ok(())
     }
 
     fn emit(&mut self, _kind: WantKind, _party: Party, index: u8, extent: Extent, bytes: &[u8]) -> Result<()> {
-        match &self.target {
+        interrupt::check()?;
+        match &mut self.target {
             Target::Blocks(blocks) => {
-                let new = blocks.get(&index).ok_or_else(|| Error::fatal(format!("block {index} comes out unasked")))?;
+                let new = blocks.get_mut(&index).ok_or_else(|| Error::fatal(format!("block {index} comes out unasked")))?;
                 let len = self.geometry.stripe.block_len(index.into());
                 let kept = len.saturating_sub(extent.offset).min(extent.len) as usize;
                 let (bytes, beyond) = bytes.split_at(kept);
@@ -96,10 +111,27 @@ impl Data for Files<'_> {
                 new.write_at(bytes, extent.offset)?;
             }
             Target::Object(named) => {
-                for piece in self.geometry.pieces(index, extent) {
-                    let (bytes, beyond) = bytes[piece.at..piece.at + piece.len].split_at(piece.kept);
-                    check_zero(index, beyond)?;
-                    named.file.write_all_at(bytes, piece.offset).map_err(|error| io_error(&named.path, "write", &error))?;
+                let mut buffer = Vec::new();
+                for run in self.geometry.runs(index, extent) {
+                    let bytes = &bytes[run.within(extent)];
+                    let write = |bytes: &[u8]| {
+                        named.file.write_all_at(bytes, run.offset).map_err(|error| io_error(&named.path, "write", &error))
+                    };
+                    if run.is_of_one_cell {
+                        let (bytes, beyond) = bytes.split_at(run.len as usize);
+                        check_zero(index, beyond)?;
+                        write(bytes)?;
+                        continue;
+                    }
+                    // What lies between the pieces is other blocks', and stays.
+                    buffer.resize(run.len as usize, 0);
+                    named.file.read_exact_at(&mut buffer, run.offset).map_err(|error| io_error(&named.path, "read", &error))?;
+                    for piece in self.geometry.pieces(index, run.extent) {
+                        let (bytes, beyond) = bytes[piece.at..piece.at + piece.len].split_at(piece.kept);
+                        check_zero(index, beyond)?;
+                        buffer[run.part(&piece)].copy_from_slice(bytes);
+                    }
+                    write(&buffer)?;
                 }
             }
         }
@@ -130,7 +162,60 @@ struct Piece {
     kept: usize,
 }
 
+/// A run of the file that has a run of a data block in it, and between its cells those of other blocks.
+#[derive(Debug, PartialEq, Eq)]
+struct FileRun {
+    /// Where it begins in the file.
+    offset: u64,
+    /// Bytes that the file really has of it.
+    len: u64,
+    /// The bytes of the block.
+    extent: Extent,
+    is_of_one_cell: bool,
+}
+
+impl FileRun {
+    /// Where its bytes of the block are in a longer run of that.
+    fn within(&self, longer: Extent) -> Range<usize> {
+        let at = (self.extent.offset - longer.offset) as usize;
+        at..at + self.extent.len as usize
+    }
+
+    /// Where a piece of it is in its bytes of the file.
+    fn part(&self, piece: &Piece) -> Range<usize> {
+        let at = piece.offset.saturating_sub(self.offset).min(self.len) as usize;
+        at..at + piece.kept
+    }
+}
+
+/// So much of a file is read or written at once at most, where cells are small.
+const RUN_BYTES_MAX: u64 = 1 << 20;
+/// The pages of smaller cells are read for their neighbours' sake anyway.
+const SMALL_CELL_BYTES: u64 = 4096;
+
 impl Geometry {
+    /// The runs of the file by which a run of a data block's bytes is best read and written: cell by cell, or if cells are small
+    /// many rows of them at once.
+    fn runs(&self, index: u8, extent: Extent) -> impl Iterator<Item = FileRun> + use<> {
+        let (stripe, cell) = (self.stripe, self.stripe.layout.cell_len);
+        let row = cell.saturating_mul(stripe.k.into());
+        let rows = if cell < SMALL_CELL_BYTES { (RUN_BYTES_MAX / row).max(1) } else { 1 };
+        let (end, mut at) = (extent.offset + extent.len, extent.offset);
+        std::iter::from_fn(move || {
+            (at < end).then(|| {
+                let start = at;
+                at = end.min((start / cell + rows) * cell);
+                let last_cell = (at - 1) / cell * cell;
+                let last = start.max(last_cell);
+                // Beyond the end of the file there is nothing to read or write.
+                let offset = stripe.offset_of(index.into(), start).min(stripe.data_len);
+                let run_end = (stripe.offset_of(index.into(), last) + (at - last)).min(stripe.data_len);
+                let extent = Extent { offset: start, len: at - start };
+                FileRun { offset, len: run_end.saturating_sub(offset), extent, is_of_one_cell: start >= last_cell }
+            })
+        })
+    }
+
     /// The pieces of the file of which a run of a data block's bytes consists.
     fn pieces(&self, index: u8, extent: Extent) -> impl Iterator<Item = Piece> + use<> {
         let (stripe, end, mut at) = (self.stripe, extent.offset + extent.len, extent.offset);
@@ -145,5 +230,32 @@ impl Geometry {
                 Piece { at: (start - extent.offset) as usize, len: len as usize, offset, kept }
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_cells_are_read_in_whole_runs_and_every_piece_is_in_its_run() {
+        let code = weft_codes::parse("rs(3,2)").unwrap();
+        for (size, cell) in [(10_000_000, 1), (10_000_001, 77), (9_999_999, 4096), (5_000_000, 1 << 20), (7, 1)] {
+            let geometry = Geometry::new(&code, size, None, Some(cell)).unwrap();
+            let extent = Extent { offset: 0, len: geometry.stripe.layout.block_len };
+            for index in 0..3 {
+                let (mut runs, mut kept) = (0, 0);
+                for run in geometry.runs(index, extent) {
+                    assert!(run.len <= RUN_BYTES_MAX && run.offset + run.len <= size);
+                    for piece in geometry.pieces(index, run.extent) {
+                        assert!(piece.kept == 0 || run.part(&piece).end as u64 <= run.len, "{run:?} {piece:?}");
+                        kept += piece.kept as u64;
+                    }
+                    runs += 1;
+                }
+                assert_eq!(kept, geometry.stripe.block_len(index.into()));
+                assert!(cell >= SMALL_CELL_BYTES || runs <= size / RUN_BYTES_MAX + 1, "{runs} runs of cells of {cell}");
+            }
+        }
     }
 }

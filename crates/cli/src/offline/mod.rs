@@ -15,6 +15,7 @@ pub(crate) use encode::{Encoded, Sizes, encode, explain_encode};
 pub(crate) use plans::{Proved, prove};
 pub(crate) use stored::{Decoded, Repaired, Stored, Verified};
 
+use crate::interrupt;
 use files::Named;
 use sha2::{Digest as _, Sha256};
 use std::{
@@ -45,6 +46,7 @@ pub(crate) fn file_sha256(path: &Path, range: Range<u64>) -> Result<String> {
 fn sha256_of(named: &Named, range: Range<u64>) -> Result<String> {
     let (mut hash, mut buffer, mut at) = (Sha256::new(), vec![0; 1 << 20], range.start);
     while at < range.end {
+        interrupt::check()?;
         let piece = &mut buffer[..(range.end - at).min(1 << 20) as usize];
         named.file.read_exact_at(piece, at).map_err(|error| io_error(&named.path, "read", &error))?;
         hash.update(&*piece);

@@ -1,10 +1,10 @@
 //! From blocks to what is lost of them, or back to the file.
 
 use super::{
-    blocks::{Health, NewBlock, Scan, positions_of, scan_all, sync_dir},
+    blocks::{Health, NewBlock, Scan, lock, positions_of, scan_all, sync_dir},
     files::{Files, Named, Target},
     io_error,
-    manifest::{self, BlockRecord, FileRecord, Geometry, Manifest},
+    manifest::{BlockRecord, FileRecord, Geometry, Manifest},
     plans::{self, Proved, Spans},
     sha256_of, temporary_beside,
 };
@@ -12,9 +12,10 @@ use crate::progress::Progress;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
-    fs::{File, TryLockError},
+    fs::File,
     path::{Path, PathBuf},
 };
+use weft_client::Destination;
 use weft_codes::SharedCode;
 use weft_types::{Error, Reaction, Result, Span};
 
@@ -142,9 +143,9 @@ impl Stored {
 
     /// Writes the file that was encoded to `out`, around whatever is missing or corrupt.
     pub(crate) fn decode(&self, out: &Path) -> Result<Decoded> {
-        if out.is_dir() {
-            return Err(Error::invalid(format!("{} is a directory: name a file", out.display())));
-        }
+        let Destination::File(out) = &Destination::of(out)? else {
+            return Err(Error::invalid(format!("{} is not a plain file: decode into one", out.display())));
+        };
         let plan = self.plan_decode()?;
         let FileRecord { size, sha256, .. } = self.manifest.file.clone();
         let progress = Progress::new("decoding", size, self.quiet);
@@ -227,6 +228,7 @@ impl Stored {
     fn write_object(&self, plan: Option<&Proved>, path: &Path, progress: &Progress) -> Result<BTreeMap<u8, u64>> {
         let target = File::options().read(true).write(true).create(true).truncate(true).open(path);
         let file = target.map_err(|error| io_error(path, "create", &error))?;
+        file.set_len(self.manifest.file.size).map_err(|error| io_error(path, "write", &error))?;
         let target = Target::Object(Named { file, path: path.to_owned() });
         let (Target::Object(target), read) = self.run(plan, target, progress)? else {
             return Err(Error::fatal("no file came out"));
@@ -263,18 +265,5 @@ impl RepairedBlock {
             size: record.size,
             bytes_rebuilt: scan.bad.iter().map(|span| span.len()).sum(),
         }
-    }
-}
-
-/// Nobody else may repair the same directory at the same time.
-fn lock(dir: &Path) -> Result<File> {
-    let path = dir.join(manifest::NAME);
-    let file = File::open(&path).map_err(|error| io_error(&path, "open", &error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err(Error::retry(format!("another weft is at work in {}: wait for it to end", dir.display())))
-        }
-        Err(TryLockError::Error(error)) => Err(io_error(&path, "lock", &error)),
     }
 }

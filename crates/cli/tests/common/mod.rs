@@ -3,8 +3,6 @@
 // Every test file is a program of its own, and uses its own part of this.
 #![allow(dead_code)]
 
-pub(crate) mod cluster;
-
 use serde_json::Value;
 use std::{
     ffi::OsStr,

@@ -32,7 +32,9 @@ fn a_disk_of_another_cluster_is_refused() {
     let label = fs::read(disk.join("disk")).unwrap();
     let mut settings: Table = fs::read_to_string(&config).unwrap().parse().unwrap();
     settings.insert("disks".into(), vec![path(&disk).to_owned()].into());
-    let strange = ours.write("agent.toml", settings.to_string().as_bytes());
+    // Beside the other, as it names the rest relative to itself.
+    let strange = config.with_file_name("strange.toml");
+    fs::write(&strange, settings.to_string()).unwrap();
     let mut command = weft_command();
     command.args(["agent", "--config", path(&strange)]);
     let ended = Running::start(command, Stdio::null()).end().code(2);

@@ -90,11 +90,7 @@ impl Setup {
     }
 
     pub(crate) fn up(self) -> Cluster {
-        let cluster = Cluster {
-            mounts: Vec::new(),
-            root: TempDir::new().expect("a directory"),
-            settings: QUICK.iter().chain(&self.settings).copied().collect(),
-        };
+        let cluster = Cluster::new(&self.settings);
         let [nodes, racks, disks] = [self.nodes, self.racks, self.disks_per_node].map(|count| count.to_string());
         let mut args = vec!["cluster", "up", "--nodes", &nodes, "--racks", &racks, "--disks-per-node", &disks];
         if self.insecure {
@@ -106,6 +102,12 @@ impl Setup {
 }
 
 impl Cluster {
+    /// One that is yet to be made.
+    pub(crate) fn new(settings: &[(&'static str, &'static str)]) -> Self {
+        let root = TempDir::new().expect("a directory");
+        Self { mounts: Vec::new(), root, settings: QUICK.iter().chain(settings).copied().collect() }
+    }
+
     pub(crate) fn dir(&self) -> PathBuf {
         self.root.path().join("cluster")
     }
@@ -156,9 +158,14 @@ impl Cluster {
         ended
     }
 
+    /// Runs `weft` with `--json` on this cluster; it must end well.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        self.weft(args.iter().chain(&["--json"])).ok().json()
+    }
+
     /// Fetches an object and compares it; returns what the fetch told.
     pub(crate) fn expect(&self, key: &str, bytes: &[u8], options: &[&str]) -> Value {
-        let file = self.file(&format!("got-{key}"));
+        let file = self.file(&format!("got-{}", key.replace('/', "-")));
         let ended = self.weft(["get", key, path(&file), "--json"].iter().chain(options)).ok();
         assert!(fs::read(&file).expect("the file that was fetched") == bytes, "{key} came back changed ({options:?})");
         fs::remove_file(file).expect("it was there");
@@ -418,6 +425,11 @@ impl Ended {
         ended
     }
 
+    /// What it printed.
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.stdout).expect("what weft prints is UTF-8")
+    }
+
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}{}", String::from_utf8_lossy(&self.stdout), self.stderr))
@@ -429,6 +441,13 @@ impl Block {
     pub(crate) fn file_name(&self) -> String {
         format!("s{}-b{:03}-c0-g{}", self.stripe, self.index, self.generation)
     }
+}
+
+/// Runs the real binary.
+pub(crate) fn weft<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended {
+    let mut command = weft_command();
+    command.args(args);
+    Running::start(command, Stdio::null()).end()
 }
 
 /// The real binary, with nothing of whoever runs the tests.

@@ -1,7 +1,7 @@
 //! Puts that die, and puts that go on although a node does.
 
 use crate::harness::{Cluster, Running, Setup, bytes, path, send_signal, wait_for};
-use std::{collections::BTreeSet, io::Write as _, process::Stdio};
+use std::{collections::BTreeSet, io::Write as _, process::Stdio, time::Duration};
 
 const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "256KiB", "--cell-size", "64KiB"];
 const STRIPE: usize = 1 << 20;
@@ -67,6 +67,35 @@ fn a_put_goes_on_without_a_node_that_dies_or_stands_still() {
         cluster.up().ok();
         cluster.expect(key, &content, &[]);
     }
+}
+
+#[test]
+fn a_put_whose_data_is_slow_to_come_outlives_its_lease() {
+    let cluster = Setup::nodes(6).with(&[("WEFT_COORDINATOR_UPLOAD_LEASE_MS", "1500")]).up();
+    let content = bytes(4 * STRIPE, 5);
+    let mut put = cluster.start(["put", "-", "data"].iter().chain(&CODING), Stdio::piped());
+    let pipe = put.child().stdin.as_mut().expect("a pipe");
+    pipe.write_all(&content[..2 * STRIPE]).expect("it reads on");
+    std::thread::sleep(Duration::from_millis(4000));
+    pipe.write_all(&content[2 * STRIPE..]).expect("it reads on");
+    put.end().ok();
+    cluster.expect("data", &content, &[]);
+}
+
+#[test]
+fn a_put_that_is_broken_off_is_given_up_at_once() {
+    // The lease is ten minutes: only the client's own word can end the put sooner.
+    let cluster = Setup::nodes(6).up();
+    let mut put = cluster.start(["put", "-", "data", "--json"].iter().chain(&CODING), Stdio::piped());
+    put.child().stdin.as_mut().expect("a pipe").write_all(&bytes(4 * STRIPE, 6)).expect("it reads on");
+    wait_for("a stripe to be stored", || cluster.files().len() >= 2 * 6);
+    send_signal(put.child().id(), "INT");
+    // Its standard input stays open: nobody waits for it.
+    wait_for("the put to end", || !put.is_running());
+    let ended = put.end().refused(130, &["interrupted"]);
+    let told: serde_json::Value = serde_json::from_str(&ended.stderr).expect("one object");
+    assert_eq!((&told["error"]["kind"], &told["error"]["exit_code"]), (&"interrupted".into(), &130.into()));
+    wait_for("all of it to be removed", || cluster.files().is_empty());
 }
 
 /// A node that is in the middle of receiving a block.

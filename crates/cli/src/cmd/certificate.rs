@@ -1,0 +1,164 @@
+//! `weft certificate`: who may talk to whom in a cluster that is started by hand.
+
+use crate::{exit::Exit, output::Output};
+use clap::{Args, Subcommand};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use serde::Serialize;
+use std::{
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+use weft_proto::{
+    Peer,
+    certs::{Authority, check_agent_name},
+};
+use weft_types::{ClusterId, Error, Result};
+
+/// Make certificates for a cluster across machines
+///
+/// `weft cluster up` makes those of a cluster on one machine by itself.
+#[derive(Debug, Args)]
+pub(super) struct Certificate {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Authority(MakeAuthority),
+    Issue(Issue),
+}
+
+/// Make a new cluster's certificate authority: DIR/ca.pem and DIR/ca-key.pem
+///
+/// Who has ca-key.pem can let others into the cluster: it stays where it is, and no daemon needs it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft certificate authority authority
+
+EXIT CODES
+  0 done   1 failed on the way   2 DIR has an authority already, or cannot be one")]
+struct MakeAuthority {
+    /// Where it is made
+    dir: PathBuf,
+}
+
+/// Make certificates that a cluster's authority signs, each in a directory of its own
+///
+/// DIR/coordinator, DIR/client and DIR/agent-NODE each get three files: ca.pem, the certificate, and its private key. Copied to
+/// its machine, such a directory is what `certificates` names in the settings of `weft coordinator` and `weft agent`, or in a
+/// client's weft.toml.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft certificate issue coordinator client agent:node-01 --authority authority
+  scp -r agent-node-01 node-01:/etc/weft/certificates
+
+EXIT CODES
+  0 done   1 failed on the way   2 a name that makes no sense, or a directory that is there already   3 no authority")]
+struct Issue {
+    /// For whom: `coordinator`, `client`, or `agent:NODE`, where NODE is the `name` in the agent's settings
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<Name>,
+    /// The directory that `weft certificate authority` made
+    #[arg(long, value_name = "DIR")]
+    authority: PathBuf,
+    /// Where the directories go
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    out: PathBuf,
+}
+
+/// Whom a certificate is for.
+#[derive(Debug, Clone)]
+struct Name(Peer);
+
+impl FromStr for Name {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "coordinator" => Ok(Self(Peer::Coordinator)),
+            None if text == "client" => Ok(Self(Peer::Client)),
+            Some(("agent", name)) => {
+                check_agent_name(name).map_err(|error| error.message)?;
+                Ok(Self(Peer::Agent(name.to_owned())))
+            }
+            _ => Err("it is for 'coordinator', 'client' or 'agent:NODE'".to_owned()),
+        }
+    }
+}
+
+impl Name {
+    /// The directory's name.
+    fn dir(&self) -> String {
+        match &self.0 {
+            Peer::Agent(name) => format!("agent-{name}"),
+            Peer::Coordinator => "coordinator".to_owned(),
+            _ => "client".to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Made {
+    cluster: ClusterId,
+    authority: PathBuf,
+}
+
+#[derive(Debug, Serialize)]
+struct Issued {
+    cluster: ClusterId,
+    directories: Vec<PathBuf>,
+}
+
+impl Certificate {
+    pub(super) fn run(self, output: Output) -> Result<Exit> {
+        match self.command {
+            Command::Authority(MakeAuthority { dir }) => {
+                make_dir(&dir)?;
+                let cluster = ClusterId(StdRng::seed_from_u64(super::seed()?).random());
+                Authority::create(&dir, cluster)?;
+                let text = |made: &Made| {
+                    let (cluster, dir) = (made.cluster, made.authority.display());
+                    format!(
+                        "{dir}/ca.pem and {dir}/ca-key.pem of cluster {cluster}\nin coordinator.toml: cluster = \"{cluster}\""
+                    )
+                };
+                output.result(&Made { cluster, authority: dir }, text)?;
+            }
+            Command::Issue(issue) => {
+                output.result(&issue.issue()?, |issued| {
+                    let lines: Vec<String> = issued.directories.iter().map(|dir| dir.display().to_string()).collect();
+                    lines.join("\n")
+                })?;
+            }
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+impl Issue {
+    fn issue(self) -> Result<Issued> {
+        let authority = Authority::load(&self.authority)?;
+        let directories: Vec<PathBuf> = self.names.iter().map(|name| self.out.join(name.dir())).collect();
+        // Before anything is made: a key that is in use must not be replaced by mistake.
+        for (at, dir) in directories.iter().enumerate() {
+            if dir.exists() || directories[..at].contains(dir) {
+                return Err(Error::invalid(format!("{} would be made twice: remove it, or choose another --out", dir.display())));
+            }
+        }
+        for (name, dir) in self.names.iter().zip(&directories) {
+            make_dir(dir)?;
+            authority.issue(dir, &name.0)?;
+        }
+        Ok(Issued { cluster: authority.cluster(), directories })
+    }
+}
+
+/// Private keys go there.
+fn make_dir(dir: &Path) -> Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| crate::offline::io_error(dir, "create", &error))
+}

@@ -1,0 +1,248 @@
+//! What commands do and refuse on a cluster where all is well, or nearly.
+
+use crate::harness::{Cluster, Running, Setup, bytes, path, weft, weft_command};
+use serde_json::Value;
+use std::{fs, io::Write as _, process::Stdio};
+
+/// Six nodes in three racks.
+fn small() -> Cluster {
+    Setup { racks: 3, ..Setup::nodes(6) }.up()
+}
+
+/// A file of so many bytes: its path and content.
+fn data(cluster: &Cluster, name: &str, len: usize) -> (String, Vec<u8>) {
+    let content = bytes(len, len as u64);
+    (path(&cluster.write(name, &content)).to_owned(), content)
+}
+
+#[test]
+fn what_is_stored_survives_down_and_up() {
+    let cluster = Setup { racks: 3, disks_per_node: 2, ..Setup::nodes(7) }.up();
+    let status = cluster.json(&["cluster", "status"]);
+    let nodes = status["nodes"].as_array().unwrap();
+    assert_eq!((nodes.len(), status["insecure"].as_bool()), (7, Some(false)));
+    assert!(nodes.iter().all(|node| node["state"] == "up" && node["disks"].as_array().unwrap().len() == 2));
+    let racks: std::collections::BTreeSet<&str> = nodes.iter().map(|node| node["rack"].as_str().unwrap()).collect();
+    assert_eq!(racks.len(), 3);
+
+    cluster.weft(["bucket", "create", "photos"]).ok();
+    let (file, content) = data(&cluster, "cat.jpg", 3_000_000);
+    let put = ["put", &file, "photos/cat.jpg", "--code", "rs(4,2)", "--block-size", "256KiB", "--cell-size", "64KiB"];
+    assert_eq!(cluster.json(&put)["stripes"], 3);
+    cluster.expect("photos/cat.jpg", &content, &[]);
+
+    let up_again = cluster.weft(["cluster", "up", "--nodes", "7"]).ok();
+    assert!(up_again.text().contains("7 of 7 nodes are up"), "{}", up_again.text());
+    cluster.weft(["cluster", "up", "--nodes", "8"]).refused(2, &["has 7 nodes, not 8"]);
+    let pid = cluster.pid("coordinator");
+    assert_eq!(cluster.json(&["cluster", "down"])["stopped"], 8);
+    assert!(!std::path::Path::new(&format!("/proc/{pid}/exe")).exists(), "the coordinator runs still");
+    cluster.weft(["ls", "photos"]).refused(4, &["is the cluster up?"]);
+    cluster.weft(["cluster", "up"]).ok();
+    cluster.expect("photos/cat.jpg", &content, &[]);
+}
+
+#[test]
+fn objects_come_and_go() {
+    let cluster = small();
+    let (file, content) = data(&cluster, "data", 1_500_000);
+    let sizes = ["--code", "rs(3,2)", "--block-size", "128KiB", "--cell-size", "32KiB"];
+    cluster.weft([&["put", &file, "default/a/b c"][..], &sizes].concat()).ok();
+    cluster.weft([&["put", &file, "plain"][..], &sizes].concat()).ok();
+    cluster.expect("plain", &content, &[]);
+    for (range, expected) in [
+        ("0-0", &content[..1]),
+        ("1000-400000", &content[1000..=400_000]),
+        ("1499999-", &content[1_499_999..]),
+        ("-7", &content[1_499_993..]),
+    ] {
+        cluster.expect("default/a/b c", expected, &["--range", range]);
+    }
+    cluster.weft(["get", "default/plain", "-", "--range", "1500000-1500001"]).refused(2, &["its 1500000 bytes are 0-1499999"]);
+
+    let keys = |listed: Value| -> Vec<String> {
+        listed.as_array().unwrap().iter().map(|object| object["key"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(keys(cluster.json(&["ls", "default"])), ["a/b c", "plain"]);
+    assert_eq!(keys(cluster.json(&["ls", "default/a/"])), ["a/b c"]);
+    cluster.weft(["rm", "default/a/b c"]).ok();
+    assert_eq!(keys(cluster.json(&["ls", "default"])), ["plain"]);
+    cluster.weft(["get", "default/a/b c", "-"]).refused(3, &["there is no object"]);
+
+    let (empty, nothing) = data(&cluster, "empty", 0);
+    cluster.weft(["put", &empty, "default/empty", "--code", "rs(3,2)"]).ok();
+    cluster.expect("default/empty", &nothing, &[]);
+    cluster.weft(["get", "default/empty", "-", "--range", "0-0"]).refused(2, &["it is empty"]);
+    cluster.weft(["rm", "default/empty"]).ok();
+
+    // A second put takes the place of the first.
+    let (other, other_content) = data(&cluster, "other", 77);
+    cluster.weft([&["put", &other, "plain"][..], &sizes].concat()).ok();
+    cluster.expect("plain", &other_content, &[]);
+    cluster.weft(["bucket", "rm", "default"]).refused(2, &["default"]);
+    cluster.weft(["rm", "plain"]).ok();
+    cluster.weft(["bucket", "rm", "default"]).ok();
+}
+
+#[test]
+fn pipes_go_in_and_out() {
+    let cluster = small();
+    let content = bytes(2_000_003, 9);
+    let put = ["put", "-", "default/piped", "--code", "rs(3,2)", "--block-size", "256KiB", "--cell-size", "4KiB"];
+    let mut putting = cluster.start(put, Stdio::piped());
+    putting.child().stdin.take().unwrap().write_all(&content).unwrap();
+    putting.end().ok();
+    let got = cluster.weft(["get", "default/piped", "-"]).ok();
+    assert!(got.stdout == content);
+    assert!(got.stderr.contains("default/piped"), "the report goes to stderr");
+}
+
+#[test]
+fn what_is_fetched_goes_through_links_and_pipes_and_replaces_files_only() {
+    let cluster = small();
+    let content = bytes(1_000_003, 4);
+    cluster.put("data", &content, &["--code", "rs(3,2)", "--block-size", "256KiB", "--cell-size", "4KiB"]).ok();
+    let [link, file, fifo] = ["link", "target", "fifo"].map(|name| cluster.file(name));
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    cluster.weft(["get", "data", path(&link)]).ok();
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink() && fs::read(&file).unwrap() == content);
+
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let reading = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || fs::read(fifo).unwrap()
+    });
+    cluster.weft(["get", "data", path(&fifo)]).ok();
+    assert!(reading.join().unwrap() == content);
+    assert!(!fs::symlink_metadata(&fifo).unwrap().is_file());
+    cluster.weft(["get", "data", path(&cluster.file("no/dir/out"))]).refused(2, &["no/dir/out: "]);
+}
+
+#[test]
+fn lost_blocks_are_read_around_and_rebuilt_by_every_scheme() {
+    let cluster = Setup { racks: 3, ..Setup::nodes(9) }.up();
+    let (file, content) = data(&cluster, "data", 2_500_000);
+    let sizes = ["--code", "rs(4,3)", "--block-size", "1MiB", "--cell-size", "64KiB"];
+    let explained = cluster.weft([&["put", &file, "default/data", "--explain", "--json"][..], &sizes].concat()).ok();
+    proves(&cluster, explained.text());
+    assert_eq!(cluster.json(&["ls", "default"]), serde_json::json!([]), "--explain did something");
+    cluster.weft([&["put", &file, "default/data"][..], &sizes].concat()).ok();
+    let schemes = ["conventional", "ppr", "pipeline"];
+
+    // One node dies: without waiting for anybody to notice, reads go around it.
+    let holders: Vec<String> = cluster.blocks("default/data").into_iter().map(|block| block.node).collect();
+    cluster.kill(&holders[1]);
+    assert_eq!(cluster.expect("default/data", &content, &["--scheme", "pipeline"])["rebuilt"][0], "s1-b001-c0-g1");
+    cluster.take_down(&[&holders[2]]);
+    cluster.wait_for_state(&[&holders[1]], "down");
+    for scheme in schemes {
+        let told = cluster.expect("default/data", &content, &["--scheme", scheme]);
+        assert_eq!(told["rebuilt"], serde_json::json!(["s1-b001-c0-g1", "s1-b002-c0-g1"]), "{scheme}");
+        let explained = cluster.weft(["get", "default/data", "-", "--scheme", scheme, "--explain", "--json"]).ok();
+        proves(&cluster, explained.text());
+    }
+    cluster.weft(["get", "default/data", "-", "--scheme", "pigeon"]).refused(2, &["conventional, ppr, pipeline"]);
+
+    let explained = cluster.weft(["repair", "object", "default/data", "--explain", "--json"]).ok();
+    proves(&cluster, explained.text());
+    assert_eq!(states(&cluster, "default/data")[..3], ["ok", "down", "down"]);
+    for (block, scheme) in [("1", "ppr"), ("2", "pipeline")] {
+        let repaired = cluster.json(&["repair", "object", "default/data", "--block", block, "--scheme", scheme]);
+        assert_eq!(
+            (&repaired["blocks"][0]["index"].to_string(), &repaired["blocks"][0]["generation"]),
+            (&block.to_owned(), &2.into())
+        );
+    }
+    assert_eq!(states(&cluster, "default/data"), ["ok"; 7]);
+    assert_eq!(cluster.expect("default/data", &content, &[])["rebuilt"], serde_json::json!([]));
+    assert_eq!(cluster.json(&["repair", "object", "default/data"])["blocks"], serde_json::json!([]));
+}
+
+fn proves(cluster: &Cluster, plans: &str) {
+    let saved = cluster.write("plan.json", plans.as_bytes());
+    assert!(weft(["plan", "verify", path(&saved)]).ok().text().contains("proved"));
+    assert!(weft(["plan", "show", path(&saved)]).ok().text().contains("rs(4,3)"));
+}
+
+/// The states of the blocks of an object's first stripe.
+fn states(cluster: &Cluster, key: &str) -> Vec<String> {
+    let blocks = cluster.blocks(key);
+    blocks.iter().filter(|block| block.stripe == blocks[0].stripe).map(|block| block.state.clone()).collect()
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_nothing_is_written() {
+    let cluster = small();
+    let (file, _) = data(&cluster, "data", 5000);
+    let put = |options: &[&str]| cluster.weft([&["put", &file, "default/data"], options].concat());
+    put(&["--code", "raid(5)"]).refused(2, &["there is no code 'raid'"]);
+    put(&["--code", "rs(5,2)"]).refused(2, &["rs(5,2)"]);
+    put(&["--code", "rs(3,2)", "--block-size", "1MiB", "--cell-size", "768KiB"]).refused(2, &["does not divide the block size"]);
+    put(&["--code", "rs(3,2)", "--block-size", "0"]).refused(2, &["greater than zero"]);
+    put(&["--code", "rs(3,2)", "--block-size", "1000000TiB"]).refused(2, &["too large"]);
+    cluster.weft(["put", &file, "nowhere/data"]).refused(3, &["nowhere"]);
+    cluster.weft(["put", "/no/such/file", "default/data"]).refused(3, &["/no/such/file"]);
+    cluster.weft(["put", &file, "default/"]).refused(2, &["names no object"]);
+    cluster.weft(["bucket", "create", "a/b"]).refused(2, &["a/b"]);
+    cluster.weft(["bucket", "create", "default"]).refused(2, &["default"]);
+    cluster.weft(["bucket", "create", "other", "--policy", "nobody"]).refused(3, &["nobody"]);
+    cluster.weft(["policy", "create", "wide", "--code", "rs(3,2)", "--ack", "tolerate=3"]).refused(2, &["tolerates 2"]);
+    cluster.weft(["repair", "object", "default/nothing"]).refused(3, &["nothing"]);
+    assert_eq!(cluster.json(&["ls", "default"]), serde_json::json!([]));
+    assert!(cluster.files().is_empty(), "something was written");
+}
+
+#[test]
+fn policies_are_what_buckets_carry() {
+    let cluster = small();
+    let create = ["policy", "create", "thin", "--code", "RS-3-2-4k", "--block-size", "64KiB", "--failure-domain", "node"];
+    let thin = cluster.json(&create);
+    assert_eq!((&thin["code"], &thin["cell_size"]), (&"rs(3,2)".into(), &4096.into()));
+    assert_eq!(cluster.json(&["policy", "show", "thin"]), thin);
+    cluster.weft(["bucket", "create", "b", "--policy", "thin"]).ok();
+    let (file, content) = data(&cluster, "data", 100_000);
+    let stored = cluster.json(&["put", &file, "b/data"]);
+    assert_eq!((&stored["code"], &stored["block_size"]), (&"rs(3,2)".into(), &65_536.into()));
+    cluster.expect("b/data", &content, &[]);
+    cluster.weft(["policy", "rm", "thin"]).refused(2, &["thin"]);
+    cluster.weft(["policy", "default", "thin"]).ok();
+    let policies = cluster.json(&["policy", "ls"]);
+    let default: Vec<&Value> = policies.as_array().unwrap().iter().filter(|policy| policy["default"] == true).collect();
+    assert_eq!((default.len(), &default[0]["name"]), (1, &"thin".into()));
+}
+
+#[test]
+fn without_certificates_only_where_it_is_said() {
+    let open = Setup { insecure: true, ..Setup::nodes(5) }.up();
+    assert_eq!(open.json(&["cluster", "status"])["insecure"], true);
+    let file = fs::read_to_string(open.dir().join("weft.toml")).unwrap();
+    let address = file.lines().find_map(|line| line.strip_prefix("coordinator = ")).unwrap().trim_matches('"').to_owned();
+    weft(["--cluster", &address, "node", "ls"]).refused(2, &["--insecure if the cluster was started so"]);
+    weft(["--cluster", &address, "--insecure", "node", "ls"]).ok();
+
+    let closed = small();
+    let certificates = closed.dir().join("certificates");
+    let certificates = certificates.to_str().unwrap();
+    weft(["--cluster", &address, "--certificates", certificates, "node", "ls"]).refused(2, &["does not speak TLS"]);
+    let closed_file = fs::read_to_string(closed.dir().join("weft.toml")).unwrap();
+    let address = closed_file.lines().find_map(|line| line.strip_prefix("coordinator = ")).unwrap().trim_matches('"').to_owned();
+    weft(["--cluster", &address, "--certificates", certificates, "node", "ls"]).ok();
+    assert!(!weft(["--cluster", &address, "--insecure", "node", "ls"]).status.success());
+}
+
+#[test]
+fn a_demo_leaves_nothing_behind() {
+    let scratch = tempfile::TempDir::new().unwrap();
+    let file = scratch.path().join("file");
+    fs::write(&file, bytes(20_000_000, 5)).unwrap();
+    let tmp = scratch.path().join("tmp");
+    fs::create_dir(&tmp).unwrap();
+    let mut command = weft_command();
+    command.args(["demo", "--json", "--file"]).arg(&file).env("TMPDIR", &tmp);
+    let report = Running::start(command, Stdio::null()).end().ok().json();
+    assert_eq!((&report["same"], report["reads"].as_array().unwrap().len()), (&true.into(), 4));
+    let predicted = |at: usize| report["reads"][at]["part_on_gigabit_seconds"].as_f64().unwrap();
+    assert!(predicted(1) > 9.0 * predicted(0) && predicted(3) < 1.5 * predicted(0), "{report}");
+    assert_eq!(fs::read_dir(&tmp).unwrap().count(), 0, "the demo left something behind");
+    weft(["demo", "--file", "/dev/null"]).refused(2, &["too small"]);
+}

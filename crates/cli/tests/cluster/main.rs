@@ -1,0 +1,15 @@
+//! Clusters of real processes, sockets and disks: what commands do with them, and everything that can go wrong.
+
+mod certificates;
+mod commands;
+mod coordinator;
+mod corruption;
+mod disks;
+mod harness;
+mod local;
+mod losses;
+mod memory;
+mod puts;
+mod repairs;
+mod sizes;
+mod strangers;
