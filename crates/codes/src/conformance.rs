@@ -187,10 +187,10 @@ impl<'a> Suite<'a> {
         let alpha = self.code.alpha();
         let sent = recipe.sub_blocks_sent();
         let combine = &recipe.combine;
-        ensure((combine.rows(), combine.cols()) == (ask.wanted.len(), sent) && combine.is_valid(), || {
+        ensure((combine.rows(), combine.cols()) == (ask.wanted.len(), sent), || {
             format!("R is {}×{} for {} wanted and {sent} sent", combine.rows(), combine.cols(), ask.wanted.len())
         })?;
-        let unused = (0..sent).find(|col| !combine.terms().iter().any(|term| term.1 as usize == *col));
+        let unused = (0..sent).find(|col| !combine.steps().terms().iter().any(|term| term.1 as usize == *col));
         ensure(unused.is_none(), || format!("nobody needs what is sent as {unused:?}"))?;
         for (at, helper) in recipe.helpers.iter().enumerate() {
             let (index, reads, compute) = (helper.index, &helper.reads, &helper.compute);
@@ -229,9 +229,10 @@ impl<'a> Suite<'a> {
             let longest = SUB_BLOCK_BYTES.iter().copied().max().unwrap_or(0);
             self.dirty.resize(self.dirty.len().max(right.len()), vec![0xff; longest]);
             let out = &mut self.dirty[..right.len()];
-            Combination::new(&recipe.combine).apply(&sent, &mut slices(out, len));
+            Combination::factored(&recipe.combine).apply(&sent, &mut slices(out, len));
             ensure(!wrong(out), || format!("the recipe for {:?} from {:?} gives wrong bytes", ask.wanted, ask.available))?;
 
+            let Some(shares) = &shares else { continue };
             out.iter_mut().for_each(|out| out.fill(0));
             for (at, share) in shares.iter().enumerate() {
                 Combination::new(share).accumulate(&reads(at), &mut slices(out, len));

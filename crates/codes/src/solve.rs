@@ -61,7 +61,7 @@ fn from_solution(order: &[u8], alpha: usize, solution: &Matrix) -> Recipe {
         let compute = SparseMatrix::identity(reads.len());
         helpers.push(HelperShare { index: *index, reads: reads.into_iter().map(|s| s as u16).collect(), compute });
     }
-    Recipe { helpers, combine: SparseMatrix::from(&solution.select_cols(&cols)) }
+    Recipe { helpers, combine: SparseMatrix::from(&solution.select_cols(&cols)).into() }
 }
 
 #[cfg(test)]

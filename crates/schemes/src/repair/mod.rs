@@ -152,7 +152,7 @@ impl Planner<'_> {
 
     /// The recipe's helpers by vertex, the preferred first: a party that holds two blocks helps once.
     fn helpers(&mut self, region: &Region, recipe: &Recipe, readers: &[Party]) -> Result<Vec<Helper>> {
-        let combine = recipe.combine.to_dense();
+        let combine = recipe.combine.flatten(usize::MAX).unwrap_or_else(|| weft_gf::SparseMatrix::zero(0, 0)).to_dense();
         let mut helpers: Vec<(usize, Helper)> = Vec::with_capacity(recipe.helpers.len());
         let mut first = 0;
         for share in &recipe.helpers {
