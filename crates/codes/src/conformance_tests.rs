@@ -67,13 +67,13 @@ impl Code for Suspect {
             Spoil::RefusesTwo if ask.wanted.len() > self.alpha => return Err(solve::not_recoverable(self, &ask)),
             Spoil::NoRecipe => return Ok(Vec::new()),
             Spoil::Coefficient => {
-                let mut combine = recipe.combine.to_dense();
+                let mut combine = recipe.combine.as_matrix().map(SparseMatrix::to_dense).unwrap();
                 combine.set(0, 0, combine.get(0, 0) ^ 1);
-                recipe.combine = SparseMatrix::from(&combine);
+                recipe.combine = SparseMatrix::from(&combine).into();
             }
             Spoil::UselessHelper => {
-                let combine = recipe.combine.to_dense();
-                recipe.combine = SparseMatrix::from(&combine.beside(&Matrix::zero(combine.rows(), 1)));
+                let combine = recipe.combine.as_matrix().map(SparseMatrix::to_dense).unwrap();
+                recipe.combine = SparseMatrix::from(&combine.beside(&Matrix::zero(combine.rows(), 1))).into();
                 let index = ask.available.iter().find(|index| recipe.helpers.iter().all(|helper| helper.index != **index));
                 let Some(index) = index else { return Ok(vec![recipe]) };
                 let compute = SparseMatrix::identity(1);
