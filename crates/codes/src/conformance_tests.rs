@@ -113,9 +113,11 @@ fn what_a_code_says_of_itself_is_checked() {
     let without_identity: Vec<usize> = (1..7).chain([0]).collect();
     let generator = code.generator.select_rows(&without_identity);
     let dependent = code.generator.select_rows(&[0, 1, 2, 3, 4, 4, 6]);
+    let copies = code.generator.select_rows(&[0, 1, 2, 3, 4, 4, 4]);
     for (suspect, says) in [
         (Suspect { generator, ..Suspect::new(4, 3, 1) }, "not systematic"),
-        (Suspect { generator: dependent, ..Suspect::new(4, 3, 1) }, "it says it tolerates any 3, but not"),
+        (Suspect { generator: dependent, ..Suspect::new(4, 3, 1) }, "which can be recovered"),
+        (Suspect { generator: copies, tolerance: 2, ..Suspect::new(4, 3, 1) }, "it says it tolerates any 2, but not"),
         (Suspect { tolerance: 2, ..Suspect::new(4, 3, 1) }, "it tolerates more"),
         (Suspect { tolerance: 4, ..Suspect::new(4, 3, 1) }, "it tolerates 4 losses with 3"),
         (Suspect { alpha: 2, ..Suspect::new(4, 3, 1) }, "the generator is 7×4"),

@@ -94,6 +94,29 @@ impl Factored {
         SparseMatrix::new(self.rows(), cols, terms)
     }
 
+    /// The same without the temporaries that no result needs.
+    #[must_use]
+    pub fn pruned(self) -> Self {
+        let (cols, temporaries) = (self.cols, self.temporaries());
+        let mut needed = vec![false; temporaries];
+        for (row, col, _) in self.steps.terms().iter().rev() {
+            let (row, col) = (*row as usize, *col as usize);
+            if col >= cols && (row >= temporaries || needed[row]) {
+                needed[col - cols] = true;
+            }
+        }
+        let rows: Vec<usize> = (0..self.steps.rows()).filter(|row| *row >= temporaries || needed[*row]).collect();
+        let columns: Vec<usize> = (0..cols).chain((0..temporaries).filter(|at| needed[*at]).map(|at| cols + at)).collect();
+        Self { cols, steps: self.steps.select_rows(&rows).select_cols(&columns) }
+    }
+
+    /// With these sources only, ascending: others must not be used.
+    #[must_use]
+    pub fn select_cols(&self, cols: &[usize]) -> Self {
+        let columns: Vec<usize> = cols.iter().copied().chain(self.cols..self.steps.cols()).collect();
+        Self { cols: cols.len(), steps: self.steps.select_cols(&columns) }
+    }
+
     /// `left × self`: results made of these results.
     ///
     /// # Panics
@@ -164,31 +187,11 @@ impl FactoredBuilder {
     /// The map with these results, each the sum of its terms. Temporaries that no result needs are left out.
     /// `None` if a term's column is not there (yet, for a temporary).
     pub fn finish(self, results: &[Vec<(usize, u8)>]) -> Option<Factored> {
-        let Self { cols, temporaries } = self;
-        let mut needed = vec![false; temporaries.len()];
-        let mark = |terms: &[(usize, u8)], needed: &mut [bool]| {
-            for (col, _) in terms {
-                if let Some(temporary) = col.checked_sub(cols) {
-                    *needed.get_mut(temporary)? = true;
-                }
-            }
-            Some(())
-        };
-        results.iter().try_for_each(|terms| mark(terms, &mut needed))?;
-        for at in (0..temporaries.len()).rev() {
-            if needed[at] {
-                let (before, _) = needed.split_at_mut(at);
-                mark(&temporaries[at], before)?;
-            }
-        }
-        let mut place = vec![usize::MAX; temporaries.len()];
-        let kept: Vec<usize> = (0..temporaries.len()).filter(|at| needed[*at]).collect();
-        kept.iter().enumerate().for_each(|(new, old)| place[*old] = cols + new);
-        let rows = kept.iter().map(|at| &temporaries[*at]).chain(results);
-        let moved = |col: usize| col.checked_sub(cols).map_or(col, |temporary| place[temporary]);
+        let rows = self.temporaries.iter().map(Vec::as_slice).chain(results.iter().map(Vec::as_slice));
         let terms = rows.enumerate().flat_map(|(row, terms)| terms.iter().map(move |(col, c)| (row, *col, *c)));
-        let terms: Vec<_> = terms.map(|(row, col, c)| (row, moved(col), c)).collect();
-        Factored::new(kept.len(), SparseMatrix::new(kept.len() + results.len(), cols + kept.len(), terms)?)
+        let temporaries = self.temporaries.len();
+        let steps = SparseMatrix::new(temporaries + results.len(), self.cols + temporaries, terms)?;
+        Some(Factored::new(temporaries, steps)?.pruned())
     }
 }
 
