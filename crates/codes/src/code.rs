@@ -90,15 +90,21 @@ impl Recipe {
     /// helpers is what was wanted: this is what a chain or a tree of partial sums adds up. `None` where R without its
     /// temporaries would be too large.
     pub fn shares(&self) -> Option<Vec<SparseMatrix>> {
-        let combine = self.combine.flatten(SHARES_TERMS_MAX)?;
-        let mut first = 0;
-        let share = |helper: &HelperShare| {
-            let cols: Vec<usize> = (first..first + helper.compute.rows()).collect();
-            first += cols.len();
-            combine.select_cols(&cols).times_sparse(&helper.compute)
-        };
-        Some(self.helpers.iter().map(share).collect())
+        shares(&self.combine, self.helpers.iter().map(|helper| &helper.compute))
     }
+}
+
+/// What each of several helpers adds to a sum, in their order, if each sends `compute × (what it reads)` and `combine × (all that
+/// was sent)` is the sum. See [`Recipe::shares`].
+pub fn shares<'a>(combine: &Factored, computes: impl Iterator<Item = &'a SparseMatrix>) -> Option<Vec<SparseMatrix>> {
+    let combine = combine.flatten(SHARES_TERMS_MAX)?;
+    let mut first = 0;
+    let share = |compute: &SparseMatrix| {
+        let cols: Vec<usize> = (first..first + compute.rows()).collect();
+        first += cols.len();
+        combine.select_cols(&cols).times_sparse(compute)
+    };
+    Some(computes.map(share).collect())
 }
 
 /// What one helper reads and sends.

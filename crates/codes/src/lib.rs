@@ -13,7 +13,7 @@ mod rs;
 pub mod solve;
 mod spec;
 
-pub use code::{Ask, Code, HelperShare, NotRecoverable, Recipe, SharedCode, SubBlock};
+pub use code::{Ask, Code, HelperShare, NotRecoverable, Recipe, SharedCode, SubBlock, shares};
 pub use hash::generator_hash;
 pub use info::{BlockInfo, CodeInfo, info};
 pub use registry::{FAMILIES, Family};

@@ -116,22 +116,12 @@ fn preference(ask: &Ask, n: usize) -> Vec<u8> {
 /// The recipe in which everybody sends what he reads, and reads what is needed: column `at·α + s` of `combine` is sub-block s of
 /// block `order[at]`.
 pub(crate) fn from_columns(order: &[u8], alpha: usize, combine: &Factored) -> Recipe {
-    let mut used = vec![false; combine.cols()];
-    for (_, col, _) in combine.steps().terms() {
-        if let Some(used) = used.get_mut(*col as usize) {
-            *used = true;
-        }
-    }
-    let (mut helpers, mut cols) = (Vec::new(), Vec::new());
-    for (at, index) in order.iter().enumerate() {
-        let reads: Vec<usize> = (0..alpha).filter(|s| used[at * alpha + s]).collect();
-        if reads.is_empty() {
-            continue;
-        }
-        cols.extend(reads.iter().map(|s| at * alpha + s));
-        let compute = SparseMatrix::identity(reads.len());
-        helpers.push(HelperShare { index: *index, reads: reads.into_iter().map(|s| s as u16).collect(), compute });
-    }
+    let cols = combine.sources_used();
+    let helper = |of_helper: &[usize]| {
+        let reads = of_helper.iter().map(|col| (col % alpha) as u16).collect();
+        HelperShare { index: order[of_helper[0] / alpha], reads, compute: SparseMatrix::identity(of_helper.len()) }
+    };
+    let helpers = cols.chunk_by(|a, b| a / alpha == b / alpha).map(helper).collect();
     Recipe { helpers, combine: combine.select_cols(&cols) }
 }
 

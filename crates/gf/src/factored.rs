@@ -1,6 +1,6 @@
 //! Linear maps that are computed by way of temporaries: the form of what would be too dense, or too slow, as one matrix.
 
-use crate::SparseMatrix;
+use crate::{Matrix, SparseMatrix};
 use serde::{Deserialize, Serialize};
 
 /// A linear map of `cols` sources to `rows` results, as sparse rows of which some are temporaries.
@@ -117,27 +117,79 @@ impl Factored {
         Self { cols: cols.len(), steps: self.steps.select_cols(&columns) }
     }
 
+    /// The sources that something needs, ascending.
+    pub fn sources_used(&self) -> Vec<usize> {
+        let mut used = vec![false; self.steps.cols()];
+        self.steps.terms().iter().for_each(|(_, col, _)| used[*col as usize] = true);
+        (0..self.cols).filter(|col| used[*col]).collect()
+    }
+
+    /// The sources themselves as results, and after them the results.
+    #[must_use]
+    pub fn after_sources(&self) -> Self {
+        let (temporaries, cols) = (self.temporaries(), self.cols as u32);
+        let first = temporaries as u32;
+        let split = self.steps.terms().partition_point(|term| term.0 < first);
+        let (of_temporaries, of_results) = self.steps.terms().split_at(split);
+        let sources = (0..cols).map(|col| (first + col, col, 1));
+        let moved = of_results.iter().map(|(row, col, c)| (row + cols, *col, *c));
+        let terms = of_temporaries.iter().copied().chain(sources).chain(moved).collect();
+        Self { cols: self.cols, steps: SparseMatrix { rows: self.steps.rows + cols, cols: self.steps.cols, terms } }
+    }
+
+    /// Some of the results, in that order, and what they need.
+    #[must_use]
+    pub fn select_rows(&self, rows: &[usize]) -> Self {
+        let temporaries = self.temporaries();
+        let kept: Vec<usize> = (0..temporaries).chain(rows.iter().map(|row| temporaries + row)).collect();
+        Self { cols: self.cols, steps: self.steps.select_rows(&kept) }.pruned()
+    }
+
+    /// `self × right`: of sources that are made of other sources.
+    ///
+    /// # Panics
+    /// Unless `right` has as many rows as this has sources.
+    #[must_use]
+    pub fn of(&self, right: &SparseMatrix) -> Self {
+        assert_eq!(self.cols, right.rows(), "a product needs as many columns left as rows right");
+        let kept = SparseMatrix::identity(self.temporaries());
+        let (above, below) = (SparseMatrix::zero(right.rows(), kept.cols()), SparseMatrix::zero(kept.rows(), right.cols()));
+        let sources = right.beside(&above).stack(&below.beside(&kept));
+        Self { cols: right.cols(), steps: self.steps.times_sparse(&sources) }
+    }
+
+    /// The non-zero elements of a result: over the sources, and then the temporaries.
+    pub fn row(&self, row: usize) -> &[(u32, u32, u8)] {
+        self.steps.row(self.temporaries() + row)
+    }
+
     /// `left × self`: results made of these results.
     ///
     /// # Panics
     /// Unless `left` has as many columns as this has rows.
+    #[must_use]
     pub fn then(&self, left: &SparseMatrix) -> Self {
         assert_eq!(left.cols(), self.rows(), "a product needs as many columns left as rows right");
         let temporaries = self.temporaries();
         let mut row = SparseRow::new(self.steps.cols());
-        let mut terms: Vec<(usize, usize, u8)> = Vec::with_capacity(self.steps.terms().len());
         let first = self.steps.terms().partition_point(|term| (term.0 as usize) < temporaries);
-        terms.extend(self.steps.terms()[..first].iter().map(|(r, c, v)| (*r as usize, *c as usize, *v)));
+        let mut terms = self.steps.terms()[..first].to_vec();
         for result in 0..left.rows() {
             for (_, through, factor) in left.row(result) {
                 for (_, col, coefficient) in self.steps.row(temporaries + *through as usize) {
                     row.add(*col, crate::field::mul(*coefficient, *factor));
                 }
             }
-            terms.extend(row.take().into_iter().map(|(col, c)| (temporaries + result, col as usize, c)));
+            terms.extend(row.take().into_iter().map(|(col, c)| ((temporaries + result) as u32, col, c)));
         }
-        let steps = SparseMatrix::new(temporaries + left.rows(), self.steps.cols(), terms);
-        Self { cols: self.cols, steps: steps.unwrap_or_else(|| unreachable!("all terms lie inside")) }
+        let rows = (temporaries + left.rows()) as u32;
+        Self { cols: self.cols, steps: SparseMatrix { rows, cols: self.steps.cols, terms } }
+    }
+}
+
+impl From<&Matrix> for Factored {
+    fn from(matrix: &Matrix) -> Self {
+        SparseMatrix::from(matrix).into()
     }
 }
 
@@ -235,7 +287,7 @@ impl SparseRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Combination, Kernel, Matrix, field};
+    use crate::{Combination, Kernel, field};
     use proptest::prelude::*;
 
     /// Sources, temporaries and results with random sparse terms.
@@ -297,6 +349,20 @@ mod tests {
             let left = Matrix::from_fn(3, factored.rows(), |r, c| ((r * 5 + c * 11 + usize::from(seed)) % 7) as u8);
             let product = factored.then(&SparseMatrix::from(&left));
             prop_assert_eq!(oracle(&product), left.times(&oracle(&factored)));
+        }
+
+        #[test]
+        fn a_product_from_the_right_and_parts_are_those(factored in factored(), seed: u8) {
+            let right = Matrix::from_fn(factored.cols(), 4, |r, c| ((r * 3 + c * 13 + usize::from(seed)) % 9) as u8);
+            prop_assert_eq!(oracle(&factored.of(&SparseMatrix::from(&right))), oracle(&factored).times(&right));
+            let rows: Vec<usize> = (0..factored.rows()).rev().step_by(2).collect();
+            prop_assert_eq!(oracle(&factored.select_rows(&rows)), oracle(&factored).select_rows(&rows));
+            prop_assert_eq!(oracle(&factored.clone().pruned()), oracle(&factored));
+            let with_sources = factored.after_sources();
+            prop_assert_eq!(oracle(&with_sources), Matrix::identity(factored.cols()).stack(&oracle(&factored)));
+            let used = factored.sources_used();
+            prop_assert_eq!(oracle(&factored.select_cols(&used)), oracle(&factored).select_cols(&used));
+            prop_assert_eq!(Factored::new(with_sources.temporaries(), with_sources.steps().clone()), Some(with_sources));
         }
 
         #[test]

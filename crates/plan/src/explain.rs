@@ -113,7 +113,8 @@ fn does(plan: &Plan, stage: &Stage) -> String {
         more => words.push(format!("puts in blocks {}", more.join(", "))),
     }
     let links = stage.sources.iter().filter(|source| matches!(source, Source::Link(_))).count();
-    let copies = stage.matrix.terms().len() == stage.matrix.rows() && stage.matrix.terms().iter().all(|term| term.2 == 1);
+    let copies =
+        stage.matrix.as_matrix().is_some_and(|m| m.terms().len() == m.rows() && m.terms().iter().all(|term| term.2 == 1));
     if !copies && stage.sources.len() > 1 {
         words.push(if links == 1 && stage.sources.len() == 2 { "adds it to what came".into() } else { "combines".into() });
     } else if !copies {

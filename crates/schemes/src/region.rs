@@ -3,7 +3,7 @@
 use crate::{Requestor, request::Vertices};
 use std::collections::BTreeMap;
 use weft_codes::SubBlock;
-use weft_gf::Matrix;
+use weft_gf::SparseMatrix;
 use weft_plan::{Hold, Job, Sink, WantKind};
 use weft_types::{Error, Party, Result, Span};
 
@@ -111,7 +111,8 @@ pub(crate) fn requestors(deliveries: &[&Delivery], wanted: &[SubBlock], vertices
         let rows: Vec<SubBlock> = self::wanted(&own);
         let sinks = own.iter().map(|delivery| sink(delivery)).collect::<Result<Vec<_>>>()?;
         let out: Vec<SubBlock> = own.iter().flat_map(|delivery| self::wanted(&[delivery])).collect();
-        let spread = Matrix::from_fn(out.len(), rows.len(), |r, c| u8::from(out[r] == rows[c]));
+        let spread = out.iter().enumerate().filter_map(|(r, out)| Some((r, rows.binary_search(out).ok()?, 1)));
+        let spread = SparseMatrix::new(out.len(), rows.len(), spread).unwrap_or_else(|| SparseMatrix::zero(0, 0));
         let rows = rows.iter().filter_map(|row| wanted.binary_search(row).ok()).collect();
         Ok(Requestor { vertex: vertices.of(party)?, rows, sinks, spread })
     };

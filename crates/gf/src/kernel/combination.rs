@@ -105,11 +105,10 @@ impl Combination {
         if let Some(matrix) = map.as_matrix() {
             return Self::with_kernel(kernel, matrix);
         }
-        let (cols, of_generations) = generations(map);
-        let mut all = of_generations.into_iter().map(|matrix| (matrix.rows(), Self::with_kernel(kernel, &matrix).steps));
+        let mut all = generations(map).into_iter().map(|matrix| (matrix.rows(), Self::with_kernel(kernel, &matrix).steps));
         let results = all.next_back().map(|(_, steps)| steps).unwrap_or_default();
         let generations: Vec<Generation> = all.map(|(temporaries, steps)| Generation { temporaries, steps }).collect();
-        let touched = cols + map.rows();
+        let touched = map.steps().rows() + map.cols();
         Self {
             kernel: Usable::or_scalar(kernel),
             rows: map.rows(),
@@ -118,6 +117,12 @@ impl Combination {
             steps: results,
             piece_bytes: piece_bytes(touched),
         }
+    }
+
+    /// What an application to slices of `len` bytes needs for its temporaries, bytes.
+    pub fn scratch_bytes(map: &Factored, len: u64) -> u64 {
+        let piece = piece_bytes(map.steps().rows() + map.cols()) as u64;
+        (map.temporaries() as u64).saturating_mul(piece.min(len))
     }
 
     fn prepare(kernel: Kernel, matrix: &SparseMatrix, effort: Effort) -> Self {
@@ -192,9 +197,8 @@ fn piece_bytes(touched: usize) -> usize {
     (PIECES_TOUCHED_BYTES / touched.max(1) / PIECE_BYTES_MIN).max(1) * PIECE_BYTES_MIN
 }
 
-/// The map's matrices, one for each generation of temporaries and then that of the results, and the columns of the last one.
-/// Columns are the sources and then the temporaries, generation after generation.
-fn generations(map: &Factored) -> (usize, Vec<SparseMatrix>) {
+/// The map's matrices, one for each generation of temporaries and then that of the results. Columns are the sources and then the temporaries, generation after generation.
+fn generations(map: &Factored) -> Vec<SparseMatrix> {
     let (cols, temporaries) = (map.cols(), map.temporaries());
     let mut generation = vec![0; temporaries];
     for (row, col, _) in map.steps().terms() {
@@ -220,7 +224,7 @@ fn generations(map: &Factored) -> (usize, Vec<SparseMatrix>) {
     }
     let results: Vec<usize> = (temporaries..map.steps().rows()).collect();
     matrices.push(matrix(&results, cols + temporaries));
-    (cols + temporaries, matrices)
+    matrices
 }
 
 /// How results are written; see [`Pass`].

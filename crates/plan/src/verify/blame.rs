@@ -33,7 +33,7 @@ pub(super) fn stages(lane: &Lane, code: &CodeView<'_>, changed: &[usize], execut
     trace.errors.sort_unstable_by_key(|(stage, _)| *stage);
     let errors: Vec<u8> = trace.errors.into_iter().flat_map(|(_, rows)| rows).collect();
     let errors = matrix(&errors, row_len);
-    let transfers = transfers(lane, sink_rows, executor.order());
+    let Some(transfers) = transfers(lane, sink_rows, executor.order()) else { return Vec::new() };
     let could = |stage: &usize| {
         let transfer = &transfers[*stage];
         let sources = matrix(&trace.sources[*stage], row_len);
@@ -53,7 +53,7 @@ fn emitted(lane: &Lane, sink: &Sink) -> usize {
 }
 
 /// For each stage, how all rows that leave the lane (ordered by stage and sink) depend on the rows that the stage computes.
-fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Vec<Matrix> {
+fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Option<Vec<Matrix>> {
     let mut start = 0;
     let mut starts = Vec::with_capacity(lane.stages.len());
     for stage in &lane.stages {
@@ -79,7 +79,7 @@ fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Vec<Matrix> {
             col += lane.sink_width(sink);
             row += emitted(lane, sink);
         }
-        let inward = transfer.times(&stage.matrix.to_dense());
+        let inward = transfer.times(&stage.matrix.flatten(REDUCED_ELEMENTS_MAX)?.to_dense());
         let mut col = 0;
         for source in &stage.sources {
             let width = lane.source_width(source);
@@ -90,7 +90,7 @@ fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Vec<Matrix> {
         }
         of_stages[*at] = transfer;
     }
-    of_stages
+    Some(of_stages)
 }
 
 /// Runs through the lane and notes what goes into each stage, and by how much each sink is off.

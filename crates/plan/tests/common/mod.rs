@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use weft_gf::{Matrix, SparseMatrix, field::inv};
+use weft_gf::{Factored, Matrix, SparseMatrix, field::inv};
 use weft_plan::{
     Binding, BoundBlock, Change, Class, CodeView, Hold, Input, Job, Lane, Link, Memory, Plan, Shape, Sink, Source, Stage, Want,
     WantKind,
@@ -192,7 +192,17 @@ impl Build<'_> {
                 lane.lane.links[usize::from(*link)].from = at;
             }
         }
-        lane.lane.stages.push(Stage { vertex, sources, matrix: sparse(matrix), sinks });
+        // Every second stage computes its rows as temporaries and copies them: a proof must see through it.
+        let rows = matrix.rows();
+        let matrix = match at % 2 {
+            0 => sparse(matrix).into(),
+            _ => {
+                let copies = Matrix::zero(rows, matrix.cols()).beside(&Matrix::identity(rows));
+                let temporaries = matrix.beside(&Matrix::zero(rows, rows));
+                Factored::new(rows, sparse(&temporaries.stack(&copies))).unwrap()
+            }
+        };
+        lane.lane.stages.push(Stage { vertex, sources, matrix, sinks });
     }
 
     /// Binds generation 1 of everything that is read or patched, generation 2 of everything that is stored.

@@ -148,7 +148,7 @@ fn a_hello_of_another_version_is_answered_with_both() {
         assert!(matches!(refused, FrameError::OtherVersion(_)), "{refused}");
         let told = theirs.read_hello_ack(1).await.unwrap_err().to_string();
         for text in [told, refused.to_string()] {
-            assert!(text.contains("versions 7 to 9") && text.contains("version 1"), "{text}");
+            assert!(text.contains("versions 7 to 9") && text.contains("version 2"), "{text}");
         }
     });
 }
@@ -205,7 +205,7 @@ proptest! {
         runtime().block_on(async {
             let (ours, theirs) = tokio::io::duplex(16384);
             let (mut ours, mut theirs) = (FrameStream::new(ours), FrameStream::new(theirs));
-            let mut payload = vec![1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            let mut payload = vec![2, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0];
             payload.extend(&bytes);
             let header = Header { kind: Kind::Hello, more: false, link: 1, span: Span::new(0, 0), payload_len: payload.len() };
             theirs.write_frame(&header, &payload).await.unwrap();

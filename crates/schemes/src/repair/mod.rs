@@ -10,7 +10,7 @@ use crate::{
     request::Vertices,
 };
 use weft_codes::{Ask, Recipe, SubBlock};
-use weft_gf::Matrix;
+use weft_gf::{Factored, SparseMatrix};
 use weft_plan::{Lane, Plan, Source};
 use weft_types::{Error, Party, Result};
 
@@ -25,8 +25,15 @@ pub trait RepairScheme: std::fmt::Debug + Sync {
     /// What it does, in a line.
     fn summary(&self) -> &'static str;
 
-    /// Adds the stages that bring what the helpers send, weighed, to the requestors.
-    fn build(&self, repair: &Repair, lane: &mut LaneBuilder);
+    /// Adds the stages that bring what the helpers send, weighed, to the requestors. It fails only if it adds up partial sums,
+    /// and the repair has none.
+    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) -> Result<()>;
+
+    /// Which of a code's recipes suits it: the one with the fewest helpers, as for sums every helper costs the same however
+    /// little it reads, and then the one that reads least.
+    fn choose<'a>(&self, recipes: &'a [Recipe]) -> Option<&'a Recipe> {
+        recipes.iter().min_by_key(|recipe| (recipe.helpers.len(), recipe.sub_blocks_read()))
+    }
 
     /// Whether helpers send what they read rather than sums: then blocks that are wanted and present come along with the help,
     /// and what is sent serves both.
@@ -42,11 +49,13 @@ pub struct Repair {
     pub rows: usize,
     /// The helpers in the order of preference, each vertex once.
     pub helpers: Vec<Helper>,
+    /// The sum: one row for each of `rows`, one column for each sub-block that is sent, helper after helper.
+    pub combine: Factored,
     /// Who needs which rows; at least one. The first can send to the others.
     pub requestors: Vec<Requestor>,
 }
 
-/// What one vertex reads and contributes.
+/// What one vertex reads and sends.
 #[derive(Debug)]
 pub struct Helper {
     /// Its vertex.
@@ -54,15 +63,16 @@ pub struct Helper {
     /// The blocks that it reads.
     pub sources: Vec<Source>,
     /// What it sends, if it sends no sum: one row for each sub-block sent, one column for each read.
-    pub compute: Matrix,
-    /// What that is worth: one row for each of the sum, one column for each sub-block sent.
-    pub weights: Matrix,
+    pub compute: SparseMatrix,
 }
 
-impl Helper {
-    /// What it adds to the sum: one row for each of the sum, one column for each sub-block read.
-    pub fn share(&self) -> Matrix {
-        self.weights.times(&self.compute)
+impl Repair {
+    /// What each helper adds to the sum, in their order: one row for each of the sum, one column for each sub-block read.
+    pub fn shares(&self) -> Result<Vec<SparseMatrix>> {
+        let shares = weft_codes::shares(&self.combine, self.helpers.iter().map(|helper| &helper.compute));
+        shares.ok_or_else(|| {
+            Error::invalid("what this code combines is too large for partial sums: choose the scheme 'conventional'")
+        })
     }
 }
 
@@ -127,10 +137,10 @@ impl Planner<'_> {
         let wanted = region::wanted(deliveries);
         let readers: Vec<Party> = deliveries.iter().map(|delivery| delivery.party).collect();
         let recipe = self.recipe(region, &wanted, &readers)?;
-        let helpers = self.helpers(region, &recipe, &readers)?;
+        let (helpers, combine) = self.helpers(region, &recipe, &readers)?;
         let requestors = region::requestors(deliveries, &wanted, &mut self.vertices)?;
         let mut lane = LaneBuilder::default();
-        self.scheme.build(&Repair { rows: wanted.len(), helpers, requestors }, &mut lane);
+        self.scheme.build(&Repair { rows: wanted.len(), helpers, combine, requestors }, &mut lane)?;
         self.lanes.push(lane.finish(region.span, self.request.run.window)?);
         Ok(())
     }
@@ -147,36 +157,42 @@ impl Planner<'_> {
             let span = region.span;
             Error::unavailable(format!("{refusal} (positions {}..{})", span.start, span.end))
         })?;
-        recipes.into_iter().next().ok_or_else(|| Error::fatal(format!("{} gave no recipe", self.request.code.spec())))
+        let chosen = self.scheme.choose(&recipes).cloned();
+        chosen.ok_or_else(|| Error::fatal(format!("{} gave no recipe", self.request.code.spec())))
     }
 
-    /// The recipe's helpers by vertex, the preferred first: a party that holds two blocks helps once.
-    fn helpers(&mut self, region: &Region, recipe: &Recipe, readers: &[Party]) -> Result<Vec<Helper>> {
-        let combine = recipe.combine.flatten(usize::MAX).unwrap_or_else(|| weft_gf::SparseMatrix::zero(0, 0)).to_dense();
-        let mut helpers: Vec<(usize, Helper)> = Vec::with_capacity(recipe.helpers.len());
+    /// The recipe's helpers by vertex, the preferred first, and how what they send is combined: a party that holds two blocks
+    /// helps once.
+    fn helpers(&mut self, region: &Region, recipe: &Recipe, readers: &[Party]) -> Result<(Vec<Helper>, Factored)> {
+        // Each with its place in the order, and the columns of what it sends.
+        let mut helpers: Vec<(usize, Vec<usize>, Helper)> = Vec::with_capacity(recipe.helpers.len());
         let mut first = 0;
         for share in &recipe.helpers {
             let party = region.holder(share.index, readers);
             let party = party.ok_or_else(|| Error::fatal(format!("block {} helps, but nobody has it", share.index)))?;
             let vertex = self.vertices.of(party)?;
             let source = Source::Block { index: share.index, sub_blocks: share.reads.clone() };
-            let compute = share.compute.to_dense();
-            let weights = combine.select_cols(&(first..first + compute.rows()).collect::<Vec<_>>());
-            first += compute.rows();
-            match helpers.iter_mut().find(|(_, helper)| helper.vertex == vertex) {
-                Some((_, helper)) => {
+            let sent = first..first + share.compute.rows();
+            first = sent.end;
+            match helpers.iter_mut().find(|(.., helper)| helper.vertex == vertex) {
+                Some((_, columns, helper)) => {
                     helper.sources.push(source);
-                    helper.compute = diagonal(&helper.compute, &compute);
-                    helper.weights = helper.weights.beside(&weights);
+                    helper.compute = diagonal(&helper.compute, &share.compute);
+                    columns.extend(sent);
                 }
                 None => {
                     let place = region.holders.iter().position(|(_, holder)| *holder == party).unwrap_or(usize::MAX);
-                    helpers.push((place, Helper { vertex, sources: vec![source], compute, weights }));
+                    helpers.push((
+                        place,
+                        sent.collect(),
+                        Helper { vertex, sources: vec![source], compute: share.compute.clone() },
+                    ));
                 }
             }
         }
-        helpers.sort_by_key(|(place, _)| *place);
-        Ok(helpers.into_iter().map(|(_, helper)| helper).collect())
+        helpers.sort_by_key(|(place, ..)| *place);
+        let columns: Vec<usize> = helpers.iter().flat_map(|(_, columns, _)| columns.iter().copied()).collect();
+        Ok((helpers.into_iter().map(|(.., helper)| helper).collect(), recipe.combine.select_cols(&columns)))
     }
 }
 
@@ -200,8 +216,8 @@ fn groups<'a>(lost: &[&'a Delivery]) -> Vec<Vec<&'a Delivery>> {
 }
 
 /// The two matrices on the diagonal of a larger one.
-fn diagonal(a: &Matrix, b: &Matrix) -> Matrix {
-    a.beside(&Matrix::zero(a.rows(), b.cols())).stack(&Matrix::zero(b.rows(), a.cols()).beside(b))
+fn diagonal(a: &SparseMatrix, b: &SparseMatrix) -> SparseMatrix {
+    a.beside(&SparseMatrix::zero(a.rows(), b.cols())).stack(&SparseMatrix::zero(b.rows(), a.cols()).beside(b))
 }
 
 #[cfg(test)]
