@@ -11,7 +11,7 @@ use crate::{
 };
 use weft_codes::{Ask, Recipe, SubBlock};
 use weft_gf::{Factored, SparseMatrix};
-use weft_plan::{Lane, Plan, Source};
+use weft_plan::{Lane, Network, Plan, Source, cost, predict};
 use weft_types::{Error, Party, Result};
 
 /// Every repair scheme, in the order in which they are shown.
@@ -76,11 +76,54 @@ impl Repair {
     }
 }
 
+/// What a user says who leaves the choice of the scheme to [`choices`].
+pub const AUTO: &str = "auto";
+
+/// A scheme's answer to a job, and what it costs.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// The scheme's name.
+    pub scheme: &'static str,
+    /// Its plan.
+    pub plan: Plan,
+    /// Bytes that cross the network.
+    pub moved_bytes: u64,
+    /// How long it takes on the network it was predicted for, seconds.
+    pub seconds: f64,
+}
+
+/// The plans for a job of the scheme of that name, or, for [`AUTO`], of every scheme that has one: the quickest on this network
+/// first, and of equally quick ones that which moves less.
+pub fn choices(request: &Request<'_>, scheme: &str, network: &Network) -> Result<Vec<Choice>> {
+    let schemes = if scheme == AUTO { SCHEMES.to_vec() } else { vec![by_name(scheme)?] };
+    let mut refused = None;
+    let mut choices = Vec::with_capacity(schemes.len());
+    for scheme in schemes {
+        match plan_repair(request, scheme) {
+            Ok(plan) => {
+                let (moved_bytes, seconds) = (cost(&plan)?.moved_bytes(), predict(&plan, network)?);
+                choices.push(Choice { scheme: scheme.name(), plan, moved_bytes, seconds });
+            }
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    choices.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.moved_bytes.cmp(&b.moved_bytes)));
+    if choices.is_empty() {
+        return Err(refused.unwrap_or_else(|| Error::fatal("there is no repair scheme")));
+    }
+    Ok(choices)
+}
+
+/// Whether there is a scheme of that name, or the choice is left open.
+pub fn check_name(scheme: &str) -> Result<()> {
+    if scheme == AUTO { Ok(()) } else { by_name(scheme).map(drop) }
+}
+
 /// The scheme of that name.
 pub fn by_name(name: &str) -> Result<&'static dyn RepairScheme> {
     let known = || SCHEMES.iter().map(|scheme| scheme.name()).collect::<Vec<_>>().join(", ");
     let found = SCHEMES.iter().copied().find(|scheme| scheme.name() == name);
-    found.ok_or_else(|| Error::invalid(format!("there is no repair scheme '{name}'; there are: {}", known())))
+    found.ok_or_else(|| Error::invalid(format!("there is no repair scheme '{name}'; there are: {AUTO}, {}", known())))
 }
 
 /// A plan for a job that wants blocks stored or delivered, from what is there.
@@ -228,6 +271,6 @@ mod tests {
     fn an_unknown_scheme_is_told_which_there_are() {
         assert_eq!(by_name("pipeline").unwrap().name(), "pipeline");
         let message = by_name("pigeon").unwrap_err().to_string();
-        assert_eq!(message, "there is no repair scheme 'pigeon'; there are: conventional, ppr, pipeline");
+        assert_eq!(message, "there is no repair scheme 'pigeon'; there are: auto, conventional, ppr, pipeline");
     }
 }
