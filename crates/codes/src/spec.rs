@@ -17,7 +17,15 @@ pub fn parse_policy(spec: &str) -> Result<(SharedCode, Option<u64>), SpecError> 
     if spec.len() > SPEC_BYTES_MAX {
         return Err(unreadable());
     }
-    let text: String = spec.chars().filter(|c| !c.is_whitespace()).collect::<String>().to_ascii_lowercase();
+    // Blanks may stand around words, not within them.
+    let word = |text: &str| text.trim().to_owned();
+    let text = spec.split('(').map(word).collect::<Vec<_>>().join("(");
+    let text = text.split(')').map(word).collect::<Vec<_>>().join(")");
+    let text = text.split(',').map(word).collect::<Vec<_>>().join(",");
+    let text = text.split('=').map(word).collect::<Vec<_>>().join("=").to_ascii_lowercase();
+    if text.contains(char::is_whitespace) {
+        return Err(unreadable());
+    }
     if let Some((head, tail)) = text.split_once('(') {
         let arguments = Arguments::read(&text, tail.strip_suffix(')').ok_or_else(unreadable)?).ok_or_else(unreadable)?;
         return Ok((build(head, &arguments)?, None));
@@ -127,6 +135,9 @@ fn cell_len(text: &str) -> Option<u64> {
         "m" => 1 << 20,
         _ => return None,
     };
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
     digits.parse::<u64>().ok()?.checked_mul(unit).filter(|bytes| *bytes > 0)
 }
 

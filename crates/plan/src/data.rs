@@ -9,7 +9,8 @@ use weft_types::{BlockId, Layout, Party, PlanId, Span};
 pub struct Job {
     /// Who holds which block, for which positions, in which generation.
     pub holds: Vec<Hold>,
-    /// Who has new data for which data blocks.
+    /// Who has the data of which data blocks: new where the job says that it changes, else what the stripe holds already (a
+    /// write that goes on around a node that failed).
     pub inputs: Vec<Input>,
     /// What changes.
     pub changed: Vec<Change>,

@@ -65,7 +65,9 @@ fn head(text: &mut String, plan: &Plan) -> std::fmt::Result {
     let of = stripe.map(|stripe| format!(" of stripe {stripe}")).unwrap_or_default();
     let lanes = plan.shape.lanes.len();
     let lanes = if lanes == 1 { String::new() } else { format!(", {lanes} lanes") };
-    writeln!(text, "Plan {} ({what}){of}, {}{lanes}", plan.id, plan.shape.code)?;
+    // It may come from a file that somebody wrote for a terminal to obey.
+    let code: String = plan.shape.code.chars().filter(|c| !c.is_control()).collect();
+    writeln!(text, "Plan {} ({what}){of}, {code}{lanes}", plan.id)?;
     let alpha = binding.layout.alpha;
     let subs = if alpha == 1 { String::new() } else { format!(" in {alpha} sub-blocks") };
     let (block, slice) = (human_bytes(binding.layout.block_len), human_bytes(binding.slice_len.saturating_mul(alpha.into())));

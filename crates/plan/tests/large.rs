@@ -86,4 +86,21 @@ fn what_is_too_large_is_refused_at_once() {
     build.stage(&mut lane, CLIENT, vec![Source::Link(b)], &identity(1), vec![sink(WantKind::Output, 0, vec![0])]);
     build.lanes.push(lane.lane);
     says(&build.plan(), "what is delivered as block 0");
+    // A small file whose culprit would take hundreds of gigabytes to find: many wide links, and one wrong coefficient.
+    let mut build = world.build();
+    let mut lane = build.lane(Span::new(0, 64), 0, 1);
+    let width = 65_535;
+    let wide = |rows: usize, cols: usize, value: u8| weft_gf::SparseMatrix::new(rows, cols, [(0, 0, value)]).unwrap();
+    let ins: Vec<u16> = (0..8).map(|_| lane.link(width)).collect();
+    let outs: Vec<u16> = (0..7).map(|_| lane.link(width)).collect();
+    let links = |links: &[u16]| {
+        (links.iter().map(|link| Source::Link(*link)).collect(), links.iter().map(|link| Sink::Link(*link)).collect())
+    };
+    let (of_ins, to_ins): (Vec<Source>, Vec<Sink>) = links(&ins);
+    let (of_outs, to_outs): (Vec<Source>, Vec<Sink>) = links(&outs);
+    build.factored_stage(&mut lane, world.at(1), vec![block(1)], wide(8 * width, 1, 1), to_ins);
+    build.factored_stage(&mut lane, world.at(2), of_ins, wide(7 * width, 8 * width, 1), to_outs);
+    build.factored_stage(&mut lane, CLIENT, of_outs, wide(1, 7 * width, 7), vec![sink(WantKind::Output, 0, vec![0])]);
+    build.lanes.push(lane.lane);
+    says(&build.plan(), "what is delivered as block 0");
 }

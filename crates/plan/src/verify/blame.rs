@@ -8,7 +8,7 @@ use super::algebra::Symbols;
 use crate::executor::{Ends, Executor};
 use crate::{CodeView, Lane, Sink, Source};
 use std::convert::Infallible;
-use weft_gf::Matrix;
+use weft_gf::{Matrix, SparseMatrix, field};
 
 /// Elements of the matrices that are reduced, at most, over all stages: beyond it only the sink is named.
 const REDUCED_ELEMENTS_MAX: usize = 1 << 22;
@@ -22,8 +22,11 @@ pub(super) fn stages(lane: &Lane, code: &CodeView<'_>, changed: &[usize], execut
     let symbols = Symbols::new(code, changed);
     let row_len = symbols.row_len;
     let sink_rows: usize = lane.stages.iter().flat_map(|stage| &stage.sinks).map(|sink| emitted(lane, sink)).sum();
-    let elements =
-        |stage: &crate::Stage| (sink_rows + stage.matrix.cols()) * row_len + sink_rows * (stage.matrix.rows() + row_len);
+    let elements = |stage: &crate::Stage| {
+        let (rows, cols) = (stage.matrix.rows(), stage.matrix.cols());
+        let of_sinks = sink_rows.saturating_mul(rows + cols + row_len + stage.matrix.steps().terms().len());
+        of_sinks.saturating_add(cols.saturating_mul(row_len))
+    };
     if lane.stages.iter().map(elements).fold(0, usize::saturating_add) > REDUCED_ELEMENTS_MAX {
         return Vec::new();
     }
@@ -79,7 +82,7 @@ fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Option<Vec<Matri
             col += lane.sink_width(sink);
             row += emitted(lane, sink);
         }
-        let inward = transfer.times(&stage.matrix.flatten(REDUCED_ELEMENTS_MAX)?.to_dense());
+        let inward = times_sparse(&transfer, &stage.matrix.flatten(REDUCED_ELEMENTS_MAX)?);
         let mut col = 0;
         for source in &stage.sources {
             let width = lane.source_width(source);
@@ -91,6 +94,18 @@ fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Option<Vec<Matri
         of_stages[*at] = transfer;
     }
     Some(of_stages)
+}
+
+/// The product of a small dense matrix and one that may be large, and sparse.
+fn times_sparse(left: &Matrix, right: &SparseMatrix) -> Matrix {
+    let mut product = Matrix::zero(left.rows(), right.cols());
+    for (through, col, coefficient) in right.terms() {
+        for row in 0..left.rows() {
+            let more = field::mul(left.get(row, *through as usize), *coefficient);
+            product.set(row, *col as usize, product.get(row, *col as usize) ^ more);
+        }
+    }
+    product
 }
 
 /// Runs through the lane and notes what goes into each stage, and by how much each sink is off.

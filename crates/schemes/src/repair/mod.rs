@@ -128,16 +128,22 @@ pub fn by_name(name: &str) -> Result<&'static dyn RepairScheme> {
 
 /// A plan for a job that wants blocks stored or delivered, from what is there.
 ///
-/// Blocks with so many holes that a plan around each of them would be too large count as lost.
+/// A block with so many holes that a plan around each of them would be too large counts as lost, that with the most first.
 pub fn plan_repair(request: &Request<'_>, scheme: &dyn RepairScheme) -> Result<Plan> {
     request.check()?;
-    match region::cut(request.job, request.prefer) {
-        Ok(regions) => plan_regions(request, scheme, &regions),
-        Err(too_many) => {
-            let regions = region::cut(&region::without_holes(request.job), request.prefer);
-            regions.and_then(|regions| plan_regions(request, scheme, &regions)).map_err(|_| too_many)
+    let first = match region::cut(request.job, request.prefer) {
+        Ok(regions) => return plan_regions(request, scheme, &regions),
+        Err(too_many) => too_many,
+    };
+    let mut fewer = region::without_the_most_holes(request.job);
+    while let Some(job) = fewer {
+        if let Ok(regions) = region::cut(&job, request.prefer) {
+            let request = Request { job: &job, ..*request };
+            return plan_regions(&request, scheme, &regions).map_err(|_| first);
         }
+        fewer = region::without_the_most_holes(&job);
     }
+    Err(first)
 }
 
 fn plan_regions(request: &Request<'_>, scheme: &dyn RepairScheme, regions: &[Region]) -> Result<Plan> {
