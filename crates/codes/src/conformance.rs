@@ -4,7 +4,7 @@
 //! judge of what is recoverable is the rank of the surviving rows; the judge of what is right are the bytes of a stripe that
 //! was encoded one multiplication at a time.
 
-use crate::{Ask, Code, Recipe, SubBlock, mds::combinations, parse};
+use crate::{Ask, Code, Recipe, SubBlock, mds::combinations, parse, random::Random};
 use weft_gf::{Combination, field};
 
 /// All patterns are tried up to this many blocks.
@@ -276,25 +276,6 @@ fn permutations(of: &[u8]) -> Vec<Vec<u8>> {
 
 fn ensure(holds: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(problem()) }
-}
-
-/// SplitMix64 (Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generators*): the same sample every time.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn shuffle(&mut self, items: &mut [u8]) {
-        for at in (1..items.len()).rev() {
-            items.swap(at, (self.next() % (at as u64 + 1)) as usize);
-        }
-    }
 }
 
 #[cfg(test)]

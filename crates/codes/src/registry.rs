@@ -1,9 +1,18 @@
 //! The codes that there are.
 
-use crate::{Arguments, SharedCode, SpecError, rs};
+use crate::{Arguments, SharedCode, SpecError, hitchhiker, hsrc, lrc, replication, rotated_rs, rs, xor};
 
 /// Every family of codes, in the order in which they are shown.
-pub const FAMILIES: &[Family] = &[rs::FAMILY];
+pub const FAMILIES: &[Family] = &[
+    rs::FAMILY,
+    xor::FAMILY,
+    replication::FAMILY,
+    lrc::FAMILY,
+    rotated_rs::FAMILY,
+    hitchhiker::FAMILY,
+    hitchhiker::FAMILY_PLUS,
+    hsrc::FAMILY,
+];
 
 /// A family of codes: what its specs look like, and how they become a code.
 #[derive(Debug, Clone, Copy)]

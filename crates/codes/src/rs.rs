@@ -7,7 +7,7 @@
 //!   characteristic 2, ⊕ is subtraction: this is 1/(x_i − y_j) with all x and y distinct, a Cauchy matrix. Every square
 //!   submatrix of a Cauchy matrix is a Cauchy matrix, whose determinant ∏(x_a−x_b)(y_b−y_a) / ∏(x_a−y_b) is not zero: always MDS.
 //! - **Vandermonde** (`gf_gen_rs_matrix`): `P[r][j] = 2^(r·j)`. Square submatrices of a Vandermonde matrix over a finite field
-//!   can be singular, so that this one is MDS for some parameters only, and refused for the others (`witness` below).
+//!   can be singular, so that this one is MDS for some parameters only, and refused for the others (`vandermonde_witness` below).
 //! - **Jerasure** (`reed_sol_van` with w = 8; Plank and Ding, *Note: Correction to the 1997 Tutorial on Reed–Solomon Coding*):
 //!   the Vandermonde matrix of the points 0, 1, …, n−2 and ∞, made systematic by column operations, its parity rows then scaled
 //!   so that the first row and the first column are ones. Row x of the systematic matrix holds the values at x of the
@@ -129,7 +129,7 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
         return wrong(format!("k+m is {}: at most {BLOCKS_MAX} blocks", k.saturating_add(m)));
     }
     if matrix == ParityMatrix::Vandermonde
-        && let Some(minor) = witness(k, m)
+        && let Some(minor) = vandermonde_witness(k, m)
     {
         let remedy = format!(
             "take {}, or a Vandermonde matrix with m at most 3, or with m = 4 and k at most 21",
@@ -148,7 +148,7 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
 ///
 /// For m = 4 the first one appears with column 21, for m ≥ 5 with column 5, and the same the other way round; so the search,
 /// which goes outwards from the corner, looks at no more than the C(26,4) = 14,950 submatrices of 4 × 22.
-fn witness(k: usize, m: usize) -> Option<Minor> {
+pub(crate) fn vandermonde_witness(k: usize, m: usize) -> Option<Minor> {
     if k.min(m) <= 3 { None } else { singular_minor(&ParityMatrix::Vandermonde.rows(k, m)) }
 }
 

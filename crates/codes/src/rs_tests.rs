@@ -83,7 +83,7 @@ fn the_rows_of_a_refused_matrix_are_isa_ls_too() {
         let ours: String = rows.row(row).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(ours, *hex, "row {row}");
     }
-    let minor = witness(6, 5).unwrap();
+    let minor = vandermonde_witness(6, 5).unwrap();
     let bad = &golden["singular_minor"];
     assert_eq!(
         (serde_json::json!(minor.rows), serde_json::json!(minor.cols)),

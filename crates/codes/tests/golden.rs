@@ -11,6 +11,7 @@
 //! | `blocks` | the n blocks |
 //! | `repairs` | of one lost block: who helps, what that reads and moves at most, and the block (`expect`) |
 //! | `decodes` | of several: whether they can be had, and which k of those left suffice (`survivors_used`) |
+//! | `pairs` | for each block, pairs of others of which it is made |
 //! | `undecodable` | all patterns of up to m blocks that cannot be had, where a code is not MDS |
 //! | `update` | how blocks change when one of them does |
 
@@ -32,6 +33,38 @@ fn reed_solomon() {
     });
 }
 
+#[test]
+fn local_reconstruction() {
+    check(include_str!("data/lrc.json"), 5, |record| {
+        let of = &record["params"];
+        format!("lrc({},{},{})", of["k"], of["l"], of["g"])
+    });
+}
+
+#[test]
+fn rotated_reed_solomon() {
+    check(include_str!("data/rotated_rs.json"), 3, |record| {
+        let of = &record["params"];
+        format!("rotated-rs({},{},r={})", of["k"], of["m"], of["r"])
+    });
+}
+
+#[test]
+fn hitchhiker() {
+    check(include_str!("data/hitchhiker.json"), 2, |record| {
+        let of = &record["params"];
+        format!("hitchhiker-{}({},{})", of["variant"].as_str().unwrap(), of["k"], of["m"])
+    });
+}
+
+#[test]
+fn homomorphic_self_repairing() {
+    check(include_str!("data/hsrc.json"), 4, |record| {
+        let of = &record["params"];
+        format!("hsrc({},{},d={})", of["n"], of["k"], of["d"])
+    });
+}
+
 /// Holds every record of a file to the code whose spec `spec` makes of it; there are `records` of them.
 fn check(file: &str, records: usize, spec: impl Fn(&Value) -> String) {
     let file: Value = serde_json::from_str(file).unwrap();
@@ -48,6 +81,7 @@ fn check(file: &str, records: usize, spec: impl Fn(&Value) -> String) {
         golden.blocks();
         golden.repairs();
         golden.decodes();
+        golden.pairs();
         golden.undecodable();
         golden.update();
     }
@@ -136,6 +170,15 @@ impl<'a> Golden<'a> {
                 let survivors = indices(&decode["survivors_used"]);
                 let recipe = self.recover(&lost, &survivors);
                 assert!(recipe.is_some(), "{}: {lost:?} from {survivors:?}", self.spec);
+            }
+        }
+    }
+
+    fn pairs(&self) {
+        for (lost, pairs) in self.record["pairs"].as_object().into_iter().flatten() {
+            for pair in list(pairs) {
+                let recipe = self.recover(&[lost.parse().unwrap()], &indices(pair)).unwrap();
+                assert_eq!(recipe.sub_blocks_sent(), 2, "{}: block {lost} from {pair}", self.spec);
             }
         }
     }
