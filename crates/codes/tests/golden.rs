@@ -32,6 +32,11 @@ fn reed_solomon() {
     });
 }
 
+#[test]
+fn butterfly() {
+    check(include_str!("data/butterfly.json"), 4, |record| format!("butterfly({})", record["k"]));
+}
+
 /// Holds every record of a file to the code whose spec `spec` makes of it; there are `records` of them.
 fn check(file: &str, records: usize, spec: impl Fn(&Value) -> String) {
     let file: Value = serde_json::from_str(file).unwrap();

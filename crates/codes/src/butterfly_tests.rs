@@ -1,0 +1,119 @@
+use super::*;
+use crate::{SubBlock, conformance, mds::combinations, parse};
+
+fn whole(code: &dyn Code, index: u8) -> impl Iterator<Item = SubBlock> {
+    (0..code.alpha() as u16).map(move |sub_block| SubBlock { index, sub_block })
+}
+
+fn ask(code: &dyn Code, lost: &[u8]) -> Ask {
+    Ask {
+        wanted: lost.iter().flat_map(|index| whole(code, *index)).collect(),
+        available: (0..code.n() as u8).filter(|index| !lost.contains(index)).collect(),
+        read_anyway: Vec::new(),
+    }
+}
+
+/// Whether a recipe is right, by algebra.
+fn is_right(code: &dyn Code, ask: &Ask, recipe: &Recipe) -> bool {
+    let alpha = code.alpha();
+    let rows = |index: u8, subs: &mut dyn Iterator<Item = u16>| {
+        let rows: Vec<usize> = subs.map(|s| usize::from(index) * alpha + usize::from(s)).collect();
+        code.generator().select_rows(&rows)
+    };
+    let sent = recipe.helpers.iter().map(|helper| {
+        assert!(ask.available.contains(&helper.index));
+        helper.compute.times_sparse(&rows(helper.index, &mut helper.reads.iter().copied()))
+    });
+    let sent = sent.reduce(|above, below| above.stack(&below)).unwrap();
+    let wanted = ask.wanted.iter().map(|wanted| rows(wanted.index, &mut std::iter::once(wanted.sub_block)));
+    let wanted = wanted.reduce(|above, below| above.stack(&below)).unwrap();
+    recipe.combine.flatten(usize::MAX).unwrap().times_sparse(&sent) == wanted
+}
+
+#[test]
+fn small_ones_conform() {
+    for k in 2..=6 {
+        conformance::check(parse(&format!("butterfly({k})")).unwrap().as_ref()).unwrap();
+    }
+}
+
+#[test]
+fn any_two_blocks_can_be_lost() {
+    for k in 7..=K_MAX {
+        let code = Butterfly::new(k);
+        for pair in combinations(k + 2, 2) {
+            let ask = ask(&code, &[pair[1] as u8, pair[0] as u8]);
+            let recipes = code.recipes(&ask).unwrap();
+            assert_eq!(recipes.len(), 1);
+            assert_eq!(recipes[0].sub_blocks_read(), k * code.alpha());
+            assert!(is_right(&code, &ask, &recipes[0]), "butterfly({k}) without {pair:?}");
+        }
+    }
+}
+
+#[test]
+fn one_block_takes_half_of_the_rest() {
+    for k in 2..=K_MAX {
+        let code = Butterfly::new(k);
+        for lost in 0..code.n() as u8 {
+            let ask = ask(&code, &[lost]);
+            let recipe = &code.recipes(&ask).unwrap()[0];
+            let reads = if lost == code.butterfly() { k * code.alpha() } else { (k + 1) * code.alpha() / 2 };
+            assert_eq!((recipe.sub_blocks_sent() * 2, recipe.sub_blocks_read()), ((k + 1) * code.alpha(), reads), "{k}, {lost}");
+            assert!(recipe.helpers.iter().all(|helper| helper.compute.rows() * 2 == code.alpha()), "{k}, {lost}");
+            assert!(is_right(&code, &ask, recipe), "{k}, {lost}");
+        }
+    }
+}
+
+#[test]
+fn encoding_takes_no_more_sums_than_two_rows_of_plain_parity() {
+    for k in 2..=K_MAX {
+        let code = Butterfly::new(k);
+        let encode = code.encode();
+        let rows = 0..encode.steps().rows();
+        let xors: usize = rows.map(|row| encode.steps().row(row).len().saturating_sub(1)).sum();
+        assert_eq!(xors, 2 * code.alpha() * (k - 1), "k = {k}");
+        let parity: Vec<usize> = (k * code.alpha()..code.n() * code.alpha()).collect();
+        assert_eq!(encode.flatten(usize::MAX).unwrap(), code.generator().select_rows(&parity), "k = {k}");
+    }
+}
+
+#[test]
+fn some_sub_blocks_take_less() {
+    let code = Butterfly::new(5);
+    for lost in 0..code.n() as u8 {
+        for sub_block in 0..code.alpha() as u16 {
+            let mut ask = ask(&code, &[lost]);
+            ask.wanted = vec![SubBlock { index: lost, sub_block }];
+            let recipes = code.recipes(&ask).unwrap();
+            assert!(recipes.iter().all(|recipe| is_right(&code, &ask, recipe)));
+            if lost != code.butterfly() {
+                assert_eq!((recipes[0].sub_blocks_read(), recipes[0].sub_blocks_sent()), (5, 5), "a row of what is left");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_rows_are_cheapest_where_the_other_data_are_read_anyway() {
+    let code = Butterfly::new(6);
+    let mut ask = ask(&code, &[2]);
+    ask.read_anyway = vec![0, 1, 3, 4, 5];
+    let helpers = |recipe: &Recipe| recipe.helpers.iter().map(|helper| helper.index).collect::<Vec<_>>();
+    assert_eq!(helpers(&code.recipes(&ask).unwrap()[0]), [0, 1, 3, 4, 5, 6]);
+    // The same when they are wanted themselves.
+    let mut ask = self::ask(&code, &[2]);
+    ask.wanted = (0..6).flat_map(|index| whole(&code, index)).collect();
+    let recipes = code.recipes(&ask).unwrap();
+    assert_eq!(helpers(&recipes[0]), [0, 1, 3, 4, 5, 6]);
+    assert!(recipes.iter().all(|recipe| is_right(&code, &ask, recipe)));
+}
+
+#[test]
+fn others_than_these_are_refused() {
+    for spec in ["butterfly(1)", "butterfly(11)", "butterfly(0)"] {
+        let message = parse(spec).map(|code| code.spec()).unwrap_err().to_string();
+        assert!(message.contains("from 2 to 10"), "{message}");
+    }
+}
