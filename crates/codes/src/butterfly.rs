@@ -100,7 +100,7 @@ impl Code for Butterfly {
         if let Some((lost, others)) = situation.single()
             && others == self.n() - 1
         {
-            drafts.push(if lost == self.butterfly() { self.butterfly_from_half() } else { self.from_half(lost) });
+            drafts.push(if lost == self.butterfly() { self.butterfly_repair() } else { self.half_repair(lost) });
             if lost != self.butterfly() {
                 drafts.push(self.decode(&[lost, self.butterfly()]));
             }
@@ -155,7 +155,7 @@ impl Butterfly {
     }
 
     /// Cases 1 to 3: a data block or H from half of each of the others.
-    fn from_half(&self, lost: u8) -> Option<Draft> {
+    fn half_repair(&self, lost: u8) -> Option<Draft> {
         let (k, alpha, j) = (self.k, self.alpha(), usize::from(lost));
         let is_read = |row: &usize| match j {
             0 => row.is_multiple_of(2),
@@ -180,7 +180,7 @@ impl Butterfly {
     }
 
     /// Case 4: B from half of each of the others, of which most must be computed.
-    fn butterfly_from_half(&self) -> Option<Draft> {
+    fn butterfly_repair(&self) -> Option<Draft> {
         let (k, alpha) = (self.k, self.alpha());
         let half = alpha / 2;
         // What column j contributes to B[α−1−i], for j < k−1 and i < α/2.

@@ -1,34 +1,10 @@
 use super::*;
-use crate::{SubBlock, conformance, mds::combinations, parse};
-
-fn whole(code: &dyn Code, index: u8) -> impl Iterator<Item = SubBlock> {
-    (0..code.alpha() as u16).map(move |sub_block| SubBlock { index, sub_block })
-}
-
-fn ask(code: &dyn Code, lost: &[u8]) -> Ask {
-    Ask {
-        wanted: lost.iter().flat_map(|index| whole(code, *index)).collect(),
-        available: (0..code.n() as u8).filter(|index| !lost.contains(index)).collect(),
-        read_anyway: Vec::new(),
-    }
-}
-
-/// Whether a recipe is right, by algebra.
-fn is_right(code: &dyn Code, ask: &Ask, recipe: &Recipe) -> bool {
-    let alpha = code.alpha();
-    let rows = |index: u8, subs: &mut dyn Iterator<Item = u16>| {
-        let rows: Vec<usize> = subs.map(|s| usize::from(index) * alpha + usize::from(s)).collect();
-        code.generator().select_rows(&rows)
-    };
-    let sent = recipe.helpers.iter().map(|helper| {
-        assert!(ask.available.contains(&helper.index));
-        helper.compute.times_sparse(&rows(helper.index, &mut helper.reads.iter().copied()))
-    });
-    let sent = sent.reduce(|above, below| above.stack(&below)).unwrap();
-    let wanted = ask.wanted.iter().map(|wanted| rows(wanted.index, &mut std::iter::once(wanted.sub_block)));
-    let wanted = wanted.reduce(|above, below| above.stack(&below)).unwrap();
-    recipe.combine.flatten(usize::MAX).unwrap().times_sparse(&sent) == wanted
-}
+use crate::{
+    SubBlock, conformance,
+    draft::test_support::{ask, is_right, whole},
+    mds::combinations,
+    parse,
+};
 
 #[test]
 fn small_ones_conform() {
@@ -103,7 +79,7 @@ fn the_rows_are_cheapest_where_the_other_data_are_read_anyway() {
     let helpers = |recipe: &Recipe| recipe.helpers.iter().map(|helper| helper.index).collect::<Vec<_>>();
     assert_eq!(helpers(&code.recipes(&ask).unwrap()[0]), [0, 1, 3, 4, 5, 6]);
     // The same when they are wanted themselves.
-    let mut ask = self::ask(&code, &[2]);
+    let mut ask = Ask { read_anyway: Vec::new(), ..ask };
     ask.wanted = (0..6).flat_map(|index| whole(&code, index)).collect();
     let recipes = code.recipes(&ask).unwrap();
     assert_eq!(helpers(&recipes[0]), [0, 1, 3, 4, 5, 6]);

@@ -1,6 +1,6 @@
 //! What the codes with recipes of their own have in common: who can help, and a recipe from what was written down for it.
 
-use crate::{Ask, Code, HelperShare, NotRecoverable, Recipe, SubBlock, solve};
+use crate::{Arguments, Ask, Code, HelperShare, NotRecoverable, Recipe, SpecError, SubBlock, solve};
 use weft_gf::{Factored, SparseMatrix};
 
 /// What an [`Ask`] comes to, for a code of which any k blocks suffice.
@@ -95,4 +95,47 @@ pub(crate) fn cheapest_first(ask: &Ask, mut recipes: Vec<Recipe>) -> Vec<Recipe>
     recipes.sort_by_cached_key(cost);
     recipes.dedup();
     recipes
+}
+
+/// How many helpers repair a block: `d` of a spec.
+pub(crate) fn helpers(arguments: &Arguments<'_>, usage: &str, default: usize) -> Result<usize, SpecError> {
+    let digits = |text: &&str| text.bytes().all(|b| b.is_ascii_digit());
+    match arguments.value("d") {
+        None => Ok(default),
+        Some(text) => (Some(text).filter(digits).and_then(|text| text.parse().ok()))
+            .ok_or_else(|| arguments.wrong(usage, format!("d = '{text}' is no number of helpers"))),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod test_support {
+    use super::*;
+
+    /// The sub-blocks of a block.
+    pub(crate) fn whole(code: &dyn Code, index: u8) -> impl Iterator<Item = SubBlock> + use<> {
+        (0..code.alpha() as u16).map(move |sub_block| SubBlock { index, sub_block })
+    }
+
+    /// Some blocks as a whole, from all others.
+    pub(crate) fn ask(code: &dyn Code, lost: &[u8]) -> Ask {
+        Ask {
+            wanted: lost.iter().flat_map(|index| whole(code, *index)).collect(),
+            available: (0..code.n() as u8).filter(|index| !lost.contains(index)).collect(),
+            read_anyway: Vec::new(),
+        }
+    }
+
+    /// Whether a recipe is right, by algebra.
+    pub(crate) fn is_right(code: &dyn Code, ask: &Ask, recipe: &Recipe) -> bool {
+        let row = |index: u8, sub_block: u16| usize::from(index) * code.alpha() + usize::from(sub_block);
+        let sent = recipe.helpers.iter().map(|helper| {
+            assert!(ask.available.contains(&helper.index));
+            let rows: Vec<usize> = helper.reads.iter().map(|s| row(helper.index, *s)).collect();
+            helper.compute.times_sparse(&code.generator().select_rows(&rows))
+        });
+        let sent = sent.reduce(|above, below| above.stack(&below)).unwrap();
+        let wanted: Vec<usize> = ask.wanted.iter().map(|wanted| row(wanted.index, wanted.sub_block)).collect();
+        let combined = recipe.combine.flatten(usize::MAX).unwrap().times_sparse(&sent);
+        combined == code.generator().select_rows(&wanted)
+    }
 }

@@ -10,6 +10,7 @@ mod draft;
 mod hash;
 mod info;
 mod mds;
+mod msr;
 mod registry;
 mod rs;
 pub mod solve;

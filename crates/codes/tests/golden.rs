@@ -37,6 +37,13 @@ fn butterfly() {
     check(include_str!("data/butterfly.json"), 4, |record| format!("butterfly({})", record["k"]));
 }
 
+#[test]
+fn msr() {
+    check(include_str!("data/pm_msr.json"), 4, |record| {
+        format!("msr({},{},d={})", record["k"], parity_blocks(record), record["params"]["d"])
+    });
+}
+
 /// Holds every record of a file to the code whose spec `spec` makes of it; there are `records` of them.
 fn check(file: &str, records: usize, spec: impl Fn(&Value) -> String) {
     let file: Value = serde_json::from_str(file).unwrap();
