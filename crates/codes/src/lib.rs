@@ -4,6 +4,7 @@
 //! To add a code: write its file, add its [`Family`] to the list in `registry.rs`, and hold it to [`conformance::check`].
 
 mod butterfly;
+mod clay;
 mod code;
 pub mod conformance;
 mod draft;

@@ -1,9 +1,9 @@
 //! The codes that there are.
 
-use crate::{Arguments, SharedCode, SpecError, butterfly, msr, rs};
+use crate::{Arguments, SharedCode, SpecError, butterfly, clay, msr, rs};
 
 /// Every family of codes, in the order in which they are shown.
-pub const FAMILIES: &[Family] = &[rs::FAMILY, butterfly::FAMILY, msr::FAMILY];
+pub const FAMILIES: &[Family] = &[rs::FAMILY, butterfly::FAMILY, msr::FAMILY, clay::FAMILY];
 
 /// A family of codes: what its specs look like, and how they become a code.
 #[derive(Debug, Clone, Copy)]

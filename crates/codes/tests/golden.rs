@@ -44,6 +44,13 @@ fn msr() {
     });
 }
 
+#[test]
+fn clay() {
+    check(include_str!("data/clay.json"), 3, |record| {
+        format!("clay({},{},d={})", record["k"], parity_blocks(record), record["params"]["d"])
+    });
+}
+
 /// Holds every record of a file to the code whose spec `spec` makes of it; there are `records` of them.
 fn check(file: &str, records: usize, spec: impl Fn(&Value) -> String) {
     let file: Value = serde_json::from_str(file).unwrap();
