@@ -13,9 +13,10 @@
 //!                              D^L[i ⊕ (2^L − 1)]      otherwise
 //! ```
 //!
-//! A row's sums are steps on the way to its H, and B takes k terms: both parities together take 2·α·(k−1) XORs, no more than
-//! two rows of plain parity would: 1,792 for k = 8. `low(L, r)` is needed where bits L−1 and L of r are equal, and only those
-//! sums, half of all, are temporaries.
+//! A row's sums are steps on the way to its H, and B takes k terms: with every sum kept, both parities together take 2·α·(k−1)
+//! XORs, no more than two rows of plain parity would, 1,792 for k = 8. But a sum that is kept is written once and read again, and
+//! those of few columns are sooner added up twice: from five columns on they are temporaries. That takes 2,176 XORs for k = 8;
+//! without temporaries it would be 3,584. `low(L, r)` is needed where bits L−1 and L of r are equal.
 //!
 //! **Repair** (§3.3). Row i of B gives one sub-block of column j, `D^j[i ⊕ (2^j − 1)]`, as soon as the others of its terms are
 //! known; and `H[α−1−i]`, which is its term for L = k−1, where bit k−2 of i is set.
@@ -53,6 +54,9 @@ pub(crate) const FAMILY: Family = Family {
 
 /// With more, a block would have more than 512 sub-blocks.
 const K_MAX: usize = 10;
+
+/// Sums up to this column and higher ones are kept (measured: in the cache and beyond it, for k from 4 to 10).
+const KEPT_LEVEL_MIN: usize = 4;
 
 /// A Butterfly code.
 #[derive(Debug)]
@@ -276,15 +280,15 @@ impl Columns {
         self.known[j * self.alpha + row]
     }
 
-    /// low(top, row): from the sums on its way that B needs too; or, where a column is not known, from H and the higher columns.
+    /// low(top, row): from a sum on its way that B needs too; or, where a column is not known, from H and the higher columns.
     fn low(&mut self, top: usize, row: usize) -> Option<Sum> {
         if (0..=top).any(|j| self.data(j, row).is_none()) {
             let higher = (top + 1..self.k).map(|j| self.data(j, row));
             let horizontal = self.has_horizontal.then(|| self.source(self.k as u8, row));
             return std::iter::once(horizontal).chain(higher).collect();
         }
-        let shared = (1..=top).rev().find(|level| bit(row, *level) == bit(row, level - 1));
-        let mut sum = match shared {
+        let kept = (KEPT_LEVEL_MIN..=top).rev().find(|level| bit(row, *level) == bit(row, level - 1));
+        let mut sum = match kept {
             None => Sum::new(),
             Some(level) => vec![match self.sums.get(&(level, row)) {
                 Some(col) => *col,
@@ -297,7 +301,7 @@ impl Columns {
                 }
             }],
         };
-        for j in shared.map_or(0, |level| level + 1)..=top {
+        for j in kept.map_or(0, |level| level + 1)..=top {
             sum.push(self.data(j, row)?);
         }
         Some(sum)

@@ -35,7 +35,10 @@ use crate::{
     Arguments, Ask, Code, Family, NotRecoverable, Recipe, SharedCode, SpecError, SubBlock,
     draft::{self, Situation},
 };
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock},
+};
 use weft_gf::{Factored, FactoredBuilder, Matrix, SparseMatrix, field};
 
 /// How these codes are written.
@@ -109,7 +112,10 @@ impl Code for Clay {
             _ => None,
         };
         // A whole block is repaired with less than decoding takes, unless much is read anyway.
-        let is_best = |lost: u8| ask.read_anyway.is_empty() && self.whole(lost).all(|sub_block| ask.wanted.contains(&sub_block));
+        let is_best = |lost: u8| {
+            let sub_blocks = ask.wanted.iter().filter(|wanted| wanted.index == lost).map(|wanted| wanted.sub_block);
+            ask.read_anyway.is_empty() && sub_blocks.collect::<BTreeSet<_>>().len() == self.alpha()
+        };
         if repair.as_ref().is_none_or(|(lost, _)| !is_best(*lost)) {
             let helpers = &order[..order.len().min(self.k)];
             let spared = (0..self.n() as u8).filter(|index| !helpers.contains(index));
