@@ -28,8 +28,8 @@
 //!    `B[α−1−i]`, for i < α/2: they read all and send half. Then `B[α−1−i] = a[i] ⊕ low(k−2, i) of T`, and
 //!    `B[i] = (row i of the butterfly of the k−1 columns T) ⊕ H[α−1−i]`.
 //!
-//! Sending half of the rest is optimal, and so is reading it except in case 4. Where some of a block is wanted, or much is read
-//! anyway, `D^j = H ⊕ (the other columns)`, row by row, can be cheaper, and is offered too.
+//! Sending half of the rest is optimal, and so is reading it except in case 4. Where some of a block is wanted, or the
+//! other data are, `D^j = H ⊕ (the other columns)`, row by row, is as cheap or cheaper, and it is always offered too.
 //!
 //! **Decoding** (§3.2, theorem 1). Of two lost blocks, a parity is encoded again. One column is recovered through H row by row; or
 //! through B, at each level of the recursion the top half before the bottom, because a bottom row needs the sum of a row of

@@ -77,17 +77,22 @@ fn some_sub_blocks_take_less() {
 }
 
 #[test]
-fn the_rows_are_cheapest_where_the_other_data_are_read_anyway() {
+fn the_rows_are_as_cheap_where_the_other_data_are_read_anyway() {
     let code = Butterfly::new(6);
     let mut ask = ask(&code, &[2]);
     ask.read_anyway = vec![0, 1, 3, 4, 5];
-    let helpers = |recipe: &Recipe| recipe.helpers.iter().map(|helper| helper.index).collect::<Vec<_>>();
-    assert_eq!(helpers(&code.recipes(&ask).unwrap()[0]), [0, 1, 3, 4, 5, 6]);
-    // The same when they are wanted themselves.
-    let mut ask = Ask { read_anyway: Vec::new(), ..ask };
-    ask.wanted = (0..6).flat_map(|index| whole(&code, index)).collect();
     let recipes = code.recipes(&ask).unwrap();
-    assert_eq!(helpers(&recipes[0]), [0, 1, 3, 4, 5, 6]);
+    let more = |recipe: &Recipe| {
+        let more = recipe.helpers.iter().filter(|helper| !ask.read_anyway.contains(&helper.index));
+        more.map(|helper| (helper.index, helper.compute.rows())).collect::<Vec<_>>()
+    };
+    assert_eq!(recipes.iter().map(more).collect::<Vec<_>>(), [vec![(6, 16), (7, 16)], vec![(6, 32)]]);
+    // Where they are wanted themselves, the rows take fewer helpers and are the first.
+    let whole = (0..6).flat_map(|index| whole(&code, index)).collect();
+    let ask = Ask { wanted: whole, read_anyway: Vec::new(), ..ask };
+    let recipes = code.recipes(&ask).unwrap();
+    assert_eq!(recipes[0].helpers.iter().map(|helper| helper.index).collect::<Vec<_>>(), [0, 1, 3, 4, 5, 6]);
+    assert_eq!(recipes[0].sub_blocks_sent(), 6 * 32);
     assert!(recipes.iter().all(|recipe| is_right(&code, &ask, recipe)));
 }
 

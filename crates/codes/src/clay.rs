@@ -111,10 +111,11 @@ impl Code for Clay {
             [lost] => self.helpers(lost, order).map(|helpers| (lost, helpers)),
             _ => None,
         };
-        // A whole block is repaired with less than decoding takes, unless much is read anyway.
+        // To repair a whole block takes less than to decode it, unless much is read anyway.
         let is_best = |lost: u8| {
-            let sub_blocks = ask.wanted.iter().filter(|wanted| wanted.index == lost).map(|wanted| wanted.sub_block);
-            ask.read_anyway.is_empty() && sub_blocks.collect::<BTreeSet<_>>().len() == self.alpha()
+            let sub_blocks: BTreeSet<u16> = ask.wanted.iter().map(|wanted| wanted.sub_block).collect();
+            let is_alone = ask.wanted.iter().all(|wanted| wanted.index == lost);
+            ask.read_anyway.is_empty() && is_alone && sub_blocks.len() == self.alpha()
         };
         if repair.as_ref().is_none_or(|(lost, _)| !is_best(*lost)) {
             let helpers = &order[..order.len().min(self.k)];

@@ -84,15 +84,14 @@ fn share(index: u8, sent: &[Vec<(u16, u8)>]) -> HelperShare {
     HelperShare { index, reads, compute }
 }
 
-/// The recipes, each once, that which moves the least first; what is read anyway costs nothing. Then that with fewer helpers, and
-/// that with fewer products.
+/// The recipes, each once, that which moves the least first: not counting what is read anyway, then counting it. Of equal ones
+/// first that with fewer helpers, and that with fewer products.
 pub(crate) fn cheapest_first(ask: &Ask, mut recipes: Vec<Recipe>) -> Vec<Recipe> {
-    let cost = |recipe: &Recipe| {
-        let paid = recipe.helpers.iter().filter(|helper| !ask.read_anyway.contains(&helper.index));
-        let sent: usize = paid.clone().map(|helper| helper.compute.rows()).sum();
-        (sent, paid.count(), recipe.combine.steps().terms().len())
-    };
-    recipes.sort_by_cached_key(cost);
+    recipes.sort_by_cached_key(|recipe| {
+        let more = recipe.helpers.iter().filter(|helper| !ask.read_anyway.contains(&helper.index));
+        let sent: usize = more.map(|helper| helper.compute.rows()).sum();
+        (sent, recipe.sub_blocks_sent(), recipe.helpers.len(), recipe.combine.steps().terms().len())
+    });
     recipes.dedup();
     recipes
 }
