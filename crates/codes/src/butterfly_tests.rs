@@ -7,8 +7,8 @@ use crate::{
 };
 
 #[test]
-fn small_ones_conform() {
-    for k in 2..=6 {
+fn those_of_up_to_ten_blocks_conform() {
+    for k in 2..=8 {
         conformance::check(parse(&format!("butterfly({k})")).unwrap().as_ref()).unwrap();
     }
 }
