@@ -1,6 +1,6 @@
 //! The codes that there are.
 
-use crate::{Arguments, SharedCode, SpecError, hitchhiker, hsrc, lrc, replication, rotated_rs, rs, xor};
+use crate::{Arguments, SharedCode, SpecError, butterfly, clay, hitchhiker, hsrc, lrc, msr, replication, rotated_rs, rs, xor};
 
 /// Every family of codes, in the order in which they are shown.
 pub const FAMILIES: &[Family] = &[
@@ -11,6 +11,9 @@ pub const FAMILIES: &[Family] = &[
     rotated_rs::FAMILY,
     hitchhiker::FAMILY,
     hitchhiker::FAMILY_PLUS,
+    butterfly::FAMILY,
+    msr::FAMILY,
+    clay::FAMILY,
     hsrc::FAMILY,
 ];
 

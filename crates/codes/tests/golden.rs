@@ -42,6 +42,18 @@ fn local_reconstruction() {
 }
 
 #[test]
+fn butterfly() {
+    check(include_str!("data/butterfly.json"), 4, |record| format!("butterfly({})", record["k"]));
+}
+
+#[test]
+fn msr() {
+    check(include_str!("data/pm_msr.json"), 4, |record| {
+        format!("msr({},{},d={})", record["k"], parity_blocks(record), record["params"]["d"])
+    });
+}
+
+#[test]
 fn rotated_reed_solomon() {
     check(include_str!("data/rotated_rs.json"), 3, |record| {
         let of = &record["params"];
@@ -62,6 +74,13 @@ fn homomorphic_self_repairing() {
     check(include_str!("data/hsrc.json"), 4, |record| {
         let of = &record["params"];
         format!("hsrc({},{},d={})", of["n"], of["k"], of["d"])
+    });
+}
+
+#[test]
+fn clay() {
+    check(include_str!("data/clay.json"), 3, |record| {
+        format!("clay({},{},d={})", record["k"], parity_blocks(record), record["params"]["d"])
     });
 }
 
