@@ -6,13 +6,15 @@ use crate::{
 };
 
 #[test]
-fn small_ones_and_a_common_one_conform() {
+fn small_ones_and_some_larger_ones_conform() {
     for (k, m) in [(1, 2), (2, 2), (3, 2), (4, 2), (5, 2), (1, 3), (2, 3), (3, 3), (5, 3), (1, 4), (2, 4)] {
         for d in k + 1..k + m {
             conformance::check(&Clay::new(k, m, d)).unwrap();
         }
     }
-    conformance::check(parse("clay(10,4)").unwrap().as_ref()).unwrap();
+    for spec in ["clay(10,4)", "clay(10,4,d=12)", "clay(16,4)"] {
+        conformance::check(parse(spec).unwrap().as_ref()).unwrap();
+    }
 }
 
 /// The definition: in each layer the uncoupled rows of the generator are a word of the layer's code.

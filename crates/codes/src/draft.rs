@@ -1,6 +1,6 @@
 //! What the codes with recipes of their own have in common: who can help, and a recipe from what was written down for it.
 
-use crate::{Arguments, Ask, Code, HelperShare, NotRecoverable, Recipe, SpecError, SubBlock, solve};
+use crate::{Arguments, Ask, Code, HelperShare, NotRecoverable, Recipe, SpecError, SubBlock, choose::moved, solve};
 use weft_gf::{Factored, SparseMatrix};
 
 /// What an [`Ask`] comes to, for a code of which any k blocks suffice.
@@ -87,11 +87,7 @@ fn share(index: u8, sent: &[Vec<(u16, u8)>]) -> HelperShare {
 /// The recipes, each once, that which moves the least first: not counting what is read anyway, then counting it. Of equal ones
 /// first that with fewer helpers, and that with fewer products.
 pub(crate) fn cheapest_first(ask: &Ask, mut recipes: Vec<Recipe>) -> Vec<Recipe> {
-    recipes.sort_by_cached_key(|recipe| {
-        let more = recipe.helpers.iter().filter(|helper| !ask.read_anyway.contains(&helper.index));
-        let sent: usize = more.map(|helper| helper.compute.rows()).sum();
-        (sent, recipe.sub_blocks_sent(), recipe.helpers.len(), recipe.combine.steps().terms().len())
-    });
+    recipes.sort_by_cached_key(|recipe| (moved(ask, recipe), recipe.helpers.len(), recipe.combine.steps().terms().len()));
     recipes.dedup();
     recipes
 }
