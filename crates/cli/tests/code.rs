@@ -62,16 +62,20 @@ fn names(dir: &Path) -> Vec<String> {
 fn blocks_are_the_raw_bytes_of_an_independent_model() {
     let golden: Value = serde_json::from_str(include_str!("../../codes/tests/data/rs.json")).unwrap();
     let hex = |value: &Value| -> Vec<u8> {
-        let text = value.as_str().unwrap();
+        let text = value["hex"].as_str().unwrap();
         (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
     };
     for code in golden["codes"].as_array().unwrap().iter().filter(|code| code["mds"] == true) {
         let scratch = TempDir::new().unwrap();
         let [file, dir] = ["file", "blocks"].map(|name| scratch.path().join(name));
-        std::fs::write(&file, hex(&code["data"])).unwrap();
-        let spec = format!("rs({},{},matrix={})", code["k"], code["m"], code["matrix"].as_str().unwrap());
+        let (k, n) = (code["k"].as_u64().unwrap() as usize, code["n"].as_u64().unwrap() as usize);
+        let blocks = code["blocks"].as_array().unwrap();
+        std::fs::write(&file, blocks[..k].iter().flat_map(hex).collect::<Vec<_>>()).unwrap();
+        let matrix = code["params"]["construction"].as_str().unwrap();
+        let matrix = matrix.trim_start_matches("isal_").trim_end_matches("1").trim_end_matches("_reed_sol_van");
+        let spec = format!("rs({k},{},matrix={matrix})", n - k);
         weft(["code", "encode", "--code", &spec, file.to_str().unwrap(), dir.to_str().unwrap()]).ok();
-        for (index, block) in code["blocks"].as_array().unwrap().iter().enumerate() {
+        for (index, block) in blocks.iter().enumerate() {
             assert_eq!(std::fs::read(dir.join(format!("block-{index:03}"))).unwrap(), hex(block), "{spec} block {index}");
         }
         for repair in code["repairs"].as_array().unwrap().iter().take(4) {

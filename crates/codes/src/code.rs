@@ -2,7 +2,7 @@
 
 use crate::solve;
 use std::{fmt, sync::Arc};
-use weft_gf::SparseMatrix;
+use weft_gf::{Factored, SparseMatrix};
 
 /// A linear code over GF(2^8): k data and m parity blocks of α sub-blocks.
 ///
@@ -27,7 +27,15 @@ pub trait Code: fmt::Debug + Send + Sync {
         self.k() + self.m()
     }
 
-    /// Ways to get what is wanted from what is there, the best first; at least one. A wanted block that is there is read.
+    /// The parity sub-blocks from those of the data: mα × kα. The default are the generator's own rows; a code overrides it where
+    /// temporaries make it cheaper.
+    fn encode(&self) -> Factored {
+        let (first, last) = (self.k() * self.alpha(), self.n() * self.alpha());
+        self.generator().select_rows(&(first..last).collect::<Vec<_>>()).into()
+    }
+
+    /// Ways to get what is wanted from what is there, the best first: that which moves the least; at least one. A wanted block
+    /// that is there is read. A code may offer several, where one reads less and another sends less or asks fewer helpers.
     /// The default is the generic recipe ([`solve::recipe`]), which every linear code has; a code overrides it to read less.
     fn recipes(&self, ask: &Ask) -> Result<Vec<Recipe>, NotRecoverable> {
         Ok(vec![solve::recipe(self, ask)?])
@@ -60,8 +68,11 @@ pub struct Recipe {
     /// The helpers, in order.
     pub helpers: Vec<HelperShare>,
     /// R: one row for each wanted sub-block, one column for each sub-block that is sent, in the order of the helpers.
-    pub combine: SparseMatrix,
+    pub combine: Factored,
 }
+
+/// A recipe whose shares would have more coefficients than this, all together, has none: it can be run as a star only.
+const SHARES_TERMS_MAX: usize = 4 << 20;
 
 impl Recipe {
     /// Sub-blocks that the helpers read, all together.
@@ -76,17 +87,24 @@ impl Recipe {
 
     /// What each helper contributes to what is wanted, in the order of `helpers`: its columns of R, times S_h.
     /// One row for each wanted sub-block, one column for each that the helper reads. The sum of `share_h × read_h` over all
-    /// helpers is what was wanted: this is what a chain or a tree of partial sums adds up.
-    pub fn shares(&self) -> Vec<SparseMatrix> {
-        let combine = self.combine.to_dense();
-        let mut first = 0;
-        let share = |helper: &HelperShare| {
-            let cols: Vec<usize> = (first..first + helper.compute.rows()).collect();
-            first += cols.len();
-            SparseMatrix::from(&combine.select_cols(&cols).times(&helper.compute.to_dense()))
-        };
-        self.helpers.iter().map(share).collect()
+    /// helpers is what was wanted: this is what a chain or a tree of partial sums adds up. `None` where R without its
+    /// temporaries would be too large.
+    pub fn shares(&self) -> Option<Vec<SparseMatrix>> {
+        shares(&self.combine, self.helpers.iter().map(|helper| &helper.compute))
     }
+}
+
+/// What each of several helpers adds to a sum, in their order, if each sends `compute × (what it reads)` and `combine × (all that
+/// was sent)` is the sum. See [`Recipe::shares`].
+pub fn shares<'a>(combine: &Factored, computes: impl Iterator<Item = &'a SparseMatrix>) -> Option<Vec<SparseMatrix>> {
+    let combine = combine.flatten(SHARES_TERMS_MAX)?;
+    let mut first = 0;
+    let share = |compute: &SparseMatrix| {
+        let cols: Vec<usize> = (first..first + compute.rows()).collect();
+        first += cols.len();
+        combine.select_cols(&cols).times_sparse(compute)
+    };
+    Some(computes.map(share).collect())
 }
 
 /// What one helper reads and sends.

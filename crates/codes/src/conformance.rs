@@ -1,17 +1,25 @@
 //! What every code is held to. A new code gets its tests by one call: `conformance::check(code)`.
 //!
-//! All erasure patterns of up to m+1 blocks are tried where there are at most ten blocks, and a seeded sample above that. The
-//! judge of what is recoverable is the rank of the surviving rows; the judge of what is right are the bytes of a stripe that
-//! was encoded one multiplication at a time.
+//! All erasure patterns of up to m+1 blocks are tried where there are at most ten blocks, and a seeded sample above that: whole
+//! blocks in every order, and any sub-blocks of some of them, with any preference, whatever is read anyway. The judge of what is
+//! recoverable is the rank of the surviving rows; the judge of what is right are the bytes of a stripe that was encoded one
+//! multiplication at a time.
 
-use crate::{Ask, Code, Recipe, SubBlock, mds::combinations, parse};
-use weft_gf::{Combination, field};
+use crate::{Ask, Code, Recipe, SubBlock, choose::moved, mds::combinations, parse, random::Random};
+use std::collections::BTreeSet;
+use weft_gf::{Combination, Factored, field};
 
 /// All patterns are tried up to this many blocks.
 const EXHAUSTIVE_BLOCKS_MAX: usize = 10;
 
 /// Bytes of a sub-block: one, and two that are a multiple of nothing.
 const SUB_BLOCK_BYTES: [usize; 3] = [1, 37, 131];
+
+/// How much is tried beyond one ask for every pattern, in coefficients of recipes: it takes a few seconds, without optimisation.
+const EFFORT_COEFFICIENTS: usize = 20_000_000;
+
+/// How many asks there are about a pattern, more or less.
+const ASKS_PER_PATTERN: usize = 12;
 
 /// What a code did wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,10 +41,11 @@ pub fn check(code: &dyn Code) -> Result<(), Violation> {
     check_recipes(code)
 }
 
-/// That the code is what it says, and that its recipes give the right bytes for all that can be recovered, and none for the rest.
+/// That the code is what it says, that it encodes what its generator says, and that its recipes give the right bytes for all that
+/// can be recovered, and none for the rest.
 pub fn check_recipes(code: &dyn Code) -> Result<(), Violation> {
     let mut suite = Suite::new(code);
-    let outcome = suite.shape().and_then(|()| suite.patterns());
+    let outcome = suite.shape().and_then(|()| suite.encoding()).and_then(|()| suite.patterns());
     outcome.map_err(|problem| Violation { code: code.spec(), problem })
 }
 
@@ -47,13 +56,15 @@ struct Suite<'a> {
     stripes: Vec<Vec<Vec<u8>>>,
     /// Buffers that results go to; never cleaned, as those of an agent are not.
     dirty: Vec<Vec<u8>>,
+    /// Of how many asks that could be made as well one is made: 1 for all but codes of very many sub-blocks.
+    one_in: usize,
 }
 
 impl<'a> Suite<'a> {
     fn new(code: &'a dyn Code) -> Self {
         let mut random = Random(0x5eed);
         let stripes = SUB_BLOCK_BYTES.iter().map(|len| encode(code, *len, &mut random)).collect();
-        Self { code, random, stripes, dirty: Vec::new() }
+        Self { code, random, stripes, dirty: Vec::new(), one_in: 1 }
     }
 
     /// Sizes, and that the first k·α rows are the identity.
@@ -70,12 +81,29 @@ impl<'a> Suite<'a> {
         ensure(tolerance <= self.code.m(), || format!("it tolerates {tolerance} losses with {} parity blocks", self.code.m()))
     }
 
+    /// That `encode` gives the parities which the generator says.
+    fn encoding(&mut self) -> Result<(), String> {
+        let (data, encode) = (self.code.k() * self.code.alpha(), self.code.encode());
+        let sizes = (encode.rows(), encode.cols());
+        ensure(sizes == (self.code.m() * self.code.alpha(), data), || format!("it encodes by a {}×{} map", sizes.0, sizes.1))?;
+        for at in 0..self.stripes.len() {
+            let sources: Vec<&[u8]> = self.stripes[at][..data].iter().map(Vec::as_slice).collect();
+            let right: Vec<&[u8]> = self.stripes[at][data..].iter().map(Vec::as_slice).collect();
+            let same = run(&encode, &sources, &mut self.dirty, &right);
+            ensure(same, || "it does not encode what its generator says".to_owned())?;
+        }
+        Ok(())
+    }
+
     /// Every pattern, or a sample of them; the tolerance is exact where all were tried.
     fn patterns(&mut self) -> Result<(), String> {
         let (n, most, tolerance) = (self.code.n(), self.code.m() + 1, self.code.tolerance());
+        let patterns = self.choose_patterns(n, most);
+        let coefficients = self.coefficients() * patterns.len() * ASKS_PER_PATTERN;
+        self.one_in = coefficients.div_ceil(EFFORT_COEFFICIENTS).max(1);
         let mut refused_at = usize::MAX;
-        for pattern in self.choose_patterns(n, most) {
-            let recoverable = self.survivors_rank(&pattern) == self.code.k() * self.code.alpha();
+        for pattern in patterns {
+            let recoverable = self.is_recoverable(&pattern, &pattern);
             if !recoverable {
                 refused_at = refused_at.min(pattern.len());
             }
@@ -88,15 +116,19 @@ impl<'a> Suite<'a> {
         ensure(exact, || format!("it tolerates more than the {tolerance} that it says"))
     }
 
+    /// Of the recipe for as many blocks as are parities.
+    fn coefficients(&self) -> usize {
+        let alpha = self.code.alpha();
+        self.code.m() * alpha * self.code.k() * alpha
+    }
+
     fn choose_patterns(&mut self, n: usize, most: usize) -> Vec<Vec<u8>> {
         let as_blocks = |pattern: Vec<usize>| pattern.into_iter().map(|index| index as u8).collect();
         if n <= EXHAUSTIVE_BLOCKS_MAX {
             return (1..=most).flat_map(|lost| combinations(n, lost)).map(as_blocks).collect();
         }
-        // Fewer of the large ones: solving costs the cube of k·α.
-        let samples = (1_600 / (self.code.k() * self.code.alpha()).max(1)).clamp(4, 60);
-        let singles = (0..n.min(4 * samples)).map(|index| vec![index as u8]);
-        let mut patterns: Vec<Vec<u8>> = singles.collect();
+        let samples = (EFFORT_COEFFICIENTS / (20 * self.coefficients())).clamp(2, 40);
+        let mut patterns: Vec<Vec<u8>> = (0..n.min(4 * samples)).map(|index| vec![index as u8]).collect();
         for lost in [2, 3, most / 2, most - 1, most] {
             for _ in 0..samples {
                 let mut all: Vec<u8> = (0..n).map(|index| index as u8).collect();
@@ -109,50 +141,58 @@ impl<'a> Suite<'a> {
         patterns
     }
 
-    fn survivors_rank(&self, pattern: &[u8]) -> usize {
-        let (n, alpha) = (self.code.n(), self.code.alpha());
-        let rows: Vec<usize> = (0..n * alpha).filter(|row| !pattern.contains(&((row / alpha) as u8))).collect();
-        self.code.generator().select_rows(&rows).to_dense().rank()
+    /// Whether the wanted ones of the lost blocks are combinations of the others: whether their rows are combinations of the
+    /// parities' that are left, in the columns of the data that are not.
+    fn is_recoverable(&self, lost: &[u8], wanted: &[u8]) -> bool {
+        let (k, n, alpha) = (self.code.k(), self.code.n(), self.code.alpha());
+        let rows_of = |index: usize| index * alpha..(index + 1) * alpha;
+        let is_lost = |index: &usize| lost.contains(&(*index as u8));
+        let unknown: Vec<usize> = (0..k).filter(is_lost).flat_map(rows_of).collect();
+        let left: Vec<usize> = (k..n).filter(|index| !is_lost(index)).flat_map(rows_of).collect();
+        if wanted.len() == lost.len() && left.len() < unknown.len() {
+            return false;
+        }
+        let rank = |rows: &[usize]| self.code.generator().select_rows(rows).select_cols(&unknown).to_dense().rank();
+        let wanted: Vec<usize> = wanted.iter().flat_map(|index| rows_of(usize::from(*index))).collect();
+        let known = rank(&left);
+        known == unknown.len() || known == rank(&[left, wanted].concat())
     }
 
-    /// The pattern's blocks, wanted together in every order (or some orders, where there are many), and each alone.
+    /// The pattern's blocks, wanted together in every order (or some orders, where there are many), each alone, and parts of them.
     fn pattern(&mut self, pattern: &[u8], recoverable: bool) -> Result<(), String> {
         let available: Vec<u8> = (0..self.code.n()).map(|index| index as u8).filter(|index| !pattern.contains(index)).collect();
-        for order in self.orders(pattern) {
-            let mut preference = available.clone();
-            self.random.shuffle(&mut preference);
-            let ask = self.ask(&order, &preference);
-            match self.code.recipes(&ask) {
-                Ok(recipes) => {
-                    ensure(recoverable, || format!("it gives a recipe for {pattern:?}, which cannot be recovered"))?;
-                    self.recipes(&ask, &recipes)?;
-                }
-                Err(refusal) => {
-                    ensure(!recoverable, || format!("it refuses {pattern:?}, which can be recovered"))?;
-                    ensure(refusal.lost == pattern && refusal.available == available, || {
-                        format!("its refusal of {pattern:?} does not name it: {refusal}")
-                    })?;
-                }
+        for (at, order) in self.orders(pattern).into_iter().enumerate() {
+            if at == 0 || self.now() {
+                let mut ask = self.ask(&order, &available);
+                self.random.shuffle(&mut ask.available);
+                self.answer(&ask, recoverable)?;
             }
         }
-        if !recoverable {
-            return Ok(());
-        }
         for index in pattern {
-            let mut ask = self.ask(&[*index], &available);
-            ask.read_anyway = available.iter().copied().take(self.code.k() / 2).collect();
-            self.recoverable(&ask)?;
+            if pattern.len() > 1 && self.now() {
+                let recoverable = recoverable || self.is_recoverable(pattern, &[*index]);
+                let mut ask = self.ask(&[*index], &available);
+                ask.read_anyway = available.iter().copied().take(self.code.k() / 2).collect();
+                self.answer(&ask, recoverable)?;
+            }
         }
-        // A wanted block may be there, anywhere among the others: it is read.
-        let mut wanted = pattern.to_vec();
-        wanted.push(available[(self.random.next() % available.len() as u64) as usize]);
-        self.random.shuffle(&mut wanted);
-        self.recoverable(&self.ask(&wanted, &available))
+        if recoverable && self.now() {
+            // A wanted block may be there, anywhere among the others: it is read.
+            let mut wanted = pattern.to_vec();
+            wanted.push(available[self.random.below(available.len())]);
+            self.random.shuffle(&mut wanted);
+            self.answer(&self.ask(&wanted, &available), true)?;
+        }
+        if recoverable && self.now() {
+            let ask = self.partial_ask(pattern, &available);
+            self.answer(&ask, true)?;
+        }
+        Ok(())
     }
 
-    fn recoverable(&mut self, ask: &Ask) -> Result<(), String> {
-        let recipes = self.code.recipes(ask).map_err(|refusal| refusal.to_string())?;
-        self.recipes(ask, &recipes)
+    /// Whether an ask that could be left out is made.
+    fn now(&mut self) -> bool {
+        self.random.below(self.one_in) == 0
     }
 
     fn ask(&self, wanted: &[u8], available: &[u8]) -> Ask {
@@ -163,34 +203,62 @@ impl<'a> Suite<'a> {
         Ask { wanted: wanted.iter().flat_map(of).collect(), available: available.to_vec(), read_anyway: Vec::new() }
     }
 
+    /// Some sub-blocks of the pattern's blocks, and perhaps of one that is there, in any order, with anything read anyway.
+    fn partial_ask(&mut self, pattern: &[u8], available: &[u8]) -> Ask {
+        let there = available[self.random.below(available.len())];
+        let mut ask = self.ask(&[pattern, &[there]].concat(), available);
+        self.random.shuffle(&mut ask.wanted);
+        ask.wanted.truncate(1 + self.random.below(ask.wanted.len()));
+        self.random.shuffle(&mut ask.available);
+        ask.read_anyway = ask.available[..self.random.below(available.len() + 1)].to_vec();
+        self.random.shuffle(&mut ask.available);
+        ask
+    }
+
     fn orders(&mut self, pattern: &[u8]) -> Vec<Vec<u8>> {
         if pattern.len() <= 3 {
             return permutations(pattern);
         }
-        let mut orders = vec![pattern.to_vec(), pattern.iter().rev().copied().collect()];
         let mut shuffled = pattern.to_vec();
         self.random.shuffle(&mut shuffled);
-        orders.push(shuffled);
-        orders
+        vec![shuffled, pattern.iter().rev().copied().collect(), pattern.to_vec()]
     }
 
-    fn recipes(&mut self, ask: &Ask, recipes: &[Recipe]) -> Result<(), String> {
+    /// Right recipes, the first of which moves least; or a refusal that names what cannot be had.
+    fn answer(&mut self, ask: &Ask, recoverable: bool) -> Result<(), String> {
+        let lost: BTreeSet<u8> = ask.wanted.iter().map(|at| at.index).filter(|index| !ask.available.contains(index)).collect();
+        let recipes = match self.code.recipes(ask) {
+            Ok(recipes) => recipes,
+            Err(refusal) => {
+                ensure(!recoverable, || format!("it refuses {lost:?} from {:?}, which can be recovered", ask.available))?;
+                let mut available = ask.available.clone();
+                available.sort_unstable();
+                let named = refusal.lost.iter().eq(&lost) && refusal.available == available;
+                return ensure(named, || format!("its refusal of {lost:?} does not name it: {refusal}"));
+            }
+        };
+        ensure(recoverable, || format!("it gives a recipe for {lost:?} from {:?}, which cannot be recovered", ask.available))?;
         ensure(!recipes.is_empty(), || "it gives no recipe and no refusal".to_owned())?;
-        for recipe in recipes {
+        for recipe in &recipes {
             self.recipe_is_well_formed(ask, recipe)?;
             self.recipe_is_right(ask, recipe)?;
         }
-        Ok(())
+        let least = recipes.iter().map(|recipe| moved(ask, recipe)).min();
+        ensure(least == Some(moved(ask, &recipes[0])), || format!("another recipe for {lost:?} moves less than the first"))?;
+        let all = self.code.k() * self.code.alpha();
+        let extra = moved(ask, &recipes[0]).0;
+        ensure(extra <= all, || format!("{extra} sub-blocks are sent for {lost:?}, where {all} are all data"))
     }
 
     fn recipe_is_well_formed(&self, ask: &Ask, recipe: &Recipe) -> Result<(), String> {
         let alpha = self.code.alpha();
         let sent = recipe.sub_blocks_sent();
         let combine = &recipe.combine;
-        ensure((combine.rows(), combine.cols()) == (ask.wanted.len(), sent) && combine.is_valid(), || {
+        ensure((combine.rows(), combine.cols()) == (ask.wanted.len(), sent), || {
             format!("R is {}×{} for {} wanted and {sent} sent", combine.rows(), combine.cols(), ask.wanted.len())
         })?;
-        let unused = (0..sent).find(|col| !combine.terms().iter().any(|term| term.1 as usize == *col));
+        let used: BTreeSet<u32> = combine.steps().terms().iter().map(|term| term.1).collect();
+        let unused = (0..sent as u32).find(|col| !used.contains(col));
         ensure(unused.is_none(), || format!("nobody needs what is sent as {unused:?}"))?;
         for (at, helper) in recipe.helpers.iter().enumerate() {
             let (index, reads, compute) = (helper.index, &helper.reads, &helper.compute);
@@ -201,45 +269,55 @@ impl<'a> Suite<'a> {
             ensure(compute.cols() == reads.len() && compute.rows() > 0 && compute.is_valid(), || {
                 format!("helper {index} computes {}×{} of {reads:?}", compute.rows(), compute.cols())
             })?;
+            let used: BTreeSet<u32> = compute.terms().iter().map(|term| term.1).collect();
+            ensure(used.len() == reads.len(), || format!("helper {index} reads {reads:?}, which it does not all need"))?;
         }
         Ok(())
     }
 
-    /// Runs the recipe as a star (S_h, then R) and as a sum of shares, into dirty buffers.
+    /// Runs the recipe as a star (S_h, then R) and as a sum of shares, into dirty buffers, and counts what is read and sent.
     fn recipe_is_right(&mut self, ask: &Ask, recipe: &Recipe) -> Result<(), String> {
         let alpha = self.code.alpha();
-        let shares = recipe.shares();
-        for stripe in &self.stripes {
-            let len = stripe.first().map_or(0, Vec::len);
-            let reads = |at: usize| -> Vec<&[u8]> {
-                let helper = &recipe.helpers[at];
-                helper.reads.iter().map(|s| stripe[usize::from(helper.index) * alpha + usize::from(*s)].as_slice()).collect()
-            };
-            let mut sent = Vec::new();
-            for (at, helper) in recipe.helpers.iter().enumerate() {
-                let mut out = vec![vec![0xa5; len]; helper.compute.rows()];
-                Combination::new(&helper.compute).apply(&reads(at), &mut slices(&mut out, len));
-                sent.append(&mut out);
-            }
-            let sent: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
-            let right: Vec<&[u8]> =
-                ask.wanted.iter().map(|w| stripe[usize::from(w.index) * alpha + usize::from(w.sub_block)].as_slice()).collect();
-            let wrong = |out: &[Vec<u8>]| out.iter().zip(&right).any(|(out, right)| out[..len] != **right);
-
-            let longest = SUB_BLOCK_BYTES.iter().copied().max().unwrap_or(0);
-            self.dirty.resize(self.dirty.len().max(right.len()), vec![0xff; longest]);
-            let out = &mut self.dirty[..right.len()];
-            Combination::new(&recipe.combine).apply(&sent, &mut slices(out, len));
-            ensure(!wrong(out), || format!("the recipe for {:?} from {:?} gives wrong bytes", ask.wanted, ask.available))?;
-
-            out.iter_mut().for_each(|out| out.fill(0));
-            for (at, share) in shares.iter().enumerate() {
-                Combination::new(share).accumulate(&reads(at), &mut slices(out, len));
-            }
-            ensure(!wrong(out), || format!("the shares for {:?} from {:?} add up to wrong bytes", ask.wanted, ask.available))?;
+        let stripe = &self.stripes[self.random.below(SUB_BLOCK_BYTES.len())];
+        let row = |index: u8, sub_block: u16| stripe[usize::from(index) * alpha + usize::from(sub_block)].as_slice();
+        let len = stripe.first().map_or(0, Vec::len);
+        let mut sent: Vec<Vec<u8>> = Vec::new();
+        let mut bytes_read = 0;
+        for helper in &recipe.helpers {
+            let reads: Vec<&[u8]> = helper.reads.iter().map(|s| row(helper.index, *s)).collect();
+            bytes_read += reads.iter().map(|read| read.len()).sum::<usize>();
+            let mut out = vec![vec![0xa5; len]; helper.compute.rows()];
+            Combination::new(&helper.compute).apply(&reads, &mut slices(&mut out, len));
+            sent.append(&mut out);
         }
-        Ok(())
+        let bytes_sent: usize = sent.iter().map(Vec::len).sum();
+        ensure((bytes_read, bytes_sent) == (recipe.sub_blocks_read() * len, recipe.sub_blocks_sent() * len), || {
+            format!("a recipe reads {bytes_read} and sends {bytes_sent} bytes, which is not what it says")
+        })?;
+        let sent: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
+        let right: Vec<&[u8]> = ask.wanted.iter().map(|wanted| row(wanted.index, wanted.sub_block)).collect();
+        let same = run(&recipe.combine, &sent, &mut self.dirty, &right);
+        ensure(same, || format!("the recipe for {:?} from {:?} gives wrong bytes", ask.wanted, ask.available))?;
+
+        let Some(shares) = recipe.shares() else { return Ok(()) };
+        let out = &mut self.dirty[..right.len()];
+        out.iter_mut().for_each(|out| out.fill(0));
+        for (helper, share) in recipe.helpers.iter().zip(&shares) {
+            let reads: Vec<&[u8]> = helper.reads.iter().map(|s| row(helper.index, *s)).collect();
+            Combination::new(share).accumulate(&reads, &mut slices(out, len));
+        }
+        let same = out.iter().zip(&right).all(|(out, right)| out[..len] == **right);
+        ensure(same, || format!("the shares for {:?} from {:?} add up to wrong bytes", ask.wanted, ask.available))
     }
+}
+
+/// Whether the map gives what is right, into buffers that hold what was there before.
+fn run(map: &Factored, sources: &[&[u8]], dirty: &mut Vec<Vec<u8>>, right: &[&[u8]]) -> bool {
+    let longest = SUB_BLOCK_BYTES.iter().copied().max().unwrap_or(0);
+    dirty.resize(dirty.len().max(right.len()), vec![0xff; longest]);
+    let (out, len) = (&mut dirty[..right.len()], right.first().map_or(0, |right| right.len()));
+    Combination::factored(map).apply(sources, &mut slices(out, len));
+    out.iter().zip(right).all(|(out, right)| out[..len] == **right)
 }
 
 fn slices(buffers: &mut [Vec<u8>], len: usize) -> Vec<&mut [u8]> {
@@ -275,25 +353,6 @@ fn permutations(of: &[u8]) -> Vec<Vec<u8>> {
 
 fn ensure(holds: bool, problem: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(problem()) }
-}
-
-/// SplitMix64 (Steele, Lea and Flood, *Fast Splittable Pseudorandom Number Generators*): the same sample every time.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn shuffle(&mut self, items: &mut [u8]) {
-        for at in (1..items.len()).rev() {
-            items.swap(at, (self.next() % (at as u64 + 1)) as usize);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -24,6 +24,10 @@ enum Spoil {
     UselessHelper,
     NamesNothing,
     NoRecipe,
+    WholeBlocksOnly,
+    UselessRead,
+    DearestFirst,
+    Encoding,
 }
 
 impl Suspect {
@@ -54,6 +58,13 @@ impl Code for Suspect {
     fn tolerance(&self) -> usize {
         self.tolerance
     }
+    fn encode(&self) -> Factored {
+        let mut rows: Vec<usize> = (self.k * self.alpha..self.n() * self.alpha).collect();
+        if self.spoil == Spoil::Encoding {
+            rows.swap(0, 1);
+        }
+        self.generator.select_rows(&rows).into()
+    }
     fn recipes(&self, ask: &Ask) -> Result<Vec<Recipe>, NotRecoverable> {
         let mut ask = ask.clone();
         if self.spoil == Spoil::WantedInAscendingOrder {
@@ -66,14 +77,28 @@ impl Code for Suspect {
         match self.spoil {
             Spoil::RefusesTwo if ask.wanted.len() > self.alpha => return Err(solve::not_recoverable(self, &ask)),
             Spoil::NoRecipe => return Ok(Vec::new()),
+            Spoil::WholeBlocksOnly if !ask.wanted.len().is_multiple_of(self.alpha) => {
+                return Err(solve::not_recoverable(self, &ask));
+            }
+            Spoil::UselessRead => {
+                let helper = &mut recipe.helpers[0];
+                if let Some(unread) = (0..self.alpha as u16).find(|s| !helper.reads.contains(s)) {
+                    let at = helper.reads.partition_point(|read| *read < unread);
+                    helper.reads.insert(at, unread);
+                    let kept: Vec<usize> = (0..helper.reads.len()).filter(|col| *col != at).collect();
+                    let terms = helper.compute.terms().iter().map(|(r, c, v)| (*r as usize, kept[*c as usize], *v));
+                    helper.compute = SparseMatrix::new(helper.compute.rows(), helper.reads.len(), terms).unwrap();
+                }
+            }
+            Spoil::DearestFirst => return Ok(vec![sends_twice(&recipe), recipe]),
             Spoil::Coefficient => {
-                let mut combine = recipe.combine.to_dense();
+                let mut combine = recipe.combine.as_matrix().map(SparseMatrix::to_dense).unwrap();
                 combine.set(0, 0, combine.get(0, 0) ^ 1);
-                recipe.combine = SparseMatrix::from(&combine);
+                recipe.combine = SparseMatrix::from(&combine).into();
             }
             Spoil::UselessHelper => {
-                let combine = recipe.combine.to_dense();
-                recipe.combine = SparseMatrix::from(&combine.beside(&Matrix::zero(combine.rows(), 1)));
+                let combine = recipe.combine.as_matrix().map(SparseMatrix::to_dense).unwrap();
+                recipe.combine = SparseMatrix::from(&combine.beside(&Matrix::zero(combine.rows(), 1))).into();
                 let index = ask.available.iter().find(|index| recipe.helpers.iter().all(|helper| helper.index != **index));
                 let Some(index) = index else { return Ok(vec![recipe]) };
                 let compute = SparseMatrix::identity(1);
@@ -83,6 +108,26 @@ impl Code for Suspect {
         }
         Ok(vec![recipe])
     }
+}
+
+/// The same, but what is sent first is sent once more at the end of its helper's, and each is used for a part.
+fn sends_twice(recipe: &Recipe) -> Recipe {
+    let mut dearer = recipe.clone();
+    let (first, sent) = (&mut dearer.helpers[0], recipe.sub_blocks_sent());
+    let at = first.compute.rows();
+    first.compute = first.compute.stack(&first.compute.select_rows(&[0]));
+    let combine = recipe.combine.flatten(usize::MAX).unwrap().to_dense();
+    let part = |c: u8| if c == 2 { 3 } else { 2 };
+    dearer.combine = SparseMatrix::from(&Matrix::from_fn(combine.rows(), sent + 1, |row, col| {
+        let of_first = combine.get(row, 0);
+        match col {
+            0 => of_first ^ part(of_first),
+            col if col == at => part(of_first),
+            col => combine.get(row, col - usize::from(col > at)),
+        }
+    }))
+    .into();
+    dearer
 }
 
 #[test]
@@ -97,10 +142,14 @@ fn what_is_wrong_is_found() {
     for (spoil, says) in [
         (Spoil::Coefficient, "wrong bytes"),
         (Spoil::WantedInAscendingOrder, "wrong bytes"),
-        (Spoil::RefusesTwo, "cannot be recovered"),
+        (Spoil::RefusesTwo, "which can be recovered"),
         (Spoil::UselessHelper, "nobody needs"),
         (Spoil::NamesNothing, "does not name it"),
         (Spoil::NoRecipe, "no recipe"),
+        (Spoil::WholeBlocksOnly, "which can be recovered"),
+        (Spoil::UselessRead, "does not all need"),
+        (Spoil::DearestFirst, "moves less than the first"),
+        (Spoil::Encoding, "does not encode"),
     ] {
         let problem = check_recipes(&Suspect { spoil, ..Suspect::new(4, 2, 2) }).unwrap_err().problem;
         assert!(problem.contains(says), "{spoil:?}: {problem}");
@@ -113,9 +162,11 @@ fn what_a_code_says_of_itself_is_checked() {
     let without_identity: Vec<usize> = (1..7).chain([0]).collect();
     let generator = code.generator.select_rows(&without_identity);
     let dependent = code.generator.select_rows(&[0, 1, 2, 3, 4, 4, 6]);
+    let copies = code.generator.select_rows(&[0, 1, 2, 3, 4, 4, 4]);
     for (suspect, says) in [
         (Suspect { generator, ..Suspect::new(4, 3, 1) }, "not systematic"),
-        (Suspect { generator: dependent, ..Suspect::new(4, 3, 1) }, "it says it tolerates any 3, but not"),
+        (Suspect { generator: dependent, ..Suspect::new(4, 3, 1) }, "which can be recovered"),
+        (Suspect { generator: copies, tolerance: 2, ..Suspect::new(4, 3, 1) }, "it says it tolerates any 2, but not"),
         (Suspect { tolerance: 2, ..Suspect::new(4, 3, 1) }, "it tolerates more"),
         (Suspect { tolerance: 4, ..Suspect::new(4, 3, 1) }, "it tolerates 4 losses with 3"),
         (Suspect { alpha: 2, ..Suspect::new(4, 3, 1) }, "the generator is 7×4"),

@@ -3,17 +3,29 @@
 //! One file a code; [`parse`] reads a spec such as `rs(10,4)` or HDFS's `RS-10-4-1024k`, and [`FAMILIES`] lists what there is.
 //! To add a code: write its file, add its [`Family`] to the list in `registry.rs`, and hold it to [`conformance::check`].
 
+mod butterfly;
+mod choose;
+mod clay;
 mod code;
 pub mod conformance;
+mod draft;
 mod hash;
+mod hitchhiker;
+mod hsrc;
 mod info;
+mod lrc;
 mod mds;
+mod msr;
+mod random;
 mod registry;
+mod replication;
+mod rotated_rs;
 mod rs;
 pub mod solve;
 mod spec;
+mod xor;
 
-pub use code::{Ask, Code, HelperShare, NotRecoverable, Recipe, SharedCode, SubBlock};
+pub use code::{Ask, Code, HelperShare, NotRecoverable, Recipe, SharedCode, SubBlock, shares};
 pub use hash::generator_hash;
 pub use info::{BlockInfo, CodeInfo, info};
 pub use registry::{FAMILIES, Family};

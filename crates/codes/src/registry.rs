@@ -1,9 +1,21 @@
 //! The codes that there are.
 
-use crate::{Arguments, SharedCode, SpecError, rs};
+use crate::{Arguments, SharedCode, SpecError, butterfly, clay, hitchhiker, hsrc, lrc, msr, replication, rotated_rs, rs, xor};
 
 /// Every family of codes, in the order in which they are shown.
-pub const FAMILIES: &[Family] = &[rs::FAMILY];
+pub const FAMILIES: &[Family] = &[
+    rs::FAMILY,
+    xor::FAMILY,
+    replication::FAMILY,
+    lrc::FAMILY,
+    rotated_rs::FAMILY,
+    hitchhiker::FAMILY,
+    hitchhiker::FAMILY_PLUS,
+    butterfly::FAMILY,
+    msr::FAMILY,
+    clay::FAMILY,
+    hsrc::FAMILY,
+];
 
 /// A family of codes: what its specs look like, and how they become a code.
 #[derive(Debug, Clone, Copy)]

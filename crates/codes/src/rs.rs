@@ -1,13 +1,21 @@
 //! Reed–Solomon codes: k data blocks, m parity blocks, any k of the n = k+m suffice.
 //!
-//! The generator is the identity over m parity rows P. There are two choices for P, both byte-identical with Intel's ISA-L
-//! (`erasure_code/ec_base.c`), so that what one wrote the other reads:
+//! The generator is the identity over m parity rows P. There are three choices for P. Two are byte-identical with Intel's ISA-L
+//! (`erasure_code/ec_base.c`) and the third with Jerasure, so that what one wrote the other reads:
 //!
 //! - **Cauchy** (`gf_gen_cauchy1_matrix`; also HDFS's RS coder): `P[i-k][j] = 1 / (i ⊕ j)` for k ≤ i < n, 0 ≤ j < k. In
 //!   characteristic 2, ⊕ is subtraction: this is 1/(x_i − y_j) with all x and y distinct, a Cauchy matrix. Every square
 //!   submatrix of a Cauchy matrix is a Cauchy matrix, whose determinant ∏(x_a−x_b)(y_b−y_a) / ∏(x_a−y_b) is not zero: always MDS.
 //! - **Vandermonde** (`gf_gen_rs_matrix`): `P[r][j] = 2^(r·j)`. Square submatrices of a Vandermonde matrix over a finite field
-//!   can be singular, so that this one is MDS for some parameters only, and refused for the others (`witness` below).
+//!   can be singular, so that this one is MDS for some parameters only, and refused for the others (`vandermonde_witness` below).
+//! - **Jerasure** (`reed_sol_van` with w = 8; Plank and Ding, *Note: Correction to the 1997 Tutorial on Reed–Solomon Coding*):
+//!   the Vandermonde matrix of the points 0, 1, …, n−2 and ∞, made systematic by column operations, its parity rows then scaled
+//!   so that the first row and the first column are ones. Row x of the systematic matrix holds the values at x of the
+//!   polynomials that are 1 at one of the points 0..k and 0 at the others (Lagrange), `A(x) / ((x − j) A'(j))` with
+//!   `A(x) = ∏(x − j)`, and ∞ stands for the leading coefficients, `1 / A'(j)`. Scaled, with x = k+r:
+//!   `P[r][j] = (k ⊕ j)/k · x/(x ⊕ j)` for r < m−1, and `P[m−1][j] = (k ⊕ j)/k`; for r = 0 both are a row of ones.
+//!   This is a Cauchy matrix with its rows and columns scaled and, as its last row, the limit of one for x → ∞, whose minors are
+//!   not zero either: always MDS.
 
 use crate::{
     Arguments, Code, Family, SharedCode, SpecError,
@@ -19,7 +27,7 @@ use weft_gf::{Matrix, SparseMatrix, field};
 /// How these codes are written.
 pub(crate) const FAMILY: Family = Family {
     name: "rs",
-    usage: "rs(k,m) or rs(k,m,matrix=cauchy|vandermonde), with k and m at least 1 and k+m at most 255",
+    usage: "rs(k,m) or rs(k,m,matrix=cauchy|vandermonde|jerasure), with k and m at least 1 and k+m at most 255",
     summary: "Reed-Solomon: any k of the k+m blocks suffice; the Cauchy matrix of ISA-L and HDFS unless said otherwise",
     build,
 };
@@ -40,6 +48,7 @@ pub(crate) struct ReedSolomon {
 enum ParityMatrix {
     Cauchy,
     Vandermonde,
+    Jerasure,
 }
 
 impl ReedSolomon {
@@ -78,10 +87,17 @@ impl Code for ReedSolomon {
 impl ParityMatrix {
     /// The parity rows of a code with k data blocks: m × k.
     fn rows(self, k: usize, m: usize) -> Matrix {
+        // k + row is never col, and k is never 0, so that there always is an inverse.
+        let inv = |x: usize| field::inv(x as u8).unwrap_or(0);
         Matrix::from_fn(m, k, |row, col| match self {
-            // k + row is never col, so that there always is an inverse.
-            Self::Cauchy => field::inv((k + row) as u8 ^ col as u8).unwrap_or(0),
+            Self::Cauchy => inv((k + row) ^ col),
             Self::Vandermonde => field::exp(row * col),
+            Self::Jerasure if row == 0 => 1,
+            Self::Jerasure => {
+                let infinite = field::mul((k ^ col) as u8, inv(k));
+                let finite = || field::mul((k + row) as u8, inv((k + row) ^ col));
+                if row == m - 1 { infinite } else { field::mul(infinite, finite()) }
+            }
         })
     }
 }
@@ -90,6 +106,7 @@ fn spec(k: usize, m: usize, matrix: ParityMatrix) -> String {
     match matrix {
         ParityMatrix::Cauchy => format!("rs({k},{m})"),
         ParityMatrix::Vandermonde => format!("rs({k},{m},matrix=vandermonde)"),
+        ParityMatrix::Jerasure => format!("rs({k},{m},matrix=jerasure)"),
     }
 }
 
@@ -99,6 +116,7 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
     let matrix = match arguments.value("matrix") {
         None | Some("cauchy") => ParityMatrix::Cauchy,
         Some("vandermonde") => ParityMatrix::Vandermonde,
+        Some("jerasure") => ParityMatrix::Jerasure,
         Some(other) => return wrong(format!("'{other}' is no matrix that it knows")),
     };
     if k < 1 {
@@ -111,7 +129,7 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
         return wrong(format!("k+m is {}: at most {BLOCKS_MAX} blocks", k.saturating_add(m)));
     }
     if matrix == ParityMatrix::Vandermonde
-        && let Some(minor) = witness(k, m)
+        && let Some(minor) = vandermonde_witness(k, m)
     {
         let remedy = format!(
             "take {}, or a Vandermonde matrix with m at most 3, or with m = 4 and k at most 21",
@@ -130,7 +148,7 @@ fn build(arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
 ///
 /// For m = 4 the first one appears with column 21, for m ≥ 5 with column 5, and the same the other way round; so the search,
 /// which goes outwards from the corner, looks at no more than the C(26,4) = 14,950 submatrices of 4 × 22.
-fn witness(k: usize, m: usize) -> Option<Minor> {
+pub(crate) fn vandermonde_witness(k: usize, m: usize) -> Option<Minor> {
     if k.min(m) <= 3 { None } else { singular_minor(&ParityMatrix::Vandermonde.rows(k, m)) }
 }
 

@@ -1,12 +1,18 @@
 //! The generic recipe: every linear code has it, for every pattern that can be recovered at all.
 //!
-//! The wanted rows of the generator are solved for over the rows of the available blocks, X·L = E, by Gauss–Jordan elimination in
+//! Of an MDS code the k available blocks that come first in the order of preference help. With u parity blocks among them, the
+//! u data blocks that do not help are unknown: the parity rows, restricted to those, are a regular matrix B of uα × uα, and a row
+//! g of the generator is `g = y·(parity rows) + …` with `y·B = g` on the unknown columns; the rest is known data. Nothing larger
+//! than B is inverted, however many sub-blocks a block has. What is known is subtracted from the parities first (the syndromes
+//! are temporaries) where that takes fewer products.
+//!
+//! For other codes the wanted rows are solved for over the rows of all available blocks, X·L = E, by Gauss–Jordan elimination in
 //! the order of preference. The pivots are the first rows that are independent of those before them, so helpers are chosen
-//! greedily by rank; what a later pivot does not contribute to, gets a zero, and so nobody reads what is not needed. For an MDS
-//! code these are the k available blocks that come first.
+//! greedily by rank. What does not contribute to what is wanted gets a zero either way, and so nobody reads what is not needed.
 
-use crate::{Ask, Code, HelperShare, NotRecoverable, Recipe};
-use weft_gf::{Matrix, SparseMatrix};
+use crate::{Ask, Code, HelperShare, NotRecoverable, Recipe, SubBlock};
+use std::collections::BTreeMap;
+use weft_gf::{Factored, SparseMatrix};
 
 /// Solves for what is wanted. A wanted block that is itself available is read, not computed.
 pub fn recipe<C: Code + ?Sized>(code: &C, ask: &Ask) -> Result<Recipe, NotRecoverable> {
@@ -16,12 +22,72 @@ pub fn recipe<C: Code + ?Sized>(code: &C, ask: &Ask) -> Result<Recipe, NotRecove
         return Err(unsolvable());
     }
     let order = preference(ask, n);
+    if code.tolerance() == code.m() {
+        return mds_recipe(code, ask, &order).ok_or_else(unsolvable);
+    }
     let row = |index: u8, sub_block: usize| usize::from(index) * alpha + sub_block;
     let wanted: Vec<usize> = ask.wanted.iter().map(|wanted| row(wanted.index, wanted.sub_block.into())).collect();
     let known: Vec<usize> = order.iter().flat_map(|index| (0..alpha).map(move |s| row(*index, s))).collect();
     let rows = |rows: &[usize]| code.generator().select_rows(rows).to_dense();
     let solution = rows(&known).solve_left(&rows(&wanted)).ok_or_else(unsolvable)?;
-    Ok(from_solution(&order, alpha, &solution))
+    Ok(from_columns(&order, alpha, &SparseMatrix::from(&solution).into()))
+}
+
+/// The recipe from the first k blocks of `order`; `None` if there are fewer, and a wanted one is not among them.
+fn mds_recipe<C: Code + ?Sized>(code: &C, ask: &Ask, order: &[u8]) -> Option<Recipe> {
+    let (k, alpha) = (code.k(), code.alpha());
+    let helpers = &order[..order.len().min(k)];
+    let place = |index: u8| helpers.iter().position(|helper| *helper == index);
+    if helpers.len() < k && ask.wanted.iter().any(|wanted| place(wanted.index).is_none()) {
+        return None;
+    }
+    let known = |col: usize| place((col / alpha) as u8).map(|at| at * alpha + col % alpha);
+    let unknown: BTreeMap<usize, usize> = (0..k * alpha).filter(|col| known(*col).is_none()).zip(0..).collect();
+    // Rows of the generator: their terms over what is known, by the recipe's columns, and over what is not.
+    let split = |rows: &[usize]| {
+        let generator = code.generator().select_rows(rows);
+        let part = |place: &dyn Fn(usize) -> Option<usize>, cols: usize| {
+            let terms = generator.terms().iter().filter_map(|(r, col, c)| Some((*r as usize, place(*col as usize)?, *c)));
+            SparseMatrix::new(rows.len(), cols, terms)
+        };
+        Some((part(&known, helpers.len() * alpha)?, part(&|col| unknown.get(&col).copied(), unknown.len())?))
+    };
+    let rows_of = |index: u8| (0..alpha).map(move |s| usize::from(index) * alpha + s);
+    let parities = helpers.iter().copied().filter(|index| usize::from(*index) >= k);
+    let (subtracted, equations) = split(&parities.clone().flat_map(rows_of).collect::<Vec<_>>())?;
+    let row_of = |wanted: &SubBlock| usize::from(wanted.index) * alpha + usize::from(wanted.sub_block);
+    let lost: Vec<usize> = ask.wanted.iter().filter(|wanted| place(wanted.index).is_none()).map(row_of).collect();
+    let (given, sought) = split(&lost)?;
+    let weights = match lost[..] {
+        [] => SparseMatrix::zero(0, equations.rows()),
+        _ => SparseMatrix::from(&equations.to_dense().solve_left(&sought.to_dense())?),
+    };
+
+    // The temporaries: each parity sub-block less what is known of it.
+    let (temporaries, cols) = (equations.rows(), helpers.len() * alpha);
+    let in_place = |matrix: &SparseMatrix, row: usize, first: usize, to: usize| {
+        matrix.row(row).iter().map(|(_, col, c)| (to, first + *col as usize, *c)).collect::<Vec<_>>()
+    };
+    let mut terms: Vec<(usize, usize, u8)> = Vec::new();
+    for (equation, col) in parities.filter_map(place).flat_map(|at| (0..alpha).map(move |s| at * alpha + s)).enumerate() {
+        terms.extend(in_place(&subtracted, equation, 0, equation));
+        terms.push((equation, col, 1));
+    }
+    // The results: of a wanted block that helps what is read, of the others in turn what is given and the weighed syndromes.
+    let mut nth_lost = 0..lost.len();
+    for (wanted, result) in ask.wanted.iter().zip(temporaries..) {
+        if let Some(at) = place(wanted.index) {
+            terms.push((result, at * alpha + usize::from(wanted.sub_block), 1));
+        } else if let Some(nth) = nth_lost.next() {
+            terms.extend(in_place(&given, nth, 0, result));
+            terms.extend(in_place(&weights, nth, cols, result));
+        }
+    }
+    let steps = SparseMatrix::new(temporaries + ask.wanted.len(), cols + temporaries, terms)?;
+    let combine = Factored::new(temporaries, steps)?.pruned();
+    let products = combine.steps().terms().len();
+    let flat = combine.flatten(usize::MAX).filter(|flat| flat.terms().len() <= products);
+    Some(from_columns(helpers, alpha, &flat.map_or(combine, Factored::from)))
 }
 
 /// The error that names the pattern.
@@ -47,27 +113,22 @@ fn preference(ask: &Ask, n: usize) -> Vec<u8> {
     order
 }
 
-/// A recipe in which everybody sends what he reads: the columns of `solution` that are not zero. Column `at·α + s` belongs to
-/// sub-block s of block `order[at]`.
-fn from_solution(order: &[u8], alpha: usize, solution: &Matrix) -> Recipe {
-    let used = |col: usize| (0..solution.rows()).any(|row| solution.get(row, col) != 0);
-    let (mut helpers, mut cols) = (Vec::new(), Vec::new());
-    for (at, index) in order.iter().enumerate() {
-        let reads: Vec<usize> = (0..alpha).filter(|s| used(at * alpha + s)).collect();
-        if reads.is_empty() {
-            continue;
-        }
-        cols.extend(reads.iter().map(|s| at * alpha + s));
-        let compute = SparseMatrix::identity(reads.len());
-        helpers.push(HelperShare { index: *index, reads: reads.into_iter().map(|s| s as u16).collect(), compute });
-    }
-    Recipe { helpers, combine: SparseMatrix::from(&solution.select_cols(&cols)) }
+/// The recipe in which everybody sends what he reads, and reads what is needed: column `at·α + s` of `combine` is sub-block s of
+/// block `order[at]`.
+pub(crate) fn from_columns(order: &[u8], alpha: usize, combine: &Factored) -> Recipe {
+    let cols = combine.sources_used();
+    let helper = |of_helper: &[usize]| {
+        let reads = of_helper.iter().map(|col| (col % alpha) as u16).collect();
+        HelperShare { index: order[of_helper[0] / alpha], reads, compute: SparseMatrix::identity(of_helper.len()) }
+    };
+    let helpers = cols.chunk_by(|a, b| a / alpha == b / alpha).map(helper).collect();
+    Recipe { helpers, combine: combine.select_cols(&cols) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SubBlock, parse};
+    use crate::parse;
 
     fn ask(wanted: &[u8], available: &[u8], read_anyway: &[u8]) -> Ask {
         let wanted = wanted.iter().map(|index| SubBlock { index: *index, sub_block: 0 }).collect();

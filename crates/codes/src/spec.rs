@@ -1,7 +1,7 @@
 //! Specs: how codes are written. `family(1,2,key=value)`, in any case and with blanks anywhere between the words, or as HDFS
 //! names its policies: `RS-6-3-1024k`.
 
-use crate::{FAMILIES, SharedCode};
+use crate::{FAMILIES, Family, SharedCode};
 
 /// A spec is at most this long.
 const SPEC_BYTES_MAX: usize = 200;
@@ -17,14 +17,23 @@ pub fn parse_policy(spec: &str) -> Result<(SharedCode, Option<u64>), SpecError> 
     if spec.len() > SPEC_BYTES_MAX {
         return Err(unreadable());
     }
-    let text: String = spec.chars().filter(|c| !c.is_whitespace()).collect::<String>().to_ascii_lowercase();
+    // Blanks may stand around words, not within them.
+    let word = |text: &str| text.trim().to_owned();
+    let text = spec.split('(').map(word).collect::<Vec<_>>().join("(");
+    let text = text.split(')').map(word).collect::<Vec<_>>().join(")");
+    let text = text.split(',').map(word).collect::<Vec<_>>().join(",");
+    let text = text.split('=').map(word).collect::<Vec<_>>().join("=").to_ascii_lowercase();
+    if text.contains(char::is_whitespace) {
+        return Err(unreadable());
+    }
     if let Some((head, tail)) = text.split_once('(') {
         let arguments = Arguments::read(&text, tail.strip_suffix(')').ok_or_else(unreadable)?).ok_or_else(unreadable)?;
         return Ok((build(head, &arguments)?, None));
     }
-    let (spelled, cell_len) = hdfs(&text).ok_or_else(|| match text.split_once('-') {
-        None if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') => bare_name(&text),
-        _ => unreadable(),
+    let is_word = || !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let (spelled, cell_len) = hdfs(&text).ok_or_else(|| match family(&text).is_some() || is_word() {
+        true => bare_name(&text),
+        false => unreadable(),
     })?;
     Ok((parse(&spelled)?, cell_len))
 }
@@ -79,7 +88,7 @@ impl<'a> Arguments<'a> {
 }
 
 fn build(name: &str, arguments: &Arguments<'_>) -> Result<SharedCode, SpecError> {
-    match FAMILIES.iter().find(|family| family.name == name) {
+    match family(name) {
         Some(family) => (family.build)(arguments),
         None => Err(SpecError::UnknownFamily { name: name.to_owned(), known: known() }),
     }
@@ -87,7 +96,7 @@ fn build(name: &str, arguments: &Arguments<'_>) -> Result<SharedCode, SpecError>
 
 /// A name with no arguments: either it is a family, and its arguments are missing, or we do not know it.
 fn bare_name(name: &str) -> SpecError {
-    match FAMILIES.iter().find(|family| family.name == name) {
+    match family(name) {
         Some(family) => SpecError::WrongArguments {
             spec: name.to_owned(),
             problem: "its parameters are missing".to_owned(),
@@ -97,11 +106,15 @@ fn bare_name(name: &str) -> SpecError {
     }
 }
 
+fn family(name: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.name == name)
+}
+
 fn known() -> String {
     FAMILIES.iter().map(|family| family.usage).collect::<Vec<_>>().join("; ")
 }
 
-/// HDFS's `CODEC-k-m-cell` as one of our specs, with the cell's bytes. Its RS is ours; its XOR is the parity row of ones.
+/// HDFS's `CODEC-k-m-cell` as one of our specs, with the cell's bytes. Its RS is ours, and so is its XOR.
 /// Its RS-LEGACY is another code, which we do not have: it is not taken for RS.
 fn hdfs(text: &str) -> Option<(String, Option<u64>)> {
     let parts: Vec<&str> = text.split('-').collect();
@@ -113,7 +126,7 @@ fn hdfs(text: &str) -> Option<(String, Option<u64>)> {
     };
     match name {
         "rs" => Some((format!("rs({k},{m})"), cell)),
-        "xor" if m == 1 => Some((format!("rs({k},1,matrix=vandermonde)"), cell)),
+        "xor" if m == 1 => Some((format!("xor({k})"), cell)),
         _ => None,
     }
 }
@@ -127,6 +140,9 @@ fn cell_len(text: &str) -> Option<u64> {
         "m" => 1 << 20,
         _ => return None,
     };
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
     digits.parse::<u64>().ok()?.checked_mul(unit).filter(|bytes| *bytes > 0)
 }
 
@@ -184,7 +200,12 @@ mod tests {
             ("rs(10,4, Matrix = Vandermonde)", "rs(10,4,matrix=vandermonde)"),
             ("RS-6-3-1024k", "rs(6,3)"),
             ("rs-10-4", "rs(10,4)"),
-            ("XOR-2-1-1024k", "rs(2,1,matrix=vandermonde)"),
+            ("XOR-2-1-1024k", "xor(2)"),
+            ("LRC(12, 2, 2)", "lrc(12,2,2)"),
+            ("hitchhiker-xor+ (10, 4)", "hitchhiker-xor+(10,4)"),
+            ("Rotated-RS(6,3,r=2)", "rotated-rs(6,3)"),
+            ("rotated-rs(6,3,r=4)", "rotated-rs(6,3,r=4)"),
+            ("HSRC(7,3,d=3)", "hsrc(7,3)"),
         ] {
             assert_eq!(parse(spec).unwrap().spec(), canonical, "{spec}");
             assert_eq!(parse(canonical).unwrap().spec(), canonical);
@@ -218,6 +239,8 @@ mod tests {
             ("raid(5,1)", "there is no code 'raid'; there are: rs(k,m)"),
             ("raid", "there is no code 'raid'"),
             ("rs", "its parameters are missing"),
+            ("rotated-rs", "its parameters are missing"),
+            ("rotated", "there is no code 'rotated'"),
             ("rs()", "it needs 2 numbers and has 0"),
             ("rs(10)", "it needs 2 numbers and has 1"),
             ("rs(10,4,2)", "it needs 2 numbers and has 3"),

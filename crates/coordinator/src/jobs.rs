@@ -53,7 +53,7 @@ impl Planned {
         };
         let stored = |lane: &Lane, stage: u16| {
             let stage = lane.stages.get(usize::from(stage))?;
-            let plain = stage.matrix.to_dense() == weft_gf::Matrix::identity(stage.matrix.rows());
+            let plain = stage.matrix.as_matrix() == Some(&weft_gf::SparseMatrix::identity(stage.matrix.rows()));
             match (stage.sources.as_slice(), stage.sinks.as_slice()) {
                 ([_], [Sink::Store { index, .. }]) if plain => Some(*index),
                 _ => None,

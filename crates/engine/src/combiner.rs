@@ -3,7 +3,7 @@
 use crate::buffers::Buffers;
 use bytes::Bytes;
 use std::{ops::Range, sync::Arc};
-use weft_gf::{Combination, SparseMatrix};
+use weft_gf::{Combination, Factored};
 use weft_types::{Error, Result, Span};
 
 /// A stage's matrix, made ready: one route for each sink, and one pass of the kernel over all that must be computed.
@@ -36,9 +36,9 @@ struct Group {
 impl Combiner {
     /// For a matrix whose columns are the sources' sub-blocks and whose rows are the sinks'. `kept_max`: buffers that are kept
     /// for each group.
-    pub(crate) fn new(matrix: &SparseMatrix, source_widths: &[usize], sink_widths: &[usize], kept_max: usize) -> Result<Self> {
+    pub(crate) fn new(matrix: &Factored, source_widths: &[usize], sink_widths: &[usize], kept_max: usize) -> Result<Self> {
         let (cols, rows) = (total(source_widths)?, total(sink_widths)?);
-        if (matrix.rows(), matrix.cols()) != (rows, cols) || !matrix.is_valid() {
+        if (matrix.rows(), matrix.cols()) != (rows, cols) {
             let shape = format!("{}×{}", matrix.rows(), matrix.cols());
             return Err(Error::invalid(format!("a matrix of {shape} between {cols} incoming and {rows} outgoing sub-blocks")));
         }
@@ -105,7 +105,7 @@ fn total(widths: &[usize]) -> Result<usize> {
 }
 
 /// The route of rows that are neighbouring sub-blocks of one source, each once and unchanged.
-fn forward(matrix: &SparseMatrix, rows: &[usize], places: &[(usize, usize)]) -> Option<Route> {
+fn forward(matrix: &Factored, rows: &[usize], places: &[(usize, usize)]) -> Option<Route> {
     let place = |row: &usize| match matrix.row(*row) {
         [(_, column, 1)] => places.get(*column as usize).copied(),
         _ => None,
@@ -119,34 +119,30 @@ fn forward(matrix: &SparseMatrix, rows: &[usize], places: &[(usize, usize)]) -> 
     Some(Route::Forward { source, sub_blocks: first..first + rows.len() })
 }
 
-fn equal_rows(matrix: &SparseMatrix, left: &[usize], right: &[usize]) -> bool {
+fn equal_rows(matrix: &Factored, left: &[usize], right: &[usize]) -> bool {
     let terms = |row: &usize| matrix.row(*row).iter().map(|(_, column, coefficient)| (*column, *coefficient));
     left.len() == right.len() && left.iter().zip(right).all(|(l, r)| terms(l).eq(terms(r)))
 }
 
 /// The combination of all groups' rows over the columns that they need.
-fn combination(matrix: &SparseMatrix, groups: &[Group], places: &[(usize, usize)]) -> (Option<Combination>, Vec<(usize, usize)>) {
+fn combination(matrix: &Factored, groups: &[Group], places: &[(usize, usize)]) -> (Option<Combination>, Vec<(usize, usize)>) {
     let rows: Vec<usize> = groups.iter().flat_map(|group| group.rows.iter().copied()).collect();
     if rows.is_empty() {
         return (None, Vec::new());
     }
     let wanted = matrix.select_rows(&rows);
-    let mut columns: Vec<usize> = wanted.terms().iter().map(|(_, column, _)| *column as usize).collect();
-    columns.sort_unstable();
-    columns.dedup();
-    let compact = |column: u32| columns.binary_search(&(column as usize)).unwrap_or_default();
-    let terms = wanted.terms().iter().map(|(row, column, coefficient)| (*row as usize, compact(*column), *coefficient));
-    let combination = SparseMatrix::new(rows.len(), columns.len(), terms).map(|matrix| Combination::new(&matrix));
-    (combination, columns.iter().map(|column| places[*column]).collect())
+    let columns = wanted.sources_used();
+    let combination = Combination::factored(&wanted.select_cols(&columns));
+    (Some(combination), columns.iter().map(|column| places[*column]).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_gf::field::mul;
+    use weft_gf::{SparseMatrix, field::mul};
 
-    fn matrix(rows: usize, cols: usize, terms: &[(usize, usize, u8)]) -> SparseMatrix {
-        SparseMatrix::new(rows, cols, terms.iter().copied()).unwrap()
+    fn matrix(rows: usize, cols: usize, terms: &[(usize, usize, u8)]) -> Factored {
+        SparseMatrix::new(rows, cols, terms.iter().copied()).unwrap().into()
     }
 
     #[test]

@@ -181,7 +181,7 @@ mod tests {
     fn a_wait_is_seen_with_its_peer_and_its_beginning_until_it_is_over() {
         let peer = Party::Node(NodeId(2));
         let source = Source::Block { index: 0, sub_blocks: vec![0] };
-        let matrix = SparseMatrix::identity(1);
+        let matrix = weft_gf::Factored::from(SparseMatrix::identity(1));
         let stage = TaskStage { stage: 4, sources: vec![source], matrix, sinks: vec![Sink::Link(9)] };
         let task = Task {
             plan: PlanId(1),

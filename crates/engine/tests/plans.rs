@@ -5,7 +5,7 @@ mod memory;
 use memory::{Faults, Memory, Rows, Written};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
-use weft_gf::{SparseMatrix, field::mul};
+use weft_gf::{Factored, FactoredBuilder, SparseMatrix, field::mul};
 use weft_plan::{Binding, Class, Lane, Link, Plan, Shape, Sink, Source, Stage, link_id};
 use weft_types::{Layout, Party, PlanId, Reaction, Span};
 
@@ -77,7 +77,7 @@ fn random_lane(random: &mut StdRng, vertices: u16, span: Span, number: u32, step
 }
 
 /// Some rows are plain copies, some equal others, some are zero, some are sums.
-fn random_matrix(random: &mut StdRng, rows: usize, cols: usize) -> SparseMatrix {
+fn random_matrix(random: &mut StdRng, rows: usize, cols: usize) -> Factored {
     let mut terms = Vec::new();
     for row in 0..rows {
         match random.random_range(0..4) {
@@ -87,7 +87,21 @@ fn random_matrix(random: &mut StdRng, rows: usize, cols: usize) -> SparseMatrix 
             _ => terms.extend((0..cols).map(|col| (row, col, if random.random_bool(0.5) { random.random() } else { 0 }))),
         }
     }
-    SparseMatrix::new(rows, cols, terms).unwrap()
+    let matrix = SparseMatrix::new(rows, cols, terms).unwrap();
+    if random.random_bool(0.5) {
+        return matrix.into();
+    }
+    // The same sums as temporaries, and results that copy them, add them up or add a source.
+    let mut builder = FactoredBuilder::new(cols);
+    let sums: Vec<usize> =
+        (0..rows).map(|row| builder.temporary(matrix.row(row).iter().map(|(_, col, c)| (*col as usize, *c)).collect())).collect();
+    let result = |row: usize| match random.random_range(0..3) {
+        0 => vec![(sums[row], 1)],
+        1 => vec![(sums[row], 1), (sums[rows - 1], 5)],
+        _ => vec![(sums[row], 9), (random.random_range(0..cols), 1)],
+    };
+    let results: Vec<Vec<(usize, u8)>> = (0..rows).map(result).collect();
+    builder.finish(&results).unwrap()
 }
 
 fn random_blocks(random: &mut StdRng, plan: &Plan) -> BTreeMap<(Party, u8), Rows> {
@@ -112,9 +126,10 @@ fn evaluate(plan: &Plan, blocks: &BTreeMap<(Party, u8), Rows>) -> Written {
                     Source::Link(link) => inputs.extend(wires[link].clone()),
                 }
             }
-            let mut outputs = (0..stage.matrix.rows()).map(|row| {
+            let flat = stage.matrix.flatten(usize::MAX).unwrap();
+            let mut outputs = (0..flat.rows()).map(|row| {
                 let mut sum = vec![0; POSITIONS as usize];
-                for (_, col, coefficient) in stage.matrix.row(row) {
+                for (_, col, coefficient) in flat.row(row) {
                     sum.iter_mut().zip(&inputs[*col as usize]).for_each(|(d, s)| *d ^= mul(*coefficient, *s));
                 }
                 sum
@@ -221,13 +236,13 @@ fn fan_out(receivers: usize) -> (Plan, BTreeMap<(Party, u8), Rows>) {
     let writer = Stage {
         vertex: 0,
         sources: vec![block(0)],
-        matrix: SparseMatrix::new(receivers, 1, (0..receivers).map(|row| (row, 0, row as u8 + 1))).unwrap(),
+        matrix: SparseMatrix::new(receivers, 1, (0..receivers).map(|row| (row, 0, row as u8 + 1))).unwrap().into(),
         sinks: (0..receivers).map(|link| Sink::Link(link as u16)).collect(),
     };
     let receiver = |at: usize| Stage {
         vertex: at as u16 + 1,
         sources: vec![Source::Link(at as u16)],
-        matrix: SparseMatrix::identity(1),
+        matrix: SparseMatrix::identity(1).into(),
         sinks: vec![Sink::Store { index: at as u8 + 1, sub_blocks: vec![0] }],
     };
     let stages = std::iter::once(writer).chain((0..receivers).map(receiver)).collect();
@@ -284,10 +299,10 @@ fn a_check_that_is_not_zero_names_lane_and_position() {
         // Receiver 0 sends its double to receiver 1, who compares it with what it got itself: 2·b against 2·b.
         lane.links.push(Link { from: 1, to: 2, width: 1, rank: 0 });
         lane.stages[1].sources.push(Source::Block { index: 1, sub_blocks: vec![0] });
-        lane.stages[1].matrix = SparseMatrix::new(1, 2, [(0, 0, 2), (0, 1, 1)]).unwrap();
+        lane.stages[1].matrix = SparseMatrix::new(1, 2, [(0, 0, 2), (0, 1, 1)]).unwrap().into();
         lane.stages[1].sinks = vec![Sink::Link(2)];
         lane.stages[2].sources.push(Source::Link(2));
-        lane.stages[2].matrix = SparseMatrix::new(1, 2, [(0, 0, 1), (0, 1, 1)]).unwrap();
+        lane.stages[2].matrix = SparseMatrix::new(1, 2, [(0, 0, 1), (0, 1, 1)]).unwrap().into();
         lane.stages[2].sinks = vec![Sink::Check { width: 1 }];
         let zeros = blocks.get_mut(&(node(1), 1)).unwrap();
         zeros[0].fill(0);

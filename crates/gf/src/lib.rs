@@ -2,11 +2,13 @@
 //!
 //! Everything that weft computes over data is `dst (^)= M × src` ([`Combination`]).
 
+mod factored;
 pub mod field;
 mod kernel;
 mod matrix;
 mod sparse;
 
+pub use factored::{Factored, FactoredBuilder};
 pub use kernel::{Combination, Kernel, UnusableKernel};
 pub use matrix::Matrix;
 pub use sparse::SparseMatrix;

@@ -1,14 +1,14 @@
 //! Sparse matrices over GF(2^8): the form in which codes, recipes and plans carry their coefficients.
 
-use crate::{Combination, Matrix};
+use crate::{Combination, Matrix, factored::SparseRow, field};
 use serde::{Deserialize, Serialize};
 
 /// A sparse matrix: its non-zero elements as (row, column, coefficient), sorted, no two at one place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SparseMatrix {
-    rows: u32,
-    cols: u32,
-    terms: Vec<(u32, u32, u8)>,
+    pub(crate) rows: u32,
+    pub(crate) cols: u32,
+    pub(crate) terms: Vec<(u32, u32, u8)>,
 }
 
 impl SparseMatrix {
@@ -37,7 +37,13 @@ impl SparseMatrix {
 
     /// The identity of `size`.
     pub fn identity(size: usize) -> Self {
-        Self::from(&Matrix::identity(size))
+        let size = size as u32;
+        Self { rows: size, cols: size, terms: (0..size).map(|at| (at, at, 1)).collect() }
+    }
+
+    /// All zeros.
+    pub fn zero(rows: usize, cols: usize) -> Self {
+        Self { rows: rows as u32, cols: cols as u32, terms: Vec::new() }
     }
 
     /// Number of rows.
@@ -84,6 +90,57 @@ impl SparseMatrix {
         let sources: Vec<&[u8]> = (0..right.rows()).map(|row| right.row(row)).collect();
         Combination::for_once(self).apply(&sources, &mut product.rows_mut());
         product
+    }
+
+    /// The product `self × right`, sparse.
+    ///
+    /// # Panics
+    /// Unless `right` has as many rows as this has columns.
+    pub fn times_sparse(&self, right: &Self) -> Self {
+        assert_eq!(self.cols(), right.rows(), "a product needs as many columns left as rows right");
+        let mut row = SparseRow::new(right.cols());
+        let mut terms = Vec::new();
+        for r in 0..self.rows() {
+            for (_, through, factor) in self.row(r) {
+                right.row(*through as usize).iter().for_each(|(_, col, c)| row.add(*col, field::mul(*c, *factor)));
+            }
+            terms.extend(row.take().into_iter().map(|(col, c)| (r as u32, col, c)));
+        }
+        Self { rows: self.rows, cols: right.cols, terms }
+    }
+
+    /// This, and `below` below it.
+    ///
+    /// # Panics
+    /// Unless both have the same number of columns.
+    pub fn stack(&self, below: &Self) -> Self {
+        assert_eq!(self.cols, below.cols, "stacked matrices have the same number of columns");
+        let moved = below.terms.iter().map(|(r, c, v)| (r + self.rows, *c, *v));
+        Self { rows: self.rows + below.rows, cols: self.cols, terms: self.terms.iter().copied().chain(moved).collect() }
+    }
+
+    /// This, and `right` to the right of it.
+    ///
+    /// # Panics
+    /// Unless both have the same number of rows.
+    pub fn beside(&self, right: &Self) -> Self {
+        assert_eq!(self.rows, right.rows, "matrices beside each other have the same number of rows");
+        let mut terms = Vec::with_capacity(self.terms.len() + right.terms.len());
+        for row in 0..self.rows() {
+            terms.extend_from_slice(self.row(row));
+            terms.extend(right.row(row).iter().map(|(r, c, v)| (*r, c + self.cols, *v)));
+        }
+        Self { rows: self.rows, cols: self.cols + right.cols, terms }
+    }
+
+    /// The columns named, in that order, each once.
+    pub fn select_cols(&self, cols: &[usize]) -> Self {
+        let mut place = vec![u32::MAX; self.cols()];
+        cols.iter().enumerate().for_each(|(new, old)| place[*old] = new as u32);
+        let kept = self.terms.iter().map(|(r, c, v)| (*r, place[*c as usize], *v)).filter(|term| term.1 != u32::MAX);
+        let mut terms: Vec<_> = kept.collect();
+        terms.sort_unstable_by_key(|(r, c, _)| (*r, *c));
+        Self { rows: self.rows, cols: cols.len() as u32, terms }
     }
 
     /// The rows named, in that order.

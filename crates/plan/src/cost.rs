@@ -106,7 +106,7 @@ pub fn cost(plan: &Plan) -> Result<Cost, Refusal> {
                     Sink::Output { .. } | Sink::Check { .. } => {}
                 }
             }
-            share.products = share.products.saturating_add(positions.saturating_mul(products(&stage.matrix)));
+            share.products = share.products.saturating_add(positions.saturating_mul(products(stage.matrix.steps())));
         }
     }
     Ok(Cost { parties: shares.into_values().collect(), hops })

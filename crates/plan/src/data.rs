@@ -1,7 +1,7 @@
 //! Plans and jobs as data.
 
 use serde::{Deserialize, Serialize};
-use weft_gf::SparseMatrix;
+use weft_gf::Factored;
 use weft_types::{BlockId, Layout, Party, PlanId, Span};
 
 /// The question: who holds which block for which positions, what is put in, what changes, and what must come out where.
@@ -9,7 +9,8 @@ use weft_types::{BlockId, Layout, Party, PlanId, Span};
 pub struct Job {
     /// Who holds which block, for which positions, in which generation.
     pub holds: Vec<Hold>,
-    /// Who has new data for which data blocks.
+    /// Who has the data of which data blocks: new where the job says that it changes, else what the stripe holds already (a
+    /// write that goes on around a node that failed).
     pub inputs: Vec<Input>,
     /// What changes.
     pub changed: Vec<Change>,
@@ -166,8 +167,8 @@ pub struct Stage {
     pub vertex: u16,
     /// What goes in; the matrix's columns, in order.
     pub sources: Vec<Source>,
-    /// One row for each sub-block that comes out, one column for each that goes in.
-    pub matrix: SparseMatrix,
+    /// One row for each sub-block that comes out, one column for each that goes in; it may be computed by way of temporaries.
+    pub matrix: Factored,
     /// What comes out; the matrix's rows, in order.
     pub sinks: Vec<Sink>,
 }

@@ -36,7 +36,7 @@ pub fn eval(plan: &Plan, data: &mut impl Data) -> Result<()> {
         }
         let mut executor = Executor::new(plan, number)?;
         let mut bytes = Bytes { plan, lane: number, blocks: &blocks, stores: &stores, slice: lane.span, data };
-        let width: u64 = lane.stages.iter().map(|stage| (stage.matrix.rows() + stage.matrix.cols()) as u64).sum();
+        let width: u64 = lane.stages.iter().map(|stage| (stage.matrix.steps().rows() + stage.matrix.cols()) as u64).sum();
         let piece_len = (PIECE_BYTES / width.max(1)).max(1);
         for run in lane.slice_set(plan.binding.slice_len).runs() {
             let mut start = run.start;

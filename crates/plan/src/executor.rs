@@ -2,7 +2,7 @@
 //! the generator in [`crate::verify()`], so that what is proved is what runs.
 
 use crate::{Lane, Place, Plan, Refusal, Rule, Sink, Source, limits};
-use weft_gf::{Combination, SparseMatrix};
+use weft_gf::{Combination, Factored};
 
 /// What goes into stages and comes out of them, other than by links. Rows lie one after another, each of `row_len` bytes.
 pub(crate) trait Ends {
@@ -30,7 +30,7 @@ impl<'a> Executor<'a> {
     pub(crate) fn new(plan: &'a Plan, number: usize) -> Result<Self, Refusal> {
         let lane = &plan.shape.lanes[number];
         let order = check_lane(plan, number)?;
-        let kernels = lane.stages.iter().map(|stage| Combination::new(&stage.matrix)).collect();
+        let kernels = lane.stages.iter().map(|stage| Combination::factored(&stage.matrix)).collect();
         Ok(Self { lane, order, kernels, wires: vec![Vec::new(); lane.links.len()], spare: Vec::new() })
     }
 
@@ -115,12 +115,9 @@ pub(crate) fn check_lane(plan: &Plan, number: usize) -> Result<Vec<usize>, Refus
 }
 
 /// Whether a matrix has the shape that its stage's ports ask for, both greater than zero.
-pub(crate) fn check_matrix(matrix: &SparseMatrix, rows: usize, cols: usize) -> Result<(), String> {
+pub(crate) fn check_matrix(matrix: &Factored, rows: usize, cols: usize) -> Result<(), String> {
     if rows == 0 || cols == 0 {
         return Err(format!("the stage has no {}", if rows == 0 { "sink" } else { "source" }));
-    }
-    if !matrix.is_valid() {
-        return Err("the matrix's coefficients are not sorted, not inside it, or zero".into());
     }
     if (matrix.rows(), matrix.cols()) != (rows, cols) {
         let (is_rows, is_cols) = (matrix.rows(), matrix.cols());

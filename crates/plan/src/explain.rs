@@ -65,7 +65,9 @@ fn head(text: &mut String, plan: &Plan) -> std::fmt::Result {
     let of = stripe.map(|stripe| format!(" of stripe {stripe}")).unwrap_or_default();
     let lanes = plan.shape.lanes.len();
     let lanes = if lanes == 1 { String::new() } else { format!(", {lanes} lanes") };
-    writeln!(text, "Plan {} ({what}){of}, {}{lanes}", plan.id, plan.shape.code)?;
+    // It may come from a file that somebody wrote for a terminal to obey.
+    let code: String = plan.shape.code.chars().filter(|c| !c.is_control()).collect();
+    writeln!(text, "Plan {} ({what}){of}, {code}{lanes}", plan.id)?;
     let alpha = binding.layout.alpha;
     let subs = if alpha == 1 { String::new() } else { format!(" in {alpha} sub-blocks") };
     let (block, slice) = (human_bytes(binding.layout.block_len), human_bytes(binding.slice_len.saturating_mul(alpha.into())));
@@ -113,7 +115,8 @@ fn does(plan: &Plan, stage: &Stage) -> String {
         more => words.push(format!("puts in blocks {}", more.join(", "))),
     }
     let links = stage.sources.iter().filter(|source| matches!(source, Source::Link(_))).count();
-    let copies = stage.matrix.terms().len() == stage.matrix.rows() && stage.matrix.terms().iter().all(|term| term.2 == 1);
+    let copies =
+        stage.matrix.as_matrix().is_some_and(|m| m.terms().len() == m.rows() && m.terms().iter().all(|term| term.2 == 1));
     if !copies && stage.sources.len() > 1 {
         words.push(if links == 1 && stage.sources.len() == 2 { "adds it to what came".into() } else { "combines".into() });
     } else if !copies {

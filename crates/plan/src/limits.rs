@@ -11,7 +11,7 @@ pub const STAGES_MAX: usize = 1 << 16;
 pub const LANE_LINKS_MAX: usize = 1 << 16;
 /// Sub-blocks that one source, sink or link carries, at most.
 pub const PORT_WIDTH_MAX: usize = u16::MAX as usize;
-/// Sub-blocks of all sources, sinks and links of a plan, at most; and of all wants of a job.
+/// Sub-blocks of all sources, sinks, links and temporaries of a plan, at most; and of all wants of a job.
 pub const PLAN_WIDTH_MAX: usize = 1 << 20;
 /// Coefficients of a plan, at most, over all stages.
 pub const TERMS_MAX: usize = 1 << 24;
@@ -43,11 +43,11 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), Refusal> {
         at_most("links of a lane", lane.links.len(), LANE_LINKS_MAX)?;
         width = width.saturating_add(lane.links.iter().map(|link| link.width as usize).fold(0, usize::saturating_add));
         for stage in &lane.stages {
-            width = width.saturating_add(ports_width(&stage.sources, &stage.sinks));
-            terms = terms.saturating_add(stage.matrix.terms().len());
+            width = width.saturating_add(ports_width(&stage.sources, &stage.sinks)).saturating_add(stage.matrix.temporaries());
+            terms = terms.saturating_add(stage.matrix.steps().terms().len());
         }
     }
-    at_most("sub-blocks on its ports and links", width, PLAN_WIDTH_MAX)?;
+    at_most("sub-blocks on its ports and links, and temporaries", width, PLAN_WIDTH_MAX)?;
     at_most("coefficients", terms, TERMS_MAX)
 }
 

@@ -5,13 +5,15 @@
 //! what it sends. Disks and arithmetic take no time: on the machines that weft is for, the network is everything.
 
 use crate::cost::check;
-use crate::{Plan, Refusal, Sink, Source};
+use crate::{Plan, Refusal, Rule, Sink, Source};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use weft_types::Party;
 
 /// Slices that are sent one by one, over all links. Plans with more are sent in part, twice, and the rest is extrapolated.
 const TRANSFERS_MAX: u64 = 1 << 18;
+/// Pairs of ports of one stage, over all stages, at most.
+const LOOKS_MAX: u64 = 1 << 24;
 
 /// Bandwidths between parties.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +55,12 @@ pub fn predict(plan: &Plan, network: &Network) -> Result<f64, Refusal> {
         let sent = counts.iter().zip(&plan.shape.lanes).map(|(count, lane)| count.saturating_mul(lane.links.len() as u64));
         (sent.fold(0, u64::saturating_add), counts)
     };
+    // Whenever a slice arrives, its stages look at all their links.
+    let degree = |stage: &crate::Stage| (stage.sources.len() + stage.sinks.len()) as u64;
+    let looks = plan.shape.lanes.iter().flat_map(|lane| &lane.stages).map(|stage| degree(stage).saturating_pow(2));
+    if looks.fold(0, u64::saturating_add) > LOOKS_MAX {
+        return Err(Refusal::new(Rule::Limits, "stages with so many links are not predicted"));
+    }
     let (all, counts) = transfers(1.0);
     if all <= TRANSFERS_MAX {
         return Ok(Run::new(plan, network, counts).run());

@@ -2,7 +2,7 @@
 
 use crate::{Plan, Sink, SliceSet, Source};
 use serde::{Deserialize, Serialize};
-use weft_gf::SparseMatrix;
+use weft_gf::Factored;
 use weft_types::{BlockId, Layout, Party, PlanId, Span};
 
 mod check;
@@ -64,7 +64,7 @@ pub struct TaskStage {
     /// What goes in.
     pub sources: Vec<Source>,
     /// `sinks = matrix × sources`.
-    pub matrix: SparseMatrix,
+    pub matrix: Factored,
     /// What comes out.
     pub sinks: Vec<Sink>,
 }

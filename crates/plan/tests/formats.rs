@@ -152,8 +152,8 @@ fn a_party_gets_its_own_share() {
     let expected =
         [(0, false, world.at(1)), (1, true, world.at(3)), (1 << 16, false, world.at(1)), (1 << 16 | 1, true, world.at(3))];
     assert_eq!(ends, expected);
-    // Three ports a lane, of one sub-block each; five slices of five positions at each.
-    assert_eq!(task.memory_bytes(), 2 * 3 * 5 * 5);
+    // Three ports a lane, of one sub-block each; five slices of five positions at each; and a temporary.
+    assert_eq!(task.memory_bytes(), 2 * (3 * 5 * 5 + 5));
     let requestor = plan.binding.parties.iter().position(|party| *party == node(90)).unwrap();
     let task = cut(&plan, requestor as u16);
     assert_eq!((task.blocks.len(), task.stores.len()), (0, 1));
@@ -202,7 +202,7 @@ fn wrong_shares_are_refused() {
     says(&|task| task.lanes[0].first = 9, "no slice");
     says(&|task| task.lanes[0].window = 5000, "a window of 5000 slices");
     says(&|task| task.lanes[0].stages.extend_from_within(..), "stage 1 is there twice");
-    says(&|task| task.lanes[0].stages[0].matrix = weft_gf::SparseMatrix::identity(2), "the matrix is 2×2");
+    says(&|task| task.lanes[0].stages[0].matrix = weft_gf::SparseMatrix::identity(2).into(), "the matrix is 2×2");
     says(&|task| task.blocks.clear(), "block 2 is read, but not named");
     says(&|task| task.blocks[0].len = 17, "17 bytes");
     says(&|task| task.blocks.push(task.blocks[0].clone()), "another block of this index");

@@ -41,9 +41,10 @@ fn many_sub_blocks_are_proved() {
     let (mut plan, job) = (build.plan(), world.repair_job(&[0], &[target]));
     verify(&plan, world.code.view(), &job).unwrap();
     let stage = &mut plan.shape.lanes[0].stages[1];
-    let terms: Vec<_> = stage.matrix.terms().iter().map(|(r, c, v)| (*r as usize, *c as usize, *v)).collect();
-    let (rows, cols) = (stage.matrix.rows(), stage.matrix.cols());
-    stage.matrix = weft_gf::SparseMatrix::new(rows, cols, terms.into_iter().chain([(7, 70, 1)])).unwrap();
+    let steps = stage.matrix.steps();
+    let terms = steps.terms().iter().map(|(r, c, v)| (*r as usize, *c as usize, *v)).chain([(7, 70, 1)]);
+    let spoiled = weft_gf::SparseMatrix::new(steps.rows(), steps.cols(), terms).unwrap();
+    stage.matrix = weft_gf::Factored::new(stage.matrix.temporaries(), spoiled).unwrap();
     let refusal = verify(&plan, world.code.view(), &job).unwrap_err();
     assert!(refusal.to_string().starts_with("lane 0 stage 1 (n3): a coefficient of this stage is wrong"), "{refusal}");
 }
@@ -69,10 +70,10 @@ fn what_is_too_large_is_refused_at_once() {
     says(&plan(4096), "comes out twice");
     let mut wide = plan(1);
     wide.shape.lanes[0].links[0].width = u32::MAX;
-    says(&wide, "sub-blocks on its ports and links; at most");
+    says(&wide, "sub-blocks on its ports and links, and temporaries; at most");
     let mut wide = plan(1);
     wide.shape.lanes[0].stages[4].sinks = vec![Sink::Check { width: u32::MAX }];
-    says(&wide, "sub-blocks on its ports and links; at most");
+    says(&wide, "sub-blocks on its ports and links, and temporaries; at most");
     // A small file that would multiply for hours: a link as wide as can be between stages that do nothing.
     let mut build = world.build();
     let mut lane = build.lane(Span::new(0, 64), 0, 1);
@@ -83,6 +84,23 @@ fn what_is_too_large_is_refused_at_once() {
     build.stage(&mut lane, world.at(1), vec![block(1)], &ones, vec![Sink::Link(a)]);
     build.stage(&mut lane, world.at(2), vec![Source::Link(a)], &ones.transpose(), vec![Sink::Link(b)]);
     build.stage(&mut lane, CLIENT, vec![Source::Link(b)], &identity(1), vec![sink(WantKind::Output, 0, vec![0])]);
+    build.lanes.push(lane.lane);
+    says(&build.plan(), "what is delivered as block 0");
+    // A small file whose culprit would take hundreds of gigabytes to find: many wide links, and one wrong coefficient.
+    let mut build = world.build();
+    let mut lane = build.lane(Span::new(0, 64), 0, 1);
+    let width = 65_535;
+    let wide = |rows: usize, cols: usize, value: u8| weft_gf::SparseMatrix::new(rows, cols, [(0, 0, value)]).unwrap();
+    let ins: Vec<u16> = (0..8).map(|_| lane.link(width)).collect();
+    let outs: Vec<u16> = (0..7).map(|_| lane.link(width)).collect();
+    let links = |links: &[u16]| {
+        (links.iter().map(|link| Source::Link(*link)).collect(), links.iter().map(|link| Sink::Link(*link)).collect())
+    };
+    let (of_ins, to_ins): (Vec<Source>, Vec<Sink>) = links(&ins);
+    let (of_outs, to_outs): (Vec<Source>, Vec<Sink>) = links(&outs);
+    build.factored_stage(&mut lane, world.at(1), vec![block(1)], wide(8 * width, 1, 1), to_ins);
+    build.factored_stage(&mut lane, world.at(2), of_ins, wide(7 * width, 8 * width, 1), to_outs);
+    build.factored_stage(&mut lane, CLIENT, of_outs, wide(1, 7 * width, 7), vec![sink(WantKind::Output, 0, vec![0])]);
     build.lanes.push(lane.lane);
     says(&build.plan(), "what is delivered as block 0");
 }

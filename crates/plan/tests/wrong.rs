@@ -4,7 +4,7 @@ mod common;
 
 use common::{CLIENT, TestCode, World, direct_job, identity, node, scrub_job, sink, sparse, update_job};
 use proptest::prelude::*;
-use weft_gf::{Matrix, SparseMatrix};
+use weft_gf::{Factored, Matrix, SparseMatrix};
 use weft_plan::{Change, Hold, Input, Job, Plan, Refusal, Rule, Sink, Source, Stage, Want, WantKind, eval, verify};
 use weft_types::Span;
 
@@ -33,10 +33,11 @@ fn accepted(world: &World, plan: &Plan, job: &Job) {
     verify(plan, world.code.view(), job).unwrap_or_else(|refusal| panic!("{refusal}"));
 }
 
-fn set(matrix: &mut SparseMatrix, row: usize, col: usize, xor: u8) {
-    let mut dense = matrix.to_dense();
+/// Changes a coefficient of the matrix of temporaries and results.
+fn set(matrix: &mut Factored, row: usize, col: usize, xor: u8) {
+    let mut dense = matrix.steps().to_dense();
     dense.set(row, col, dense.get(row, col) ^ xor);
-    *matrix = sparse(&dense);
+    *matrix = Factored::new(matrix.temporaries(), sparse(&dense)).unwrap_or_else(|| matrix.clone());
 }
 
 #[test]
@@ -226,7 +227,7 @@ fn links_and_shapes_must_fit() {
     let stage = |vertex, link: u16| Stage {
         vertex,
         sources: vec![Source::Link(1 - link)],
-        matrix: SparseMatrix::identity(1),
+        matrix: SparseMatrix::identity(1).into(),
         sinks: vec![Sink::Link(link)],
     };
     lane.stages = vec![stage(0, 0), stage(1, 1)];
@@ -379,9 +380,9 @@ fn requestors_may_help_and_readers_may_be_served_besides() {
     plan.binding.parties.push(CLIENT);
     lane.links.push(weft_plan::Link { from: 6, to: 7, width: 1, rank: 0 });
     lane.stages[6].sinks.push(Sink::Link(6));
-    lane.stages[6].matrix = sparse(&Matrix::from_fn(2, 1, |_, _| 1));
+    lane.stages[6].matrix = sparse(&Matrix::from_fn(2, 1, |_, _| 1)).into();
     let (sources, sinks) = (vec![Source::Link(6)], vec![sink(WantKind::Output, 2, vec![0])]);
-    lane.stages.push(Stage { vertex: 7, sources, matrix: SparseMatrix::identity(1), sinks });
+    lane.stages.push(Stage { vertex: 7, sources, matrix: SparseMatrix::identity(1).into(), sinks });
     job.wants.push(world.want(WantKind::Output, CLIENT, 2, world.span()));
     accepted(&world, &plan, &job);
     let mut memory = world.memory(&job);
@@ -398,19 +399,19 @@ fn a_scrub_must_prove_something() {
     accepted(&world, &plan, &job);
     let mut zeros = plan.clone();
     for stage in &mut zeros.shape.lanes[0].stages {
-        stage.matrix = SparseMatrix::new(stage.matrix.rows(), stage.matrix.cols(), []).unwrap();
+        stage.matrix = SparseMatrix::zero(stage.matrix.rows(), stage.matrix.cols()).into();
     }
     refused(&world, &zeros, &job, Rule::Check, "rows depend on each other");
     // A stage in the middle drops what came before it.
     let mut drops = plan.clone();
     let stage = &mut drops.shape.lanes[0].stages[4];
-    stage.matrix =
-        SparseMatrix::new(3, 4, stage.matrix.terms().iter().filter(|term| term.1 == 3).map(|t| (t.0 as usize, 3, t.2))).unwrap();
+    let terms = stage.matrix.steps().terms().iter().filter(|term| term.1 == 3).map(|t| (t.0 as usize, 3, t.2));
+    stage.matrix = SparseMatrix::new(3, 4, terms).unwrap().into();
     refused(&world, &drops, &job, Rule::Algebra, "what is checked to be zero");
     // One row, of which block 8 is no part.
     let mut one_row = plan.clone();
     let lane = &mut one_row.shape.lanes[0];
-    lane.stages[9].matrix = SparseMatrix::new(1, 3, [(0, 0, 1)]).unwrap();
+    lane.stages[9].matrix = SparseMatrix::new(1, 3, [(0, 0, 1)]).unwrap().into();
     lane.stages[9].sinks = vec![Sink::Check { width: 1 }];
     let mut less = job.clone();
     less.wants[0].sub_blocks = vec![0];
@@ -516,7 +517,7 @@ proptest! {
         match spoil {
             Spoil::Coefficient(xor) => {
                 let matrix = &mut lane.stages[stage].matrix;
-                set(matrix, place.0.index(matrix.rows()), place.1.index(matrix.cols()), xor);
+                set(matrix, place.0.index(matrix.steps().rows()), place.1.index(matrix.steps().cols()), xor);
             }
             Spoil::Party => lane.stages[stage].vertex = ((usize::from(lane.stages[stage].vertex) + 1 + place.0.index(parties)) % parties) as u16,
             Spoil::Sink => {

@@ -4,7 +4,7 @@ use crate::v1;
 use weft_types::{Error, Result};
 
 /// The versions that this build speaks.
-pub const PROTOCOL: ProtocolRange = ProtocolRange { oldest: 1, newest: 1 };
+pub const PROTOCOL: ProtocolRange = ProtocolRange { oldest: 2, newest: 2 };
 
 /// The oldest and the newest version of the protocol that somebody speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Building one lane: stages are added one by one, and links find their ends by being used.
 
 use std::mem;
-use weft_gf::{Matrix, SparseMatrix};
+use weft_gf::{Factored, SparseMatrix};
 use weft_plan::{Lane, Link, Sink, Source, Stage};
 use weft_types::{Error, Result, Span};
 
@@ -22,7 +22,7 @@ pub struct Requestor {
     /// What it delivers and stores.
     pub sinks: Vec<Sink>,
     /// What goes to the sinks: one row for each sub-block of them, one column for each of `rows`.
-    pub spread: Matrix,
+    pub spread: SparseMatrix,
 }
 
 impl LaneBuilder {
@@ -34,7 +34,7 @@ impl LaneBuilder {
     }
 
     /// Adds a stage.
-    pub fn stage(&mut self, vertex: u16, sources: Vec<Source>, matrix: &Matrix, sinks: Vec<Sink>) {
+    pub fn stage(&mut self, vertex: u16, sources: Vec<Source>, matrix: impl Into<Factored>, sinks: Vec<Sink>) {
         let number = self.stages.len() as u16;
         for source in &sources {
             if let Source::Link(link) = source {
@@ -46,29 +46,30 @@ impl LaneBuilder {
                 self.links[usize::from(*link)].from = number;
             }
         }
-        self.stages.push(Stage { vertex, sources, matrix: SparseMatrix::from(matrix), sinks });
+        self.stages.push(Stage { vertex, sources, matrix: matrix.into(), sinks });
     }
 
     /// Adds a stage that makes rows of a sum, and a stage for each requestor that is somewhere else.
     /// `sum` has one column for each sub-block of `sources`; a requestor that is at `vertex` itself needs no link.
-    pub fn deliver(&mut self, vertex: u16, sources: Vec<Source>, sum: &Matrix, requestors: &[Requestor]) {
-        let mut matrix = Matrix::zero(0, sum.cols());
+    pub fn deliver(&mut self, vertex: u16, sources: Vec<Source>, sum: &Factored, requestors: &[Requestor]) {
+        let mut given = SparseMatrix::zero(0, sum.rows());
+        let all = SparseMatrix::identity(sum.rows());
         let (mut sinks, mut others) = (Vec::new(), Vec::new());
         for requestor in requestors {
-            let rows = sum.select_rows(&requestor.rows);
+            let rows = all.select_rows(&requestor.rows);
             if requestor.vertex == vertex {
-                matrix = matrix.stack(&requestor.spread.times(&rows));
+                given = given.stack(&requestor.spread.times_sparse(&rows));
                 sinks.extend(requestor.sinks.iter().cloned());
             } else {
                 let link = self.link(rows.rows());
-                matrix = matrix.stack(&rows);
+                given = given.stack(&rows);
                 sinks.push(Sink::Link(link));
                 others.push((requestor, link));
             }
         }
-        self.stage(vertex, sources, &matrix, sinks);
+        self.stage(vertex, sources, sum.then(&given), sinks);
         for (requestor, link) in others {
-            self.stage(requestor.vertex, vec![Source::Link(link)], &requestor.spread, requestor.sinks.clone());
+            self.stage(requestor.vertex, vec![Source::Link(link)], requestor.spread.clone(), requestor.sinks.clone());
         }
     }
 

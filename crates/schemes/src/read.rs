@@ -5,7 +5,7 @@ use crate::{
     region::{self, Delivery},
     request::Vertices,
 };
-use weft_gf::Matrix;
+use weft_gf::SparseMatrix;
 use weft_plan::{Lane, Source};
 use weft_types::{Party, Result, Span};
 
@@ -17,6 +17,6 @@ pub(crate) fn lane(span: Span, window: u32, holder: Party, deliveries: &[&Delive
     let from = vertices.of(holder)?;
     let requestors = region::requestors(deliveries, &wanted, vertices)?;
     let mut lane = LaneBuilder::default();
-    lane.deliver(from, vec![Source::Block { index, sub_blocks }], &Matrix::identity(wanted.len()), &requestors);
+    lane.deliver(from, vec![Source::Block { index, sub_blocks }], &SparseMatrix::identity(wanted.len()).into(), &requestors);
     lane.finish(span, window)
 }

@@ -3,24 +3,29 @@
 use crate::{Requestor, request::Vertices};
 use std::collections::BTreeMap;
 use weft_codes::SubBlock;
-use weft_gf::Matrix;
-use weft_plan::{Hold, Job, Sink, WantKind};
+use weft_gf::SparseMatrix;
+use weft_plan::{Job, Sink, WantKind};
 use weft_types::{Error, Party, Result, Span};
 
 /// A job is cut at most into this many regions: each has a lane of its own, with buffers at everybody in it.
 const REGIONS_MAX: usize = 512;
 
-/// The job without the blocks that have holes somewhere where something is wanted.
-pub(crate) fn without_holes(job: &Job) -> Job {
+/// The job without the block that has the most holes where something is wanted; `None` if none has any.
+pub(crate) fn without_the_most_holes(job: &Job) -> Option<Job> {
     let wanted = Span::normalize(job.wants.iter().map(|want| want.span).collect());
     let mut held: BTreeMap<(Party, u8), Vec<Span>> = BTreeMap::new();
     for hold in &job.holds {
         held.entry((hold.party, hold.block.index)).or_default().push(hold.span);
     }
-    held.retain(|_, spans| wanted.iter().all(|wanted| wanted.subtract(spans).is_empty()));
-    let whole = job.holds.iter().filter(|hold| held.contains_key(&(hold.party, hold.block.index)));
-    let whole = whole.map(|hold| Hold { span: Span::new(0, u64::MAX), ..hold.clone() });
-    Job { holds: whole.collect(), ..job.clone() }
+    let holes = |spans: Vec<Span>| -> usize {
+        let spans = Span::normalize(spans);
+        wanted.iter().map(|wanted| wanted.subtract(&spans).len()).sum()
+    };
+    let (most, worst) = held.into_iter().map(|(key, spans)| (holes(spans), key)).max()?;
+    (most > 0).then(|| {
+        let kept = job.holds.iter().filter(|hold| (hold.party, hold.block.index) != worst).cloned();
+        Job { holds: kept.collect(), ..job.clone() }
+    })
 }
 
 /// Positions at which everything is the same.
@@ -58,7 +63,7 @@ pub(crate) fn cut(job: &Job, prefer: &[Party]) -> Result<Vec<Region>> {
     let pieces: Vec<Span> = edges.windows(2).map(|pair| Span::new(pair[0], pair[1])).filter(within).collect();
     if pieces.len() > REGIONS_MAX {
         let message = format!("what is wanted falls into {} pieces: at most {REGIONS_MAX} at once", pieces.len());
-        return Err(Error::invalid(message));
+        return Err(Error::unavailable(message));
     }
     Ok(pieces
         .into_iter()
@@ -111,7 +116,8 @@ pub(crate) fn requestors(deliveries: &[&Delivery], wanted: &[SubBlock], vertices
         let rows: Vec<SubBlock> = self::wanted(&own);
         let sinks = own.iter().map(|delivery| sink(delivery)).collect::<Result<Vec<_>>>()?;
         let out: Vec<SubBlock> = own.iter().flat_map(|delivery| self::wanted(&[delivery])).collect();
-        let spread = Matrix::from_fn(out.len(), rows.len(), |r, c| u8::from(out[r] == rows[c]));
+        let spread = out.iter().enumerate().filter_map(|(r, out)| Some((r, rows.binary_search(out).ok()?, 1)));
+        let spread = SparseMatrix::new(out.len(), rows.len(), spread).unwrap_or_else(|| SparseMatrix::zero(0, 0));
         let rows = rows.iter().filter_map(|row| wanted.binary_search(row).ok()).collect();
         Ok(Requestor { vertex: vertices.of(party)?, rows, sinks, spread })
     };

@@ -335,6 +335,20 @@ fn a_block_full_of_holes_counts_as_lost() {
 }
 
 #[test]
+fn a_block_with_a_hole_helps_beside_one_that_is_full_of_them() {
+    let world = World::whole("rs(2,3)", 2000);
+    let (mut job, stores) = store_job(&world, &[0]);
+    let whole = std::mem::take(&mut job.holds);
+    let with_hole = |hold: &Hold, at: u64| [Span::new(0, at), Span::new(at + 1, 2000)].map(|span| Hold { span, ..hold.clone() });
+    job.holds.extend((0..1000).map(|at| Hold { span: Span::new(2 * at, 2 * at + 1), ..whole[0].clone() }));
+    job.holds.extend(with_hole(&whole[1], 7));
+    job.holds.extend(with_hole(&whole[2], 1007));
+    job.holds.push(whole[3].clone());
+    let plan = world.repair(&job, &stores, &[], 8, repair::by_name("pipeline").unwrap());
+    assert_eq!(plan.shape.lanes.len(), 5, "the same two helpers wherever they can, others around two holes");
+}
+
+#[test]
 fn more_pieces_than_a_plan_can_have_are_refused() {
     let world = World::whole("rs(1,1)", 2000);
     let pieces = (0..600).map(|at| Want { span: Span::new(2 * at, 2 * at + 1), ..world.want(WantKind::Output, CLIENT, 0) });

@@ -21,7 +21,7 @@ pub struct StripeId(pub u64);
 pub struct PlanId(pub u64);
 
 /// What one node holds of one stripe. A rebuilt or wholly overwritten block is a new generation.
-/// Prints, and is named on disk, as `s12-b03-c0-g1`.
+/// Prints, and is named on disk, as `s12-b003-c0-g1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlockId {
     /// The stripe it is of.
@@ -53,7 +53,7 @@ impl FromStr for ClusterId {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         match u128::from_str_radix(text, 16) {
-            Ok(number) if text.len() == 32 => Ok(Self(number)),
+            Ok(number) if text.len() == 32 && !text.starts_with('+') => Ok(Self(number)),
             _ => Err(format!("'{text}' is not a cluster id: 32 hex digits are")),
         }
     }
@@ -82,7 +82,8 @@ impl FromStr for NodeId {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.strip_prefix('n').unwrap_or(text);
-        digits.parse().map(Self).map_err(|_| format!("'{text}' is not a node: n1, n2, … are"))
+        let number = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten();
+        number.map(Self).ok_or_else(|| format!("'{text}' is not a node: n1, n2, … are"))
     }
 }
 

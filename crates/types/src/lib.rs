@@ -26,7 +26,7 @@ pub const FRAME_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 /// A code has at most this many blocks (GF(2^8)).
 pub const BLOCKS_MAX: usize = 255;
 
-/// Seconds and nanoseconds since the epoch as somebody's clock tells them; passed in so that a simulation can drive it.
+/// The time as somebody's clock tells it; passed in so that a simulation can drive it.
 pub trait Clock: Send + Sync {
     /// Milliseconds since 1970-01-01T00:00:00Z.
     fn now_ms(&self) -> u64;

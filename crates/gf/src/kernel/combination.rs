@@ -5,21 +5,30 @@ use super::{
     mirror::{Arrangement, Mirror},
     pass::{AFFINE, Factors, NIBBLES, Nibbles, PASS_ROWS_MAX, PASS_SOURCES_MAX, Pass, Work},
 };
-use crate::{Matrix, SparseMatrix};
+use crate::{Factored, Matrix, SparseMatrix};
 use std::ops::Range;
 
 /// A matrix made ready for a kernel: built once, applied to many slices.
 ///
 /// Rows that have most of their sources in common are computed together, in one pass over those sources; other rows one by
 /// one, over their own sources only. Rows of ones are sums without products, rows with a single one are copies. Where there
-/// are several passes, they go over the slices in pieces that stay in the cache.
+/// are several passes, they go over the slices in pieces that stay in the cache; temporaries live for a piece.
 #[derive(Debug, Clone)]
 pub struct Combination {
     kernel: Usable,
     rows: usize,
     cols: usize,
+    /// The temporaries in generations: each needs only the sources and the generations before it.
+    generations: Vec<Generation>,
     steps: Vec<Step>,
     piece_bytes: usize,
+}
+
+/// Temporaries that do not need each other. Its steps' sources are those of the combination, then all temporaries before.
+#[derive(Debug, Clone)]
+struct Generation {
+    temporaries: usize,
+    steps: Vec<Step>,
 }
 
 /// A pass, as a matrix says it.
@@ -86,17 +95,44 @@ impl Combination {
         Self::prepare(Kernel::best(), matrix, Effort::AsItIs)
     }
 
+    /// For the best kernel, by way of temporaries.
+    pub fn factored(map: &Factored) -> Self {
+        Self::factored_with_kernel(Kernel::best(), map)
+    }
+
+    /// For one kernel, by way of temporaries; if it does not run on this machine, for the scalar one.
+    pub fn factored_with_kernel(kernel: Kernel, map: &Factored) -> Self {
+        if let Some(matrix) = map.as_matrix() {
+            return Self::with_kernel(kernel, matrix);
+        }
+        let mut all = generations(map).into_iter().map(|matrix| (matrix.rows(), Self::with_kernel(kernel, &matrix).steps));
+        let results = all.next_back().map(|(_, steps)| steps).unwrap_or_default();
+        let generations: Vec<Generation> = all.map(|(temporaries, steps)| Generation { temporaries, steps }).collect();
+        let touched = map.steps().rows() + map.cols();
+        Self {
+            kernel: Usable::or_scalar(kernel),
+            rows: map.rows(),
+            cols: map.cols(),
+            generations,
+            steps: results,
+            piece_bytes: piece_bytes(touched),
+        }
+    }
+
+    /// What an application to slices of `len` bytes needs for its temporaries, bytes.
+    pub fn scratch_bytes(map: &Factored, len: u64) -> u64 {
+        let piece = piece_bytes(map.steps().rows() + map.cols()) as u64;
+        (map.temporaries() as u64).saturating_mul(piece.min(len))
+    }
+
     fn prepare(kernel: Kernel, matrix: &SparseMatrix, effort: Effort) -> Self {
         let kernel = Usable::or_scalar(kernel);
         let mut builder = Builder { kernel, matrix, effort, steps: Vec::new() };
         runs(matrix).into_iter().for_each(|run| builder.push(run));
         let steps = builder.steps;
         let touched = steps.iter().map(|step| step.sources.len()).sum::<usize>().min(matrix.cols()) + matrix.rows();
-        let piece_bytes = match steps.len() {
-            0 | 1 => usize::MAX,
-            _ => (PIECES_TOUCHED_BYTES / touched / PIECE_BYTES_MIN).max(1) * PIECE_BYTES_MIN,
-        };
-        Self { kernel, rows: matrix.rows(), cols: matrix.cols(), steps, piece_bytes }
+        let piece_bytes = if steps.len() > 1 { piece_bytes(touched) } else { usize::MAX };
+        Self { kernel, rows: matrix.rows(), cols: matrix.cols(), generations: Vec::new(), steps, piece_bytes }
     }
 
     /// `out = M × sources`. What is in `out` before does not matter.
@@ -123,15 +159,72 @@ impl Combination {
         let Some(len) = out.first().map(|row| row.len()) else { return };
         assert!(sources.iter().all(|source| source.len() == len), "sources as long as the outputs");
         assert!(out.iter().all(|row| row.len() == len), "outputs of one length");
+        let temporaries: usize = self.generations.iter().map(|generation| generation.temporaries).sum();
+        let mut scratch = vec![0; temporaries * len.min(self.piece_bytes)];
         let mut at = 0;
         while at < len {
             let end = len.min(at.saturating_add(self.piece_bytes));
-            for step in &self.steps {
-                step.run(self.kernel, sources, out, at..end, write);
+            if temporaries == 0 {
+                self.steps.iter().for_each(|step| step.run(self.kernel, sources, out, at..end, write));
+            } else {
+                self.run_piece(sources, out, at..end, write, &mut scratch[..temporaries * (end - at)]);
             }
             at = end;
         }
     }
+
+    /// One piece, with room for its temporaries.
+    fn run_piece(&self, sources: &[&[u8]], out: &mut [&mut [u8]], range: Range<usize>, write: Write, scratch: &mut [u8]) {
+        let len = range.len();
+        let mut known: Vec<&[u8]> = Vec::with_capacity(sources.len() + scratch.len() / len);
+        known.extend(sources.iter().map(|source| &source[range.clone()]));
+        let mut rest = scratch;
+        for generation in &self.generations {
+            let (mine, after) = rest.split_at_mut(generation.temporaries * len);
+            let mut rows: Vec<&mut [u8]> = mine.chunks_exact_mut(len).collect();
+            let fresh = Write { add: false, stream: false };
+            generation.steps.iter().for_each(|step| step.run(self.kernel, &known, &mut rows, 0..len, fresh));
+            known.extend(mine.chunks_exact(len));
+            rest = after;
+        }
+        let mut out: Vec<&mut [u8]> = out.iter_mut().map(|row| &mut row[range.clone()]).collect();
+        self.steps.iter().for_each(|step| step.run(self.kernel, &known, &mut out, 0..len, write));
+    }
+}
+
+/// How long a piece is, where `touched` sources and outputs are gone over several times.
+fn piece_bytes(touched: usize) -> usize {
+    (PIECES_TOUCHED_BYTES / touched.max(1) / PIECE_BYTES_MIN).max(1) * PIECE_BYTES_MIN
+}
+
+/// The map's matrices, one for each generation of temporaries and then that of the results. Columns are the sources and then the temporaries, generation after generation.
+fn generations(map: &Factored) -> Vec<SparseMatrix> {
+    let (cols, temporaries) = (map.cols(), map.temporaries());
+    let mut generation = vec![0; temporaries];
+    for (row, col, _) in map.steps().terms() {
+        let (row, col) = (*row as usize, *col as usize);
+        if row < temporaries && col >= cols {
+            generation[row] = generation[row].max(generation[col - cols] + 1);
+        }
+    }
+    let mut order: Vec<usize> = (0..temporaries).collect();
+    order.sort_by_key(|at| generation[*at]);
+    let mut place = vec![0; temporaries];
+    order.iter().enumerate().for_each(|(new, old)| place[*old] = new);
+    let moved = |col: usize| col.checked_sub(cols).map_or(col, |temporary| cols + place[temporary]);
+    let matrix = |rows: &[usize], width: usize| {
+        let of_row = |(new, old): (usize, &usize)| map.steps().row(*old).iter().map(move |(_, col, c)| (new, *col as usize, *c));
+        let terms = rows.iter().enumerate().flat_map(of_row).map(|(row, col, c)| (row, moved(col), c));
+        SparseMatrix::new(rows.len(), width, terms)
+            .unwrap_or_else(|| unreachable!("a temporary needs only generations before its own"))
+    };
+    let mut matrices = Vec::new();
+    for rows in order.chunk_by(|a, b| generation[*a] == generation[*b]) {
+        matrices.push(matrix(rows, cols + place[rows[0]]));
+    }
+    let results: Vec<usize> = (temporaries..map.steps().rows()).collect();
+    matrices.push(matrix(&results, cols + temporaries));
+    matrices
 }
 
 /// How results are written; see [`Pass`].

@@ -17,7 +17,8 @@ impl Task {
         self.check_all().map_err(|error| error.party(self.party))
     }
 
-    /// Bytes that running the task needs: at each source and sink, `window` slices that wait and the one that is worked on.
+    /// Bytes that running the task needs: at each source and sink, `window` slices that wait and the one that is worked on;
+    /// and the temporaries of a piece.
     pub fn memory_bytes(&self) -> u64 {
         let widths: HashMap<(u16, u16), u64> =
             self.links.iter().map(|link| ((link.lane, link.link), u64::from(link.width))).collect();
@@ -40,6 +41,7 @@ impl Task {
                 let width = ins.chain(outs).fold(0, u64::saturating_add);
                 let slice_len = self.slice_len.min(lane.span.len());
                 bytes = bytes.saturating_add(width.saturating_mul(slices).saturating_mul(slice_len));
+                bytes = bytes.saturating_add(weft_gf::Combination::scratch_bytes(&stage.matrix, slice_len));
             }
         }
         bytes
@@ -84,7 +86,8 @@ impl Task {
 
     fn check_sizes(&self) -> Result<()> {
         let stages = || self.lanes.iter().flat_map(|lane| &lane.stages);
-        let widths = stages().map(|stage| limits::ports_width(&stage.sources, &stage.sinks));
+        let widths =
+            stages().map(|stage| limits::ports_width(&stage.sources, &stage.sinks).saturating_add(stage.matrix.temporaries()));
         let width = widths.chain(self.links.iter().map(|link| link.width as usize)).fold(0, usize::saturating_add);
         for (what, count, max) in [
             ("lanes", self.lanes.len(), limits::LANES_MAX),
@@ -92,8 +95,8 @@ impl Task {
             ("links", self.links.len(), limits::LANE_LINKS_MAX),
             ("blocks that are read", self.blocks.len(), limits::BLOCKS_BOUND_MAX),
             ("blocks that are stored", self.stores.len(), limits::BLOCKS_BOUND_MAX),
-            ("sub-blocks on its ports and links", width, limits::PLAN_WIDTH_MAX),
-            ("coefficients", stages().map(|stage| stage.matrix.terms().len()).sum(), limits::TERMS_MAX),
+            ("sub-blocks on its ports and links, and temporaries", width, limits::PLAN_WIDTH_MAX),
+            ("coefficients", stages().map(|stage| stage.matrix.steps().terms().len()).sum(), limits::TERMS_MAX),
         ] {
             limits::at_most(what, count, max).map_err(|refusal| Error::invalid(refusal.message))?;
         }

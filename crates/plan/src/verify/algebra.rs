@@ -4,8 +4,11 @@ use super::blame;
 use super::structure::Changes;
 use crate::executor::{Ends, Executor};
 use crate::{CodeView, Lane, Place, Plan, Refusal, Rule, Sink, Source, limits};
-use std::collections::BTreeMap;
-use weft_gf::Matrix;
+use std::{
+    collections::BTreeMap,
+    hash::{Hash, Hasher},
+};
+use weft_gf::{Matrix, SparseMatrix};
 
 /// Runs every lane once; every sink must carry just what it names.
 pub(super) fn check(plan: &Plan, code: &CodeView<'_>, changes: &Changes) -> Result<(), Refusal> {
@@ -13,7 +16,7 @@ pub(super) fn check(plan: &Plan, code: &CodeView<'_>, changes: &Changes) -> Resu
     for (number, changed) in changes.iter().enumerate() {
         let lane = &plan.shape.lanes[number];
         let mut executor = Executor::new(plan, number)?;
-        let mut symbols = Symbols::new(code, changed);
+        let mut symbols = Symbols::new(code, changed).narrowed(lane);
         if let Err(wrong) = executor.run(symbols.row_len, &mut symbols) {
             let stages = blame::stages(lane, code, changed, &mut executor);
             return Err(refusal(plan, number, &wrong, &stages));
@@ -26,11 +29,12 @@ pub(super) fn check(plan: &Plan, code: &CodeView<'_>, changes: &Changes) -> Resu
 fn check_effort(plan: &Plan, code: &CodeView<'_>, changes: &Changes) -> Result<(), Refusal> {
     let mut products = 0u64;
     for (lane, changed) in plan.shape.lanes.iter().zip(changes) {
-        let row_len = (code.columns() + changed.len()) as u64;
-        let terms: u64 = lane.stages.iter().map(|stage| stage.matrix.terms().len() as u64).sum();
+        let row_len = Symbols::new(code, changed).narrowed(lane).row_len as u64;
+        let terms: u64 = lane.stages.iter().map(|stage| stage.matrix.steps().terms().len() as u64).sum();
         products = products.saturating_add(terms.saturating_mul(row_len));
         let links: u64 = lane.links.iter().map(|link| u64::from(link.width)).sum();
-        let ports: u64 = lane.stages.iter().map(|stage| (stage.matrix.rows() + stage.matrix.cols()) as u64).max().unwrap_or(0);
+        let ports: u64 =
+            lane.stages.iter().map(|stage| (stage.matrix.steps().rows() + stage.matrix.cols()) as u64).max().unwrap_or(0);
         // Whether a check proves something is seen over all sub-blocks of all blocks.
         let checks = lane.stages.iter().flat_map(|stage| &stage.sinks).any(|sink| matches!(sink, Sink::Check { .. }));
         let row_bytes = if checks { row_len.max((code.n * code.alpha) as u64) } else { row_len };
@@ -72,13 +76,23 @@ fn refusal(plan: &Plan, number: usize, wrong: &Wrong, stages: &[usize]) -> Refus
     refusal
 }
 
-/// What sub-blocks are as combinations of [m | δ], one row each.
+/// What sub-blocks are as combinations of [m | δ], one row each; or, where that would be too large, those rows times a matrix of
+/// few random columns.
+///
+/// A lane that is wrong gives some sink a row that differs from the right one in at least one column; times a random column the
+/// two are equal with a probability of 1/256, and times all of them with 256^-32.
 pub(super) struct Symbols<'a> {
     code: &'a CodeView<'a>,
-    /// Columns: those of m, then one for each column that changes.
+    /// Columns: those of m, then one for each column that changes; or the random ones.
     pub(super) row_len: usize,
     delta_column: BTreeMap<u32, usize>,
+    random: Option<Matrix>,
 }
+
+/// Rows of all stages' ports are kept whole up to this many bytes, and products made up to this number.
+const WHOLE_BYTES_MAX: usize = 64 << 20;
+const WHOLE_PRODUCTS_MAX: usize = 1 << 31;
+const RANDOM_COLUMNS: usize = 32;
 
 #[derive(Clone, Copy, PartialEq)]
 enum When {
@@ -91,21 +105,41 @@ impl<'a> Symbols<'a> {
     pub(super) fn new(code: &'a CodeView<'a>, changed: &[usize]) -> Self {
         let columns = code.columns();
         let delta_column = changed.iter().enumerate().map(|(at, column)| (*column as u32, columns + at)).collect();
-        Self { code, row_len: columns + changed.len(), delta_column }
+        Self { code, row_len: columns + changed.len(), delta_column, random: None }
+    }
+
+    /// With random columns, if this lane's rows would be too large. The columns depend on the lane alone: the same plan is
+    /// proved in the same way.
+    fn narrowed(mut self, lane: &Lane) -> Self {
+        let rows: usize = lane.stages.iter().map(|stage| stage.matrix.steps().rows() + stage.matrix.cols()).sum();
+        let terms: usize = lane.stages.iter().map(|stage| stage.matrix.steps().terms().len()).sum();
+        if rows.saturating_mul(self.row_len) > WHOLE_BYTES_MAX || terms.saturating_mul(self.row_len) > WHOLE_PRODUCTS_MAX {
+            let mut hasher = Mixer(0);
+            lane.hash(&mut hasher);
+            self.random = Some(Matrix::from_fn(self.row_len, RANDOM_COLUMNS, |_, _| hasher.next() as u8));
+            self.row_len = RANDOM_COLUMNS;
+        }
+        self
     }
 
     fn fill(&self, index: u8, sub_blocks: &[u16], when: When, rows: &mut [u8]) {
-        for (sub_block, row) in sub_blocks.iter().zip(rows.chunks_exact_mut(self.row_len)) {
-            row.fill(0);
-            for (_, column, coefficient) in self.code.row(index, *sub_block) {
-                if when != When::Delta {
-                    row[*column as usize] = *coefficient;
-                }
-                if when != When::Before
-                    && let Some(delta) = self.delta_column.get(column)
-                {
-                    row[*delta] = *coefficient;
-                }
+        let terms = sub_blocks.iter().enumerate().flat_map(|(row, sub_block)| {
+            self.code.row(index, *sub_block).iter().flat_map(move |(_, column, coefficient)| {
+                let before = (when != When::Delta).then_some(*column as usize);
+                let delta = if when == When::Before { None } else { self.delta_column.get(column).copied() };
+                before.into_iter().chain(delta).map(move |column| (row, column, *coefficient))
+            })
+        });
+        let Some(random) = &self.random else {
+            rows.fill(0);
+            terms.for_each(|(row, column, coefficient)| rows[row * self.row_len + column] = coefficient);
+            return;
+        };
+        let projected = SparseMatrix::new(sub_blocks.len(), random.rows(), terms).map(|terms| terms.times(random));
+        for (at, row) in rows.chunks_exact_mut(self.row_len).enumerate() {
+            match &projected {
+                Some(projected) => row.copy_from_slice(projected.row(at)),
+                None => row.fill(0),
             }
         }
     }
@@ -130,6 +164,31 @@ impl<'a> Symbols<'a> {
                 self.fill(*index, sub_blocks, When::After, rows);
             }
         }
+    }
+}
+
+/// A hash that goes on as a sequence of random numbers (SplitMix64 over what was hashed).
+struct Mixer(u64);
+
+impl Mixer {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+            self.0 = self.next();
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

@@ -8,7 +8,7 @@ use super::algebra::Symbols;
 use crate::executor::{Ends, Executor};
 use crate::{CodeView, Lane, Sink, Source};
 use std::convert::Infallible;
-use weft_gf::Matrix;
+use weft_gf::{Matrix, SparseMatrix, field};
 
 /// Elements of the matrices that are reduced, at most, over all stages: beyond it only the sink is named.
 const REDUCED_ELEMENTS_MAX: usize = 1 << 22;
@@ -22,8 +22,11 @@ pub(super) fn stages(lane: &Lane, code: &CodeView<'_>, changed: &[usize], execut
     let symbols = Symbols::new(code, changed);
     let row_len = symbols.row_len;
     let sink_rows: usize = lane.stages.iter().flat_map(|stage| &stage.sinks).map(|sink| emitted(lane, sink)).sum();
-    let elements =
-        |stage: &crate::Stage| (sink_rows + stage.matrix.cols()) * row_len + sink_rows * (stage.matrix.rows() + row_len);
+    let elements = |stage: &crate::Stage| {
+        let (rows, cols) = (stage.matrix.rows(), stage.matrix.cols());
+        let of_sinks = sink_rows.saturating_mul(rows + cols + row_len + stage.matrix.steps().terms().len());
+        of_sinks.saturating_add(cols.saturating_mul(row_len))
+    };
     if lane.stages.iter().map(elements).fold(0, usize::saturating_add) > REDUCED_ELEMENTS_MAX {
         return Vec::new();
     }
@@ -33,7 +36,7 @@ pub(super) fn stages(lane: &Lane, code: &CodeView<'_>, changed: &[usize], execut
     trace.errors.sort_unstable_by_key(|(stage, _)| *stage);
     let errors: Vec<u8> = trace.errors.into_iter().flat_map(|(_, rows)| rows).collect();
     let errors = matrix(&errors, row_len);
-    let transfers = transfers(lane, sink_rows, executor.order());
+    let Some(transfers) = transfers(lane, sink_rows, executor.order()) else { return Vec::new() };
     let could = |stage: &usize| {
         let transfer = &transfers[*stage];
         let sources = matrix(&trace.sources[*stage], row_len);
@@ -53,7 +56,7 @@ fn emitted(lane: &Lane, sink: &Sink) -> usize {
 }
 
 /// For each stage, how all rows that leave the lane (ordered by stage and sink) depend on the rows that the stage computes.
-fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Vec<Matrix> {
+fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Option<Vec<Matrix>> {
     let mut start = 0;
     let mut starts = Vec::with_capacity(lane.stages.len());
     for stage in &lane.stages {
@@ -79,7 +82,7 @@ fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Vec<Matrix> {
             col += lane.sink_width(sink);
             row += emitted(lane, sink);
         }
-        let inward = transfer.times(&stage.matrix.to_dense());
+        let inward = times_sparse(&transfer, &stage.matrix.flatten(REDUCED_ELEMENTS_MAX)?);
         let mut col = 0;
         for source in &stage.sources {
             let width = lane.source_width(source);
@@ -90,7 +93,19 @@ fn transfers(lane: &Lane, sink_rows: usize, order: &[usize]) -> Vec<Matrix> {
         }
         of_stages[*at] = transfer;
     }
-    of_stages
+    Some(of_stages)
+}
+
+/// The product of a small dense matrix and one that may be large, and sparse.
+fn times_sparse(left: &Matrix, right: &SparseMatrix) -> Matrix {
+    let mut product = Matrix::zero(left.rows(), right.cols());
+    for (through, col, coefficient) in right.terms() {
+        for row in 0..left.rows() {
+            let more = field::mul(left.get(row, *through as usize), *coefficient);
+            product.set(row, *col as usize, product.get(row, *col as usize) ^ more);
+        }
+    }
+    product
 }
 
 /// Runs through the lane and notes what goes into each stage, and by how much each sink is off.

@@ -20,11 +20,12 @@ pub(super) fn check(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Result<Chang
     check_job(plan, code, job)?;
     let held = Held::new(job);
     check_stores(plan, job)?;
+    let named = Named::new(plan, job);
     let mut changes = Vec::with_capacity(plan.shape.lanes.len());
     for number in 0..plan.shape.lanes.len() {
         check_lane(plan, number)?;
         check_slices(plan, number)?;
-        check_ports(plan, code, job, &held, number)?;
+        check_ports(plan, code, &named, &held, number)?;
         changes.push(changed_columns(plan, code, job, number)?);
     }
     let tiles = Tiles::check(plan, job)?;
@@ -173,21 +174,40 @@ fn check_slices(plan: &Plan, number: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_ports(plan: &Plan, code: &CodeView<'_>, job: &Job, held: &Held, number: usize) -> Result<(), Refusal> {
+/// What the plan and its job name, by how ports refer to it.
+struct Named {
+    inputs: HashSet<(Party, u8)>,
+    blocks: HashMap<(u16, u8), BlockId>,
+    stores: HashMap<(u16, u8), BlockId>,
+}
+
+impl Named {
+    fn new(plan: &Plan, job: &Job) -> Self {
+        let inputs = job.inputs.iter().map(|input| (input.party, input.index)).collect();
+        Self { inputs, blocks: by_port(&plan.binding.blocks), stores: by_port(&plan.binding.stores) }
+    }
+}
+
+fn check_ports(plan: &Plan, code: &CodeView<'_>, named: &Named, held: &Held, number: usize) -> Result<(), Refusal> {
     let lane = &plan.shape.lanes[number];
     let slices = lane.slice_set(plan.binding.slice_len);
-    let inputs: HashSet<(Party, u8)> = job.inputs.iter().map(|input| (input.party, input.index)).collect();
-    let blocks = by_port(&plan.binding.blocks);
-    let stores = by_port(&plan.binding.stores);
+    let Named { inputs, blocks, stores } = named;
+    // Many stages may read one block, and a block may have many holes.
+    let mut found_held: HashSet<(u16, u8)> = HashSet::new();
     for (at, stage) in lane.stages.iter().enumerate() {
         let wrong = |rule, message: String| Refusal::new(rule, message).at(Place::stage(plan, number, at));
         let Some(party) = plan.binding.parties.get(usize::from(stage.vertex)).copied() else {
             return Err(wrong(Rule::Binding, format!("vertex {} is no party", stage.vertex)));
         };
-        let check_held = |index: u8, what: &str| {
+        let mut check_held = |index: u8, what: &str| {
+            if found_held.contains(&(stage.vertex, index)) {
+                return Ok(());
+            }
             let bound = blocks.get(&(stage.vertex, index));
             let id = bound.ok_or_else(|| wrong(Rule::Binding, format!("block {index} is to be {what}, but not bound")))?;
-            held.check(party, *id, &slices).map_err(|message| wrong(Rule::Holds, message))
+            held.check(party, *id, &slices).map_err(|message| wrong(Rule::Holds, message))?;
+            found_held.insert((stage.vertex, index));
+            Ok(())
         };
         let check_subs = |index: u8, sub_blocks: &[u16]| {
             check_sub_blocks(code, index, sub_blocks).map_err(|message| wrong(Rule::Shape, message))
@@ -273,7 +293,7 @@ fn check_mixed(plan: &Plan, code: &CodeView<'_>, job: &Job, held: &Held, tiles: 
     let mut holds: Vec<_> = held.spans.iter().collect();
     holds.sort_unstable_by_key(|(key, _)| **key);
     for ((party, block), spans) in holds {
-        for sub_block in 0..code.alpha as u16 {
+        for sub_block in (0..code.alpha).map(|sub_block| sub_block as u16) {
             let reached = code.row(block.index, sub_block).iter().filter_map(|(_, column, _)| changed.get(column)).flatten();
             let reached = Span::normalize(reached.copied().collect());
             if reached.is_empty() {

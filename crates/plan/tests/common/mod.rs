@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use weft_gf::{Matrix, SparseMatrix, field::inv};
+use weft_gf::{Factored, Matrix, SparseMatrix, field::inv};
 use weft_plan::{
     Binding, BoundBlock, Change, Class, CodeView, Hold, Input, Job, Lane, Link, Memory, Plan, Shape, Sink, Source, Stage, Want,
     WantKind,
@@ -180,7 +180,28 @@ impl Build<'_> {
         LaneBuild { lane: Lane { span, first, step, window: 4, stages: vec![], links: vec![] } }
     }
 
+    /// Adds a stage. Every second one computes its rows as temporaries and copies them: a proof must see through it.
     pub fn stage(&mut self, lane: &mut LaneBuild, party: Party, sources: Vec<Source>, matrix: &Matrix, sinks: Vec<Sink>) {
+        let rows = matrix.rows();
+        let matrix = match lane.lane.stages.len() % 2 {
+            0 => sparse(matrix).into(),
+            _ => {
+                let copies = Matrix::zero(rows, matrix.cols()).beside(&Matrix::identity(rows));
+                let temporaries = matrix.beside(&Matrix::zero(rows, rows));
+                Factored::new(rows, sparse(&temporaries.stack(&copies))).unwrap()
+            }
+        };
+        self.factored_stage(lane, party, sources, matrix, sinks);
+    }
+
+    pub fn factored_stage(
+        &mut self,
+        lane: &mut LaneBuild,
+        party: Party,
+        sources: Vec<Source>,
+        matrix: impl Into<Factored>,
+        sinks: Vec<Sink>,
+    ) {
         let (at, vertex) = (lane.lane.stages.len() as u16, self.vertex(party));
         for source in &sources {
             if let Source::Link(link) = source {
@@ -192,7 +213,7 @@ impl Build<'_> {
                 lane.lane.links[usize::from(*link)].from = at;
             }
         }
-        lane.lane.stages.push(Stage { vertex, sources, matrix: sparse(matrix), sinks });
+        lane.lane.stages.push(Stage { vertex, sources, matrix: matrix.into(), sinks });
     }
 
     /// Binds generation 1 of everything that is read or patched, generation 2 of everything that is stored.
@@ -413,5 +434,6 @@ pub fn scrub_job(world: &World, end: Party) -> Job {
 pub fn direct_job(world: &World) -> Job {
     let inputs = (0..world.code.k as u8).map(|index| Input { party: CLIENT, index }).collect();
     let wants = (0..world.code.n as u8).map(|index| world.want(WantKind::Store, world.at(index), index, world.span())).collect();
-    Job { inputs, wants, ..Job::default() }
+    let change = |index| (0..world.code.alpha as u16).map(move |sub_block| Change { index, sub_block, span: world.span() });
+    Job { inputs, wants, changed: (0..world.code.k as u8).flat_map(change).collect(), ..Job::default() }
 }

@@ -8,7 +8,7 @@ use crate::{
     request::Vertices,
 };
 use weft_codes::SubBlock;
-use weft_gf::{Matrix, SparseMatrix};
+use weft_gf::Factored;
 use weft_plan::{Lane, Plan, Source};
 use weft_types::{Error, Party, Result};
 
@@ -35,7 +35,7 @@ pub struct Write {
     /// The data that it puts in.
     pub inputs: Vec<Source>,
     /// One row for each sub-block that somebody stores, one column for each that is put in.
-    pub rows: Matrix,
+    pub rows: Factored,
     /// Who stores which rows.
     pub receivers: Vec<Requestor>,
 }
@@ -78,14 +78,12 @@ fn lane(
     lane.finish(region.span, request.run.window)
 }
 
-/// The rows of the generator that are wanted, over those data sub-blocks that they need, which must be put in.
-fn rows(request: &Request<'_>, wanted: &[SubBlock]) -> Result<(Vec<Source>, Matrix)> {
+/// What is wanted of the data and of the parities that it makes, over those data sub-blocks that it needs, which must be put in.
+fn rows(request: &Request<'_>, wanted: &[SubBlock]) -> Result<(Vec<Source>, Factored)> {
     let alpha = request.code.alpha();
     let rows: Vec<usize> = wanted.iter().map(|row| usize::from(row.index) * alpha + usize::from(row.sub_block)).collect();
-    let rows: SparseMatrix = request.code.generator().select_rows(&rows);
-    let mut cols: Vec<usize> = rows.terms().iter().map(|term| term.1 as usize).collect();
-    cols.sort_unstable();
-    cols.dedup();
+    let rows = request.code.encode().after_sources().select_rows(&rows);
+    let cols = rows.sources_used();
     let mut inputs: Vec<Source> = Vec::new();
     for col in &cols {
         let (needed, sub_block) = ((col / alpha) as u8, (col % alpha) as u16);
@@ -97,7 +95,7 @@ fn rows(request: &Request<'_>, wanted: &[SubBlock]) -> Result<(Vec<Source>, Matr
             return Err(Error::invalid(format!("data block {needed} is needed and not put in")));
         }
     }
-    Ok((inputs, rows.to_dense().select_cols(&cols)))
+    Ok((inputs, rows.select_cols(&cols)))
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 
 use super::{Repair, RepairScheme};
 use crate::LaneBuilder;
-use weft_gf::Matrix;
+use weft_codes::Recipe;
+use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
+use weft_types::Result;
 
 /// See the module.
 #[derive(Debug)]
@@ -19,21 +21,28 @@ impl RepairScheme for Conventional {
         "every helper sends its block to the requestor, which combines them"
     }
 
-    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) {
+    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) -> Result<()> {
         let hub = repair.requestors[0].vertex;
-        let (mut sources, mut sum) = (Vec::new(), Matrix::zero(repair.rows, 0));
+        // What the hub has itself it reads and computes in place: one column for each sub-block that it gets or reads.
+        let (mut sources, mut given) = (Vec::new(), SparseMatrix::zero(0, 0));
         for helper in &repair.helpers {
             if helper.vertex == hub {
                 sources.extend(helper.sources.iter().cloned());
-                sum = sum.beside(&helper.share());
+                given = super::diagonal(&given, &helper.compute);
             } else {
                 let link = lane.link(helper.compute.rows());
-                lane.stage(helper.vertex, helper.sources.clone(), &helper.compute, vec![Sink::Link(link)]);
+                lane.stage(helper.vertex, helper.sources.clone(), helper.compute.clone(), vec![Sink::Link(link)]);
                 sources.push(Source::Link(link));
-                sum = sum.beside(&helper.weights);
+                given = super::diagonal(&given, &SparseMatrix::identity(helper.compute.rows()));
             }
         }
-        lane.deliver(hub, sources, &sum, &repair.requestors);
+        lane.deliver(hub, sources, &repair.combine.of(&given), &repair.requestors);
+        Ok(())
+    }
+
+    /// What is sent is what it costs: the code's first recipe sends least.
+    fn choose<'a>(&self, recipes: &'a [Recipe]) -> Option<&'a Recipe> {
+        recipes.first()
     }
 
     fn sends_plain_blocks(&self) -> bool {

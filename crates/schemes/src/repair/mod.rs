@@ -10,8 +10,8 @@ use crate::{
     request::Vertices,
 };
 use weft_codes::{Ask, Recipe, SubBlock};
-use weft_gf::Matrix;
-use weft_plan::{Lane, Plan, Source};
+use weft_gf::{Factored, SparseMatrix};
+use weft_plan::{Lane, Network, Plan, Source, cost, predict};
 use weft_types::{Error, Party, Result};
 
 /// Every repair scheme, in the order in which they are shown.
@@ -25,8 +25,15 @@ pub trait RepairScheme: std::fmt::Debug + Sync {
     /// What it does, in a line.
     fn summary(&self) -> &'static str;
 
-    /// Adds the stages that bring what the helpers send, weighed, to the requestors.
-    fn build(&self, repair: &Repair, lane: &mut LaneBuilder);
+    /// Adds the stages that bring what the helpers send, weighed, to the requestors. It fails only if it adds up partial sums,
+    /// and the repair has none.
+    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) -> Result<()>;
+
+    /// Which of a code's recipes suits it: the one with the fewest helpers, as for sums every helper costs the same however
+    /// little it reads, and then the one that reads least.
+    fn choose<'a>(&self, recipes: &'a [Recipe]) -> Option<&'a Recipe> {
+        recipes.iter().min_by_key(|recipe| (recipe.helpers.len(), recipe.sub_blocks_read()))
+    }
 
     /// Whether helpers send what they read rather than sums: then blocks that are wanted and present come along with the help,
     /// and what is sent serves both.
@@ -42,11 +49,13 @@ pub struct Repair {
     pub rows: usize,
     /// The helpers in the order of preference, each vertex once.
     pub helpers: Vec<Helper>,
+    /// The sum: one row for each of `rows`, one column for each sub-block that is sent, helper after helper.
+    pub combine: Factored,
     /// Who needs which rows; at least one. The first can send to the others.
     pub requestors: Vec<Requestor>,
 }
 
-/// What one vertex reads and contributes.
+/// What one vertex reads and sends.
 #[derive(Debug)]
 pub struct Helper {
     /// Its vertex.
@@ -54,37 +63,87 @@ pub struct Helper {
     /// The blocks that it reads.
     pub sources: Vec<Source>,
     /// What it sends, if it sends no sum: one row for each sub-block sent, one column for each read.
-    pub compute: Matrix,
-    /// What that is worth: one row for each of the sum, one column for each sub-block sent.
-    pub weights: Matrix,
+    pub compute: SparseMatrix,
 }
 
-impl Helper {
-    /// What it adds to the sum: one row for each of the sum, one column for each sub-block read.
-    pub fn share(&self) -> Matrix {
-        self.weights.times(&self.compute)
+impl Repair {
+    /// What each helper adds to the sum, in their order: one row for each of the sum, one column for each sub-block read.
+    pub fn shares(&self) -> Result<Vec<SparseMatrix>> {
+        let shares = weft_codes::shares(&self.combine, self.helpers.iter().map(|helper| &helper.compute));
+        shares.ok_or_else(|| {
+            Error::invalid("what this code combines is too large for partial sums: choose the scheme 'conventional'")
+        })
     }
+}
+
+/// What a user says who leaves the choice of the scheme to [`choices`].
+pub const AUTO: &str = "auto";
+
+/// A scheme's answer to a job, and what it costs.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// The scheme's name.
+    pub scheme: &'static str,
+    /// Its plan.
+    pub plan: Plan,
+    /// Bytes that cross the network.
+    pub moved_bytes: u64,
+    /// How long it takes on the network it was predicted for, seconds.
+    pub seconds: f64,
+}
+
+/// The plans for a job of the scheme of that name, or, for [`AUTO`], of every scheme that has one: the quickest on this network
+/// first, and of equally quick ones that which moves less.
+pub fn choices(request: &Request<'_>, scheme: &str, network: &Network) -> Result<Vec<Choice>> {
+    let schemes = if scheme == AUTO { SCHEMES.to_vec() } else { vec![by_name(scheme)?] };
+    let mut refused = None;
+    let mut choices = Vec::with_capacity(schemes.len());
+    for scheme in schemes {
+        match plan_repair(request, scheme) {
+            Ok(plan) => {
+                let (moved_bytes, seconds) = (cost(&plan)?.moved_bytes(), predict(&plan, network)?);
+                choices.push(Choice { scheme: scheme.name(), plan, moved_bytes, seconds });
+            }
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    choices.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.moved_bytes.cmp(&b.moved_bytes)));
+    if choices.is_empty() {
+        return Err(refused.unwrap_or_else(|| Error::fatal("there is no repair scheme")));
+    }
+    Ok(choices)
+}
+
+/// Whether there is a scheme of that name, or the choice is left open.
+pub fn check_name(scheme: &str) -> Result<()> {
+    if scheme == AUTO { Ok(()) } else { by_name(scheme).map(drop) }
 }
 
 /// The scheme of that name.
 pub fn by_name(name: &str) -> Result<&'static dyn RepairScheme> {
     let known = || SCHEMES.iter().map(|scheme| scheme.name()).collect::<Vec<_>>().join(", ");
     let found = SCHEMES.iter().copied().find(|scheme| scheme.name() == name);
-    found.ok_or_else(|| Error::invalid(format!("there is no repair scheme '{name}'; there are: {}", known())))
+    found.ok_or_else(|| Error::invalid(format!("there is no repair scheme '{name}'; there are: {AUTO}, {}", known())))
 }
 
 /// A plan for a job that wants blocks stored or delivered, from what is there.
 ///
-/// Blocks with so many holes that a plan around each of them would be too large count as lost.
+/// A block with so many holes that a plan around each of them would be too large counts as lost, that with the most first.
 pub fn plan_repair(request: &Request<'_>, scheme: &dyn RepairScheme) -> Result<Plan> {
     request.check()?;
-    match region::cut(request.job, request.prefer) {
-        Ok(regions) => plan_regions(request, scheme, &regions),
-        Err(too_many) => {
-            let regions = region::cut(&region::without_holes(request.job), request.prefer);
-            regions.and_then(|regions| plan_regions(request, scheme, &regions)).map_err(|_| too_many)
+    let first = match region::cut(request.job, request.prefer) {
+        Ok(regions) => return plan_regions(request, scheme, &regions),
+        Err(too_many) => too_many,
+    };
+    let mut fewer = region::without_the_most_holes(request.job);
+    while let Some(job) = fewer {
+        if let Ok(regions) = region::cut(&job, request.prefer) {
+            let request = Request { job: &job, ..*request };
+            return plan_regions(&request, scheme, &regions).map_err(|_| first);
         }
+        fewer = region::without_the_most_holes(&job);
     }
+    Err(first)
 }
 
 fn plan_regions(request: &Request<'_>, scheme: &dyn RepairScheme, regions: &[Region]) -> Result<Plan> {
@@ -127,10 +186,10 @@ impl Planner<'_> {
         let wanted = region::wanted(deliveries);
         let readers: Vec<Party> = deliveries.iter().map(|delivery| delivery.party).collect();
         let recipe = self.recipe(region, &wanted, &readers)?;
-        let helpers = self.helpers(region, &recipe, &readers)?;
+        let (helpers, combine) = self.helpers(region, &recipe, &readers)?;
         let requestors = region::requestors(deliveries, &wanted, &mut self.vertices)?;
         let mut lane = LaneBuilder::default();
-        self.scheme.build(&Repair { rows: wanted.len(), helpers, requestors }, &mut lane);
+        self.scheme.build(&Repair { rows: wanted.len(), helpers, combine, requestors }, &mut lane)?;
         self.lanes.push(lane.finish(region.span, self.request.run.window)?);
         Ok(())
     }
@@ -147,36 +206,42 @@ impl Planner<'_> {
             let span = region.span;
             Error::unavailable(format!("{refusal} (positions {}..{})", span.start, span.end))
         })?;
-        recipes.into_iter().next().ok_or_else(|| Error::fatal(format!("{} gave no recipe", self.request.code.spec())))
+        let chosen = self.scheme.choose(&recipes).cloned();
+        chosen.ok_or_else(|| Error::fatal(format!("{} gave no recipe", self.request.code.spec())))
     }
 
-    /// The recipe's helpers by vertex, the preferred first: a party that holds two blocks helps once.
-    fn helpers(&mut self, region: &Region, recipe: &Recipe, readers: &[Party]) -> Result<Vec<Helper>> {
-        let combine = recipe.combine.to_dense();
-        let mut helpers: Vec<(usize, Helper)> = Vec::with_capacity(recipe.helpers.len());
+    /// The recipe's helpers by vertex, the preferred first, and how what they send is combined: a party that holds two blocks
+    /// helps once.
+    fn helpers(&mut self, region: &Region, recipe: &Recipe, readers: &[Party]) -> Result<(Vec<Helper>, Factored)> {
+        // Each with its place in the order, and the columns of what it sends.
+        let mut helpers: Vec<(usize, Vec<usize>, Helper)> = Vec::with_capacity(recipe.helpers.len());
         let mut first = 0;
         for share in &recipe.helpers {
             let party = region.holder(share.index, readers);
             let party = party.ok_or_else(|| Error::fatal(format!("block {} helps, but nobody has it", share.index)))?;
             let vertex = self.vertices.of(party)?;
             let source = Source::Block { index: share.index, sub_blocks: share.reads.clone() };
-            let compute = share.compute.to_dense();
-            let weights = combine.select_cols(&(first..first + compute.rows()).collect::<Vec<_>>());
-            first += compute.rows();
-            match helpers.iter_mut().find(|(_, helper)| helper.vertex == vertex) {
-                Some((_, helper)) => {
+            let sent = first..first + share.compute.rows();
+            first = sent.end;
+            match helpers.iter_mut().find(|(.., helper)| helper.vertex == vertex) {
+                Some((_, columns, helper)) => {
                     helper.sources.push(source);
-                    helper.compute = diagonal(&helper.compute, &compute);
-                    helper.weights = helper.weights.beside(&weights);
+                    helper.compute = diagonal(&helper.compute, &share.compute);
+                    columns.extend(sent);
                 }
                 None => {
                     let place = region.holders.iter().position(|(_, holder)| *holder == party).unwrap_or(usize::MAX);
-                    helpers.push((place, Helper { vertex, sources: vec![source], compute, weights }));
+                    helpers.push((
+                        place,
+                        sent.collect(),
+                        Helper { vertex, sources: vec![source], compute: share.compute.clone() },
+                    ));
                 }
             }
         }
-        helpers.sort_by_key(|(place, _)| *place);
-        Ok(helpers.into_iter().map(|(_, helper)| helper).collect())
+        helpers.sort_by_key(|(place, ..)| *place);
+        let columns: Vec<usize> = helpers.iter().flat_map(|(_, columns, _)| columns.iter().copied()).collect();
+        Ok((helpers.into_iter().map(|(.., helper)| helper).collect(), recipe.combine.select_cols(&columns)))
     }
 }
 
@@ -200,8 +265,8 @@ fn groups<'a>(lost: &[&'a Delivery]) -> Vec<Vec<&'a Delivery>> {
 }
 
 /// The two matrices on the diagonal of a larger one.
-fn diagonal(a: &Matrix, b: &Matrix) -> Matrix {
-    a.beside(&Matrix::zero(a.rows(), b.cols())).stack(&Matrix::zero(b.rows(), a.cols()).beside(b))
+fn diagonal(a: &SparseMatrix, b: &SparseMatrix) -> SparseMatrix {
+    a.beside(&SparseMatrix::zero(a.rows(), b.cols())).stack(&SparseMatrix::zero(b.rows(), a.cols()).beside(b))
 }
 
 #[cfg(test)]
@@ -212,6 +277,6 @@ mod tests {
     fn an_unknown_scheme_is_told_which_there_are() {
         assert_eq!(by_name("pipeline").unwrap().name(), "pipeline");
         let message = by_name("pigeon").unwrap_err().to_string();
-        assert_eq!(message, "there is no repair scheme 'pigeon'; there are: conventional, ppr, pipeline");
+        assert_eq!(message, "there is no repair scheme 'pigeon'; there are: auto, conventional, ppr, pipeline");
     }
 }

@@ -6,8 +6,9 @@
 
 use super::{Repair, RepairScheme};
 use crate::LaneBuilder;
-use weft_gf::Matrix;
+use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
+use weft_types::Result;
 
 /// See the module.
 #[derive(Debug)]
@@ -22,25 +23,27 @@ impl RepairScheme for Pipeline {
         "partial sums pass along a chain of the helpers, slice by slice"
     }
 
-    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) {
+    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) -> Result<()> {
         // Requestors that help come last, the first of them at the very end: it then needs no link.
         let asks = |vertex: u16| repair.requestors.iter().position(|requestor| requestor.vertex == vertex);
-        let mut chain: Vec<_> = repair.helpers.iter().collect();
-        chain.sort_by_key(|helper| asks(helper.vertex).map_or(0, |at| repair.requestors.len() - at));
+        let mut chain: Vec<_> = repair.helpers.iter().zip(repair.shares()?).collect();
+        chain.sort_by_key(|(helper, _)| asks(helper.vertex).map_or(0, |at| repair.requestors.len() - at));
         let mut before: Option<u16> = None;
-        for (at, helper) in chain.iter().enumerate() {
-            let (mut sources, mut sum) = (helper.sources.clone(), helper.share());
+        let last = chain.len().saturating_sub(1);
+        for (at, (helper, mut sum)) in chain.into_iter().enumerate() {
+            let mut sources = helper.sources.clone();
             if let Some(link) = before {
                 sources.insert(0, Source::Link(link));
-                sum = Matrix::identity(repair.rows).beside(&sum);
+                sum = SparseMatrix::identity(repair.rows).beside(&sum);
             }
-            if at + 1 == chain.len() {
-                lane.deliver(helper.vertex, sources, &sum, &repair.requestors);
+            if at == last {
+                lane.deliver(helper.vertex, sources, &sum.into(), &repair.requestors);
             } else {
                 let link = lane.link(repair.rows);
-                lane.stage(helper.vertex, sources, &sum, vec![Sink::Link(link)]);
+                lane.stage(helper.vertex, sources, sum, vec![Sink::Link(link)]);
                 before = Some(link);
             }
         }
+        Ok(())
     }
 }

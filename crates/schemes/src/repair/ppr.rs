@@ -4,8 +4,9 @@
 
 use super::{Repair, RepairScheme};
 use crate::LaneBuilder;
-use weft_gf::Matrix;
+use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
+use weft_types::Result;
 
 /// See the module.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ pub(super) struct Ppr;
 struct Partial {
     vertex: u16,
     sources: Vec<Source>,
-    sum: Matrix,
+    sum: SparseMatrix,
 }
 
 impl RepairScheme for Ppr {
@@ -27,12 +28,12 @@ impl RepairScheme for Ppr {
         "partial sums meet in a binary tree with the requestor at its root"
     }
 
-    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) {
+    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) -> Result<()> {
         let hub = repair.requestors[0].vertex;
-        let mut root = Partial { vertex: hub, sources: Vec::new(), sum: Matrix::zero(repair.rows, 0) };
+        let mut root = Partial { vertex: hub, sources: Vec::new(), sum: SparseMatrix::zero(repair.rows, 0) };
         let mut round: Vec<Partial> = Vec::with_capacity(repair.helpers.len());
-        for helper in &repair.helpers {
-            let partial = Partial { vertex: helper.vertex, sources: helper.sources.clone(), sum: helper.share() };
+        for (helper, sum) in repair.helpers.iter().zip(repair.shares()?) {
+            let partial = Partial { vertex: helper.vertex, sources: helper.sources.clone(), sum };
             if helper.vertex == hub { root = partial } else { round.push(partial) }
         }
         while !round.is_empty() {
@@ -42,7 +43,7 @@ impl RepairScheme for Ppr {
             while let Some(giver) = pairs.next() {
                 let taker = pairs.next();
                 let link = lane.link(repair.rows);
-                lane.stage(giver.vertex, giver.sources, &giver.sum, vec![Sink::Link(link)]);
+                lane.stage(giver.vertex, giver.sources, giver.sum, vec![Sink::Link(link)]);
                 match taker {
                     Some(mut taker) => {
                         taker.receive(link);
@@ -53,13 +54,14 @@ impl RepairScheme for Ppr {
             }
             round = next;
         }
-        lane.deliver(root.vertex, root.sources, &root.sum, &repair.requestors);
+        lane.deliver(root.vertex, root.sources, &root.sum.into(), &repair.requestors);
+        Ok(())
     }
 }
 
 impl Partial {
     fn receive(&mut self, link: u16) {
         self.sources.push(Source::Link(link));
-        self.sum = self.sum.beside(&Matrix::identity(self.sum.rows()));
+        self.sum = self.sum.beside(&SparseMatrix::identity(self.sum.rows()));
     }
 }
