@@ -81,7 +81,16 @@ impl Cluster {
 
     /// Starts the agent of that number, and waits until it has registered under that very number.
     pub(crate) async fn start_agent(&mut self, number: u32) {
-        let agent = Agent::start(self.config(number), self.seams(number)).await.unwrap();
+        let mut started = Agent::start(self.config(number), self.seams(number)).await;
+        // A call that was under way when it stopped holds its disks for a moment more.
+        for _ in 0..500 {
+            match &started {
+                Err(error) if error.message.contains("in use by another process") => sleep(Duration::from_millis(10)).await,
+                _ => break,
+            }
+            started = Agent::start(self.config(number), self.seams(number)).await;
+        }
+        let agent = started.unwrap();
         while agent.node().is_none() {
             sleep(Duration::from_millis(5)).await;
         }
