@@ -325,7 +325,8 @@ impl Drop for Cluster {
         while pids.iter().any(|pid| is_alive(*pid)) && begin.elapsed() < KILL_MAX {
             thread::sleep(Duration::from_millis(10));
         }
-        if thread::panicking() {
+        // A second panic would end all other tests too.
+        if thread::panicking() && self.dir().join("nodes").is_dir() {
             for name in std::iter::once("coordinator".to_owned()).chain(self.nodes()) {
                 eprintln!("---- {name}\n{}", last_lines(&self.log(&name), 40));
             }
