@@ -35,7 +35,8 @@ const RUNS_MAX: usize = 64;
 impl OpenBlock {
     /// The block's sub-blocks at `slices`, `window` of which may be read ahead.
     pub(crate) fn source(self, sub_blocks: &[u16], slices: Slices, window: usize, mode: DiskMode) -> Box<dyn SliceSource> {
-        let rows = Rows { block: self, sub_blocks: sub_blocks.to_vec(), buffers: Buffers::new(window + 1) };
+        let rows =
+            Rows { block: self, sub_blocks: sub_blocks.to_vec(), buffers: Buffers::new(window + 1), cell: Mutex::default() };
         match mode {
             DiskMode::Inline => Box::new(InlineSource(rows)),
             DiskMode::Pool => Box::new(AheadSource { rows: Arc::new(rows), slices, window: window.max(1), ahead: None }),
@@ -97,6 +98,15 @@ struct Rows {
     block: OpenBlock,
     sub_blocks: Vec<u16>,
     buffers: Arc<Buffers>,
+    /// The sub-blocks of the cell that slices are being cut from, if they are cut from cells.
+    cell: Mutex<Cell>,
+}
+
+/// The sub-blocks of one cell that are read, one after another.
+#[derive(Default)]
+struct Cell {
+    number: Option<u64>,
+    bytes: Vec<u8>,
 }
 
 /// It would have to be waited for.
@@ -106,6 +116,9 @@ impl Rows {
     /// Blocks.
     fn read(&self, slice: Span) -> Result<Bytes> {
         let block = &self.block;
+        if let Some(rows) = self.cut_from_cell(slice) {
+            return Ok(rows);
+        }
         self.fill(slice, |offset, bytes| {
             block.reader.read_at(offset, bytes).map_err(|error| {
                 if error.reaction == Reaction::Corrupt {
@@ -118,7 +131,7 @@ impl Rows {
 
     /// Does not block: nothing if the slice is not in the system's memory, or too much for the caller's thread.
     fn read_cached(&self, slice: Span) -> Option<Bytes> {
-        if self.bytes_of(slice) > READ_BYTES {
+        if self.bytes_of(slice) > READ_BYTES || self.is_cut_from_cell(slice) {
             return None;
         }
         let reader = &self.block.reader;
@@ -129,10 +142,74 @@ impl Rows {
         slice.len().saturating_mul(self.sub_blocks.len() as u64)
     }
 
+    /// Whether a slice has only a part of each of several sub-blocks of one cell. To read each part by itself would be many small
+    /// reads; so the sub-blocks are read whole, and neighbours among them by one call (Butterfly codes, §5.3: communication
+    /// vectorization, here of the disk's side).
+    fn is_cut_from_cell(&self, slice: Span) -> bool {
+        let sub_len = self.block.layout.sub_len();
+        self.sub_blocks.len() > 1 && slice.len() < sub_len && slice.start / sub_len == slice.end.saturating_sub(1) / sub_len
+    }
+
+    /// The slice from its cell, which is read if it is another than that of the slice before. Nothing if the slice is not cut from
+    /// a cell, or the cell cannot be read whole: what is wrong may lie beside the slice. Blocks.
+    fn cut_from_cell(&self, slice: Span) -> Option<Bytes> {
+        if !self.is_cut_from_cell(slice) {
+            return None;
+        }
+        let sub_len = self.block.layout.sub_len();
+        let number = slice.start / sub_len;
+        let mut cell = self.cell.lock().unwrap_or_else(PoisonError::into_inner);
+        if cell.number != Some(number) {
+            cell.number = None;
+            self.read_cell(number, &mut cell.bytes)?;
+            cell.number = Some(number);
+        }
+        let (from, len) = ((slice.start % sub_len) as usize, slice.len() as usize);
+        let mut buffer = self.buffers.take(self.bytes_of(slice) as usize);
+        let sub_blocks = cell.bytes.chunks_exact(sub_len as usize);
+        for (row, sub_block) in buffer.bytes_mut().chunks_exact_mut(len.max(1)).zip(sub_blocks) {
+            row.copy_from_slice(&sub_block[from..from + len]);
+        }
+        Some(buffer.freeze())
+    }
+
+    /// Reads the sub-blocks of a cell, neighbours by one call.
+    fn read_cell(&self, number: u64, bytes: &mut Vec<u8>) -> Option<()> {
+        let (block, layout) = (&self.block, &self.block.layout);
+        let sub_len = layout.sub_len() as usize;
+        bytes.resize(self.sub_blocks.len() * sub_len, 0);
+        let (mut rest, mut on_disk) = (bytes.as_mut_slice(), 0);
+        for run in self.sub_blocks.chunk_by(|a, b| a + 1 == *b) {
+            let (these, after) = rest.split_at_mut(run.len() * sub_len);
+            let offset = number * layout.cell_len + u64::from(run[0]) * layout.sub_len();
+            block.reader.read_at(offset, these).ok()?;
+            on_disk += block.reader.meta().len().saturating_sub(offset).min(these.len() as u64);
+            rest = after;
+        }
+        block.traffic.read.add(on_disk);
+        Some(())
+    }
+
+    /// The bytes of a slice that are one run.
+    fn whole_run(&self, slice: Span) -> Option<Span> {
+        let (layout, sub_len) = (&self.block.layout, self.block.layout.sub_len());
+        let is_whole = slice.len() == sub_len && slice.start.is_multiple_of(sub_len);
+        let are_neighbours = self.sub_blocks.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        let first = self.sub_blocks.first().filter(|_| is_whole && are_neighbours && self.sub_blocks.len() > 1)?;
+        let start = slice.start / sub_len * layout.cell_len + u64::from(*first) * sub_len;
+        Some(Span::new(start, start + self.bytes_of(slice)))
+    }
+
     fn fill<E>(&self, slice: Span, read: impl Fn(u64, &mut [u8]) -> Result<(), E>) -> Result<Bytes, E> {
         let block = &self.block;
         let mut buffer = self.buffers.take(self.bytes_of(slice) as usize);
         let mut on_disk = 0;
+        // Neighbouring sub-blocks of which the slice has all of a cell are one run on the disk, and one here.
+        if let Some(run) = self.whole_run(slice) {
+            read(run.start, buffer.bytes_mut())?;
+            block.traffic.read.add(block.reader.meta().len().saturating_sub(run.start).min(run.len()));
+            return Ok(buffer.freeze());
+        }
         for (row, sub_block) in buffer.bytes_mut().chunks_exact_mut(slice.len().max(1) as usize).zip(&self.sub_blocks) {
             let mut at = 0;
             for extent in block.layout.extents(u32::from(*sub_block), slice) {

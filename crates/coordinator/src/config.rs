@@ -62,7 +62,8 @@ pub struct CoordinatorConfig {
     pub slice_len: ByteSize,
     /// A slice of repairs and of reads of lost blocks, which go through chains; a multiple of 4 KiB.
     pub repair_slice_len: ByteSize,
-    /// How lost blocks are read unless the reader says otherwise, and how they are rebuilt during a put.
+    /// How lost blocks are read and rebuilt unless somebody says otherwise; `auto`: by the scheme that is predicted to be the
+    /// quickest.
     pub scheme: String,
     /// A disk with less than this left gets no new block.
     pub disk_reserve: ByteSize,
@@ -90,7 +91,7 @@ impl Default for CoordinatorConfig {
             resumes_max: 8,
             slice_len: ByteSize(256 << 10),
             repair_slice_len: ByteSize(64 << 10),
-            scheme: "pipeline".into(),
+            scheme: weft_schemes::repair::AUTO.into(),
             disk_reserve: ByteSize(64 << 20),
         }
     }
@@ -124,7 +125,7 @@ impl CoordinatorConfig {
                 return Err(Error::invalid(format!("{name} is {size}: it must be a multiple of {}", ByteSize(PAGE_LEN))));
             }
         }
-        weft_schemes::repair::by_name(&self.scheme).map(drop)
+        weft_schemes::repair::check_name(&self.scheme)
     }
 
     /// Which setting must be how much longer than which, and why.

@@ -8,11 +8,11 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::{Ask, SharedCode, SubBlock};
 use weft_meta::StripeRecord;
-use weft_plan::{Change, Hold, Input, Job, Lane, Network, Plan, Sink, Want, WantKind, link_id, predict};
-use weft_schemes::{Request, Run, disseminate, plan_repair, plan_write, repair};
-use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout};
+use weft_plan::{Change, Considered, Hold, Input, Job, Lane, Network, Plan, Sink, Want, WantKind, link_id};
+use weft_schemes::{Request, Run, disseminate, plan_write, repair};
+use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout};
 
-/// The scheme that moves every helper's block once, however many blocks are lost.
+/// The simplest scheme.
 const CONVENTIONAL: &str = "conventional";
 
 /// A plan that was proved, and the job that it does.
@@ -20,6 +20,8 @@ const CONVENTIONAL: &str = "conventional";
 pub(crate) struct Planned {
     pub(crate) plan: Plan,
     pub(crate) job: Job,
+    /// The schemes among which it was chosen.
+    pub(crate) considered: Vec<Considered>,
 }
 
 /// A block that goes to a node.
@@ -41,7 +43,7 @@ pub(crate) struct Range {
 impl Planned {
     /// As a saved plan, which `weft plan` reads.
     pub(crate) fn json(&self) -> Result<Vec<u8>> {
-        weft_plan::to_json(&self.plan, &self.job).map(String::into_bytes)
+        weft_plan::to_json(&self.plan, &self.job, &self.considered).map(String::into_bytes)
     }
 
     /// Which block each of a writer's links carries as it is: (link, index). A link that carries anything else is not here.
@@ -116,8 +118,10 @@ pub(crate) fn read(
     });
     let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
     let request = Request { code: code.as_ref(), stripe: stripe.layout, job: &job, stores: &[], prefer, run };
-    let plan = cheaper(&request, scheme, rebuilt(stripe, available, ranges).len())?;
-    proved(plan, job, code)
+    // Of blocks that are there every scheme does the same.
+    let scheme = if rebuilt(stripe, available, ranges).is_empty() { CONVENTIONAL } else { scheme };
+    let (plan, considered) = choose(&request, scheme)?;
+    Ok(Planned { considered, ..proved(plan, job, code)? })
 }
 
 /// Lost blocks go to new homes.
@@ -142,22 +146,28 @@ pub(crate) fn rebuild(
     let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
     let stores: Vec<(Party, BlockId)> = targets.iter().map(|target| (Party::Node(target.node), target.block)).collect();
     let request = Request { code: code.as_ref(), stripe: stripe.layout, job: &job, stores: &stores, prefer, run };
-    let plan = cheaper(&request, scheme, targets.len())?;
-    proved(plan, job, code)
+    let (plan, considered) = choose(&request, scheme)?;
+    Ok(Planned { considered, ..proved(plan, job, code)? })
 }
 
-/// The plan of the scheme that was asked for. But for several lost blocks, of which a chain or a tree must carry a sum each
-/// over every link, it is the conventional one where that takes less time.
-fn cheaper(request: &Request<'_>, scheme: &str, lost: usize) -> Result<Plan> {
-    let asked = plan_repair(request, repair::by_name(scheme)?)?;
-    if lost < 2 || scheme == CONVENTIONAL {
-        return Ok(asked);
+/// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
+const LINK_BYTES_PER_S: f64 = 125e6;
+
+/// The plan of the scheme that was asked for, or of the quickest.
+fn choose(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
+    repair::choose_plan(request, scheme, &Network::uniform(LINK_BYTES_PER_S))
+}
+
+/// A slice of all sub-blocks together, if there are several: smaller pieces of each would be costly to read and to send.
+const VECTOR_SLICE_BYTES: u64 = 1 << 20;
+
+/// Positions of a slice of about `bytes`; whole pages, as disks and checksums have them, and no more than a cell has.
+pub(crate) fn slice_positions(layout: &Layout, bytes: u64) -> u64 {
+    if layout.alpha == 1 {
+        return bytes;
     }
-    let conventional = plan_repair(request, repair::by_name(CONVENTIONAL)?)?;
-    // Which of two plans is shorter on equal links does not depend on what the links carry.
-    let links = Network::uniform(1e8);
-    let (ours, theirs) = (predict(&asked, &links)?, predict(&conventional, &links)?);
-    Ok(if theirs < ours { conventional } else { asked })
+    let of_one = bytes.max(VECTOR_SLICE_BYTES) / u64::from(layout.alpha) / PAGE_LEN * PAGE_LEN;
+    of_one.clamp(PAGE_LEN, layout.sub_len().max(PAGE_LEN))
 }
 
 /// The bytes that come out for a wanted range: whole pages where the block is read, whole checksum units where it is rebuilt
@@ -302,7 +312,7 @@ fn positions(stripe: &StripeLayout, bytes: Span) -> Span {
 fn proved(plan: Plan, job: Job, code: &SharedCode) -> Result<Planned> {
     // We made it ourselves: a refusal is a defect of a scheme, and better told than run.
     match weft_plan::verify(&plan, CodeProof::new(code).view(), &job) {
-        Ok(()) => Ok(Planned { plan, job }),
+        Ok(()) => Ok(Planned { plan, job, considered: Vec::new() }),
         Err(refusal) => Err(Error::fatal(format!("a scheme made a plan that is wrong; nothing was moved: {refusal}"))),
     }
 }

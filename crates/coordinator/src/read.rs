@@ -194,13 +194,14 @@ fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Ran
     let readable = jobs::readable(stripe, &view, |block| shared.members.is_suspect_block(block));
     let Readable { good, suspect, lost } = &readable;
     let scheme = if scheme.is_empty() { shared.config.scheme.as_str() } else { scheme };
-    weft_schemes::repair::by_name(scheme)?;
+    weft_schemes::repair::check_name(scheme)?;
     let attempt = |available: &[u8]| {
         let rebuilt = jobs::rebuilt(stripe, available, ranges);
         let delivers = widen(stripe, ranges, &rebuilt);
         let slice_len = if rebuilt.is_empty() { shared.config.slice_len } else { shared.config.repair_slice_len };
         let prefer = jobs::preference(stripe, available, &view, stripe.layout.k as usize, None);
-        let run = shared.run(Class::Foreground, stripe.seq, slice_len.0);
+        let slice_len = jobs::slice_positions(&stripe.layout.layout, slice_len.0);
+        let run = shared.run(Class::Foreground, stripe.seq, slice_len);
         let planned = jobs::read(code, stripe, available, &delivers, shared.draw_client(), scheme, &prefer, run)?;
         Ok::<_, Error>(PlannedRead { planned, delivers, rebuilt: rebuilt.into_iter().collect() })
     };

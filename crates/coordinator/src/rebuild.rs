@@ -297,7 +297,7 @@ impl Rebuild<'_> {
         let (last, first): (Vec<u8>, Vec<u8>) = all.partition(|index| avoided(index) || readable.suspect.contains(index));
         let rack = targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.clone());
         let k = self.stripe.layout.k as usize;
-        let slice_len = self.shared.config.repair_slice_len.0;
+        let slice_len = jobs::slice_positions(&self.stripe.layout.layout, self.shared.config.repair_slice_len.0);
         let attempt = |available: &[u8]| {
             let prefer = jobs::preference(&self.stripe, available, &view, k, rack.as_deref());
             let run = self.shared.run(class, self.stripe.seq, slice_len);

@@ -69,7 +69,7 @@ impl<'a> Repair<'a> {
             })?),
         };
         let scheme = if asked.scheme.is_empty() { shared.config.scheme.clone() } else { asked.scheme.clone() };
-        weft_schemes::repair::by_name(&scheme)?;
+        weft_schemes::repair::check_name(&scheme)?;
         Ok(Self {
             shared,
             events,

@@ -58,31 +58,57 @@ pub(crate) fn object(bucket: &str, key: &str) -> Result<ObjectName> {
 /// Reads a code and its sizes; 0 means that `fallback` says the size, as far as it fits.
 pub(crate) fn coding(spec: &str, block_len: u64, cell_len: u64, fallback: Option<&PolicyRecord>) -> Result<Coding> {
     let (code, spelled_cell) = weft_codes::parse_policy(spec).map_err(Error::invalid)?;
+    let asked_block_len = block_len;
     let block_len = match (block_len, fallback) {
         (0, Some(policy)) => policy.block_len,
         (0, None) => return Err(Error::invalid("the block size must be greater than zero")),
         (said, _) => said,
     };
-    // A cell that was not asked for gives way to a block that was.
-    let cell_len = match (cell_len, spelled_cell, fallback) {
-        (0, Some(spelled), _) => spelled,
-        (0, None, Some(policy)) => policy.cell_len.min(block_len),
+    let alpha = u32::try_from(code.alpha()).map_err(|_| Error::invalid(format!("{spec} has too many sub-blocks")))?;
+    let block_asked = asked_block_len > 0;
+    // What was not asked for gives way to what was.
+    let (block_len, cell_len) = match (cell_len, spelled_cell, fallback) {
+        (0, Some(spelled), _) => (block_len, spelled),
+        (0, None, Some(policy)) if alpha == 1 => (block_len, policy.cell_len.min(block_len)),
+        (0, None, Some(policy)) => {
+            let cell_len = vector_cell_len(policy.cell_len, alpha);
+            match block_asked {
+                true if block_len.is_multiple_of(cell_len) => (block_len, cell_len),
+                true => (block_len, block_len),
+                false => ((block_len / cell_len).max(1) * cell_len, cell_len),
+            }
+        }
         (0, None, None) => return Err(Error::invalid("the cell size must be greater than zero")),
-        (said, ..) => said,
+        (said, ..) => (block_len, said),
     };
     if block_len > BLOCK_BYTES_MAX {
         let (asked, most) = (ByteSize(block_len), ByteSize(BLOCK_BYTES_MAX));
         return Err(Error::invalid(format!("a block of {asked} is too large: at most {most}")));
     }
-    let alpha = u32::try_from(code.alpha()).map_err(|_| Error::invalid(format!("{spec} has too many sub-blocks")))?;
     let layout = Layout::new(block_len, cell_len, alpha)?;
     let unit = PAGE_LEN * u64::from(alpha);
     if !cell_len.is_multiple_of(unit) {
         let (cell, unit) = (ByteSize(cell_len), ByteSize(unit));
-        return Err(Error::invalid(format!("the cell size {cell} is not a multiple of {unit}: in a cluster it must be")));
+        let message = match alpha {
+            1 => format!("the cell size {cell} is not a multiple of {unit}: in a cluster it must be"),
+            _ => {
+                format!("the cell size {cell} is not a multiple of {unit}, {alpha} sub-blocks of a page: in a cluster it must be")
+            }
+        };
+        return Err(Error::invalid(message));
     }
     Ok(Coding { code, layout })
 }
+
+/// The cell of a code with several sub-blocks, unless one is asked for: at least as long as others', and such that a sub-block
+/// has at least 64 KiB, because smaller pieces ruin a disk (Butterfly codes, §5.2: 9 KB against 800 KB).
+fn vector_cell_len(cell_len: u64, alpha: u32) -> u64 {
+    let unit = SUB_BLOCK_BYTES * u64::from(alpha);
+    cell_len.div_ceil(unit).max(1) * unit
+}
+
+/// See [`vector_cell_len`].
+const SUB_BLOCK_BYTES: u64 = 64 << 10;
 
 /// Reads a policy.
 pub(crate) fn policy(asked: &v1::Policy) -> Result<PolicyRecord> {

@@ -26,7 +26,7 @@ pub use eval::{Data, Memory, eval};
 pub use explain::{explain, to_dot};
 pub use predict::{Network, predict};
 pub use refusal::{Place, Refusal, Rule};
-pub use save::{FORMAT_VERSION, JSON_BYTES_MAX, Saved, from_json, to_json};
+pub use save::{Considered, FORMAT_VERSION, JSON_BYTES_MAX, Saved, from_json, to_json};
 pub use slices::SliceSet;
 pub use task::{Task, TaskBlock, TaskLane, TaskLink, TaskStage, cut, link_id};
 pub use verify::verify;

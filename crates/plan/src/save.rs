@@ -14,7 +14,7 @@ pub const JSON_BYTES_MAX: usize = 64 << 20;
 const LINE_CHARS: usize = 120;
 
 /// A plan with the job that it answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
     /// The format's version: [`FORMAT_VERSION`].
     pub weft_plan: u32,
@@ -25,11 +25,28 @@ pub struct Saved {
     /// What it costs; for readers, and not believed when it is read back.
     #[serde(default)]
     pub cost: Option<Cost>,
+    /// The schemes among which it was chosen, the chosen first; for readers too. None: nobody had a choice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub considered: Vec<Considered>,
 }
 
-/// A plan and its job as JSON that [`from_json`] reads back.
-pub fn to_json(plan: &Plan, job: &Job) -> Result<String> {
-    let saved = Saved { weft_plan: FORMAT_VERSION, plan: plan.clone(), job: job.clone(), cost: cost(plan).ok() };
+/// A scheme that could have done the job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Considered {
+    /// Its name.
+    pub scheme: String,
+    /// Bytes that cross the network.
+    pub moved_bytes: u64,
+    /// Bytes that are read from blocks.
+    pub read_bytes: u64,
+    /// How long it was predicted to take, seconds.
+    pub seconds: f64,
+}
+
+/// A plan, its job and among what it was chosen, as JSON that [`from_json`] reads back.
+pub fn to_json(plan: &Plan, job: &Job, considered: &[Considered]) -> Result<String> {
+    let considered = considered.to_vec();
+    let saved = Saved { weft_plan: FORMAT_VERSION, plan: plan.clone(), job: job.clone(), cost: cost(plan).ok(), considered };
     let compact = serde_json::to_string(&saved).map_err(|error| Error::fatal(format!("the plan is not written: {error}")))?;
     Ok(break_lines(&compact))
 }

@@ -61,7 +61,7 @@ fn world(k: usize, m: usize, alpha: usize) -> World {
 fn plans_and_tasks_read_back() {
     for world in [world(4, 2, 1), world(3, 2, 3)] {
         for (plan, job) in plans(&world) {
-            let text = to_json(&plan, &job).unwrap();
+            let text = to_json(&plan, &job, &[]).unwrap();
             let saved = from_json(&text).unwrap();
             assert_eq!((&saved.plan, &saved.job, saved.cost), (&plan, &job, cost(&plan).ok()), "{text}");
             assert!(text.starts_with("{\n  \"weft_plan\": 1,\n  \"plan\": "), "{text}");
@@ -81,7 +81,7 @@ fn plans_and_tasks_read_back() {
 #[test]
 fn other_versions_and_other_files_are_refused() {
     let (plan, job) = plans(&world(4, 2, 1)).remove(0);
-    let text = to_json(&plan, &job).unwrap();
+    let text = to_json(&plan, &job, &[]).unwrap();
     let newer = text.replace("\"weft_plan\": 1", "\"weft_plan\": 2");
     assert_eq!(from_json(&newer).unwrap_err().to_string(), "a plan of format 2; this weft reads format 1");
     for wrong in ["", "{}", "[]", "{\"weft_plan\": 1}", "{\"weft_plan\": -1}", &text[..text.len() / 2], &"[".repeat(100_000)] {
@@ -251,7 +251,7 @@ proptest! {
         let world = world(3, 2, alpha);
         let (plan, job) = plans(&world).swap_remove(which);
         let mut memory = world.memory(&job);
-        let mut document: serde_json::Value = serde_json::from_str(&to_json(&plan, &job).unwrap()).unwrap();
+        let mut document: serde_json::Value = serde_json::from_str(&to_json(&plan, &job, &[]).unwrap()).unwrap();
         let mut task = serde_json::to_value(cut(&plan, which as u16 % 3)).unwrap();
         for path in paths {
             mutate(&mut task, &mut path.iter().copied());

@@ -110,7 +110,7 @@ pub fn sidecar(input: &[u8]) -> bool {
 pub fn saved_plan(input: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(input) else { return false };
     let Ok(saved) = from_json(text) else { return false };
-    if let Ok(again) = to_json(&saved.plan, &saved.job) {
+    if let Ok(again) = to_json(&saved.plan, &saved.job, &saved.considered) {
         let again = from_json(&again).expect("what was written can be read");
         assert!(again.plan == saved.plan && again.job == saved.job, "it reads back as another");
     }

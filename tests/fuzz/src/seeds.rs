@@ -17,7 +17,7 @@ pub fn seeds(entry: &str) -> Result<Vec<Vec<u8>>> {
         "frames" => Ok(vec![behind(0, link()?), behind(1, link()?)]),
         "hello" => Ok(vec![hello(Direction::Push)?, hello(Direction::Pull)?]),
         "sidecar" => Ok(vec![behind(1, sidecar(5000)?), behind(1, sidecar(0)?)]),
-        "saved_plan" => plans()?.iter().map(|(plan, job)| to_json(plan, job).map(String::into_bytes)).collect(),
+        "saved_plan" => plans()?.iter().map(|(plan, job)| to_json(plan, job, &[]).map(String::into_bytes)).collect(),
         "code_spec" => Ok(SPECS.iter().map(|spec| spec.as_bytes().to_vec()).collect()),
         "task" => {
             let tasks = plans()?.into_iter().flat_map(|(plan, _)| [cut(&plan, 0), cut(&plan, 1)]);

@@ -7,8 +7,8 @@ use crate::{
 };
 use serde::de::IgnoredAny;
 use weft_client::api;
-use weft_plan::{Job, Network, Plan, Saved};
-use weft_types::{Error, Result};
+use weft_plan::{Considered, Job, Network, Plan, Saved};
+use weft_types::{Error, Result, human_bytes};
 
 /// Links of 1 Gbit/s: times are predicted for them unless told otherwise.
 pub(super) const LINK_BYTES_PER_S: f64 = 125e6;
@@ -18,7 +18,7 @@ const SHOWN_MAX: usize = 1;
 
 /// Shows a plan: as text, or with `--json` as it is saved.
 pub(super) fn show(plan: &Plan, job: &Job, network: &Network, output: Output) -> Result<Exit> {
-    let text = if output.json { weft_plan::to_json(plan, job)? } else { weft_plan::explain(plan, Some(network))? };
+    let text = if output.json { weft_plan::to_json(plan, job, &[])? } else { weft_plan::explain(plan, Some(network))? };
     print(&text).map(|()| Exit::Ok)
 }
 
@@ -34,8 +34,11 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
         if output.json {
             texts.push(json.trim_end().to_owned());
         } else if texts.len() < SHOWN_MAX {
-            let Saved { plan, .. } = weft_plan::from_json(json)?;
+            let Saved { plan, considered, .. } = weft_plan::from_json(json)?;
             let mut text = weft_plan::explain(&plan, Some(&Network::uniform(LINK_BYTES_PER_S)))?;
+            if considered.len() > 1 {
+                text = format!("{}\n\n{}", text.trim_end(), considered_text(&considered));
+            }
             if let Some(legend) = legend(&text, nodes) {
                 text = format!("{}\n\n{legend}", text.trim_end());
             }
@@ -48,6 +51,18 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
         _ => {}
     }
     print(&texts.join("\n")).map(|()| Exit::Ok)
+}
+
+/// The schemes among which one was chosen.
+fn considered_text(considered: &[Considered]) -> String {
+    let mut text = "schemes considered, the quickest on links of 1 Gbit/s first:".to_owned();
+    for (at, Considered { scheme, moved_bytes, read_bytes, seconds }) in considered.iter().enumerate() {
+        let (read, moved) = (human_bytes(*read_bytes), human_bytes(*moved_bytes));
+        let chosen = if at == 0 { "   chosen" } else { "" };
+        text.push_str(&format!("\n  {scheme:<14} reads {read:>10}   moves {moved:>10}   {seconds:>8.2} s{chosen}"));
+    }
+    text.push('\n');
+    text
 }
 
 /// The plans of a file, which may have several one after another.

@@ -17,8 +17,16 @@ impl Task {
         self.check_all().map_err(|error| error.party(self.party))
     }
 
+    /// Bytes that reading some sub-blocks of a block needs besides its slices: slices that have only a part of several sub-blocks
+    /// are cut from whole ones.
+    fn cell_bytes(&self, sub_blocks: &[u16]) -> u64 {
+        // It may not have been validated.
+        let sub_len = self.layout.cell_len.checked_div(self.layout.alpha.into()).unwrap_or_default();
+        if sub_blocks.len() > 1 && self.slice_len < sub_len { sub_len.saturating_mul(sub_blocks.len() as u64) } else { 0 }
+    }
+
     /// Bytes that running the task needs: at each source and sink, `window` slices that wait and the one that is worked on;
-    /// and the temporaries of a piece.
+    /// the cells that slices are cut from; and the temporaries of a piece.
     pub fn memory_bytes(&self) -> u64 {
         let widths: HashMap<(u16, u16), u64> =
             self.links.iter().map(|link| ((link.lane, link.link), u64::from(link.width))).collect();
@@ -38,6 +46,11 @@ impl Task {
                         sub_blocks.len() as u64
                     }
                 });
+                let cells = stage.sources.iter().map(|source| match source {
+                    Source::Block { sub_blocks, .. } => self.cell_bytes(sub_blocks),
+                    Source::Link(_) | Source::Input { .. } => 0,
+                });
+                bytes = cells.fold(bytes, u64::saturating_add);
                 let width = ins.chain(outs).fold(0, u64::saturating_add);
                 let slice_len = self.slice_len.min(lane.span.len());
                 bytes = bytes.saturating_add(width.saturating_mul(slices).saturating_mul(slice_len));

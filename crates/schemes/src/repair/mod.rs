@@ -11,7 +11,7 @@ use crate::{
 };
 use weft_codes::{Ask, Recipe, SubBlock};
 use weft_gf::{Factored, SparseMatrix};
-use weft_plan::{Lane, Network, Plan, Source, cost, predict};
+use weft_plan::{Considered, Lane, Network, Plan, Source, cost, predict};
 use weft_types::{Error, Party, Result};
 
 /// Every repair scheme, in the order in which they are shown.
@@ -76,42 +76,29 @@ impl Repair {
     }
 }
 
-/// What a user says who leaves the choice of the scheme to [`choices`].
+/// What a user says who leaves the choice of the scheme to [`choose_plan`].
 pub const AUTO: &str = "auto";
 
-/// A scheme's answer to a job, and what it costs.
-#[derive(Debug, Clone)]
-pub struct Choice {
-    /// The scheme's name.
-    pub scheme: &'static str,
-    /// Its plan.
-    pub plan: Plan,
-    /// Bytes that cross the network.
-    pub moved_bytes: u64,
-    /// How long it takes on the network it was predicted for, seconds.
-    pub seconds: f64,
-}
-
-/// The plans for a job of the scheme of that name, or, for [`AUTO`], of every scheme that has one: the quickest on this network
-/// first, and of equally quick ones that which moves less.
-pub fn choices(request: &Request<'_>, scheme: &str, network: &Network) -> Result<Vec<Choice>> {
+/// The plan for a job of the scheme of that name, or, for [`AUTO`], of that which is predicted to be the quickest on this network,
+/// and of equally quick ones of that which moves least; and what was considered, the chosen first.
+pub fn choose_plan(request: &Request<'_>, scheme: &str, network: &Network) -> Result<(Plan, Vec<Considered>)> {
     let schemes = if scheme == AUTO { SCHEMES.to_vec() } else { vec![by_name(scheme)?] };
     let mut refused = None;
-    let mut choices = Vec::with_capacity(schemes.len());
+    let mut plans: Vec<(Plan, Considered)> = Vec::with_capacity(schemes.len());
     for scheme in schemes {
         match plan_repair(request, scheme) {
             Ok(plan) => {
-                let (moved_bytes, seconds) = (cost(&plan)?.moved_bytes(), predict(&plan, network)?);
-                choices.push(Choice { scheme: scheme.name(), plan, moved_bytes, seconds });
+                let (cost, seconds) = (cost(&plan)?, predict(&plan, network)?);
+                let (moved_bytes, read_bytes) = (cost.moved_bytes(), cost.read_bytes());
+                plans.push((plan, Considered { scheme: scheme.name().to_owned(), moved_bytes, read_bytes, seconds }));
             }
             Err(error) => refused = refused.or(Some(error)),
         }
     }
-    choices.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.moved_bytes.cmp(&b.moved_bytes)));
-    if choices.is_empty() {
-        return Err(refused.unwrap_or_else(|| Error::fatal("there is no repair scheme")));
-    }
-    Ok(choices)
+    plans.sort_by(|(_, a), (_, b)| a.seconds.total_cmp(&b.seconds).then(a.moved_bytes.cmp(&b.moved_bytes)));
+    let considered = plans.iter().map(|(_, considered)| considered.clone()).collect();
+    let best = plans.into_iter().next().map(|(plan, _)| plan);
+    best.map(|plan| (plan, considered)).ok_or_else(|| refused.unwrap_or_else(|| Error::fatal("there is no repair scheme")))
 }
 
 /// Whether there is a scheme of that name, or the choice is left open.
