@@ -68,8 +68,8 @@ impl Agent {
         }
         let data = listen(&node, &node.config.data_listen).await?;
         let control = listen(&node, &node.config.control_listen).await?;
-        let data_address = advertised(&node.config.data_advertise, data.as_ref())?;
-        let control_address = advertised(&node.config.control_advertise, control.as_ref())?;
+        let data_address = advertised(&node.config.data_advertise, "data_advertise", data.as_ref())?;
+        let control_address = advertised(&node.config.control_advertise, "control_advertise", control.as_ref())?;
         tracing::info!(data = %data_address, control = %control_address, "listening");
 
         let mut services = JoinSet::new();
@@ -141,11 +141,17 @@ async fn listen(node: &Node, address: &str) -> Result<Box<dyn Listen>> {
     listening.map_err(|error| Error::invalid(format!("cannot listen on {address}: {error}")))
 }
 
-fn advertised(named: &Option<String>, listener: &dyn Listen) -> Result<String> {
-    match named {
-        Some(named) => Ok(named.clone()),
-        None => listener.local_address().map_err(|error| Error::fatal(format!("a listener without an address: {error}"))),
+/// The address at which others find a listener; `setting` names the one that would say it.
+fn advertised(named: &Option<String>, setting: &str, listener: &dyn Listen) -> Result<String> {
+    let bound = || listener.local_address().map_err(|error| Error::fatal(format!("a listener without an address: {error}")));
+    let address = named.clone().map_or_else(bound, Ok)?;
+    // Others would dial themselves.
+    if address.parse::<std::net::SocketAddr>().is_ok_and(|address| address.ip().is_unspecified()) {
+        return Err(Error::invalid(format!(
+            "nobody can dial {address}: {setting} = \"host:port\" says where others find this agent"
+        )));
     }
+    Ok(address)
 }
 
 async fn serve_data(node: Arc<Node>, listener: Box<dyn Listen>) -> Result<()> {
@@ -198,5 +204,22 @@ async fn keep_house(node: Arc<Node>) -> Result<()> {
             Ok(())
         };
         node.seams.disk_mode.run(work).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_proto::{Net, TcpNet};
+
+    #[tokio::test]
+    async fn an_address_that_nobody_can_dial_is_not_told_to_others() {
+        let net = TcpNet::default();
+        let anywhere = net.listen("0.0.0.0:0").await.unwrap();
+        let error = advertised(&None, "data_advertise", anywhere.as_ref()).unwrap_err();
+        assert!(error.message.contains("data_advertise = \"host:port\""), "{error}");
+        assert_eq!(advertised(&Some("node-1:7401".into()), "data_advertise", anywhere.as_ref()), Ok("node-1:7401".to_owned()));
+        let here = net.listen("127.0.0.1:0").await.unwrap();
+        assert!(advertised(&None, "data_advertise", here.as_ref()).unwrap().starts_with("127.0.0.1:"));
     }
 }

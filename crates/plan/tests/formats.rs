@@ -192,6 +192,7 @@ fn wrong_shares_are_refused() {
     says(&|task| task.slice_len = 0, "slices of no position");
     says(&|task| task.layout.cell_len = 0, "greater than zero");
     says(&|task| task.links[0].width = 0, "0 sub-blocks");
+    says(&|task| task.lanes[0].stages[0].sinks.push(weft_plan::Sink::Check { width: 0 }), "a check of nothing");
     says(&|task| task.links[0].peer = task.party, "the other end n3");
     says(&|task| task.links[0].sends = true, "link 0 goes the other way");
     says(&|task| task.links.truncate(1), "link 1 does not exist");

@@ -64,10 +64,14 @@ impl Net for TcpNet {
     async fn connect(&self, address: &str) -> io::Result<BoxStream> {
         let connecting = async {
             let mut last = None;
-            for candidate in tokio::net::lookup_host(address).await? {
-                match connect_one(candidate).await {
-                    Ok(stream) => return Ok(Box::new(stream) as BoxStream),
-                    Err(error) => last = Some(error),
+            let candidates: Vec<SocketAddr> = tokio::net::lookup_host(address).await?.collect();
+            // One that does not answer leaves the others their share of the time.
+            let share = self.connect_timeout / candidates.len().max(1) as u32;
+            for candidate in candidates {
+                match tokio::time::timeout(share, connect_one(candidate)).await {
+                    Ok(Ok(stream)) => return Ok(Box::new(stream) as BoxStream),
+                    Ok(Err(error)) => last = Some(error),
+                    Err(_) => last = Some(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {share:?}"))),
                 }
             }
             Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))

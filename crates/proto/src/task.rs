@@ -1,10 +1,11 @@
 //! A task as bytes: a version, then the task. Decoding bounds what a hostile blob can make its reader allocate.
 
-use weft_plan::{Sink, Source, Task, TaskLane, TaskLink, TaskStage};
+use std::collections::HashMap;
+use weft_plan::{Sink, Source, Task, TaskLane, TaskStage};
 use weft_types::{Error, Result};
 
 /// The largest encoded task, bytes. What is decoded from it takes a small multiple of that.
-pub const TASK_BYTES_MAX: usize = 1 << 20;
+pub const TASK_BYTES_MAX: usize = 8 << 20;
 /// The widest source or sink, sub-blocks: a dense matrix of a stage would still fit in memory.
 pub const WIDTH_MAX: u32 = 1 << 16;
 
@@ -37,19 +38,20 @@ pub fn decode_task(bytes: &[u8]) -> Result<Task> {
         }
         None => return Err(Error::invalid("not a task: no bytes")),
     };
+    let widths = task.links.iter().map(|link| ((link.lane, link.link), u64::from(link.width))).collect();
     for lane in &task.lanes {
         for stage in &lane.stages {
-            check_dimensions(&task.links, lane, stage)?;
+            check_dimensions(&widths, lane, stage)?;
         }
     }
     Ok(task)
 }
 
-fn check_dimensions(links: &[TaskLink], lane: &TaskLane, stage: &TaskStage) -> Result<()> {
-    let link_width = |link: u16| {
-        let found = links.iter().find(|candidate| candidate.lane == lane.lane && candidate.link == link);
-        found.map(|link| u64::from(link.width))
-    };
+/// The widths of a task's links, by lane and number.
+type Widths = HashMap<(u16, u16), u64>;
+
+fn check_dimensions(widths: &Widths, lane: &TaskLane, stage: &TaskStage) -> Result<()> {
+    let link_width = |link: u16| widths.get(&(lane.lane, link)).copied();
     let source_width = |source: &Source| match source {
         Source::Block { sub_blocks, .. } | Source::Input { sub_blocks, .. } => Some(sub_blocks.len() as u64),
         Source::Link(link) => link_width(*link),

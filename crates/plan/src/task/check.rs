@@ -187,6 +187,7 @@ impl Task {
         for sink in &stage.sinks {
             rows += match sink {
                 Sink::Link(number) => use_link(*number, true)?,
+                Sink::Check { width: 0 } => return Err("a check of nothing".into()),
                 Sink::Check { width } => *width as usize,
                 Sink::Output { sub_blocks, .. } => self.check_sub_blocks(sub_blocks)?,
                 Sink::Store { index, sub_blocks } | Sink::Patch { index, sub_blocks } => {
