@@ -248,7 +248,7 @@ pub(crate) fn why_absent(
 pub(crate) struct Readable {
     /// Those that can be read for all that is known.
     pub(crate) good: Vec<u8>,
-    /// Those that can perhaps be read.
+    /// Those that can perhaps be read; the longer ago it was that their node failed somebody, the earlier they come.
     pub(crate) suspect: Vec<u8>,
     /// Those that cannot, and why.
     pub(crate) lost: Vec<(u8, &'static str)>,
@@ -266,6 +266,8 @@ pub(crate) fn readable(stripe: &StripeRecord, view: &View, is_suspect: impl Fn(B
             Standing::Good => readable.good.push(index),
         }
     }
+    let node = |index: &u8| stripe.blocks.get(usize::from(*index)).and_then(|placed| view.node(placed.home.node));
+    readable.suspect.sort_by_key(|index| node(index).map(|node| node.suspect_for));
     readable
 }
 

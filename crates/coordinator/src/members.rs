@@ -156,13 +156,6 @@ impl Members {
         }
     }
 
-    /// Somebody else turned out to be to blame.
-    pub(crate) fn trust(&self, node: NodeId) {
-        if let Some(member) = self.lock().nodes.get_mut(&node) {
-            member.suspect_until = None;
-        }
-    }
-
     /// A block could not be read: it is avoided for a while.
     pub(crate) fn suspect_block(&self, block: BlockId) {
         let now = Instant::now();
@@ -273,7 +266,7 @@ impl Members {
             name: record.name.clone(),
             rack: record.rack.clone(),
             up: self.is_up(member, now),
-            suspect: member.suspect_until.is_some_and(|until| until > now),
+            suspect_for: member.suspect_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now)),
             disks: record.disks.iter().map(disk).collect(),
         }
     }

@@ -46,9 +46,9 @@ pub(crate) fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Pl
     let mut candidates: Vec<Candidate<'_>> =
         view.nodes.values().filter(free).filter_map(|node| Candidate::new(node, ask.bytes, rng.random())).collect();
     // Who failed somebody a moment ago is taken only where nobody else is there.
-    let trusted = candidates.iter().filter(|candidate| !candidate.node.suspect).count();
+    let trusted = candidates.iter().filter(|candidate| !candidate.node.is_suspect()).count();
     if trusted >= ask.count {
-        candidates.retain(|candidate| !candidate.node.suspect);
+        candidates.retain(|candidate| !candidate.node.is_suspect());
     }
     if candidates.len() < ask.count {
         return Err(too_few(view, ask, candidates.len()));

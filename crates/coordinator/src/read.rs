@@ -5,7 +5,7 @@ use crate::{
     rebuild, seal,
     shared::Shared,
     show,
-    supervise::{self, Blame, OnFailure, Settle},
+    supervise::{self, OnFailure, Settle},
     validate,
 };
 use std::{
@@ -37,8 +37,6 @@ struct Reading {
     stripe: StripeId,
     settle: Settle,
     watching: JoinHandle<()>,
-    /// Whom the agents blame, once the plan has failed.
-    blame: Arc<Mutex<Option<Blame>>>,
 }
 
 impl Reads {
@@ -48,8 +46,8 @@ impl Reads {
     }
 
     /// Waits until the plans of a stripe that are failing right now have ended, if they do soon: the agents know better than a
-    /// client, who sees only its own links, who is to blame. Tells whom they blame. None: no plan of the stripe has failed of late.
-    async fn verdict(&self, stripe: StripeId, grace_ms: u64) -> Option<Vec<Blame>> {
+    /// client, who sees only its own links, who is to blame. Tells whether any plan of the stripe has failed of late.
+    async fn verdict(&self, stripe: StripeId, grace_ms: u64) -> bool {
         for _ in 0..grace_ms.saturating_mul(3) / VERDICT_LOOK_MS {
             let unfinished = |reading: &Reading| reading.fails(stripe) && !reading.watching.is_finished();
             if !self.lock().values().any(unfinished) {
@@ -57,10 +55,7 @@ impl Reads {
             }
             tokio::time::sleep(Duration::from_millis(VERDICT_LOOK_MS)).await;
         }
-        let reads = self.lock();
-        let mut failed = reads.values().filter(|reading| reading.fails(stripe)).peekable();
-        failed.peek()?;
-        Some(failed.filter_map(|reading| *reading.blame.lock().unwrap_or_else(PoisonError::into_inner)).collect())
+        self.lock().values().any(|reading| reading.fails(stripe))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PlanId, Reading>> {
@@ -75,11 +70,11 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
     let code = shared.code(&object.code)?;
     let ranges = ranges(&stripe, &asked.ranges).map_err(place)?;
     if !asked.errors.is_empty() {
-        let verdict = shared.reads.verdict(stripe.id, shared.config.failure_grace_ms).await;
+        let blamed = shared.reads.verdict(stripe.id, shared.config.failure_grace_ms).await;
         // With what the agents have said by now of their own blocks.
         stripe = find(shared, &asked).await?.1;
         for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
-            avoid(shared, &object, &stripe, &error, verdict.as_deref());
+            avoid(shared, &object, &stripe, &error, blamed);
         }
     }
     let mut plans = 0;
@@ -165,19 +160,14 @@ fn ranges(stripe: &StripeRecord, asked: &[v1::BlockRange]) -> Result<Vec<Range>>
     Ok(by_block.into_iter().flat_map(merged).collect())
 }
 
-/// What a client complains of is avoided for a while, unless agents have said already who is to blame. Where two of them say it of
-/// each other, the client's word decides between them. Only agents' own words are written down.
-fn avoid(shared: &Shared, object: &ObjectRecord, stripe: &StripeRecord, error: &Error, verdict: Option<&[Blame]>) {
+/// What a client complains of is avoided for a while, unless agents have said already who is to blame. Only agents' own words
+/// are written down.
+fn avoid(shared: &Shared, object: &ObjectRecord, stripe: &StripeRecord, error: &Error, blamed: bool) {
     tracing::warn!(object = %object.name, %error, "a read failed");
-    match (error.reaction, error.party, verdict) {
-        (Reaction::Retry, ..) | (_, None | Some(Party::Client(_)), _) => {}
-        (_, Some(Party::Node(node)), None) => shared.members.suspect(node),
-        (_, Some(Party::Node(node)), Some(blames)) => {
-            for blame in blames.iter().filter(|blame| blame.accuser == Some(node)) {
-                shared.members.trust(blame.node);
-                shared.members.suspect(node);
-            }
-        }
+    match (error.reaction, error.party) {
+        (Reaction::Retry, _) | (_, None | Some(Party::Client(_))) => {}
+        (_, Some(Party::Node(_))) if blamed => {}
+        (_, Some(Party::Node(node))) => shared.members.suspect(node),
     }
     // Of a block that is known to be corrupt, it is known what can be read.
     let known = |block: &BlockId| {
@@ -205,23 +195,26 @@ fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Ran
         let planned = jobs::read(code, stripe, available, &delivers, shared.draw_client(), scheme, &prefer, run)?;
         Ok::<_, Error>(PlannedRead { planned, delivers, rebuilt: rebuilt.into_iter().collect() })
     };
-    match attempt(good) {
-        // Rather from those that failed a moment ago than not at all.
-        Err(error) if error.reaction == Reaction::Unavailable => {
-            let all: Vec<u8> = good.iter().chain(suspect).copied().collect();
-            attempt(&all).map_err(|error| match error.reaction {
-                Reaction::Unavailable => {
-                    let rebuilt = jobs::rebuilt(stripe, &all, ranges);
-                    let wanted = jobs::wanted(stripe, &widen(stripe, ranges, &rebuilt));
-                    let absent = jobs::unrecoverable(code, stripe, &all, &wanted).unwrap_or_default();
-                    let lost = jobs::why_absent(stripe, &absent, lost, "unknown");
-                    shared.lacking_nodes(jobs::too_many_lost(code, stripe, &lost, &view))
-                }
-                _ => error,
-            })
+    // Rather from those that failed a moment ago than not at all; but from as few as will do. Two of whom each was blamed for a link
+    // between them are both suspect, and with one of them it works.
+    let all: Vec<u8> = good.iter().chain(suspect).copied().collect();
+    let mut planned = attempt(good);
+    for count in good.len() + 1..=all.len() {
+        match planned {
+            Err(error) if error.reaction == Reaction::Unavailable => planned = attempt(&all[..count]),
+            other => return other,
         }
-        other => other,
     }
+    planned.map_err(|error| match error.reaction {
+        Reaction::Unavailable => {
+            let rebuilt = jobs::rebuilt(stripe, &all, ranges);
+            let wanted = jobs::wanted(stripe, &widen(stripe, ranges, &rebuilt));
+            let absent = jobs::unrecoverable(code, stripe, &all, &wanted).unwrap_or_default();
+            let lost = jobs::why_absent(stripe, &absent, lost, "unknown");
+            shared.lacking_nodes(jobs::too_many_lost(code, stripe, &lost, &view))
+        }
+        _ => error,
+    })
 }
 
 /// Widens the ranges to what can be read and checked; those that come to overlap become one.
@@ -243,14 +236,12 @@ async fn begin(shared: &Arc<Shared>, stripe: &StripeRecord, planned: &jobs::Plan
     supervise::open(shared, &sealed).await?;
     let (running, settle) = supervise::start(shared, sealed, OnFailure::EndAll).await;
     let running = running.all_started().await?;
-    let (watcher, blame) = (Arc::clone(shared), Arc::default());
-    let told: Arc<Mutex<Option<Blame>>> = Arc::clone(&blame);
+    let watcher = Arc::clone(shared);
     let watching = tokio::spawn(async move {
         let report = running.finish(|_, _| {}).await;
         rebuild::note_bad_blocks(&watcher, &report).await;
-        *told.lock().unwrap_or_else(PoisonError::into_inner) = report.blame;
     });
-    shared.reads.lock().insert(id, Reading { stripe: stripe.id, settle, watching, blame });
+    shared.reads.lock().insert(id, Reading { stripe: stripe.id, settle, watching });
     Ok(client)
 }
 

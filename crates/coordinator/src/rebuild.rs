@@ -303,15 +303,18 @@ impl Rebuild<'_> {
             let run = self.shared.run(class, self.stripe.seq, slice_len);
             jobs::rebuild(self.code, &self.stripe, available, targets, self.scheme, &prefer, run)
         };
-        match attempt(&first) {
-            // Rather with those that failed a moment ago than not at all; but never with who failed in this very rebuild.
-            Err(error) if error.reaction == Reaction::Unavailable => {
-                let more = last.iter().copied().filter(|index| node_of(index).is_some_and(|node| !failed.contains(&node)));
-                let all: Vec<u8> = first.iter().copied().chain(more).collect();
-                attempt(&all).map_err(|error| self.unavailable(error, &all, &readable.lost, &view))
+        // Rather with those that failed a moment ago than not at all, as few as will do; but never with who failed in this very
+        // rebuild.
+        let more = last.iter().copied().filter(|index| node_of(index).is_some_and(|node| !failed.contains(&node)));
+        let all: Vec<u8> = first.iter().copied().chain(more).collect();
+        let mut planned = attempt(&first);
+        for count in first.len() + 1..=all.len() {
+            match planned {
+                Err(error) if error.reaction == Reaction::Unavailable => planned = attempt(&all[..count]),
+                other => return other,
             }
-            other => other,
         }
+        planned.map_err(|error| self.unavailable(error, &all, &readable.lost, &view))
     }
 
     /// Whether what is left is enough comes before where it would go.

@@ -1,6 +1,6 @@
 //! What the coordinator knows of the nodes at one moment: a plain value, so that whoever decides by it can be tested.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 use weft_meta::{BlockState, DiskNumber, Home, StripeRecord};
 use weft_types::NodeId;
 
@@ -17,9 +17,15 @@ pub(crate) struct NodeView {
     pub(crate) name: String,
     pub(crate) rack: String,
     pub(crate) up: bool,
-    /// It failed somebody a moment ago: avoided where there is a way around it.
-    pub(crate) suspect: bool,
+    /// It failed somebody a moment ago, and is avoided for this long where there is a way around it.
+    pub(crate) suspect_for: Duration,
     pub(crate) disks: Vec<DiskView>,
+}
+
+impl NodeView {
+    pub(crate) fn is_suspect(&self) -> bool {
+        !self.suspect_for.is_zero()
+    }
 }
 
 /// A disk at one moment.
@@ -73,7 +79,7 @@ impl View {
             _ if !node.up => Standing::Lost("its node is down"),
             None => Standing::Lost("its disk is unknown"),
             Some(disk) if disk.failed => Standing::Lost("its disk failed"),
-            Some(_) if node.suspect => Standing::Suspect,
+            Some(_) if node.is_suspect() => Standing::Suspect,
             Some(_) => Standing::Good,
         }
     }

@@ -290,4 +290,24 @@ mod tests {
         assert_eq!(span.subtract(&[Span::new(0, 20)]), []);
         assert_eq!(span.subtract(&[]), [span]);
     }
+
+    #[test]
+    fn positions_are_those_at_which_any_sub_block_has_a_byte() {
+        let layout = Layout::new(8 * 4096, 4096, 4).unwrap();
+        for (start, end) in [(0, 1), (1000, 1100), (1024, 2048), (500, 9000), (4095, 4097), (8191, 20_001)] {
+            let mut positions: Vec<u64> = Vec::new();
+            for sub_block in 0..4 {
+                for position in 0..layout.positions() {
+                    let byte = layout.extents(sub_block, Span::new(position, position + 1)).next().unwrap().offset;
+                    if (start..end).contains(&byte) {
+                        positions.push(position);
+                    }
+                }
+            }
+            positions.sort_unstable();
+            positions.dedup();
+            let found: Vec<u64> = layout.positions_of(Span::new(start, end)).iter().flat_map(|s| s.start..s.end).collect();
+            assert_eq!(found, positions, "bytes {start}..{end}");
+        }
+    }
 }

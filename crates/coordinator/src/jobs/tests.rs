@@ -1,6 +1,7 @@
 use super::*;
 use crate::view::{DiskView, NodeView};
 use proptest::prelude::*;
+use std::time::Duration;
 use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock, UploadId};
 use weft_plan::Class;
 use weft_types::{Layout, PlanId, StripeId};
@@ -34,7 +35,7 @@ fn view() -> View {
         name: format!("node-{id}"),
         rack: format!("r{}", id % 3),
         up: true,
-        suspect: false,
+        suspect_for: Duration::ZERO,
         disks: vec![DiskView {
             number: DiskNumber(id),
             id: String::new(),
@@ -130,10 +131,12 @@ fn blocks_are_sorted_by_whether_they_can_be_read_and_losses_are_named() {
     stripe.blocks[0].state = BlockState::Corrupt;
     stripe.blocks[1].state = BlockState::Missing;
     view.nodes.get_mut(&NodeId(3)).unwrap().up = false;
-    view.nodes.get_mut(&NodeId(4)).unwrap().suspect = true;
+    view.nodes.get_mut(&NodeId(4)).unwrap().suspect_for = Duration::from_secs(9);
+    view.nodes.get_mut(&NodeId(6)).unwrap().suspect_for = Duration::from_secs(5);
     let suspected = stripe.block_id(4).unwrap();
     let readable = readable(&stripe, &view, |block| block == suspected);
-    assert_eq!((readable.good, readable.suspect), (vec![5], vec![3, 4]));
+    // Node 6 failed somebody longer ago than node 4.
+    assert_eq!((readable.good, readable.suspect), (vec![], vec![4, 5, 3]));
     assert_eq!(readable.lost, [(0, "corrupt"), (1, "missing"), (2, "its node is down")]);
     let lost = why_absent(&stripe, &[0, 1, 2], &readable.lost, "");
     let error = too_many_lost(&code(), &stripe, &lost, &view);

@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
+use std::time::Duration;
 use weft_meta::DiskNumber;
 
 const BLOCK: u64 = 1 << 20;
@@ -20,7 +21,7 @@ fn node(id: u32, rack: &str) -> NodeView {
         name: format!("node-{id}"),
         rack: rack.into(),
         up: true,
-        suspect: false,
+        suspect_for: Duration::ZERO,
         disks: vec![disk(1), disk(2)],
     }
 }
@@ -99,7 +100,7 @@ fn full_failed_and_suspect_are_avoided() {
     view.nodes.get_mut(&NodeId(1)).unwrap().disks[0].failed = true;
     view.nodes.get_mut(&NodeId(1)).unwrap().disks[1].free_bytes = BLOCK - 1;
     view.nodes.get_mut(&NodeId(2)).unwrap().disks[0].free_bytes = BLOCK;
-    view.nodes.get_mut(&NodeId(3)).unwrap().suspect = true;
+    view.nodes.get_mut(&NodeId(3)).unwrap().suspect_for = Duration::from_secs(9);
     for seed in 0..20 {
         let mut rng = StdRng::seed_from_u64(seed);
         let homes = place(&view, &ask(1, 1, &[], &avoid), &mut rng).unwrap().homes;

@@ -63,7 +63,7 @@ async fn more_corrupt_pages_at_the_same_positions_are_lost_and_named() {
         }
     }
     // All else of it is there: pages 16 to 31 of the blocks are the second row of cells.
-    for range in [0..(4 * 64) << 10, (8 * 64) << 10..2 << 20] {
+    for range in [0..256 << 10, 512 << 10..2 << 20] {
         let mut some = Vec::new();
         let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
         world.client.get("b", "k", &mut some, &options).await.unwrap();
