@@ -108,6 +108,19 @@ impl Report {
         self.messages = self.messages.into_iter().map(|message| with_names(message, nodes)).collect();
         self
     }
+
+    /// Why blocks are lost still, if some are.
+    fn still_lost(&self) -> Option<Error> {
+        let mut reasons: Vec<&str> = Vec::new();
+        for left in &self.left {
+            if !reasons.contains(&left.reason.as_str()) {
+                reasons.push(&left.reason);
+            }
+        }
+        let count = self.left.len();
+        let blocks = if count == 1 { "block is" } else { "blocks are" };
+        (count > 0).then(|| Error::unavailable(format!("{count} {blocks} still lost: {}", reasons.join("; "))))
+    }
 }
 
 impl Repair {
@@ -129,8 +142,11 @@ impl Repair {
         if asked.explain {
             return explain::show_saved(&report.plans, &report.messages, &nodes, output);
         }
-        let exit = if report.left.is_empty() { Exit::Ok } else { Exit::Unavailable };
-        output.result(&report, text).map(|()| exit)
+        // Of what could not be rebuilt the error tells.
+        if report.left.is_empty() || output.json || !report.blocks.is_empty() {
+            output.result(&report, text)?;
+        }
+        report.still_lost().map_or(Ok(Exit::Ok), Err)
     }
 }
 
@@ -196,9 +212,7 @@ impl From<api::LeftBlock> for Left {
 
 fn text(it: &Report) -> String {
     let mut lines: Vec<String> = it.messages.clone();
-    let left = |it: &Left| format!("block {} of the object's stripe {} is still lost: {}", it.index, it.stripe_number, it.reason);
-    lines.extend(it.left.iter().map(left));
-    if it.blocks.is_empty() && it.left.is_empty() {
+    if it.blocks.is_empty() {
         lines.push("nothing is lost".to_owned());
         return lines.join("\n");
     }

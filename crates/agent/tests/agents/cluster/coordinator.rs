@@ -191,7 +191,7 @@ impl Membership for Registry {
             link_key: link_key.to_vec(),
             heartbeat_interval_ms: 50,
             incarnation: "first".into(),
-            protocol: 1,
+            protocol: weft_proto::PROTOCOL.newest.into(),
         }))
     }
 
