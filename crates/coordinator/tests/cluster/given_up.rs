@@ -27,7 +27,7 @@ fn stripe(upload: u64, number: u64) -> api::PutStripeRequest {
 async fn whoever_is_asked_to_remove_a_block_learns_for_how_long_it_may_still_be_asked_to_open_it() {
     let (attempts, call_ms) = (30, 700);
     let world = World::with(0, 1, |config| {
-        (config.open_attempts_max, config.call_timeout_ms, config.stall_ms) = (attempts, call_ms, 300);
+        (config.open_attempts_max, config.call_timeout_ms, config.stall_ms) = (attempts, call_ms, 800);
     })
     .await;
     let agents = [FakeAgent::start(&world, "one").await, FakeAgent::start(&world, "two").await];
@@ -53,7 +53,7 @@ async fn whoever_is_asked_to_remove_a_block_learns_for_how_long_it_may_still_be_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_is_forgotten_block_by_block_and_only_on_its_nodes_word() {
-    let world = World::with(0, 1, |config| config.stall_ms = 300).await;
+    let world = World::with(0, 1, |config| (config.stall_ms, config.call_timeout_ms) = (600, 550)).await;
     let agents = [FakeAgent::start(&world, "one").await, FakeAgent::start(&world, "two").await];
     let (one, two) = (&agents[0], &agents[1]);
     let mut bare = world.bare_client().await;

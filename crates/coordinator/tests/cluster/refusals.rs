@@ -48,7 +48,7 @@ async fn clients_are_told_what_would_be_right() {
         (range(1, 0, 1 << 40), "do not exist: it has 34464"),
         (api::ReadStripeRequest { number: 7, ..range(0, 0, 1) }, "no stripe 7"),
         (api::ReadStripeRequest { version: 99, ..range(0, 0, 1) }, "version 99"),
-        (api::ReadStripeRequest { scheme: "pigeon".into(), ..range(0, 0, 1) }, "there are: conventional"),
+        (api::ReadStripeRequest { scheme: "pigeon".into(), ..range(0, 0, 1) }, "there are: auto, conventional"),
     ] {
         let error = from_status(&bare.read_stripe(asked).await.unwrap_err());
         assert!(error.message.contains(part), "{part} is not in: {error}");
@@ -94,7 +94,10 @@ async fn agents_that_do_not_belong_are_sent_away() {
     assert_eq!(world.client.status().await.unwrap().nodes.len(), 1);
 
     let registered = member.register(good).await.unwrap().into_inner();
-    assert_eq!((registered.cluster, registered.protocol, registered.link_key.len()), (cluster, 1, 32));
+    assert_eq!(
+        (registered.cluster, registered.protocol, registered.link_key.len()),
+        (cluster, weft_proto::PROTOCOL.newest.into(), 32)
+    );
     let heartbeat =
         |epoch| weft_proto::v1::HeartbeatRequest { node: registered.node, epoch, ..weft_proto::v1::HeartbeatRequest::default() };
     member.heartbeat(heartbeat(registered.epoch)).await.unwrap();
