@@ -7,7 +7,7 @@ export CARGO_TERM_PROGRESS_WHEN ?= auto
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test simulate fuzz lint bench docs
+.PHONY: help demo build test simulate fuzz lint bench codes docs
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,10 @@ lint: ## formatting, clippy, and the house's own rules
 bench: ## ratios measured in one run, against other libraries and this machine's limits
 	@tools/need.sh cc cargo
 	@tools/bench.sh
+
+codes: ## measure every code, and write the page that compares them: docs/codes.md
+	@tools/need.sh cc cargo
+	@tools/codes.sh
 
 docs: ## the API's documentation, as target/doc/weft_types/index.html and its siblings
 	@tools/need.sh cc cargo

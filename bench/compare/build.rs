@@ -10,7 +10,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn isal_version() -> Result<String, Box<dyn Error>> {
     let cargo = env::var("CARGO")?;
-    let output = Command::new(cargo).args(["metadata", "--format-version=1", "--locked", "--offline"]).output()?;
+    // Only this target's packages are surely there: others' were never fetched.
+    let (target, metadata) = (env::var("TARGET")?, ["metadata", "--format-version=1", "--locked", "--offline"]);
+    let output = Command::new(cargo).args(metadata).args(["--filter-platform", &target]).output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
+    }
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let packages = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
     let bindings = packages.iter().find(|package| package["name"] == "erasure-isa-l-sys").ok_or("no bindings of ISA-L")?;

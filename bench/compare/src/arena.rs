@@ -30,6 +30,17 @@ impl Arena {
         Self { bytes, start }
     }
 
+    /// Room for so many blocks.
+    pub fn for_blocks(count: usize, block_len: usize) -> Self {
+        Self::new(count * (block_len + PAD_BYTES) + LINE_BYTES)
+    }
+
+    /// As many blocks as there is room for.
+    pub fn blocks(&mut self, block_len: usize) -> Vec<&mut [u8]> {
+        let stride = block_len + PAD_BYTES;
+        self.bytes[self.start..].chunks_exact_mut(stride).map(|block| &mut block[..block_len]).collect()
+    }
+
     /// Stripes of k data and m parity blocks: as many as there is room for, and at most `count_max`.
     pub fn stripes(&mut self, k: usize, m: usize, block_len: usize, count_max: usize) -> Vec<Stripe<'_>> {
         let stride = block_len + PAD_BYTES;

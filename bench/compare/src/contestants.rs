@@ -21,7 +21,7 @@ impl Job {
     }
 
     /// The parity rows of the Cauchy generator: 1/(i ^ j) for parity block i and data block j.
-    fn encode(k: usize, m: usize) -> Self {
+    pub fn encode(k: usize, m: usize) -> Self {
         let matrix = Matrix::from_fn(m, k, |r, c| field::inv(((k + r) ^ c) as u8).unwrap_or(0));
         Self { name: format!("rs({k},{m})"), matrix }
     }
@@ -116,6 +116,33 @@ impl Encoder {
             }
         }
         Ok(())
+    }
+}
+
+/// `sum = a ^ b`, byte by byte of slices of one length, as fast as the machine does it.
+pub fn xor(a: &[u8], b: &[u8], sum: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the instructions are there.
+        return unsafe { xor_avx512(a, b, sum) };
+    }
+    xor_words(a, b, sum);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn xor_avx512(a: &[u8], b: &[u8], sum: &mut [u8]) {
+    xor_words(a, b, sum);
+}
+
+/// Compilers make wide loads of it.
+#[inline(always)]
+fn xor_words(a: &[u8], b: &[u8], sum: &mut [u8]) {
+    let (a, b) = (a.as_chunks::<512>().0, b.as_chunks::<512>().0);
+    for ((sum, a), b) in sum.as_chunks_mut::<512>().0.iter_mut().zip(a).zip(b) {
+        for ((sum, a), b) in sum.as_chunks_mut::<64>().0.iter_mut().zip(a.as_chunks::<64>().0).zip(b.as_chunks::<64>().0) {
+            *sum = std::array::from_fn(|at| a[at] ^ b[at]);
+        }
     }
 }
 

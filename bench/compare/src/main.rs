@@ -8,10 +8,13 @@
 #![allow(clippy::disallowed_methods)]
 
 mod arena;
+mod codes;
 mod contestants;
 mod report;
+mod subject;
 
 use arena::{Arena, Stripe};
+use codes::CodeRow;
 use contestants::{Contestant, Encoder, Job};
 use report::{Machine, Report, Row};
 use std::{env, error::Error, hint::black_box, time::Instant};
@@ -26,19 +29,22 @@ const COLD_BYTES: usize = 1200 * MIB;
 /// Data that one contestant works on before the next takes its turn: so little that a busy scheduler seldom cuts in.
 const TURN_BYTES: usize = 8 * MIB;
 const ROUNDS_DEFAULT: usize = 101;
+/// There are many codes.
+const CODES_ROUNDS_DEFAULT: usize = 31;
 
 const HELP: &str = "usage: weft-compare [--json] [--rounds N] [--only TEXT]
 
 Encodes rs(10,4), rs(6,3), rs(12,4) and computes a repair hop (out = in ^ c*local) with weft's kernel and with ISA-L, beside
 memcpy and plain reading, on warm and on cold buffers. GiB/s are of data (sources) read.
+Then every code's encoding, decoding and repair (jobs: codes SPEC), beside rs(10,4), copies and XORs.
 
   --json       the same as JSON
-  --rounds N   rounds to take the median of (101)
+  --rounds N   rounds to take the median of (101; for codes 31)
   --only TEXT  only jobs whose name contains TEXT";
 
 struct Options {
     json: bool,
-    rounds: usize,
+    rounds: Option<usize>,
     only: String,
 }
 
@@ -47,21 +53,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{HELP}");
         return Ok(());
     };
-    let mut arena = Arena::new(COLD_BYTES);
-    let mut rows = Vec::new();
-    for job in Job::all().into_iter().filter(|job| job.name.contains(&options.only)) {
-        let encoder = Encoder::new(job);
-        for block_len in BLOCK_LENS {
-            for warm in [true, false] {
-                eprintln!("{} {} KiB {}", encoder.job.name, block_len / KIB, if warm { "warm" } else { "cold" });
-                let stripes_max = if warm { 1 } else { usize::MAX };
-                let mut stripes = arena.stripes(encoder.job.k(), encoder.job.m(), block_len, stripes_max);
-                encoder.check(&mut stripes[0])?;
-                rows.push(measure(&encoder, &mut stripes, block_len, warm, options.rounds));
-            }
-        }
-    }
-    let report = Report { machine: Machine::here(), isal: env!("ISAL_VERSION"), rounds: options.rounds, rows };
+    let jobs: Vec<Job> = Job::all().into_iter().filter(|job| job.name.contains(&options.only)).collect();
+    let rounds = options.rounds.unwrap_or(ROUNDS_DEFAULT);
+    let codes_rounds = options.rounds.unwrap_or(CODES_ROUNDS_DEFAULT);
+    let rows = measure_jobs(jobs, rounds)?;
+    let codes = measure_codes(&options.only, codes_rounds)?;
+    let report = Report { machine: Machine::here(), isal: env!("ISAL_VERSION"), rounds, rows, codes_rounds, codes };
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?)
     } else {
@@ -70,15 +67,47 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+fn measure_jobs(jobs: Vec<Job>, rounds: usize) -> Result<Vec<Row>, Box<dyn Error>> {
+    let mut rows = Vec::new();
+    if jobs.is_empty() {
+        return Ok(rows);
+    }
+    let mut arena = Arena::new(COLD_BYTES);
+    for job in jobs {
+        let encoder = Encoder::new(job);
+        for block_len in BLOCK_LENS {
+            for warm in [true, false] {
+                eprintln!("{} {} KiB {}", encoder.job.name, block_len / KIB, if warm { "warm" } else { "cold" });
+                let stripes_max = if warm { 1 } else { usize::MAX };
+                let mut stripes = arena.stripes(encoder.job.k(), encoder.job.m(), block_len, stripes_max);
+                encoder.check(&mut stripes[0])?;
+                rows.push(measure(&encoder, &mut stripes, block_len, warm, rounds));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn measure_codes(only: &str, rounds: usize) -> Result<Vec<CodeRow>, Box<dyn Error>> {
+    let mut rows = Vec::new();
+    for spec in codes::SPECS.into_iter().filter(|spec| format!("codes {spec}").contains(only)) {
+        for cell_len in codes::cell_lens(spec)? {
+            eprintln!("{spec}, cells of {} KiB", cell_len / KIB);
+            rows.push(codes::measure(spec, cell_len, rounds)?);
+        }
+    }
+    Ok(rows)
+}
+
 fn options() -> Result<Option<Options>, String> {
-    let mut options = Options { json: false, rounds: ROUNDS_DEFAULT, only: String::new() };
+    let mut options = Options { json: false, rounds: None, only: String::new() };
     let mut words = env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--json" => options.json = true,
             "--rounds" => {
                 let rounds = words.next().and_then(|rounds| rounds.parse().ok()).filter(|rounds| (1..=1000).contains(rounds));
-                options.rounds = rounds.ok_or("--rounds wants a number from 1 to 1000")?;
+                options.rounds = Some(rounds.ok_or("--rounds wants a number from 1 to 1000")?);
             }
             "--only" => options.only = words.next().ok_or("--only wants a text")?,
             "--help" | "-h" => return Ok(None),

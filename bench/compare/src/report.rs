@@ -1,5 +1,6 @@
 //! The table, as text and as JSON.
 
+use crate::codes::CodeRow;
 use serde::Serialize;
 use std::{fmt, fs, thread};
 use weft_gf::Kernel;
@@ -11,6 +12,8 @@ pub struct Report {
     pub isal: &'static str,
     pub rounds: usize,
     pub rows: Vec<Row>,
+    pub codes_rounds: usize,
+    pub codes: Vec<CodeRow>,
 }
 
 #[derive(Serialize)]
@@ -61,8 +64,20 @@ impl Row {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Machine { cpu, cores, kernel } = &self.machine;
-        writeln!(f, "{cpu}, {cores} cores; kernel {kernel}; ISA-L {}; one core, medians of {} rounds", self.isal, self.rounds)?;
-        writeln!(f, "GiB/s of data; ratio: the better of weft's two to ISA-L\n")?;
+        writeln!(f, "{cpu}, {cores} cores; kernel {kernel}; ISA-L {}; one core", self.isal)?;
+        if !self.rows.is_empty() {
+            self.write_kernels(f)?;
+        }
+        if !self.codes.is_empty() {
+            self.write_codes(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    fn write_kernels(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "medians of {} rounds, GiB/s of data; ratio: the better of weft's two to ISA-L\n", self.rounds)?;
         writeln!(f, "job       block     caches    weft  streaming   ISA-L  memcpy    read   ratio")?;
         for row in &self.rows {
             writeln!(
@@ -78,6 +93,30 @@ impl fmt::Display for Report {
                 row.read,
                 row.ratio
             )?;
+        }
+        Ok(())
+    }
+
+    fn write_codes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\nCodes, GiB/s: encode and decode of data, repair of the block; (ratio to weft's rs(10,4) of the same cell)"
+        )?;
+        writeln!(f, "isal: its rs(10,4); memcpy, xor: over the code's working set. xors: (time to that of as many XORs)\n")?;
+        write!(f, "code                       a      cell          encode          decode          repair")?;
+        writeln!(f, "    isal  memcpy     xor  xors: encode          repair")?;
+        for row in &self.codes {
+            let CodeRow { speeds, rs_10_4, .. } = row;
+            write!(f, "{:<24} {:>3} {:>5} KiB", row.spec, row.alpha, row.cell_len >> 10)?;
+            for (own, rs) in [(speeds.encode, rs_10_4.encode), (speeds.decode, rs_10_4.decode), (speeds.repair, rs_10_4.repair)] {
+                write!(f, " {own:>6.1} ({:>5.2}x)", own / rs)?;
+            }
+            write!(f, " {:>7.1} {:>7.1} {:>7.1}", row.isal_rs_10_4, row.memcpy, row.xor)?;
+            if let Some(xors) = &row.xors {
+                write!(f, "  {:>5} ({:>4.2}x)", xors.encode, xors.encode_ratio)?;
+                write!(f, "  {:>5} ({:>4.2}x)", xors.repair, xors.repair_ratio)?;
+            }
+            writeln!(f)?;
         }
         Ok(())
     }

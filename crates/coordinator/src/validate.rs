@@ -71,7 +71,7 @@ pub(crate) fn coding(spec: &str, block_len: u64, cell_len: u64, fallback: Option
         (0, Some(spelled), _) => (block_len, spelled),
         (0, None, Some(policy)) if alpha == 1 => (block_len, policy.cell_len.min(block_len)),
         (0, None, Some(policy)) => {
-            let cell_len = vector_cell_len(policy.cell_len, alpha);
+            let cell_len = Layout::vector_cell_len(policy.cell_len, alpha);
             match block_asked {
                 true if block_len.is_multiple_of(cell_len) => (block_len, cell_len),
                 true => (block_len, block_len),
@@ -99,16 +99,6 @@ pub(crate) fn coding(spec: &str, block_len: u64, cell_len: u64, fallback: Option
     }
     Ok(Coding { code, layout })
 }
-
-/// The cell of a code with several sub-blocks, unless one is asked for: at least as long as others', and such that a sub-block
-/// has at least 64 KiB, because smaller pieces ruin a disk (Butterfly codes, §5.2: 9 KB against 800 KB).
-fn vector_cell_len(cell_len: u64, alpha: u32) -> u64 {
-    let unit = SUB_BLOCK_BYTES * u64::from(alpha);
-    cell_len.div_ceil(unit).max(1) * unit
-}
-
-/// See [`vector_cell_len`].
-const SUB_BLOCK_BYTES: u64 = 64 << 10;
 
 /// Reads a policy.
 pub(crate) fn policy(asked: &v1::Policy) -> Result<PolicyRecord> {

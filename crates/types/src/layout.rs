@@ -95,6 +95,9 @@ pub struct Layout {
     pub alpha: u32,
 }
 
+/// See [`Layout::vector_cell_len`].
+const SUB_BLOCK_BYTES: u64 = 64 << 10;
+
 impl Layout {
     /// Checks that α divides the cell and the cell the block.
     pub fn new(block_len: u64, cell_len: u64, alpha: u32) -> Result<Self> {
@@ -111,6 +114,13 @@ impl Layout {
             return Err(Error::invalid(format!("the cell size {cell_len} is not a multiple of the code's {alpha} sub-blocks")));
         }
         Ok(Self { block_len, cell_len, alpha })
+    }
+
+    /// The cell of a code with several sub-blocks, unless one is asked for: at least as long as others' (`cell_len`), and such that
+    /// a sub-block has at least 64 KiB, because smaller pieces ruin a disk (Butterfly codes, §5.2: 9 KB against 800 KB). Bytes.
+    pub fn vector_cell_len(cell_len: u64, alpha: u32) -> u64 {
+        let unit = SUB_BLOCK_BYTES * u64::from(alpha);
+        cell_len.div_ceil(unit.max(1)).max(1) * unit
     }
 
     /// Positions of a block: `block_len / α`.

@@ -1,0 +1,211 @@
+//! Writes docs/codes.md, the operator's page of all codes, to standard output. The measured speeds come in as the JSON that
+//! bench/compare prints; all else comes from the codes themselves. `make codes` runs both.
+//!
+//! The tests hold the committed page to the code: with its own speeds put in again, the same page must come out.
+
+use serde_json::Value;
+use std::{error::Error, fmt::Write, io};
+use weft_codes::{BlockInfo, CodeInfo, FAMILIES, Family};
+use weft_types::{ByteSize, Layout};
+
+/// A cluster's cell, unless a code needs a longer one.
+const CELL_BYTES: u64 = 1 << 20;
+
+/// How a row of a code, and the line that names the machine, begin.
+const ROW_START: &str = "| `";
+const MACHINE_START: &str = "Measured on ";
+
+/// A code of the table, and what was measured of it.
+#[derive(Debug, PartialEq)]
+struct Row {
+    spec: String,
+    /// Of encoding, decoding and repair, to rs(10,4): the last columns.
+    speeds: [String; 3],
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let report: Value = serde_json::from_reader(io::stdin())?;
+    print!("{}", page(&machine(&report)?, &rows(&report)?)?);
+    Ok(())
+}
+
+/// One sentence for a person who must choose.
+fn advice(family: &Family) -> &'static str {
+    match family.name {
+        "rs" => {
+            "The default, and the fastest to compute: choose it unless repair traffic is what hurts. `matrix=jerasure` is for \
+                 data that Jerasure wrote."
+        }
+        "xor" => "Choose it where one loss at a time is all that must be survived, on few and good disks.",
+        "replication" => {
+            "Choose it for small or hot data: every copy can be read, repair reads one block, and it costs the most \
+                          space."
+        }
+        "lrc" => {
+            "Choose it for wide stripes: a single lost block is repaired within its small group, for one more parity block \
+                  a group; it survives fewer losses than its parity blocks."
+        }
+        "rotated-rs" => {
+            "Choose it where runs of data are often read while a node is away: such a read costs less than with `rs`, \
+                         and so does repair."
+        }
+        "hitchhiker-xor" => {
+            "Choose it to save a third of the traffic of `rs` for the repair of data blocks, at the same \
+                             overhead and tolerance and with only two sub-blocks."
+        }
+        "hitchhiker-xor+" => "As `hitchhiker-xor`, with every data block repaired at the lower price.",
+        "butterfly" => {
+            "Choose it where two parity blocks are enough: half of the rest is read to repair a block, and nothing is \
+                        ever multiplied; the more data blocks, the longer its cells."
+        }
+        "msr" => {
+            "Choose it where links are what is scarce and the overhead (at least about two) is paid anyway: its helpers send \
+                  the least that is possible, but read their whole blocks for it."
+        }
+        "clay" => {
+            "Choose it where repair traffic is what hurts and disks take short reads well: any sizes, `rs`'s overhead and \
+                   tolerance, and the least that is possible is both read and sent; it needs the longest cells and computes the \
+                   most."
+        }
+        "hsrc" => {
+            "Choose it where nodes come and go all the time: a lost block is the sum of two others, in many ways, at a high \
+                   overhead."
+        }
+        _ => "",
+    }
+}
+
+fn page(machine: &str, rows: &[Row]) -> Result<String, Box<dyn Error>> {
+    let mut page = String::from(
+        "# Codes\n\n\
+         <!-- Written by `make codes`: change crates/codes/examples/page.rs instead. -->\n\n\
+         A policy names the code by which its objects are stored: `weft policy --help`. A code turns k data blocks into n blocks \
+         that lie on n nodes. `weft code info CODE` says what any other code costs, with the sizes that you think of.\n\n\
+         ## Which one\n\n",
+    );
+    for family in FAMILIES {
+        writeln!(page, "- `{}` ({}): {}", family.name, summary(family), advice(family))?;
+    }
+    page.push_str(
+        "\n## What they cost\n\n\
+         - **overhead**: bytes stored for each byte of data; **tolerance**: any so many blocks may be lost; **distance**: the \
+         least number of blocks in which two stripes differ, one more than the tolerance.\n\
+         - **α**: the sub-blocks of a cell. Repair reads and moves some of them, so that they must not be too short for disks: \
+         **cell** is what a cluster takes unless told, at least 1 MiB and at least 64 KiB a sub-block.\n\
+         - **moved** and **read**: what helpers send and what they read from their disks to repair one block, in blocks; the \
+         average over all blocks of a stripe, and the worst in brackets where it is another. A copy's is 1.\n\
+         - **encode**, **decode** (of as many blocks as may be lost) and **repair** (of the first block): how fast one core \
+         computes them, to `rs(10,4)` with the same cell in the same run. More is faster. Encoding and decoding count the \
+         data, repair the block that is rebuilt.\n\n\
+         | code | overhead | tolerance | distance | α | moved | read | cell | encode | decode | repair |\n\
+         | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n",
+    );
+    for row in rows {
+        let code = weft_codes::parse(&row.spec)?;
+        writeln!(page, "{} {} |", columns(&weft_codes::info(code.as_ref())?), row.speeds.join(" | "))?;
+    }
+    write!(page, "\n{MACHINE_START}{machine}\n")?;
+    Ok(page)
+}
+
+/// The summary as part of a sentence.
+fn summary(family: &Family) -> &'static str {
+    family.summary.trim_end_matches('.')
+}
+
+/// A row as far as it is known without measuring.
+fn columns(info: &CodeInfo) -> String {
+    let CodeInfo { spec, overhead, tolerance, distance, alpha, blocks, .. } = info;
+    let (moved, read) =
+        (average_and_worst(blocks, |block| block.blocks_moved), average_and_worst(blocks, |block| block.blocks_read));
+    let cell = ByteSize(Layout::vector_cell_len(CELL_BYTES, *alpha as u32));
+    format!("{ROW_START}{spec}` | {overhead:.2} | {tolerance} | {distance} | {alpha} | {moved} | {read} | {cell} |")
+}
+
+fn average_and_worst(blocks: &[BlockInfo], cost: impl Fn(&BlockInfo) -> f64) -> String {
+    let worst = blocks.iter().map(&cost).fold(0.0, f64::max);
+    let average = blocks.iter().map(&cost).sum::<f64>() / blocks.len().max(1) as f64;
+    if worst - average < 0.005 { format!("{average:.2}") } else { format!("{average:.2} ({worst:.2})") }
+}
+
+/// Which machine, and how.
+fn machine(report: &Value) -> Result<String, Box<dyn Error>> {
+    let text = |value: &Value| value.as_str().map(str::to_owned).ok_or("the report names no machine");
+    let machine = &report["machine"];
+    let (cpu, kernel) = (text(&machine["cpu"])?, text(&machine["kernel"])?);
+    let (cores, rounds) = (machine["cores"].as_u64().unwrap_or(0), report["codes_rounds"].as_u64().unwrap_or(0));
+    // The reference's own row is as good as any.
+    let rs = report["codes"].as_array().and_then(|codes| codes.iter().rfind(|code| code["spec"] == "rs(10,4)"));
+    let rs = &rs.ok_or("the report has no rs(10,4)")?["speeds"];
+    let [encode, decode, repair] = ["encode", "decode", "repair"].map(|task| rs[task].as_f64().unwrap_or(f64::NAN));
+    Ok(format!(
+        "one core of {cores}, {cpu}, kernel {kernel}, medians of {rounds} rounds, cells of about 1 MiB. `rs(10,4)` itself, GiB/s: \
+         {encode:.0} encoding, {decode:.0} decoding, {repair:.1} repairing."
+    ))
+}
+
+/// The codes of the report, each once: the last of its rows is the one with cells of 1 MiB or as much as it needs.
+fn rows(report: &Value) -> Result<Vec<Row>, Box<dyn Error>> {
+    let measured = report["codes"].as_array().ok_or("the report has no codes")?;
+    let mut rows: Vec<Row> = Vec::new();
+    for code in measured {
+        let spec = code["spec"].as_str().ok_or("a code without a name")?.to_owned();
+        let ratio = |task: &str| {
+            let [own, rs] = ["speeds", "rs_10_4"].map(|whose| code[whose][task].as_f64().unwrap_or(f64::NAN));
+            format!("{:.2}", own / rs)
+        };
+        let speeds = ["encode", "decode", "repair"].map(ratio);
+        rows.retain(|row| row.spec != spec);
+        rows.push(Row { spec, speeds });
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// The page's own rows and machine.
+    fn read_back(page: &str) -> (String, Vec<Row>) {
+        let machine = page.lines().find_map(|line| line.strip_prefix(MACHINE_START)).unwrap().to_owned();
+        let row = |line: &str| {
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            let spec = cells[0].trim_matches('`').to_owned();
+            Row { spec, speeds: cells[8..].iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>().try_into().unwrap() }
+        };
+        (machine, page.lines().filter(|line| line.starts_with(ROW_START)).map(row).collect())
+    }
+
+    #[test]
+    fn the_committed_page_is_what_the_codes_say() {
+        let committed = include_str!("../../../docs/codes.md");
+        let (machine, rows) = read_back(committed);
+        for (ours, theirs) in page(&machine, &rows).unwrap().lines().zip(committed.lines()) {
+            assert_eq!(ours, theirs, "docs/codes.md is out of date: make codes");
+        }
+        assert_eq!(page(&machine, &rows).unwrap(), committed);
+        assert!(rows.iter().flat_map(|row| &row.speeds).all(|speed| speed.parse::<f64>().unwrap() > 0.0));
+    }
+
+    #[test]
+    fn every_family_is_explained_and_in_the_table() {
+        let (_, rows) = read_back(include_str!("../../../docs/codes.md"));
+        let shown: BTreeSet<&str> = rows.iter().filter_map(|row| row.spec.split('(').next()).collect();
+        for family in FAMILIES {
+            assert!(shown.contains(family.name), "no row of {}: add one to bench/compare/src/codes.rs", family.name);
+            assert!(!advice(family).is_empty(), "no advice on {}", family.name);
+        }
+    }
+
+    #[test]
+    fn the_longest_cell_counts_and_ratios_are_to_the_reference() {
+        let row = |encode: f64| {
+            serde_json::json!({"spec": "xor(2)", "speeds": {"encode": encode, "decode": 3.0, "repair": 1.0},
+                "rs_10_4": {"encode": 2.0, "decode": 2.0, "repair": 2.0}})
+        };
+        let report = serde_json::json!({"codes": [row(9.0), row(1.0)]});
+        let speeds = ["0.50", "1.50", "0.50"].map(str::to_owned);
+        assert_eq!(rows(&report).unwrap(), [Row { spec: "xor(2)".into(), speeds }]);
+    }
+}
