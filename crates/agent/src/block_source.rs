@@ -33,10 +33,18 @@ const LOOK_AHEAD_BYTES: u64 = 64 << 20;
 const RUNS_MAX: usize = 64;
 
 impl OpenBlock {
-    /// The block's sub-blocks at `slices`, `window` of which may be read ahead.
-    pub(crate) fn source(self, sub_blocks: &[u16], slices: Slices, window: usize, mode: DiskMode) -> Box<dyn SliceSource> {
-        let rows =
-            Rows { block: self, sub_blocks: sub_blocks.to_vec(), buffers: Buffers::new(window + 1), cell: Mutex::default() };
+    /// The block's sub-blocks at `slices`, of `slice_len` positions each, `window` of which may be read ahead.
+    pub(crate) fn source(
+        self,
+        sub_blocks: &[u16],
+        slices: Slices,
+        slice_len: u64,
+        window: usize,
+        mode: DiskMode,
+    ) -> Box<dyn SliceSource> {
+        let cuts = weft_plan::cell_bytes(&self.layout, slice_len, sub_blocks.len()) > 0;
+        let (sub_blocks, buffers) = (sub_blocks.to_vec(), Buffers::new(window + 1));
+        let rows = Rows { block: self, sub_blocks, buffers, cell: cuts.then(Mutex::default) };
         match mode {
             DiskMode::Inline => Box::new(InlineSource(rows)),
             DiskMode::Pool => Box::new(AheadSource { rows: Arc::new(rows), slices, window: window.max(1), ahead: None }),
@@ -98,14 +106,16 @@ struct Rows {
     block: OpenBlock,
     sub_blocks: Vec<u16>,
     buffers: Arc<Buffers>,
-    /// The sub-blocks of the cell that slices are being cut from, if they are cut from cells.
-    cell: Mutex<Cell>,
+    /// The cell that slices are being cut from, if they are cut from cells.
+    cell: Option<Mutex<Cell>>,
 }
 
 /// The sub-blocks of one cell that are read, one after another.
 #[derive(Default)]
 struct Cell {
     number: Option<u64>,
+    /// Whether all of them could be read.
+    is_whole: bool,
     bytes: Vec<u8>,
 }
 
@@ -131,7 +141,7 @@ impl Rows {
 
     /// Does not block: nothing if the slice is not in the system's memory, or too much for the caller's thread.
     fn read_cached(&self, slice: Span) -> Option<Bytes> {
-        if self.bytes_of(slice) > READ_BYTES || self.is_cut_from_cell(slice) {
+        if self.bytes_of(slice) > READ_BYTES || self.cell_of(slice).is_some() {
             return None;
         }
         let reader = &self.block.reader;
@@ -142,28 +152,29 @@ impl Rows {
         slice.len().saturating_mul(self.sub_blocks.len() as u64)
     }
 
-    /// Whether a slice has only a part of each of several sub-blocks of one cell. To read each part by itself would be many small
-    /// reads; so the sub-blocks are read whole, and neighbours among them by one call (Butterfly codes, §5.3: communication
-    /// vectorization, here of the disk's side).
-    fn is_cut_from_cell(&self, slice: Span) -> bool {
+    /// The cell that a slice is cut from. To read its part of each sub-block by itself would be many small reads; so the sub-blocks
+    /// are read whole, and neighbours among them by one call (Butterfly codes, §5.3: communication vectorization, here of the
+    /// disk's side).
+    fn cell_of(&self, slice: Span) -> Option<(&Mutex<Cell>, u64)> {
         let sub_len = self.block.layout.sub_len();
-        self.sub_blocks.len() > 1 && slice.len() < sub_len && slice.start / sub_len == slice.end.saturating_sub(1) / sub_len
+        let number = slice.start / sub_len;
+        let is_one = slice.end.saturating_sub(1) / sub_len == number;
+        self.cell.as_ref().filter(|_| is_one).map(|cell| (cell, number))
     }
 
     /// The slice from its cell, which is read if it is another than that of the slice before. Nothing if the slice is not cut from
     /// a cell, or the cell cannot be read whole: what is wrong may lie beside the slice. Blocks.
     fn cut_from_cell(&self, slice: Span) -> Option<Bytes> {
-        if !self.is_cut_from_cell(slice) {
+        let (cell, number) = self.cell_of(slice)?;
+        let mut cell = cell.lock().unwrap_or_else(PoisonError::into_inner);
+        if cell.number != Some(number) {
+            cell.is_whole = self.read_cell(number, &mut cell.bytes).is_some();
+            cell.number = Some(number);
+        }
+        if !cell.is_whole {
             return None;
         }
         let sub_len = self.block.layout.sub_len();
-        let number = slice.start / sub_len;
-        let mut cell = self.cell.lock().unwrap_or_else(PoisonError::into_inner);
-        if cell.number != Some(number) {
-            cell.number = None;
-            self.read_cell(number, &mut cell.bytes)?;
-            cell.number = Some(number);
-        }
         let (from, len) = ((slice.start % sub_len) as usize, slice.len() as usize);
         let mut buffer = self.buffers.take(self.bytes_of(slice) as usize);
         let sub_blocks = cell.bytes.chunks_exact(sub_len as usize);
@@ -302,105 +313,4 @@ fn read_batch(rows: &Rows, batch: &[Span]) -> Vec<Result<Bytes>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Mutex;
-    use weft_plan::TaskLane;
-    use weft_store::conformance;
-    use weft_types::{BlockMeta, ClusterId};
-
-    const LEN: u64 = 1 << 20;
-    const SLICE_LEN: u64 = 32 << 10;
-
-    /// A block in memory, which says of some of its slices that they would have to be waited for, and whose page may be bad.
-    struct Reader {
-        meta: BlockMeta,
-        bytes: Vec<u8>,
-        cached: fn(u64) -> bool,
-        bad_page: Option<u64>,
-        waited: Mutex<Vec<u64>>,
-    }
-
-    impl Reader {
-        fn copy(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-            let end = offset + buf.len() as u64;
-            if self.bad_page.is_some_and(|page| page * PAGE_LEN < end && (page + 1) * PAGE_LEN > offset) {
-                return Err(Error::corrupt("a bad page"));
-            }
-            buf.copy_from_slice(&self.bytes[offset as usize..end as usize]);
-            Ok(())
-        }
-    }
-
-    impl BlockReader for Reader {
-        fn meta(&self) -> &BlockMeta {
-            &self.meta
-        }
-
-        fn units(&self) -> &[u32] {
-            &[]
-        }
-
-        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-            self.waited.lock().unwrap().push(offset / SLICE_LEN);
-            self.copy(offset, buf)
-        }
-
-        fn read_cached(&self, offset: u64, buf: &mut [u8]) -> bool {
-            (self.cached)(offset / SLICE_LEN) && self.copy(offset, buf).is_ok()
-        }
-    }
-
-    fn block(cached: fn(u64) -> bool, bad_page: Option<u64>) -> (OpenBlock, Arc<Reader>) {
-        let meta = conformance::block(ClusterId(1), 1, LEN);
-        let layout = meta.stripe.layout;
-        let (id, bytes) = (meta.id, conformance::pattern(LEN));
-        let reader = Arc::new(Reader { meta, bytes, cached, bad_page, waited: Mutex::default() });
-        let (traffic, findings) = (Arc::default(), Arc::default());
-        (OpenBlock { id, reader: reader.clone(), layout, traffic, findings, corrupt: Arc::default() }, reader)
-    }
-
-    fn slices() -> Slices {
-        let span = Span::new(0, LEN);
-        TaskLane { lane: 0, span, first: 0, step: 1, window: 4, stages: Vec::new() }.slices(SLICE_LEN)
-    }
-
-    #[tokio::test]
-    async fn slices_come_in_order_wherever_they_are() {
-        let all: fn(u64) -> bool = |_| true;
-        let some: fn(u64) -> bool = |slice| slice < 5 || slice % 7 > 1;
-        let none: fn(u64) -> bool = |_| false;
-        for (cached, waits) in [(all, false), (some, true), (none, true)] {
-            let (block, reader) = block(cached, None);
-            let mut source = block.clone().source(&[0], slices(), 4, DiskMode::Pool);
-            for slice in slices() {
-                let expected = &reader.bytes[slice.start as usize..slice.end as usize];
-                assert!(source.next(slice).await.unwrap() == expected, "{slice:?}");
-            }
-            let waited = reader.waited.lock().unwrap().clone();
-            assert_eq!(!waited.is_empty(), waits);
-            // One that is there may be read together with one of the two before it that is not.
-            let needed = |slice: u64| (slice.saturating_sub(2)..=slice).any(|near| !cached(near));
-            assert!(waited.is_sorted() && waited.iter().all(|slice| needed(*slice)), "{waited:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_bad_page_is_named_also_when_it_is_in_memory() {
-        let (block, _) = block(|_| true, Some(100));
-        let mut source = block.clone().source(&[0], slices(), 4, DiskMode::Pool);
-        let mut error = None;
-        for slice in slices() {
-            if let Err(failed) = source.next(slice).await {
-                error = Some((slice, failed));
-                break;
-            }
-        }
-        let (slice, error) = error.unwrap();
-        assert!(slice.start <= 100 * PAGE_LEN && slice.end > 100 * PAGE_LEN);
-        assert_eq!((error.reaction, error.block), (Reaction::Corrupt, Some(block.id)));
-        let found = block.findings.report();
-        assert_eq!((found.len(), found[0].first_byte, found[0].len_bytes), (1, 100 * PAGE_LEN, PAGE_LEN));
-        assert_eq!(block.traffic.report().read_bytes, slice.start, "what was read was counted otherwise");
-    }
-}
+mod tests;

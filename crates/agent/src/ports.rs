@@ -36,7 +36,7 @@ impl Ports for TaskPorts {
         match source {
             Source::Block { index, sub_blocks } => {
                 let block = self.blocks.get(index).ok_or_else(|| Error::invalid(format!("block {index} is not named")))?;
-                Ok(block.clone().source(sub_blocks, slices, lane.window as usize, self.disk_mode))
+                Ok(block.clone().source(sub_blocks, slices, self.slice_len, lane.window as usize, self.disk_mode))
             }
             Source::Link(link) => Ok(self.link(lane, *link)?.source(slices)),
             Source::Input { .. } => Err(Error::invalid("only a client has new data to put in")),

@@ -245,6 +245,82 @@ fn info_says_what_a_code_costs() {
     assert_eq!((&info["code"], &info["k"], &info["tolerance"]), (&"rs(10,4)".into(), &10.into(), &4.into()));
     assert_eq!(info["blocks"][13]["blocks_read"], 10.0);
     assert!(weft(["code", "info", "rs(10,4)"]).ok().stdout.contains("recovers    any 4 blocks lost"));
+    assert_eq!((&info["mds"], info.get("fatal")), (&true.into(), None));
+
+    // Beside Reed-Solomon, and with the cell that a cluster would choose.
+    let info = weft(["code", "info", "clay(4,2)", "--json"]).ok().json();
+    assert_eq!((&info["average"]["blocks_read"], &info["reed_solomon"]["blocks_read"]), (&2.5.into(), &4.0.into()));
+    assert_eq!((&info["cell_size"], &info["sub_block_size"]), (&(1 << 20).into(), &(128 << 10).into()));
+    assert_eq!(info["warnings"].as_array().map(Vec::len), Some(0));
+    let text = weft(["code", "info", "clay(4,2)"]).ok().stdout;
+    for says in
+        ["blocks 0-5     5 helpers   reads  2.50   moves  2.50", "any block of rs(4,2)", "cell        1MiB: sub-blocks of 128KiB"]
+    {
+        assert!(text.contains(says), "{text}");
+    }
+    let short = weft(["code", "info", "clay(4,2)", "--cell-size", "64KiB"]).ok().stdout;
+    assert!(short.contains("warning: a cell of 64KiB has 8 sub-blocks of 8KiB: less than 64KiB"), "{short}");
+    weft(["code", "info", "clay(4,2)", "--cell-size", "1001"]).refused(2, "it is not a multiple of 8, its sub-blocks");
+
+    // What is not MDS says so, and what it does not recover.
+    let text = weft(["code", "info", "lrc(4,2,2)"]).ok().stdout;
+    assert!(text.contains("not any 4, as rs(4,4) would: it is not MDS, and does not recover blocks 0, "), "{text}");
+    let info = weft(["code", "info", "hsrc(7,3)", "--json"]).ok().json();
+    assert_eq!((&info["mds"], info["fatal"].as_array().map(Vec::len)), (&false.into(), Some(4)));
+
+    // Without a code: which there are.
+    let families = weft(["code", "info", "--json"]).ok().json();
+    let names: Vec<&str> = families.as_array().unwrap().iter().map(|family| family["name"].as_str().unwrap()).collect();
+    let text = weft(["code", "info"]).ok().stdout;
+    for name in ["rs", "xor", "replication", "lrc", "rotated-rs", "hitchhiker-xor", "butterfly", "msr", "clay", "hsrc"] {
+        assert!(names.contains(&name) && text.contains(&format!("{name}(")), "{name}: {text}");
+    }
+}
+
+#[test]
+fn every_code_rebuilds_files_of_any_size() {
+    for (spec, alpha, tolerance) in [
+        ("rs(4,2,matrix=jerasure)", 1, 2),
+        ("xor(3)", 1, 1),
+        ("replication(3)", 1, 2),
+        ("lrc(4,2,2)", 1, 3),
+        ("rotated-rs(4,2)", 2, 2),
+        ("hitchhiker-xor(4,2)", 2, 2),
+        ("hitchhiker-xor+(4,2)", 2, 2),
+        ("butterfly(4)", 8, 2),
+        ("msr(3,3,d=4)", 2, 3),
+        ("clay(4,2)", 8, 2),
+        ("clay(5,3,d=6)", 16, 3),
+        ("hsrc(7,3)", 1, 3),
+    ] {
+        let info = weft(["code", "info", spec, "--json"]).ok().json();
+        assert_eq!((&info["alpha"], &info["tolerance"]), (&alpha.into(), &tolerance.into()), "{spec}");
+        let n = info["blocks"].as_array().unwrap().len();
+        // Blocks and cells of odd sizes, of which every byte is a sub-block's; and what the code chooses itself.
+        let [cell, block] = [7 * alpha, 3 * 7 * alpha].map(|len: usize| len.to_string());
+        let odd = ["--block-size", block.as_str(), "--cell-size", cell.as_str()];
+        for (len, options) in [(0, &[][..]), (1, &[]), (100_003, &[]), (5 * 21 * alpha * 4 + 3, &odd), (13 * alpha, &odd[..2])] {
+            let it = encoded(spec, len, options);
+            let blocks = it.blocks();
+            it.decodes();
+            // As many as it tolerates, data and parity among them.
+            for index in (0..tolerance).map(|at| (at * 2 + len) % n) {
+                std::fs::remove_file(it.block(index)).unwrap();
+            }
+            assert_eq!(weft(["code", "verify", it.dir(), "--json"]).json()["recoverable"], true, "{spec} {len}");
+            it.decodes();
+            it.repair();
+            assert!(it.blocks() == blocks, "{spec} {len} {options:?}");
+            weft(["code", "verify", it.dir()]).ok();
+        }
+        if alpha > 1 {
+            let scratch = TempDir::new().unwrap();
+            let [file, dir] = ["file", "dir"].map(|name| scratch.path().join(name).to_str().unwrap().to_owned());
+            std::fs::write(&file, bytes(1000, 1)).unwrap();
+            let block = (7 * alpha + 1).to_string();
+            weft(["code", "encode", "--code", spec, "--block-size", &block, &file, &dir]).refused(2, "multiple of");
+        }
+    }
 }
 
 #[test]
@@ -252,6 +328,11 @@ fn help_is_there_for_everything() {
     assert!(weft(["help", "exit-codes"]).ok().stdout.contains("5  corrupt"));
     assert!(weft(["help", "code", "encode"]).ok().stdout.contains("EXAMPLE"));
     assert!(weft(["code", "repair", "--help"]).ok().stdout.contains("weft code repair /backup/photos --json"));
+    for command in [&["help", "get"][..], &["help", "repair", "object"]] {
+        let text = weft(command).ok().stdout;
+        let names = weft_schemes::repair::SCHEMES.iter().map(|scheme| scheme.name()).chain([weft_schemes::repair::AUTO]);
+        names.for_each(|name| assert!(text.contains(name), "{name} is not in {command:?}: {text}"));
+    }
     weft(["help", "nothing"]).refused(3, "there is no command 'nothing'");
     assert!(weft(["--version"]).ok().stdout.starts_with("weft 0."));
 }

@@ -6,10 +6,7 @@
 use serde_json::Value;
 use std::{error::Error, fmt::Write, io};
 use weft_codes::{BlockInfo, CodeInfo, FAMILIES, Family};
-use weft_types::{ByteSize, Layout};
-
-/// A cluster's cell, unless a code needs a longer one.
-const CELL_BYTES: u64 = 1 << 20;
+use weft_types::{ByteSize, CELL_BYTES_USUAL, usual_cell_len};
 
 /// How a row of a code, and the line that names the machine, begin.
 const ROW_START: &str = "| `";
@@ -118,7 +115,7 @@ fn columns(info: &CodeInfo) -> String {
     let CodeInfo { spec, overhead, tolerance, distance, alpha, blocks, .. } = info;
     let (moved, read) =
         (average_and_worst(blocks, |block| block.blocks_moved), average_and_worst(blocks, |block| block.blocks_read));
-    let cell = ByteSize(Layout::vector_cell_len(CELL_BYTES, *alpha as u32));
+    let cell = ByteSize(usual_cell_len(CELL_BYTES_USUAL, *alpha as u32));
     format!("{ROW_START}{spec}` | {overhead:.2} | {tolerance} | {distance} | {alpha} | {moved} | {read} | {cell} |")
 }
 

@@ -1,6 +1,7 @@
 //! What a code costs, for a person who chooses one.
 
-use crate::{Ask, Code, NotRecoverable, SubBlock};
+use crate::{Ask, Code, NotRecoverable, SubBlock, mds::combinations};
+use std::collections::BTreeSet;
 
 /// What a code costs.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +20,8 @@ pub struct CodeInfo {
     pub tolerance: usize,
     /// The least number of blocks in which two stripes differ: one more than the tolerance.
     pub distance: usize,
+    /// Blocks, m or fewer, whose loss it cannot make good, as few as were found; none if any m may be lost (MDS codes).
+    pub fatal: Option<Vec<u8>>,
     /// What it costs to rebuild each block when it alone is lost.
     pub blocks: Vec<BlockInfo>,
 }
@@ -47,8 +50,39 @@ pub fn info(code: &dyn Code) -> Result<CodeInfo, NotRecoverable> {
         overhead: code.n() as f64 / code.k() as f64,
         tolerance: code.tolerance(),
         distance: code.tolerance() + 1,
+        fatal: fatal(code),
         blocks,
     })
+}
+
+/// Patterns that are looked at for one that is fatal.
+const PATTERNS_MAX: usize = 20_000;
+
+/// Blocks, as few as can be found quickly and no more than m, whose loss cannot be made good.
+///
+/// The blocks in which two stripes differ are such a pattern: without them nobody can tell the stripes apart. Stripes that differ
+/// in one data sub-block often differ in the fewest blocks; where they do not, patterns of one block more than is tolerated are
+/// tried one by one.
+fn fatal(code: &dyn Code) -> Option<Vec<u8>> {
+    let (n, alpha, fewest) = (code.n(), code.alpha(), code.tolerance() + 1);
+    if fewest > code.m() {
+        return None;
+    }
+    let mut touched = vec![BTreeSet::new(); code.k() * alpha];
+    for (row, col, _) in code.generator().terms() {
+        touched[*col as usize].insert((*row as usize / alpha) as u8);
+    }
+    let found = touched.into_iter().min_by_key(BTreeSet::len).filter(|touched| touched.len() <= code.m());
+    let found = found.map(|touched| touched.into_iter().collect::<Vec<u8>>());
+    if found.as_ref().is_some_and(|found| found.len() == fewest) {
+        return found;
+    }
+    let is_fatal = |lost: &Vec<usize>| {
+        let left: Vec<usize> = (0..n * alpha).filter(|row| !lost.contains(&(row / alpha))).collect();
+        code.generator().select_rows(&left).to_dense().rank() < code.k() * alpha
+    };
+    let smaller = combinations(n, fewest).take(PATTERNS_MAX).find(is_fatal);
+    smaller.map(|lost| lost.into_iter().map(|index| index as u8).collect()).or(found)
 }
 
 fn block_info(code: &dyn Code, index: u8) -> Result<BlockInfo, NotRecoverable> {
@@ -65,6 +99,37 @@ fn block_info(code: &dyn Code, index: u8) -> Result<BlockInfo, NotRecoverable> {
 
 #[cfg(test)]
 mod tests {
+    use crate::{Ask, FAMILIES, SubBlock, parse};
+
+    #[test]
+    fn what_is_said_to_be_fatal_is_and_nothing_less() {
+        for (spec, fatal) in [
+            ("rs(4,2)", None),
+            ("xor(3)", None),
+            ("replication(3)", None),
+            ("butterfly(4)", None),
+            ("lrc(4,2,2)", Some(4)),
+            ("lrc(12,2,2)", Some(4)),
+            ("lrc(20,4,3)", Some(5)),
+            ("hsrc(7,3)", Some(4)),
+            ("hsrc(250,8)", Some(123)),
+        ] {
+            let code = parse(spec).unwrap();
+            let found = super::fatal(code.as_ref());
+            assert_eq!(found.as_ref().map(Vec::len), fatal, "{spec}: {found:?}");
+            let Some(lost) = found else { continue };
+            assert_eq!(lost.len(), code.tolerance() + 1, "{spec}");
+            let can = |lost: &[u8]| {
+                let all = |index: u8| (0..code.alpha() as u16).map(move |sub_block| SubBlock { index, sub_block });
+                let wanted = lost.iter().copied().flat_map(all).collect();
+                let available = (0..code.n() as u8).filter(|index| !lost.contains(index)).collect();
+                code.recipes(&Ask { wanted, available, read_anyway: Vec::new() }).is_ok()
+            };
+            assert!(!can(&lost) && can(&lost[1..]), "{spec}: {lost:?}");
+        }
+        assert!(FAMILIES.iter().all(|family| !family.usage.is_empty() && !family.summary.is_empty()));
+    }
+
     #[test]
     fn reed_solomon_reads_k_blocks_for_one() {
         let info = super::info(crate::parse("rs(10,4)").unwrap().as_ref()).unwrap();

@@ -3,7 +3,7 @@
 use weft_codes::SharedCode;
 use weft_meta::{Ack, FailureDomain, ObjectName, PolicyRecord};
 use weft_proto::v1;
-use weft_types::{ByteSize, Error, Layout, PAGE_LEN, Result};
+use weft_types::{ByteSize, CELL_BYTES_USUAL, Error, Layout, PAGE_LEN, Result, usual_cell_len};
 
 /// The longest name of a bucket, a policy or a node, bytes.
 const NAME_BYTES_MAX: usize = 63;
@@ -55,49 +55,63 @@ pub(crate) fn object(bucket: &str, key: &str) -> Result<ObjectName> {
     Ok(ObjectName { bucket: bucket.to_owned(), key: key.to_owned() })
 }
 
-/// Reads a code and its sizes; 0 means that `fallback` says the size, as far as it fits.
+/// Reads a code and its sizes; 0 means that `fallback` says the size, as far as it fits: what was not asked for gives way to what
+/// was.
 pub(crate) fn coding(spec: &str, block_len: u64, cell_len: u64, fallback: Option<&PolicyRecord>) -> Result<Coding> {
     let (code, spelled_cell) = weft_codes::parse_policy(spec).map_err(Error::invalid)?;
-    let asked_block_len = block_len;
-    let block_len = match (block_len, fallback) {
-        (0, Some(policy)) => policy.block_len,
-        (0, None) => return Err(Error::invalid("the block size must be greater than zero")),
-        (said, _) => said,
-    };
     let alpha = u32::try_from(code.alpha()).map_err(|_| Error::invalid(format!("{spec} has too many sub-blocks")))?;
-    let block_asked = asked_block_len > 0;
-    // What was not asked for gives way to what was.
-    let (block_len, cell_len) = match (cell_len, spelled_cell, fallback) {
-        (0, Some(spelled), _) => (block_len, spelled),
-        (0, None, Some(policy)) if alpha == 1 => (block_len, policy.cell_len.min(block_len)),
-        (0, None, Some(policy)) => {
-            let cell_len = Layout::vector_cell_len(policy.cell_len, alpha);
-            match block_asked {
-                true if block_len.is_multiple_of(cell_len) => (block_len, cell_len),
-                true => (block_len, block_len),
-                false => ((block_len / cell_len).max(1) * cell_len, cell_len),
-            }
+    let asked = |len: u64| (len > 0).then_some(len);
+    let cell_asked = asked(cell_len).or(spelled_cell);
+    // Checked first, so that what does not fit is told of what was asked.
+    for (what, len) in [("block", asked(block_len)), ("cell", cell_asked)] {
+        len.map_or(Ok(()), |len| check_size(&code.spec(), what, len, alpha, fallback))?;
+    }
+    let block_len = match (asked(block_len), fallback) {
+        (Some(asked), _) => asked,
+        (None, Some(policy)) => {
+            let cell_len = cell_asked.unwrap_or_else(|| usual_cell_len(policy.cell_len, alpha));
+            (policy.block_len / cell_len).max(1).saturating_mul(cell_len)
         }
-        (0, None, None) => return Err(Error::invalid("the cell size must be greater than zero")),
-        (said, ..) => (block_len, said),
+        (None, None) => return Err(Error::invalid("the block size must be greater than zero")),
     };
-    if block_len > BLOCK_BYTES_MAX {
-        let (asked, most) = (ByteSize(block_len), ByteSize(BLOCK_BYTES_MAX));
-        return Err(Error::invalid(format!("a block of {asked} is too large: at most {most}")));
+    let cell_len = match (cell_asked, fallback) {
+        (Some(asked), _) => asked,
+        (None, Some(policy)) => cell_len_within(block_len, usual_cell_len(policy.cell_len, alpha), alpha),
+        (None, None) => return Err(Error::invalid("the cell size must be greater than zero")),
+    };
+    Ok(Coding { code, layout: Layout::new(block_len, cell_len, alpha)? })
+}
+
+/// Refuses a size that cannot be: sub-blocks are whole pages, since they are what is read and checked.
+fn check_size(spec: &str, what: &str, len: u64, alpha: u32, fallback: Option<&PolicyRecord>) -> Result<()> {
+    if len > BLOCK_BYTES_MAX {
+        let (asked, most) = (ByteSize(len), ByteSize(BLOCK_BYTES_MAX));
+        return Err(Error::invalid(format!("a {what} of {asked} is too large: at most {most}")));
     }
-    let layout = Layout::new(block_len, cell_len, alpha)?;
     let unit = PAGE_LEN * u64::from(alpha);
-    if !cell_len.is_multiple_of(unit) {
-        let (cell, unit) = (ByteSize(cell_len), ByteSize(unit));
-        let message = match alpha {
-            1 => format!("the cell size {cell} is not a multiple of {unit}: in a cluster it must be"),
-            _ => {
-                format!("the cell size {cell} is not a multiple of {unit}, {alpha} sub-blocks of a page: in a cluster it must be")
-            }
-        };
-        return Err(Error::invalid(message));
+    if len.is_multiple_of(unit) {
+        return Ok(());
     }
-    Ok(Coding { code, layout })
+    // Of whole cells as they would be chosen, if it has that many.
+    let cell_len = fallback.map_or(unit, |policy| usual_cell_len(policy.cell_len, alpha));
+    let step = if len < cell_len { unit } else { cell_len };
+    let (below, above) = (len / step * step, len.next_multiple_of(step));
+    let would = [below, above].into_iter().filter(|len| (1..=BLOCK_BYTES_MAX).contains(len)).map(|len| ByteSize(len).to_string());
+    let (asked, would) = (ByteSize(len), would.collect::<Vec<_>>().join(" or "));
+    let why = match alpha {
+        1 => "whole pages".to_owned(),
+        _ => format!("{alpha} sub-blocks of whole pages"),
+    };
+    let unit = ByteSize(unit);
+    Err(Error::invalid(format!("a {what} of {asked} is not a multiple of {unit}, as {spec} has {why}: {would} would be")))
+}
+
+/// The shortest cell that divides the block, has whole pages in each sub-block, and is at least as long as the one that would be
+/// best; the block, if there is none.
+fn cell_len_within(block_len: u64, best: u64, alpha: u32) -> u64 {
+    let unit = PAGE_LEN * u64::from(alpha);
+    let fits = |count: &u64| block_len.is_multiple_of(*count) && (block_len / count).is_multiple_of(unit);
+    block_len / (1..=block_len / best).rev().find(fits).unwrap_or(1)
 }
 
 /// Reads a policy.
@@ -123,7 +137,7 @@ pub(crate) fn default_policy() -> PolicyRecord {
         name: "default".into(),
         code: "rs(6,3)".into(),
         block_len: 64 << 20,
-        cell_len: 1 << 20,
+        cell_len: CELL_BYTES_USUAL,
         failure_domain: FailureDomain::Rack,
         ack: Ack { missing_max: 0 },
         is_default: true,
@@ -154,6 +168,7 @@ fn ack(text: &str, code: &SharedCode) -> Result<Ack> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_types::SUB_BLOCK_BYTES_GOOD;
 
     #[test]
     fn names_and_keys() {
@@ -184,11 +199,63 @@ mod tests {
 
         let message = |spec, block, cell| of(spec, block, cell).unwrap_err().message;
         assert!(message("rs(4,2)", 10 << 20, 3 << 20).contains("does not divide"));
-        assert!(message("rs(4,2)", 3000, 3000).contains("multiple of 4KiB"));
+        assert!(message("rs(4,2)", 3000, 3000).contains("a block of 3000 is not a multiple of 4KiB, as rs(4,2) has whole pages"));
         assert!(message("rs(4,2)", 1 << 50, 0).contains("at most 4GiB"));
         assert!(!message("rs(0,2)", 0, 0).is_empty());
         assert!(!message("nonsense(4,2)", 0, 0).is_empty());
         assert!(coding("rs(4,2)", 0, 0, None).unwrap_err().message.contains("greater than zero"));
+        assert_eq!(of("rs(4,2)", 0, 3 << 20), Ok(("rs(4,2)".into(), 63 << 20, 3 << 20)), "the block gives way");
+    }
+
+    #[test]
+    fn sub_blocks_are_large_unless_a_size_was_asked_for() {
+        let policy = default_policy();
+        let of = |spec, block, cell| coding(spec, block, cell, Some(&policy)).unwrap().layout;
+        for (spec, alpha, block_len, cell_len) in [
+            ("msr(3,3,d=5)", 3, 63 << 20, 1152 << 10),
+            ("msr(5,5,d=9)", 5, 65_280 << 10, 1280 << 10),
+            ("msr(3,7)", 7, 64_512 << 10, 1344 << 10),
+            ("butterfly(4)", 8, 64 << 20, 1 << 20),
+            ("clay(12,3)", 243, 62_208 << 10, 15_552 << 10),
+            ("butterfly(10)", 512, 64 << 20, 32 << 20),
+        ] {
+            let layout = of(spec, 0, 0);
+            assert_eq!((layout.alpha, layout.block_len, layout.cell_len), (alpha, block_len, cell_len), "{spec}");
+            assert!(layout.sub_len() >= SUB_BLOCK_BYTES_GOOD);
+        }
+        // A block that was asked for has cells that divide it, the shortest that are long enough, or is one.
+        for (spec, block_len, cell_len) in [
+            ("msr(3,3,d=5)", 60 << 20, 1_228_800),
+            ("msr(3,3,d=5)", 12 << 10, 12 << 10),
+            ("msr(3,3,d=5)", 1020 << 10, 1020 << 10),
+            ("butterfly(4)", 4 << 20, 1 << 20),
+            ("butterfly(4)", 1568 << 10, 1568 << 10),
+            ("clay(12,3)", 972 << 10, 972 << 10),
+        ] {
+            assert_eq!((of(spec, block_len, 0).block_len, of(spec, block_len, 0).cell_len), (block_len, cell_len), "{spec}");
+        }
+        assert_eq!(of("msr(3,3,d=5)", 0, 12 << 10), Layout::new(65_532 << 10, 12 << 10, 3).unwrap(), "the block gives way");
+        assert_eq!(of("msr(3,3,d=5)", 24 << 10, 12 << 10), Layout::new(24 << 10, 12 << 10, 3).unwrap());
+    }
+
+    #[test]
+    fn a_size_that_does_not_fit_is_told_which_would() {
+        let policy = default_policy();
+        let says = |spec, block, cell, text: &str| {
+            let error = coding(spec, block, cell, Some(&policy)).unwrap_err().message;
+            assert!(error.contains(text), "{error}");
+        };
+        let spec = "msr(3,3,d=5)";
+        says(spec, 64 << 20, 0, "a block of 64MiB is not a multiple of 12KiB, as msr(3,3) has 3 sub-blocks of whole pages");
+        says(spec, 64 << 20, 0, ": 63MiB or 65664KiB would be");
+        says(spec, 100 << 10, 0, "a block of 100KiB is not a multiple of 12KiB");
+        says(spec, 100 << 10, 0, ": 96KiB or 108KiB would be");
+        says(spec, 4096, 0, ": 12KiB would be");
+        says(spec, 4 << 30, 0, ": 4193280KiB would be");
+        says(spec, 0, 8 << 10, "a cell of 8KiB is not a multiple of 12KiB");
+        says("clay(12,3)", 1 << 20, 0, "a block of 1MiB is not a multiple of 972KiB, as clay(12,3) has 243 sub-blocks");
+        says("clay(12,3)", 1 << 20, 0, ": 972KiB or 1944KiB would be");
+        says(spec, 36 << 10, 24 << 10, "does not divide the block size");
     }
 
     #[test]

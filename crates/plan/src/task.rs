@@ -7,6 +7,8 @@ use weft_types::{BlockId, Layout, Party, PlanId, Span};
 
 mod check;
 
+pub use check::cell_bytes;
+
 /// One party's share of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {

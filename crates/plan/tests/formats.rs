@@ -4,7 +4,10 @@ mod common;
 
 use common::{CLIENT, TestCode, World, direct_job, node, scrub_job, update_job};
 use proptest::prelude::*;
-use weft_plan::{Job, Network, Plan, Task, WantKind, cost, cut, eval, explain, from_json, predict, to_dot, to_json, verify};
+use weft_plan::{
+    Job, Network, Plan, Source, Task, WantKind, cell_bytes, cost, cut, eval, explain, from_json, predict, to_dot, to_json, verify,
+};
+use weft_types::{Layout, Span};
 
 /// Plans of all shapes, with their jobs.
 fn plans(world: &World) -> Vec<(Plan, Job)> {
@@ -157,6 +160,40 @@ fn a_party_gets_its_own_share() {
     let requestor = plan.binding.parties.iter().position(|party| *party == node(90)).unwrap();
     let task = cut(&plan, requestor as u16);
     assert_eq!((task.blocks.len(), task.stores.len()), (0, 1));
+}
+
+#[test]
+fn memory_has_room_for_cells_that_small_slices_are_cut_from() {
+    let world = world(3, 2, 3);
+    let (plan, _) = plans(&world).remove(0);
+    let reads = |task: &Task| {
+        let sources = task.lanes.iter().flat_map(|lane| &lane.stages).flat_map(|stage| &stage.sources);
+        sources.filter(|source| matches!(source, Source::Block { sub_blocks, .. } if sub_blocks.len() > 1)).count() as u64
+    };
+    let tasks = (0..plan.binding.parties.len() as u16).map(|vertex| cut(&plan, vertex));
+    let mut task = tasks.max_by_key(reads).unwrap();
+    let stages = reads(&task);
+    assert!(stages > 0, "somebody reads several sub-blocks");
+    for lane in &mut task.lanes {
+        (lane.span, lane.window) = (Span::new(0, 1 << 20), 1);
+        for source in lane.stages.iter_mut().flat_map(|stage| &mut stage.sources) {
+            if let Source::Block { sub_blocks, .. } = source {
+                *sub_blocks = vec![0, 1, 2];
+            }
+        }
+    }
+    let mut bytes = |sub_len: u64, slice_len: u64| {
+        task.slice_len = slice_len;
+        task.layout = Layout { block_len: 3 << 30, cell_len: 3 * sub_len, alpha: 3 };
+        task.memory_bytes()
+    };
+    // A slice of the whole sub-block, or a large part of it, is read by itself; a small part comes out of the cell.
+    let kib = 1 << 10;
+    assert_eq!(bytes(256 * kib, 16 * kib) - bytes(16 * kib, 16 * kib), stages * 3 * 256 * kib);
+    assert_eq!(bytes(256 * kib, 64 * kib), bytes(64 * kib, 64 * kib));
+    assert_eq!(bytes(1 << 30, 16 * kib), bytes(16 * kib, 16 * kib), "a cell of gigabytes is not kept");
+    let layout = Layout { block_len: 3 << 20, cell_len: 3 << 20, alpha: 0 };
+    assert_eq!((cell_bytes(&layout, 1, 2), cell_bytes(&Layout { alpha: 3, ..layout }, 1, 1)), (0, 0));
 }
 
 #[test]

@@ -84,6 +84,23 @@ pub struct Extent {
     pub len: u64,
 }
 
+/// A cell is this long unless somebody says otherwise: so long that disks do well, and so short that the first bytes of a put leave
+/// before the last have come in.
+pub const CELL_BYTES_USUAL: u64 = 1 << 20;
+
+/// Sub-blocks shorter than this ruin a disk (Butterfly codes, §5.2: 9 KB against 800 KB).
+pub const SUB_BLOCK_BYTES_GOOD: u64 = 64 << 10;
+
+/// The cell of a code with `alpha` sub-blocks where one with a single sub-block has cells of `cell_len` bytes: as long, or longer,
+/// so that sub-blocks are all equal and have at least [`SUB_BLOCK_BYTES_GOOD`].
+pub fn usual_cell_len(cell_len: u64, alpha: u32) -> u64 {
+    if alpha <= 1 {
+        return cell_len;
+    }
+    let unit = SUB_BLOCK_BYTES_GOOD.saturating_mul(alpha.into());
+    cell_len.div_ceil(unit).max(1).saturating_mul(unit)
+}
+
 /// How the bytes of a block are coded: in cells of `alpha` sub-blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Layout {
@@ -94,9 +111,6 @@ pub struct Layout {
     /// Sub-blocks of a cell, α.
     pub alpha: u32,
 }
-
-/// See [`Layout::vector_cell_len`].
-const SUB_BLOCK_BYTES: u64 = 64 << 10;
 
 impl Layout {
     /// Checks that α divides the cell and the cell the block.
@@ -114,13 +128,6 @@ impl Layout {
             return Err(Error::invalid(format!("the cell size {cell_len} is not a multiple of the code's {alpha} sub-blocks")));
         }
         Ok(Self { block_len, cell_len, alpha })
-    }
-
-    /// The cell of a code with several sub-blocks, unless one is asked for: at least as long as others' (`cell_len`), and such that
-    /// a sub-block has at least 64 KiB, because smaller pieces ruin a disk (Butterfly codes, §5.2: 9 KB against 800 KB). Bytes.
-    pub fn vector_cell_len(cell_len: u64, alpha: u32) -> u64 {
-        let unit = SUB_BLOCK_BYTES * u64::from(alpha);
-        cell_len.div_ceil(unit.max(1)).max(1) * unit
     }
 
     /// Positions of a block: `block_len / α`.

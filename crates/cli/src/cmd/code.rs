@@ -1,6 +1,6 @@
 //! `weft code`: erasure coding of plain files, without a cluster.
 
-use super::explain;
+use super::{code_info::Info, explain};
 use crate::{
     exit::Exit,
     interrupt,
@@ -8,7 +8,6 @@ use crate::{
     output::{Output, human_rate},
 };
 use clap::{Args, Subcommand};
-use serde::Serialize;
 use std::{fmt::Write as _, path::PathBuf};
 use weft_plan::Network;
 use weft_types::{ByteSize, Error, Result, human_bytes};
@@ -112,19 +111,6 @@ EXIT CODES
 struct Verify {
     /// The directory that `weft code encode` wrote
     dir: PathBuf,
-}
-
-/// What a code is and what it costs
-#[derive(Debug, Args)]
-#[command(after_help = "\
-EXAMPLE
-  weft code info 'rs(10,4)'
-
-EXIT CODES
-  0 done   2 no such code")]
-struct Info {
-    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`
-    spec: String,
 }
 
 impl Code {
@@ -249,73 +235,4 @@ fn verified_text(it: &Verified) -> String {
 
 fn list(indices: &[u8]) -> String {
     indices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// [`weft_codes::CodeInfo`], to be printed.
-#[derive(Debug, Serialize)]
-struct InfoReport {
-    code: String,
-    k: usize,
-    m: usize,
-    alpha: usize,
-    overhead: f64,
-    tolerance: usize,
-    distance: usize,
-    generator_hash: String,
-    blocks: Vec<InfoBlock>,
-}
-
-#[derive(Debug, Serialize)]
-struct InfoBlock {
-    index: u8,
-    helpers: Vec<u8>,
-    blocks_read: f64,
-    blocks_moved: f64,
-}
-
-impl Info {
-    fn run(self, output: Output) -> Result<Exit> {
-        let code = weft_codes::parse(&self.spec).map_err(Error::invalid)?;
-        let info = weft_codes::info(code.as_ref()).map_err(Error::fatal)?;
-        let block = |block: weft_codes::BlockInfo| InfoBlock {
-            index: block.index,
-            helpers: block.helpers,
-            blocks_read: block.blocks_read,
-            blocks_moved: block.blocks_moved,
-        };
-        let report = InfoReport {
-            code: info.spec,
-            k: info.k,
-            m: info.m,
-            alpha: info.alpha,
-            overhead: info.overhead,
-            tolerance: info.tolerance,
-            distance: info.distance,
-            generator_hash: format!("{:016x}", weft_codes::generator_hash(code.as_ref())),
-            blocks: info.blocks.into_iter().map(block).collect(),
-        };
-        output.result(&report, info_text).map(|()| Exit::Ok)
-    }
-}
-
-fn info_text(it: &InfoReport) -> String {
-    let mut text = String::new();
-    let plural = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
-    let _ = writeln!(text, "{}: {} data and {} parity blocks, {} a cell", it.code, it.k, it.m, plural(it.alpha, "sub-block"));
-    let _ = writeln!(text, "stores      {:.2} bytes for each byte", it.overhead);
-    let _ = writeln!(text, "recovers    any {} lost (distance {})", plural(it.tolerance, "block"), it.distance);
-    let _ = writeln!(text, "generator   {}", it.generator_hash);
-    let _ = writeln!(text, "to rebuild one block alone, in blocks:");
-    // Neighbours that cost the same are one line.
-    let mut rest = it.blocks.as_slice();
-    while let Some(first) = rest.first() {
-        let cost = |block: &InfoBlock| (block.helpers.len(), block.blocks_read.to_bits(), block.blocks_moved.to_bits());
-        let same = rest.iter().take_while(|block| cost(block) == cost(first)).count();
-        let last = rest.get(same - 1).unwrap_or(first);
-        let which = if same == 1 { format!("block {}", first.index) } else { format!("blocks {}-{}", first.index, last.index) };
-        let (helpers, read, moved) = (first.helpers.len(), first.blocks_read, first.blocks_moved);
-        let _ = writeln!(text, "  {which:<14} {helpers} helpers   reads {read:.2}   moves {moved:.2}");
-        rest = &rest[same..];
-    }
-    text
 }

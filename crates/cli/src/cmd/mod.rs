@@ -4,6 +4,7 @@ mod bucket;
 mod certificate;
 mod cluster;
 mod code;
+mod code_info;
 mod daemon;
 mod demo;
 mod explain;

@@ -1,5 +1,6 @@
 //! `weft policy`: names for how objects are stored.
 
+use super::code_info::short_sub_blocks;
 use crate::{exit::Exit, output::Output, session::Session, table::table, target};
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -39,7 +40,8 @@ struct Create {
     /// Bytes of a block [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     block_size: Option<ByteSize>,
-    /// Bytes that go to one block before the next one's turn [default: 1MiB, or what an HDFS spelling says]
+    /// Bytes that go to one block before the next one's turn [default: 1MiB, or what an HDFS spelling says; more where a code has
+    /// many sub-blocks]
     #[arg(long, value_name = "SIZE")]
     cell_size: Option<ByteSize>,
     /// What shall not hold more blocks of a stripe than the code can lose
@@ -111,6 +113,8 @@ struct Report {
     failure_domain: String,
     ack: String,
     default: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 impl From<api::Policy> for Report {
@@ -123,6 +127,7 @@ impl From<api::Policy> for Report {
             failure_domain: it.failure_domain,
             ack: it.ack,
             default: it.is_default,
+            warnings: Vec::new(),
         }
     }
 }
@@ -133,7 +138,9 @@ impl Policy {
             Command::Create(create) => {
                 let policy = create.policy()?;
                 let made = Session::with(options, async |session| session.client.create_policy(policy).await)?;
-                output.result(&Report::from(made), shown)?;
+                let mut report = Report::from(made);
+                report.warnings.extend(short_sub_blocks(&report.code, report.cell_size));
+                output.result(&report, shown)?;
             }
             Command::Ls(Ls {}) => {
                 let policies = Session::with(options, async |session| session.client.policies().await)?;
@@ -189,8 +196,12 @@ impl Create {
 fn shown(it: &Report) -> String {
     let default = if it.default { " (the default)" } else { "" };
     let [block, cell] = [it.block_size, it.cell_size].map(ByteSize);
-    format!(
+    let mut text = format!(
         "{}{default}\ncode            {}\nblock size      {block}\ncell size       {cell}\nfailure domain  {}\nack             {}",
         it.name, it.code, it.failure_domain, it.ack
-    )
+    );
+    for warning in &it.warnings {
+        text += &format!("\nwarning: {warning}");
+    }
+    text
 }

@@ -1,6 +1,6 @@
 //! `weft put` and `weft get`: the data of objects.
 
-use super::explain;
+use super::{code_info::short_sub_blocks, explain};
 use crate::{
     exit::Exit,
     names::{ByteRange, ObjectName, with_names},
@@ -70,7 +70,8 @@ pub(super) struct Get {
     /// The bytes A to B, both included; also `A-`, to the end, and `-N`, the last N
     #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
     range: Option<ByteRange>,
-    /// How lost blocks are rebuilt: conventional, ppr or pipeline; without it, the coordinator chooses
+    /// How lost blocks are rebuilt: auto (what is predicted to be the quickest), conventional, ppr or pipeline; without it, the
+    /// coordinator's setting says, which is auto unless it was changed
     #[arg(long)]
     scheme: Option<String>,
     /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
@@ -199,6 +200,7 @@ impl Get {
 
 impl Stored {
     fn new(it: api::ObjectReply, seconds: f64) -> Self {
+        let short = short_sub_blocks(&it.code, it.cell_len);
         Self {
             object: format!("{}/{}", it.bucket, it.key),
             version: it.version,
@@ -208,7 +210,7 @@ impl Stored {
             cell_size: it.cell_len,
             stripes: it.stripe_count,
             seconds,
-            warnings: it.warnings,
+            warnings: it.warnings.into_iter().chain(short).collect(),
         }
     }
 }

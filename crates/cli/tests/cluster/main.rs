@@ -1,6 +1,7 @@
 //! Clusters of real processes, sockets and disks: what commands do with them, and everything that can go wrong.
 
 mod certificates;
+mod codes;
 mod commands;
 mod coordinator;
 mod corruption;

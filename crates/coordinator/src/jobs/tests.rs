@@ -169,3 +169,33 @@ fn several_lost_blocks_are_rebuilt_by_what_is_cheaper() {
         "of three lost blocks no chain carries the sums"
     );
 }
+
+#[test]
+fn slices_have_whole_pages_and_no_more_than_a_cell() {
+    let of = |alpha: u32, sub_len: u64, bytes: u64| {
+        let cell_len = u64::from(alpha) * sub_len;
+        slice_positions(&Layout::new(2 * cell_len, cell_len, alpha).unwrap(), bytes)
+    };
+    let kib = 1 << 10;
+    for (alpha, sub_len, bytes, positions) in [
+        // One sub-block: what was asked for.
+        (1, 1 << 20, 64 * kib, 64 * kib),
+        (1, 4 * kib, 64 * kib, 64 * kib),
+        // Several: a MiB of all together, in whole pages of each.
+        (3, 384 * kib, 64 * kib, 340 * kib),
+        (5, 256 * kib, 64 * kib, 204 * kib),
+        (7, 192 * kib, 64 * kib, 144 * kib),
+        (8, 128 * kib, 64 * kib, 128 * kib),
+        (64, 64 * kib, 64 * kib, 16 * kib),
+        // Never less than a page, nor more than the sub-block of a cell.
+        (243, 64 * kib, 64 * kib, 4 * kib),
+        (512, 64 * kib, 64 * kib, 4 * kib),
+        (3, 4 * kib, 64 * kib, 4 * kib),
+        (3, 12 * kib, 64 * kib, 12 * kib),
+        // More, if more was asked for.
+        (3, 2 << 20, 6 << 20, 2 << 20),
+        (3, 4 << 20, 6 << 20, 2 << 20),
+    ] {
+        assert_eq!(of(alpha, sub_len, bytes), positions, "{alpha} sub-blocks of {sub_len}, {bytes}");
+    }
+}

@@ -8,6 +8,20 @@ use weft_types::{BlockId, Error, Layout, Result};
 /// The links of a task by (lane, link): itself, and how often a stage of the task uses it.
 type Links<'a> = HashMap<(u16, u16), (&'a TaskLink, u32)>;
 
+/// A part of a sub-block that is shorter than this is not read by itself.
+const PART_BYTES_MIN: u64 = 64 << 10;
+/// Longer cells are not kept to cut slices from.
+const CELL_BYTES_MAX: u64 = 32 << 20;
+
+/// Bytes that a source keeps which reads slices of some sub-blocks of a block: slices that have only a small part of each of
+/// several sub-blocks are cut from whole ones, so that a disk is not asked for small pieces. 0: slices are read by themselves.
+pub fn cell_bytes(layout: &Layout, slice_len: u64, sub_blocks: usize) -> u64 {
+    // It may not have been validated.
+    let sub_len = layout.cell_len.checked_div(layout.alpha.into()).unwrap_or_default();
+    let bytes = sub_len.saturating_mul(sub_blocks as u64);
+    if sub_blocks > 1 && slice_len < sub_len.min(PART_BYTES_MIN) && bytes <= CELL_BYTES_MAX { bytes } else { 0 }
+}
+
 impl Task {
     /// Checks that the task could run: sizes within limits, generations that make sense, every link used once at the end that
     /// is here, matrices that fit their ports, positions that exist.
@@ -15,14 +29,6 @@ impl Task {
     /// That it computes the right thing only the whole plan can show: see [`crate::verify()`].
     pub fn validate(&self) -> Result<()> {
         self.check_all().map_err(|error| error.party(self.party))
-    }
-
-    /// Bytes that reading some sub-blocks of a block needs besides its slices: slices that have only a part of several sub-blocks
-    /// are cut from whole ones.
-    fn cell_bytes(&self, sub_blocks: &[u16]) -> u64 {
-        // It may not have been validated.
-        let sub_len = self.layout.cell_len.checked_div(self.layout.alpha.into()).unwrap_or_default();
-        if sub_blocks.len() > 1 && self.slice_len < sub_len { sub_len.saturating_mul(sub_blocks.len() as u64) } else { 0 }
     }
 
     /// Bytes that running the task needs: at each source and sink, `window` slices that wait and the one that is worked on;
@@ -47,7 +53,7 @@ impl Task {
                     }
                 });
                 let cells = stage.sources.iter().map(|source| match source {
-                    Source::Block { sub_blocks, .. } => self.cell_bytes(sub_blocks),
+                    Source::Block { sub_blocks, .. } => cell_bytes(&self.layout, self.slice_len, sub_blocks.len()),
                     Source::Link(_) | Source::Input { .. } => 0,
                 });
                 bytes = cells.fold(bytes, u64::saturating_add);

@@ -1,0 +1,192 @@
+//! `weft code info`: what a code is and what it costs, for a person who chooses one.
+
+use crate::{exit::Exit, output::Output};
+use clap::Args;
+use serde::Serialize;
+use std::fmt::Write as _;
+use weft_types::{ByteSize, CELL_BYTES_USUAL, Error, Result, SUB_BLOCK_BYTES_GOOD, usual_cell_len};
+
+/// What a code is and what it costs, beside Reed-Solomon with as many blocks; without SPEC, which codes there are
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft code info
+  weft code info 'rs(10,4)'
+  weft code info 'clay(10,4)' --cell-size 4MiB
+
+EXIT CODES
+  0 done   2 no such code, or a cell that it cannot have")]
+pub(super) struct Info {
+    /// Bytes of a cell, to see how long its sub-blocks are; without it, what a cluster would choose
+    #[arg(long, value_name = "SIZE", requires = "spec")]
+    cell_size: Option<ByteSize>,
+    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`
+    spec: Option<String>,
+}
+
+/// [`weft_codes::CodeInfo`], to be printed.
+#[derive(Debug, Serialize)]
+struct InfoReport {
+    code: String,
+    k: usize,
+    m: usize,
+    alpha: usize,
+    overhead: f64,
+    tolerance: usize,
+    distance: usize,
+    /// Whether any m blocks may be lost.
+    mds: bool,
+    /// Blocks whose loss it cannot make good, if m or fewer can be such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fatal: Option<Vec<u8>>,
+    generator_hash: String,
+    cell_size: u64,
+    sub_block_size: u64,
+    warnings: Vec<String>,
+    blocks: Vec<InfoBlock>,
+    /// All blocks' average.
+    average: Repaired,
+    /// Reed-Solomon's, with the same k and m.
+    reed_solomon: Repaired,
+}
+
+#[derive(Debug, Serialize)]
+struct InfoBlock {
+    index: u8,
+    helpers: Vec<u8>,
+    blocks_read: f64,
+    blocks_moved: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Repaired {
+    blocks_read: f64,
+    blocks_moved: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct FamilyReport {
+    name: &'static str,
+    usage: &'static str,
+    summary: &'static str,
+}
+
+/// What to say of cells whose sub-blocks are too short for a disk to do well.
+pub(super) fn short_sub_blocks(spec: &str, cell_len: u64) -> Option<String> {
+    let alpha = weft_codes::parse(spec).ok()?.alpha() as u64;
+    let sub_len = cell_len.checked_div(alpha)?;
+    (alpha > 1 && sub_len < SUB_BLOCK_BYTES_GOOD).then(|| {
+        let [cell, sub, good] = [cell_len, sub_len, SUB_BLOCK_BYTES_GOOD].map(ByteSize);
+        let usual = ByteSize(usual_cell_len(CELL_BYTES_USUAL, alpha as u32));
+        format!(
+            "a cell of {cell} has {alpha} sub-blocks of {sub}: less than {good} makes repairs slow; cells of {usual} are usual"
+        )
+    })
+}
+
+impl Info {
+    pub(super) fn run(self, output: Output) -> Result<Exit> {
+        let Some(spec) = self.spec else {
+            let family = |it: &weft_codes::Family| FamilyReport { name: it.name, usage: it.usage, summary: it.summary };
+            let families: Vec<FamilyReport> = weft_codes::FAMILIES.iter().map(family).collect();
+            return output.result(&families, |families| families_text(families)).map(|()| Exit::Ok);
+        };
+        let (code, spelled) = weft_codes::parse_policy(&spec).map_err(Error::invalid)?;
+        let info = weft_codes::info(code.as_ref()).map_err(Error::fatal)?;
+        let usual = usual_cell_len(CELL_BYTES_USUAL, info.alpha as u32);
+        let cell_len = self.cell_size.map(|size| size.0).or(spelled).unwrap_or(usual);
+        if cell_len == 0 || !cell_len.is_multiple_of(info.alpha as u64) {
+            let (code, cell, alpha) = (info.spec, ByteSize(cell_len), info.alpha);
+            return Err(Error::invalid(format!(
+                "a cell of {cell} does not fit {code}: it is not a multiple of {alpha}, its sub-blocks"
+            )));
+        }
+        let report = InfoReport::new(info, format!("{:016x}", weft_codes::generator_hash(code.as_ref())), cell_len);
+        output.result(&report, info_text).map(|()| Exit::Ok)
+    }
+}
+
+impl InfoReport {
+    fn new(info: weft_codes::CodeInfo, generator_hash: String, cell_len: u64) -> Self {
+        let block = |block: weft_codes::BlockInfo| InfoBlock {
+            index: block.index,
+            helpers: block.helpers,
+            blocks_read: block.blocks_read,
+            blocks_moved: block.blocks_moved,
+        };
+        let blocks: Vec<InfoBlock> = info.blocks.into_iter().map(block).collect();
+        let average = |of: fn(&InfoBlock) -> f64| blocks.iter().map(of).sum::<f64>() / blocks.len() as f64;
+        let average = Repaired { blocks_read: average(|it| it.blocks_read), blocks_moved: average(|it| it.blocks_moved) };
+        Self {
+            warnings: short_sub_blocks(&info.spec, cell_len).into_iter().collect(),
+            code: info.spec,
+            k: info.k,
+            m: info.m,
+            alpha: info.alpha,
+            overhead: info.overhead,
+            tolerance: info.tolerance,
+            distance: info.distance,
+            mds: info.tolerance == info.m,
+            fatal: info.fatal,
+            generator_hash,
+            cell_size: cell_len,
+            sub_block_size: cell_len / info.alpha as u64,
+            blocks,
+            average,
+            reed_solomon: Repaired { blocks_read: info.k as f64, blocks_moved: info.k as f64 },
+        }
+    }
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn families_text(families: &[FamilyReport]) -> String {
+    let family = |it: &FamilyReport| format!("{}\n  {}\n  written {}\n", it.name, it.summary, it.usage);
+    let all: Vec<String> = families.iter().map(family).collect();
+    format!("{}\n`weft code info SPEC` says what one costs", all.join("\n"))
+}
+
+fn info_text(it: &InfoReport) -> String {
+    let mut text = String::new();
+    let rs = format!("rs({},{})", it.k, it.m);
+    let _ = writeln!(text, "{}: {} data and {} parity blocks, {} a cell", it.code, it.k, it.m, plural(it.alpha, "sub-block"));
+    let _ = writeln!(text, "stores      {:.2} bytes for each byte", it.overhead);
+    let _ = writeln!(text, "recovers    any {} lost (distance {})", plural(it.tolerance, "block"), it.distance);
+    if !it.mds {
+        let _ = write!(text, "            not any {}, as {rs} would: it is not MDS", it.m);
+        let _ = match &it.fatal {
+            Some(fatal) => writeln!(text, ", and does not recover blocks {}", list(fatal)),
+            None => writeln!(text),
+        };
+    }
+    let _ = writeln!(text, "generator   {}", it.generator_hash);
+    let _ = match it.alpha {
+        1 => writeln!(text, "cell        {}", ByteSize(it.cell_size)),
+        _ => writeln!(text, "cell        {}: sub-blocks of {}", ByteSize(it.cell_size), ByteSize(it.sub_block_size)),
+    };
+    for warning in &it.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    let _ = writeln!(text, "to rebuild one block alone, in blocks:");
+    // Neighbours that cost the same are one line.
+    let mut rest = it.blocks.as_slice();
+    while let Some(first) = rest.first() {
+        let cost = |block: &InfoBlock| (block.helpers.len(), block.blocks_read.to_bits(), block.blocks_moved.to_bits());
+        let same = rest.iter().take_while(|block| cost(block) == cost(first)).count();
+        let last = rest.get(same - 1).unwrap_or(first);
+        let which = if same == 1 { format!("block {}", first.index) } else { format!("blocks {}-{}", first.index, last.index) };
+        let (helpers, read, moved) = (plural(first.helpers.len(), "helper"), first.blocks_read, first.blocks_moved);
+        let _ = writeln!(text, "  {which:<14} {helpers:<11} reads {read:>5.2}   moves {moved:>5.2}");
+        rest = &rest[same..];
+    }
+    let (read, moved, k) = (it.average.blocks_read, it.average.blocks_moved, it.k as f64);
+    let _ = writeln!(text, "  {:<26} reads {read:>5.2}   moves {moved:>5.2}", "on average");
+    let _ = write!(text, "  {:<26} reads {k:>5.2}   moves {k:>5.2}", format!("any block of {rs}"));
+    text
+}
+
+fn list(indices: &[u8]) -> String {
+    indices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
