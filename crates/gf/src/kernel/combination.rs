@@ -4,9 +4,10 @@ use super::{
     Kernel, Usable,
     mirror::{Arrangement, Mirror},
     pass::{AFFINE, Factors, NIBBLES, Nibbles, PASS_ROWS_MAX, PASS_SOURCES_MAX, Pass, Work},
+    schedule::Schedule,
 };
 use crate::{Factored, Matrix, SparseMatrix};
-use std::ops::Range;
+use std::{mem, ops::Range};
 
 /// A matrix made ready for a kernel: built once, applied to many slices.
 ///
@@ -18,23 +19,19 @@ pub struct Combination {
     kernel: Usable,
     rows: usize,
     cols: usize,
-    /// The temporaries in generations: each needs only the sources and the generations before it.
-    generations: Vec<Generation>,
+    /// Room for temporaries, each of a piece.
+    slots: usize,
     steps: Vec<Step>,
     piece_bytes: usize,
-}
-
-/// Temporaries that do not need each other. Its steps' sources are those of the combination, then all temporaries before.
-#[derive(Debug, Clone)]
-struct Generation {
-    temporaries: usize,
-    steps: Vec<Step>,
 }
 
 /// A pass, as a matrix says it.
 #[derive(Debug, Clone)]
 struct Step {
+    /// Of the results, or slots.
     rows: Vec<usize>,
+    into_slots: bool,
+    /// Of the combination, and then the slots.
     sources: Vec<usize>,
     work: StepWork,
     /// Whether the rows have been begun by the step before.
@@ -77,6 +74,8 @@ const PIECES_TOUCHED_BYTES: usize = 256 << 10;
 const ARRANGED_ELEMENTS_MAX: usize = 8 << 10;
 /// Shorter pieces than this cost more in passes begun than they save.
 const PIECE_BYTES_MIN: usize = 2 << 10;
+/// Between slots: at strides that are powers of two they would contend for the same lines of the caches.
+const SLOT_PAD_BYTES: usize = 64;
 
 impl Combination {
     /// For the best kernel of this machine.
@@ -105,24 +104,24 @@ impl Combination {
         if let Some(matrix) = map.as_matrix() {
             return Self::with_kernel(kernel, matrix);
         }
-        let mut all = generations(map).into_iter().map(|matrix| (matrix.rows(), Self::with_kernel(kernel, &matrix).steps));
-        let results = all.next_back().map(|(_, steps)| steps).unwrap_or_default();
-        let generations: Vec<Generation> = all.map(|(temporaries, steps)| Generation { temporaries, steps }).collect();
-        let touched = map.steps().rows() + map.cols();
-        Self {
-            kernel: Usable::or_scalar(kernel),
-            rows: map.rows(),
-            cols: map.cols(),
-            generations,
-            steps: results,
-            piece_bytes: piece_bytes(touched),
+        let schedule = Schedule::of(map);
+        let mut steps = Vec::new();
+        for batch in schedule.batches(map) {
+            for mut step in Self::with_kernel(kernel, &batch.matrix).steps {
+                step.rows.iter_mut().for_each(|row| *row = batch.rows[*row]);
+                step.into_slots = batch.into_slots;
+                steps.push(step);
+            }
         }
+        let (kernel, slots, piece_bytes) = (Usable::or_scalar(kernel), schedule.slots, factored_piece_bytes(map, &schedule));
+        Self { kernel, rows: map.rows(), cols: map.cols(), slots, steps, piece_bytes }
     }
 
     /// What an application to slices of `len` bytes needs for its temporaries, bytes.
     pub fn scratch_bytes(map: &Factored, len: u64) -> u64 {
-        let piece = piece_bytes(map.steps().rows() + map.cols()) as u64;
-        (map.temporaries() as u64).saturating_mul(piece.min(len))
+        let schedule = Schedule::of(map);
+        let piece = factored_piece_bytes(map, &schedule) as u64;
+        (schedule.slots as u64).saturating_mul(piece.min(len).saturating_add(SLOT_PAD_BYTES as u64))
     }
 
     fn prepare(kernel: Kernel, matrix: &SparseMatrix, effort: Effort) -> Self {
@@ -132,7 +131,7 @@ impl Combination {
         let steps = builder.steps;
         let touched = steps.iter().map(|step| step.sources.len()).sum::<usize>().min(matrix.cols()) + matrix.rows();
         let piece_bytes = if steps.len() > 1 { piece_bytes(touched) } else { usize::MAX };
-        Self { kernel, rows: matrix.rows(), cols: matrix.cols(), generations: Vec::new(), steps, piece_bytes }
+        Self { kernel, rows: matrix.rows(), cols: matrix.cols(), slots: 0, steps, piece_bytes }
     }
 
     /// `out = M × sources`. What is in `out` before does not matter.
@@ -159,72 +158,37 @@ impl Combination {
         let Some(len) = out.first().map(|row| row.len()) else { return };
         assert!(sources.iter().all(|source| source.len() == len), "sources as long as the outputs");
         assert!(out.iter().all(|row| row.len() == len), "outputs of one length");
-        let temporaries: usize = self.generations.iter().map(|generation| generation.temporaries).sum();
-        let mut scratch = vec![0; temporaries * len.min(self.piece_bytes)];
+        let stride = len.min(self.piece_bytes).saturating_add(SLOT_PAD_BYTES);
+        let mut scratch = vec![0; self.slots * stride];
+        let mut slots: Vec<&mut [u8]> = scratch.chunks_exact_mut(stride).collect();
         let mut at = 0;
         while at < len {
             let end = len.min(at.saturating_add(self.piece_bytes));
-            if temporaries == 0 {
-                self.steps.iter().for_each(|step| step.run(self.kernel, sources, out, at..end, write));
-            } else {
-                self.run_piece(sources, out, at..end, write, &mut scratch[..temporaries * (end - at)]);
-            }
+            let mut piece = Piece { kernel: self.kernel, sources, slots: &mut slots, out, range: at..end };
+            self.steps.iter().for_each(|step| step.run(&mut piece, write));
             at = end;
         }
     }
+}
 
-    /// One piece, with room for its temporaries.
-    fn run_piece(&self, sources: &[&[u8]], out: &mut [&mut [u8]], range: Range<usize>, write: Write, scratch: &mut [u8]) {
-        let len = range.len();
-        let mut known: Vec<&[u8]> = Vec::with_capacity(sources.len() + scratch.len() / len);
-        known.extend(sources.iter().map(|source| &source[range.clone()]));
-        let mut rest = scratch;
-        for generation in &self.generations {
-            let (mine, after) = rest.split_at_mut(generation.temporaries * len);
-            let mut rows: Vec<&mut [u8]> = mine.chunks_exact_mut(len).collect();
-            let fresh = Write { add: false, stream: false };
-            generation.steps.iter().for_each(|step| step.run(self.kernel, &known, &mut rows, 0..len, fresh));
-            known.extend(mine.chunks_exact(len));
-            rest = after;
-        }
-        let mut out: Vec<&mut [u8]> = out.iter_mut().map(|row| &mut row[range.clone()]).collect();
-        self.steps.iter().for_each(|step| step.run(self.kernel, &known, &mut out, 0..len, write));
-    }
+/// What steps go over at once.
+struct Piece<'a, 's, 'o> {
+    kernel: Usable,
+    sources: &'a [&'a [u8]],
+    /// At least as long as the range.
+    slots: &'a mut [&'s mut [u8]],
+    out: &'a mut [&'o mut [u8]],
+    /// Of the sources and outputs.
+    range: Range<usize>,
+}
+
+fn factored_piece_bytes(map: &Factored, schedule: &Schedule) -> usize {
+    piece_bytes(map.rows() + map.cols() + schedule.slots)
 }
 
 /// How long a piece is, where `touched` sources and outputs are gone over several times.
 fn piece_bytes(touched: usize) -> usize {
     (PIECES_TOUCHED_BYTES / touched.max(1) / PIECE_BYTES_MIN).max(1) * PIECE_BYTES_MIN
-}
-
-/// The map's matrices, one for each generation of temporaries and then that of the results. Columns are the sources and then the temporaries, generation after generation.
-fn generations(map: &Factored) -> Vec<SparseMatrix> {
-    let (cols, temporaries) = (map.cols(), map.temporaries());
-    let mut generation = vec![0; temporaries];
-    for (row, col, _) in map.steps().terms() {
-        let (row, col) = (*row as usize, *col as usize);
-        if row < temporaries && col >= cols {
-            generation[row] = generation[row].max(generation[col - cols] + 1);
-        }
-    }
-    let mut order: Vec<usize> = (0..temporaries).collect();
-    order.sort_by_key(|at| generation[*at]);
-    let mut place = vec![0; temporaries];
-    order.iter().enumerate().for_each(|(new, old)| place[*old] = new);
-    let moved = |col: usize| col.checked_sub(cols).map_or(col, |temporary| cols + place[temporary]);
-    let matrix = |rows: &[usize], width: usize| {
-        let of_row = |(new, old): (usize, &usize)| map.steps().row(*old).iter().map(move |(_, col, c)| (new, *col as usize, *c));
-        let terms = rows.iter().enumerate().flat_map(of_row).map(|(row, col, c)| (row, moved(col), c));
-        SparseMatrix::new(rows.len(), width, terms)
-            .unwrap_or_else(|| unreachable!("a temporary needs only generations before its own"))
-    };
-    let mut matrices = Vec::new();
-    for rows in order.chunk_by(|a, b| generation[*a] == generation[*b]) {
-        matrices.push(matrix(rows, cols + place[rows[0]]));
-    }
-    let results: Vec<usize> = (temporaries..map.steps().rows()).collect();
-    matrices.push(matrix(&results, cols + temporaries));
-    matrices
 }
 
 /// How results are written; see [`Pass`].
@@ -235,41 +199,50 @@ struct Write {
 }
 
 impl Step {
-    fn run(&self, kernel: Usable, sources: &[&[u8]], out: &mut [&mut [u8]], range: Range<usize>, write: Write) {
+    fn run(&self, piece: &mut Piece<'_, '_, '_>, write: Write) {
         match self.rows[..] {
-            [row] => self.run_rows(kernel, sources, out, [row], range, write),
-            [a, b] => self.run_rows(kernel, sources, out, [a, b], range, write),
-            [a, b, c] => self.run_rows(kernel, sources, out, [a, b, c], range, write),
-            [a, b, c, d] => self.run_rows(kernel, sources, out, [a, b, c, d], range, write),
+            [row] => self.run_rows(piece, [row], write),
+            [a, b] => self.run_rows(piece, [a, b], write),
+            [a, b, c] => self.run_rows(piece, [a, b, c], write),
+            [a, b, c, d] => self.run_rows(piece, [a, b, c, d], write),
             _ => unreachable!("a step of {} rows", self.rows.len()),
         }
     }
 
     #[inline]
-    fn run_rows<const M: usize>(
-        &self,
-        kernel: Usable,
-        sources: &[&[u8]],
-        out: &mut [&mut [u8]],
-        rows: [usize; M],
-        range: Range<usize>,
-        write: Write,
-    ) {
-        let Ok(outs) = out.get_disjoint_mut(rows) else { unreachable!("rows of a step are distinct") };
-        let mut outs = outs.map(|row| &mut row[range.clone()]);
+    fn run_rows<const M: usize>(&self, piece: &mut Piece<'_, '_, '_>, rows: [usize; M], write: Write) {
+        let Piece { kernel, sources, slots, out, range } = piece;
+        // Slots that are written are not read: they are taken out meanwhile.
+        let mut taken = rows.map(|row| if self.into_slots { mem::take(&mut slots[row]) } else { Default::default() });
         let mut from = [&[][..]; PASS_SOURCES_MAX];
         for (slice, source) in from.iter_mut().zip(&self.sources) {
-            *slice = &sources[*source][range.clone()];
+            *slice = match source.checked_sub(sources.len()) {
+                None => &sources[*source][range.clone()],
+                Some(slot) => &slots[slot][..range.len()],
+            };
         }
+        let from = &from[..self.sources.len()];
+        if self.into_slots {
+            let fresh = Write { add: false, stream: false };
+            self.pass(*kernel, from, taken.each_mut().map(|slot| &mut slot[..range.len()]), fresh);
+            rows.into_iter().zip(taken).for_each(|(row, slot)| slots[row] = slot);
+        } else {
+            let Ok(outs) = out.get_disjoint_mut(rows) else { unreachable!("rows of a step are distinct") };
+            self.pass(*kernel, from, outs.map(|row| &mut row[range.clone()]), write);
+        }
+    }
+
+    #[inline]
+    fn pass<'s, const M: usize>(&self, kernel: Usable, from: &[&'s [u8]], mut outs: [&'s mut [u8]; M], write: Write) {
         let add = write.add || self.continues;
         let work = match &self.work {
             StepWork::Clear if add => return,
             StepWork::Clear => return outs[0].fill(0),
-            StepWork::Xor if self.sources.len() == 1 && !add && !write.stream => return outs[0].copy_from_slice(from[0]),
+            StepWork::Xor if from.len() == 1 && !add && !write.stream => return outs[0].copy_from_slice(from[0]),
             StepWork::Xor => Work::Xor,
             StepWork::Products(products) => Work::Products(products.factors()),
         };
-        kernel.run(Pass { work, sources: &from[..self.sources.len()], outs: &mut outs, add, stream: write.stream });
+        kernel.run(Pass { work, sources: from, outs: &mut outs, add, stream: write.stream });
     }
 }
 
@@ -346,12 +319,12 @@ impl Builder<'_> {
     fn push_plain(&mut self, row: usize) {
         let sources: Vec<usize> = self.matrix.row(row).iter().map(|term| term.1 as usize).collect();
         if sources.is_empty() {
-            self.steps.push(Step { rows: vec![row], sources, work: StepWork::Clear, continues: false });
+            self.steps.push(Step { rows: vec![row], sources, into_slots: false, work: StepWork::Clear, continues: false });
             return;
         }
         for (part, sources) in even_parts(&sources, PASS_SOURCES_MAX).enumerate() {
             let sources = sources.to_vec();
-            self.steps.push(Step { rows: vec![row], sources, work: StepWork::Xor, continues: part > 0 });
+            self.steps.push(Step { rows: vec![row], sources, into_slots: false, work: StepWork::Xor, continues: part > 0 });
         }
     }
 
@@ -370,7 +343,13 @@ impl Builder<'_> {
         let transposed = dense.transpose();
         let coefficients = (0..transposed.rows()).flat_map(|source| transposed.row(source)).copied().collect::<Vec<u8>>();
         let constants = Constants::of(self.kernel, &coefficients);
-        Step { rows, sources, work: StepWork::Products(Box::new(Products { coefficients, constants, mirror })), continues }
+        Step {
+            rows,
+            into_slots: false,
+            sources,
+            work: StepWork::Products(Box::new(Products { coefficients, constants, mirror })),
+            continues,
+        }
     }
 
     /// The coefficients of some rows and sources, both ascending.

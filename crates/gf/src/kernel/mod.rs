@@ -8,6 +8,7 @@ mod mirror;
 mod naive;
 mod pass;
 mod scalar;
+mod schedule;
 #[cfg(test)]
 mod tests;
 
