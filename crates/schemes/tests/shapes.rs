@@ -425,3 +425,25 @@ fn codes_for_degraded_reads_of_runs_keep_their_promise() {
         assert_eq!(extra as f64 / world.code.alpha() as f64, moved, "{spec}: of {run:?}, {lost} lost");
     }
 }
+
+/// A chain and a tree do not send what is read along, but what is read anyway is in memory: it helps rather than what is not, even
+/// if that is preferred.
+#[test]
+fn what_is_read_anyway_helps_first() {
+    for spec in ["rs(4,2)", "rotated-rs(4,2)", "hitchhiker-xor(4,2)", "butterfly(4)", "msr(3,3)", "clay(4,2)"] {
+        let world = World::whole(spec, 192);
+        let (k, alpha) = (world.code.k() as u8, world.code.alpha());
+        let prefer: Vec<Party> = (0..world.n()).rev().map(holder).collect();
+        for (lost, scheme) in (0..k).flat_map(|lost| repair::SCHEMES.iter().map(move |scheme| (lost, *scheme))) {
+            let wants = (0..k).map(|index| world.want(WantKind::Output, CLIENT, index)).collect();
+            let job = Job { holds: world.holds_without(&[lost]), wants, ..Job::default() };
+            let plan = world.repair(&job, &[], &prefer, 8, scheme);
+            let sources = plan.shape.lanes.iter().flat_map(|lane| &lane.stages).flat_map(|stage| &stage.sources);
+            let parities = sources.filter_map(|source| match source {
+                Source::Block { index, sub_blocks } if *index >= k => Some(sub_blocks.len()),
+                _ => None,
+            });
+            assert_eq!(parities.sum::<usize>(), alpha, "{spec}, {lost} lost, {}: one parity block's worth", scheme.name());
+        }
+    }
+}
