@@ -225,7 +225,7 @@ mod tests {
         }
         // A block that was asked for has cells that divide it, the shortest that are long enough, or is one.
         for (spec, block_len, cell_len) in [
-            ("msr(3,3,d=5)", 60 << 20, 1_228_800),
+            ("msr(3,3,d=5)", 60 << 20, 1536 << 10),
             ("msr(3,3,d=5)", 12 << 10, 12 << 10),
             ("msr(3,3,d=5)", 1020 << 10, 1020 << 10),
             ("butterfly(4)", 4 << 20, 1 << 20),
@@ -251,7 +251,7 @@ mod tests {
         says(spec, 100 << 10, 0, "a block of 100KiB is not a multiple of 12KiB");
         says(spec, 100 << 10, 0, ": 96KiB or 108KiB would be");
         says(spec, 4096, 0, ": 12KiB would be");
-        says(spec, 4 << 30, 0, ": 4193280KiB would be");
+        says(spec, 4 << 30, 0, ": 4095MiB would be");
         says(spec, 0, 8 << 10, "a cell of 8KiB is not a multiple of 12KiB");
         says("clay(12,3)", 1 << 20, 0, "a block of 1MiB is not a multiple of 972KiB, as clay(12,3) has 243 sub-blocks");
         says("clay(12,3)", 1 << 20, 0, ": 972KiB or 1944KiB would be");

@@ -236,14 +236,15 @@ fn sum_up(text: &mut String, plan: &Plan, cost: &Cost, network: Option<&Network>
         return writeln!(text, "{hops}; it never ends: there is no bandwidth on one of its links.");
     }
     let one = plan.binding.layout.block_len as f64 / network.link_bytes_per_s;
-    write!(text, "{hops}; should take {} on links of {}/s", time(seconds), human_bytes(network.link_bytes_per_s as u64))?;
+    write!(text, "{hops}; should take {} on links of {}/s", human_time(seconds), human_bytes(network.link_bytes_per_s as u64))?;
     if one > 0.0 && one.is_finite() {
         write!(text, ": {:.2} times as long as sending one block", seconds / one)?;
     }
     writeln!(text, ".")
 }
 
-fn time(seconds: f64) -> String {
+/// A time, for people.
+pub fn human_time(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.0} µs", s * 1e6),
         s if s < 1.0 => format!("{:.1} ms", s * 1e3),

@@ -356,3 +356,94 @@ fn more_pieces_than_a_plan_can_have_are_refused() {
     let error = plan_repair(&world.request(&job, &[], &[], 8), repair::by_name("pipeline").unwrap()).unwrap_err();
     assert!(error.message.contains("falls into 600 pieces: at most 512"), "{error}");
 }
+
+/// What a read of some data blocks with one lost moves to the reader, and what it reads from disks, in sub-blocks beyond those of
+/// the run that are there.
+fn extra(world: &World, run: std::ops::Range<u8>, lost: u8, scheme: &str) -> (usize, usize) {
+    let sub_len = world.stripe.layout.sub_len() as usize;
+    let there = (run.len() - 1) * world.code.alpha();
+    let wants = run.map(|index| world.want(WantKind::Output, CLIENT, index)).collect();
+    let job = Job { holds: world.holds_without(&[lost]), wants, ..Job::default() };
+    let cost = cost(&world.repair(&job, &[], &[], 8, repair::by_name(scheme).unwrap())).unwrap();
+    let received = cost.of(CLIENT).unwrap().down_bytes;
+    (received as usize / sub_len - there, cost.read_bytes() as usize / sub_len - there)
+}
+
+/// What the code promises for that: what its recipe sends and reads of blocks that are not in the run, in sub-blocks.
+fn promised(world: &World, run: std::ops::Range<u8>, lost: u8) -> (usize, usize) {
+    let wanted = world.all_sub_blocks().into_iter().map(|sub_block| weft_codes::SubBlock { index: lost, sub_block }).collect();
+    let available = (0..world.n()).filter(|index| *index != lost).collect();
+    let read_anyway: Vec<u8> = run.filter(|index| *index != lost).collect();
+    let ask = weft_codes::Ask { wanted, available, read_anyway: read_anyway.clone() };
+    let recipe = world.code.recipes(&ask).unwrap().remove(0);
+    let others = || recipe.helpers.iter().filter(|helper| !read_anyway.contains(&helper.index));
+    (others().map(|helper| helper.compute.rows()).sum(), others().map(|helper| helper.reads.len()).sum())
+}
+
+#[test]
+fn a_read_of_a_run_with_one_block_lost_takes_little_more_than_the_run() {
+    for spec in [
+        "rs(4,2)",
+        "lrc(4,2,2)",
+        "rotated-rs(4,2)",
+        "rotated-rs(6,3)",
+        "rotated-rs(6,3,r=4)",
+        "hitchhiker-xor(4,2)",
+        "butterfly(4)",
+        "msr(3,3)",
+        "clay(4,2)",
+    ] {
+        let world = World::whole(spec, 192);
+        let (k, alpha) = (world.code.k() as u8, world.code.alpha());
+        for lost in 0..k {
+            assert_eq!(extra(&world, 0..k, lost, "conventional"), (alpha, alpha), "{spec}: of all, {lost} lost: one block more");
+            for run in (0..=lost).flat_map(|from| (lost + 1..=k).map(move |to| from..to)) {
+                let (moved, read) = extra(&world, run.clone(), lost, "conventional");
+                let promised = promised(&world, run.clone(), lost);
+                let told = format!("{spec}: of {run:?}, {lost} lost: moved and read {:?}", (moved, read));
+                assert!(moved <= promised.0 && read <= promised.1, "{told}; promised were {promised:?}");
+                assert!(moved <= extra(&world, lost..lost + 1, lost, "conventional").0, "{told}; more than alone");
+                // A chain's sum is as long as the block.
+                assert_eq!(extra(&world, run.clone(), lost, "pipeline").0, alpha, "{told} by a chain");
+            }
+        }
+    }
+}
+
+/// Rotated Reed-Solomon is made for this: of two neighbours one of which is lost, less is read than k blocks more.
+#[test]
+fn codes_for_degraded_reads_of_runs_keep_their_promise() {
+    for (spec, run, lost, moved) in [
+        ("rs(6,3)", 1..3, 1, 5.0),
+        ("rotated-rs(6,3)", 1..3, 1, 3.5),
+        ("butterfly(4)", 0..1, 0, 2.5),
+        ("butterfly(4)", 0..3, 1, 1.5),
+        ("butterfly(4)", 0..4, 1, 1.0),
+    ] {
+        let world = World::whole(spec, 192);
+        let (extra, _) = extra(&world, run.clone(), lost, "conventional");
+        assert_eq!(extra as f64 / world.code.alpha() as f64, moved, "{spec}: of {run:?}, {lost} lost");
+    }
+}
+
+/// A chain and a tree do not send what is read along, but what is read anyway is in memory: it helps rather than what is not, even
+/// if that is preferred.
+#[test]
+fn what_is_read_anyway_helps_first() {
+    for spec in ["rs(4,2)", "rotated-rs(4,2)", "hitchhiker-xor(4,2)", "butterfly(4)", "msr(3,3)", "clay(4,2)"] {
+        let world = World::whole(spec, 192);
+        let (k, alpha) = (world.code.k() as u8, world.code.alpha());
+        let prefer: Vec<Party> = (0..world.n()).rev().map(holder).collect();
+        for (lost, scheme) in (0..k).flat_map(|lost| repair::SCHEMES.iter().map(move |scheme| (lost, *scheme))) {
+            let wants = (0..k).map(|index| world.want(WantKind::Output, CLIENT, index)).collect();
+            let job = Job { holds: world.holds_without(&[lost]), wants, ..Job::default() };
+            let plan = world.repair(&job, &[], &prefer, 8, scheme);
+            let sources = plan.shape.lanes.iter().flat_map(|lane| &lane.stages).flat_map(|stage| &stage.sources);
+            let parities = sources.filter_map(|source| match source {
+                Source::Block { index, sub_blocks } if *index >= k => Some(sub_blocks.len()),
+                _ => None,
+            });
+            assert_eq!(parities.sum::<usize>(), alpha, "{spec}, {lost} lost, {}: one parity block's worth", scheme.name());
+        }
+    }
+}

@@ -42,7 +42,7 @@ EXAMPLE
 EXIT CODES
   0 done   1 failed on the way   2 unknown code, sizes that make no sense, or DIR holds blocks already   3 no FILE")]
 struct Encode {
-    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`
+    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`; `weft code info` lists all
     #[arg(long, value_name = "SPEC")]
     code: String,
     /// Bytes of a block: a multiple of the cell size, and of the code's sub-blocks

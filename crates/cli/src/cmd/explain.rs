@@ -7,7 +7,7 @@ use crate::{
 };
 use serde::de::IgnoredAny;
 use weft_client::api;
-use weft_plan::{Considered, Job, Network, Plan, Saved};
+use weft_plan::{Considered, Job, Network, Plan, Saved, human_time};
 use weft_types::{Error, Result, human_bytes};
 
 /// Links of 1 Gbit/s: times are predicted for them unless told otherwise.
@@ -55,11 +55,11 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
 
 /// The schemes among which one was chosen.
 fn considered_text(considered: &[Considered]) -> String {
-    let mut text = "schemes considered, the quickest on links of 1 Gbit/s first:".to_owned();
+    let mut text = "Schemes considered, on links of 1 Gbit/s:".to_owned();
     for (at, Considered { scheme, moved_bytes, read_bytes, seconds }) in considered.iter().enumerate() {
-        let (read, moved) = (human_bytes(*read_bytes), human_bytes(*moved_bytes));
-        let chosen = if at == 0 { "   chosen" } else { "" };
-        text.push_str(&format!("\n  {scheme:<14} reads {read:>10}   moves {moved:>10}   {seconds:>8.2} s{chosen}"));
+        let (time, read, moved) = (human_time(*seconds), human_bytes(*read_bytes), human_bytes(*moved_bytes));
+        let chosen = if at == 0 { "   chosen: the quickest" } else { "" };
+        text.push_str(&format!("\n  {scheme:<13}  takes {time:>8}   reads {read:>10}   moves {moved:>10}{chosen}"));
     }
     text.push('\n');
     text

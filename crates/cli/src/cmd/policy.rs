@@ -34,7 +34,7 @@ EXIT CODES
 struct Create {
     /// Its name
     name: String,
-    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`
+    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`; `weft code info` lists all
     #[arg(long, value_name = "SPEC")]
     code: String,
     /// Bytes of a block [default: 64MiB]

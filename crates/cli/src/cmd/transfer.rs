@@ -34,7 +34,7 @@ EXIT CODES
   0 stored   1 failed on the way; nothing is left behind   2 a code, sizes or a name that make no sense, or more blocks than nodes   \
   3 no FILE, no such bucket, or no cluster   4 too few nodes are up   5 a block did not arrive as it was sent")]
 pub(super) struct Put {
-    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`; without it, the bucket's policy says
+    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`; `weft code info` lists all. Without it, the bucket's policy says
     #[arg(long, value_name = "SPEC")]
     code: Option<String>,
     /// Bytes of a block; without it, the bucket's policy says

@@ -179,8 +179,28 @@ fn a_repair_reads_and_moves_what_the_code_promises() {
                 assert!((bytes - promised).abs() <= promised / 100.0, "{spec}, block {index}: {counted} {bytes}, not {promised}");
             }
         }
+        is_explained(&cluster, &key, spec);
         let file = cluster.file("out");
         cluster.weft(["get", &key, path(&file)]).ok();
         assert!(fs::read(&file).expect("the file") == content, "{spec}");
     }
+}
+
+/// Who leaves the choice open is shown among what it was made, and what each would cost.
+fn is_explained(cluster: &Cluster, key: &str, spec: &str) {
+    let args = ["repair", "object", key, "--block", "0", "--explain"];
+    let text = cluster.weft(args).ok().text().to_owned();
+    let schemes = text.split("Schemes considered").nth(1).unwrap_or_else(|| panic!("{spec}: {text}"));
+    let lines: Vec<&str> = schemes.lines().skip(1).take(3).map(str::trim).collect();
+    assert!(lines[0].ends_with("chosen: the quickest"), "{spec}: {text}");
+    for scheme in &SCHEMES[..3] {
+        let line = lines.iter().find(|line| line.starts_with(scheme)).unwrap_or_else(|| panic!("{spec}: {text}"));
+        assert!(["takes", "reads", "moves"].iter().all(|word| line.contains(word)), "{spec}: {text}");
+    }
+    let plan = cluster.weft(args.iter().chain(&["--json"])).ok().json();
+    let considered = plan["considered"].as_array().unwrap_or_else(|| panic!("{plan}"));
+    let seconds: Vec<f64> = considered.iter().map(|it| it["seconds"].as_f64().expect("a time")).collect();
+    assert!(seconds.is_sorted() && lines[0].starts_with(considered[0]["scheme"].as_str().expect("a name")), "{spec}: {text}");
+    let named = cluster.weft(args.iter().chain(&["--scheme", "ppr"])).ok();
+    assert!(!named.text().contains("considered"), "nothing else was considered: {}", named.text());
 }

@@ -34,8 +34,8 @@ impl World {
     /// A given code, one full stripe of blocks of one cell.
     pub(crate) fn whole(spec: &str, block_len: u64) -> Self {
         let code = parse(spec).unwrap();
-        let data_len = block_len * code.k() as u64;
-        Self::new(StdRng::seed_from_u64(7), code, Layout::new(block_len, block_len, 1).unwrap(), data_len)
+        let (data_len, alpha) = (block_len * code.k() as u64, code.alpha() as u32);
+        Self::new(StdRng::seed_from_u64(7), code, Layout::new(block_len, block_len, alpha).unwrap(), data_len)
     }
 
     fn new(mut random: StdRng, code: SharedCode, layout: Layout, data_len: u64) -> Self {
