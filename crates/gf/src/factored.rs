@@ -324,7 +324,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn flat_and_run_by_every_kernel_it_is_the_same(factored in factored(), len in 0usize..5000, seed: u8) {
+        fn flat_and_run_by_every_kernel_it_is_the_same(factored in factored(), len in 0usize..10_000, seed: u8) {
             let right = oracle(&factored);
             prop_assert_eq!(factored.flatten(usize::MAX).unwrap().to_dense(), right.clone());
             let sources: Vec<Vec<u8>> =

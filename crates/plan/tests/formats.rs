@@ -155,8 +155,8 @@ fn a_party_gets_its_own_share() {
     let expected =
         [(0, false, world.at(1)), (1, true, world.at(3)), (1 << 16, false, world.at(1)), (1 << 16 | 1, true, world.at(3))];
     assert_eq!(ends, expected);
-    // Three ports a lane, of one sub-block each; five slices of five positions at each; and a temporary.
-    assert_eq!(task.memory_bytes(), 2 * (3 * 5 * 5 + 5));
+    // Three ports a lane, of one sub-block each; five slices of five positions at each; and a temporary with its padding.
+    assert_eq!(task.memory_bytes(), 2 * (3 * 5 * 5 + 5 + 64));
     let requestor = plan.binding.parties.iter().position(|party| *party == node(90)).unwrap();
     let task = cut(&plan, requestor as u16);
     assert_eq!((task.blocks.len(), task.stores.len()), (0, 1));

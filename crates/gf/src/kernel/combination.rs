@@ -73,7 +73,7 @@ const PIECES_TOUCHED_BYTES: usize = 256 << 10;
 /// Larger matrices than this are taken as they are: looking for mirrors in them would take longer than a slice.
 const ARRANGED_ELEMENTS_MAX: usize = 8 << 10;
 /// Shorter pieces than this cost more in passes begun than they save.
-const PIECE_BYTES_MIN: usize = 2 << 10;
+const PIECE_BYTES_MIN: usize = 4 << 10;
 /// Between slots: at strides that are powers of two they would contend for the same lines of the caches.
 const SLOT_PAD_BYTES: usize = 64;
 
