@@ -128,8 +128,9 @@ impl Repair {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let Command::Object(asked) = self.command;
         let quiet = output.json || asked.explain;
-        let (report, nodes) = Session::with(options, async |session| {
+        let (report, nodes, object) = Session::with(options, async |session| {
             let (bucket, key) = asked.object.resolve(session.bucket.as_deref())?;
+            let object = format!("{bucket}/{key}");
             let options = RepairOptions {
                 block: asked.block,
                 scheme: asked.scheme.clone().unwrap_or_default(),
@@ -138,7 +139,7 @@ impl Repair {
             };
             let report = repair(session, &bucket, &key, &options, quiet).await?;
             let nodes = session.nodes().await;
-            Ok((report.named(&nodes), nodes))
+            Ok((report.named(&nodes), nodes, object))
         })?;
         if asked.explain {
             return explain::show_saved(&report.plans, &report.messages, &nodes, output);
@@ -147,7 +148,7 @@ impl Repair {
         if report.left.is_empty() || output.json || !report.blocks.is_empty() {
             output.result(&report, text)?;
         }
-        report.still_lost().map_or(Ok(Exit::Ok), Err)
+        report.still_lost().map_or(Ok(Exit::Ok), |error| Err(error.object(object)))
     }
 }
 

@@ -32,10 +32,15 @@ fn fill_up(cluster: &Cluster, disk: &std::path::Path, left: u64) {
     let size = free().checked_sub(left).expect("it is not that full") as usize;
     fs::write(filler, vec![1; size]).expect("there is room");
     assert_eq!(free(), left);
+    wait_for_free(cluster, disk, |bytes| bytes == left);
+}
+
+/// Waits until the coordinator knows what is left on a disk.
+fn wait_for_free(cluster: &Cluster, disk: &std::path::Path, holds: impl Fn(u64) -> bool) {
     wait_for("the coordinator to know", || {
         let nodes = cluster.weft(["node", "ls", "--json"]).ok().json();
         let mut disks = nodes.as_array().expect("nodes").iter().flat_map(|node| node["disks"].as_array().expect("disks"));
-        disks.any(|it| it["path"] == path(disk) && it["free_bytes"] == left)
+        disks.any(|it| it["path"] == path(disk) && it["free_bytes"].as_u64().is_some_and(&holds))
     });
 }
 
@@ -103,6 +108,7 @@ fn a_put_that_has_nowhere_else_to_go_names_the_node_and_the_disk_that_is_full() 
         wait_for("what was sent to be gone", || cluster.files().len() == before);
         fs::remove_file(disk.join("filler")).expect("it was there");
     }
+    wait_for_free(&cluster, disk, |bytes| bytes > 4 * MIB as u64);
     // What was there can be read, and what needs less room can be written.
     cluster.expect("kept", &kept, &[]);
     cluster.put("small", &bytes(MIB, 3), &CODING).ok();
