@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    io::ErrorKind,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -129,6 +130,10 @@ impl Reception {
                 Ok(Ok(hello)) => hello,
                 // A peer that needs the connection no more closes it between two links.
                 Ok(Err(FrameError::Closed)) => return Ok(()),
+                // A client whose process has ended does not say farewell, as TLS would have it. Nothing was under way.
+                Ok(Err(FrameError::Io(error))) if patience == NEXT_HELLO_TIMEOUT && error.kind() == ErrorKind::UnexpectedEof => {
+                    return Ok(());
+                }
                 Ok(Err(error)) => return Err(error),
                 Err(_) if patience == NEXT_HELLO_TIMEOUT => return Ok(()),
                 Err(_) => return Err(FrameError::Stalled(patience)),
