@@ -36,7 +36,7 @@ pub fn from_status(status: &Status) -> Error {
     Error::new(reaction, text)
 }
 
-/// An error as bytes: at most about [`ERROR_BYTES_MAX`], whatever its texts are.
+/// An error as bytes: at most about 8 KiB, whatever its texts are.
 pub fn encode_error(error: &Error) -> Vec<u8> {
     // Strings and numbers always encode.
     postcard::to_allocvec(&shortened(error)).unwrap_or_default()
