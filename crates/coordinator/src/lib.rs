@@ -21,6 +21,7 @@
 
 mod config;
 mod coordinator;
+mod how;
 mod jobs;
 mod members;
 mod membership;

@@ -65,6 +65,11 @@ impl Shared {
         Party::Client(self.rng().random())
     }
 
+    /// For what is to be drawn the same again.
+    pub(crate) fn draw_seed(&self) -> u64 {
+        self.rng().random()
+    }
+
     /// A plan's frame: its number is nobody else's.
     pub(crate) fn run(&self, class: Class, seq: u64, slice_len: u64) -> Run {
         let number = self.plans.fetch_add(1, Ordering::Relaxed);
