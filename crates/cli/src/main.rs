@@ -1,6 +1,8 @@
 //! The `weft` binary: one command line over everything that weft does. One file a noun in `cmd/`; what works on plain files
-//! without a cluster is in `offline/`, a cluster of processes on this machine in `local/`.
+//! without a cluster is in `offline/`, a cluster of processes on this machine in `local/`, the network around it in
+//! `testbed/`, and what is measured on it in `bench/`.
 
+mod bench;
 mod cmd;
 mod exit;
 mod interrupt;
@@ -13,6 +15,7 @@ mod session;
 mod settings;
 mod table;
 mod target;
+mod testbed;
 
 fn main() -> std::process::ExitCode {
     cmd::main().into()

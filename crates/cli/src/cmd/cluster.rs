@@ -188,7 +188,7 @@ impl Up {
 }
 
 /// Makes the bucket of keys that are named without one, if it is not there yet.
-async fn make_bucket(session: &Session) -> Result<()> {
+pub(super) async fn make_bucket(session: &Session) -> Result<()> {
     let Some(bucket) = &session.bucket else { return Ok(()) };
     if session.client.buckets().await?.iter().any(|there| there.name == *bucket) {
         return Ok(());

@@ -3,7 +3,7 @@
 use super::{cluster::bring_up, daemon::seed, explain::LINK_BYTES_PER_S, repair};
 use crate::{
     exit::Exit,
-    local::{LocalCluster, Size},
+    local::{DaemonSettings, LocalCluster, Size},
     offline::{file_sha256, io_error},
     output::{Output, print},
     session::{self, Session},
@@ -319,10 +319,11 @@ impl Scratch {
         let size = Size { nodes: NODES, racks: RACKS, disks_per_node: 1, insecure: false };
         let dir = self.dir.join("cluster");
         let _lock = LocalCluster::lock(&dir)?;
-        let made = LocalCluster::make(&dir, size, seed()?, |coordinator| {
+        let made = LocalCluster::make(&dir, size, seed()?, |it| {
             // A demonstration should not have to wait for a dead node to be noticed.
-            coordinator.heartbeat_interval_ms = 200;
-            coordinator.down_after_ms = 1000;
+            if let DaemonSettings::Coordinator(config) = it {
+                (config.heartbeat_interval_ms, config.down_after_ms) = (200, 1000);
+            }
         })?;
         Ok(self.cluster.insert(made))
     }

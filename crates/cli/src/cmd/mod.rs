@@ -1,5 +1,6 @@
 //! The command line: what there is, and where it goes.
 
+mod bench;
 mod bucket;
 mod certificate;
 mod cluster;
@@ -14,6 +15,7 @@ mod plan;
 mod policy;
 mod repair;
 mod status;
+mod testbed;
 mod transfer;
 
 pub(crate) use daemon::seed;
@@ -60,6 +62,8 @@ enum Command {
     Code(code::Code),
     Plan(plan::Plan),
     Demo(demo::Demo),
+    Testbed(testbed::TestbedCommand),
+    Bench(bench::Bench),
     Certificate(certificate::Certificate),
     Coordinator(daemon::RunCoordinator),
     Agent(daemon::RunAgent),
@@ -91,6 +95,8 @@ pub(crate) fn main() -> Exit {
         Command::Code(it) => it.run(output),
         Command::Plan(it) => it.run(output),
         Command::Demo(it) => it.run(output),
+        Command::Testbed(it) => it.run(&weft.target, output),
+        Command::Bench(it) => it.run(&weft.target, output),
         Command::Certificate(it) => it.run(output),
         Command::Coordinator(it) => it.run(),
         Command::Agent(it) => it.run(),

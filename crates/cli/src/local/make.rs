@@ -38,6 +38,14 @@ pub(crate) const NODES_MAX: u32 = 512;
 /// And an agent has so many disks.
 pub(crate) const DISKS_MAX: u32 = 64;
 
+/// The settings of a process that is about to be made, to be changed.
+pub(crate) enum DaemonSettings<'a> {
+    /// The coordinator's.
+    Coordinator(&'a mut CoordinatorConfig),
+    /// Those of the agent of that number, from 0.
+    Agent(u32, &'a mut AgentConfig),
+}
+
 /// How large a cluster is made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
@@ -51,7 +59,7 @@ impl LocalCluster {
     /// Makes a cluster in `dir`, which must hold nothing but what [`LocalCluster::lock`] and an earlier attempt have put there. The
     /// caller holds that lock. All is made in a directory beside the places where it belongs, and only then moved there,
     /// `weft.toml` last: whenever this breaks off, the next attempt begins anew or goes on.
-    pub(crate) fn make(dir: &Path, size: Size, seed: u64, adjust: impl Fn(&mut CoordinatorConfig)) -> Result<Self> {
+    pub(crate) fn make(dir: &Path, size: Size, seed: u64, adjust: impl Fn(DaemonSettings<'_>)) -> Result<Self> {
         Self::check_free(dir, size)?;
         let mode = Permissions::from_mode(0o700);
         std::fs::set_permissions(dir, mode).map_err(|error| io_error(dir, "protect", &error))?;
@@ -109,6 +117,10 @@ impl LocalCluster {
     /// Sees to it that the coordinator's port is free. If somebody else took it while the cluster was down, another is chosen and
     /// told to everybody: agents that still run are stopped, because they look for the coordinator where it was.
     pub(crate) fn settle_port(&self, seed: u64) -> Result<()> {
+        // In a network of its own nobody else takes it.
+        if self.testbed.is_some() {
+            return Ok(());
+        }
         let path = self.settings(COORDINATOR);
         let mut config: CoordinatorConfig = settings::parse(&path)?;
         let is_free = || TcpListener::bind(&config.listen).is_ok();
@@ -150,7 +162,7 @@ impl Size {
 }
 
 /// Everything that makes a cluster, in a new directory.
-fn fill(new: &Path, size: Size, seed: u64, adjust: impl Fn(&mut CoordinatorConfig)) -> Result<()> {
+fn fill(new: &Path, size: Size, seed: u64, adjust: impl Fn(DaemonSettings<'_>)) -> Result<()> {
     let mut random = StdRng::seed_from_u64(seed);
     let cluster = ClusterId(random.random());
     for part in PARTS.iter().filter(|part| **part != FILE_NAME) {
@@ -161,23 +173,25 @@ fn fill(new: &Path, size: Size, seed: u64, adjust: impl Fn(&mut CoordinatorConfi
     let issue = |peer: &Peer| authority.as_ref().map_or(Ok(()), |it| it.issue(&certificates, peer).map(drop));
     let certificates = |from: &str| (!size.insecure).then(|| Path::new(from).join(CERTIFICATES));
 
-    let listen = format!("{}:{}", Ipv4Addr::LOCALHOST, free_port(&mut random)?);
     issue(&Peer::Coordinator)?;
     let mut config = CoordinatorConfig {
-        listen: listen.clone(),
+        listen: format!("{}:{}", Ipv4Addr::LOCALHOST, free_port(&mut random)?),
         dir: PathBuf::from("."),
         cluster: Some(cluster),
         certificates: certificates(".."),
         insecure: size.insecure,
         ..CoordinatorConfig::default()
     };
-    adjust(&mut config);
+    adjust(DaemonSettings::Coordinator(&mut config));
+    let listen = config.listen.clone();
     write_toml(&new.join(COORDINATOR).join(COORDINATOR_FILE), &config)?;
     let width = size.nodes.to_string().len().max(2);
     for number in 0..size.nodes {
         let name = format!("node-{:0width$}", number + 1);
         issue(&Peer::Agent(name.clone()))?;
-        make_node(new, name, number, size, &listen, cluster, certificates("../.."))?;
+        let mut config = node(name, number, size, &listen, cluster, certificates("../.."));
+        adjust(DaemonSettings::Agent(number, &mut config));
+        make_node(new, &config)?;
     }
     issue(&Peer::Client)?;
     let first_up = new.join("run").join(FIRST_UP);
@@ -192,20 +206,15 @@ fn fill(new: &Path, size: Size, seed: u64, adjust: impl Fn(&mut CoordinatorConfi
     write_toml(&new.join(FILE_NAME), &file)
 }
 
-fn make_node(
-    dir: &Path,
+fn node(
     name: String,
     number: u32,
     size: Size,
     coordinator: &str,
     cluster: ClusterId,
     certificates: Option<PathBuf>,
-) -> Result<()> {
-    let home = dir.join("nodes").join(&name);
-    let (state_dir, disks) = (PathBuf::from("state"), (0..size.disks_per_node).map(|disk| PathBuf::from(format!("disk-{disk}"))));
-    let disks: Vec<PathBuf> = disks.collect();
-    disks.iter().chain([&state_dir]).try_for_each(|dir| make_dir(&home.join(dir)))?;
-    let config = AgentConfig {
+) -> AgentConfig {
+    AgentConfig {
         name,
         rack: format!("rack-{}", number % size.racks + 1),
         zone: "default".to_owned(),
@@ -216,13 +225,18 @@ fn make_node(
         control_listen: format!("{}:0", Ipv4Addr::LOCALHOST),
         data_advertise: None,
         control_advertise: None,
-        state_dir,
-        disks,
+        state_dir: PathBuf::from("state"),
+        disks: (0..size.disks_per_node).map(|disk| PathBuf::from(format!("disk-{disk}"))).collect(),
         certificates,
         insecure: size.insecure,
         limits: weft_agent::Limits::default(),
-    };
-    write_toml(&home.join(AGENT_FILE), &config)
+    }
+}
+
+fn make_node(dir: &Path, config: &AgentConfig) -> Result<()> {
+    let home = dir.join("nodes").join(&config.name);
+    config.disks.iter().chain([&config.state_dir]).try_for_each(|dir| make_dir(&home.join(dir)))?;
+    write_toml(&home.join(AGENT_FILE), config)
 }
 
 fn free_port(random: &mut StdRng) -> Result<u16> {

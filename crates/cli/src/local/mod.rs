@@ -16,12 +16,13 @@
 mod make;
 pub(crate) mod process;
 
-pub(crate) use make::Size;
+pub(crate) use make::{DaemonSettings, Size};
 
 use crate::{
     offline::io_error,
     settings,
     target::{ClusterFile, FILE_NAME},
+    testbed::{self, Testbed},
 };
 use process::{PidFile, Process, Signal};
 use std::{
@@ -54,6 +55,8 @@ pub(crate) struct LocalCluster {
     dir: PathBuf,
     /// The agents' names, sorted.
     nodes: Vec<String>,
+    /// The network in which its processes run, if it has one of its own.
+    testbed: Option<Testbed>,
 }
 
 impl LocalCluster {
@@ -77,7 +80,8 @@ impl LocalCluster {
         nodes.sort();
         // Processes get absolute paths: what they are told must not depend on where they were started.
         let dir = std::path::absolute(dir).map_err(|error| io_error(dir, "find", &error))?;
-        let cluster = Self { dir, nodes };
+        let testbed = dir.join(testbed::FILE_NAME).is_file().then(|| Testbed::open(&dir)).transpose()?;
+        let cluster = Self { dir, nodes, testbed };
         cluster.check_dirs()?;
         Ok(cluster)
     }
@@ -177,7 +181,9 @@ impl LocalCluster {
         }
         let command = if name == COORDINATOR { "coordinator" } else { "agent" };
         let config = self.settings(name);
-        process::spawn(&[OsStr::new(command), OsStr::new("--config"), config.as_os_str()], &self.log(name), &pid_file)
+        let namespace = self.testbed.as_ref().map(|testbed| testbed.namespace(name)).transpose()?;
+        let args = [OsStr::new(command), OsStr::new("--config"), config.as_os_str()];
+        process::spawn(&args, namespace.as_deref(), &self.log(name), &pid_file)
     }
 
     /// The last thing that a process said before it ended.

@@ -46,11 +46,20 @@ pub(crate) enum Signal {
 /// Starts this same binary with `args`, in a process group of its own, so that a ctrl-C here is not one there. What it prints goes
 /// to the end of `log`. When this returns, `pid_file` names the process, or it has ended: there is no moment in which it runs and
 /// nobody could find it again, as it names itself before it does anything else.
-pub(crate) fn spawn<S: AsRef<OsStr>>(args: &[S], log: &Path, pid_file: &PidFile) -> Result<()> {
+/// With a `namespace`, it runs in that network.
+pub(crate) fn spawn<S: AsRef<OsStr>>(args: &[S], namespace: Option<&str>, log: &Path, pid_file: &PidFile) -> Result<()> {
     let binary = std::env::current_exe().map_err(|error| Error::fatal(format!("cannot find this binary: {error}")))?;
     let log_file = File::options().create(true).append(true).open(log).map_err(|error| io_error(log, "open", &error))?;
     let also = log_file.try_clone().map_err(|error| io_error(log, "open", &error))?;
-    let mut command = Command::new(&binary);
+    let mut command = match namespace {
+        // It becomes the binary: the number stays.
+        Some(namespace) => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", namespace]).arg(&binary);
+            command
+        }
+        None => Command::new(&binary),
+    };
     command.args(args).arg("--pid-file").arg(&pid_file.path);
     command.stdin(Stdio::null()).stdout(log_file).stderr(also).process_group(0);
     let mut child = command.spawn().map_err(|error| io_error(&binary, "start", &error))?;

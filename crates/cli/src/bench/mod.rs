@@ -1,0 +1,183 @@
+//! What all benchmarks have in common: how often, on which machine, and the one form in which results are told.
+
+pub(crate) mod repair;
+
+use crate::table::table;
+use serde::Serialize;
+use std::fs;
+
+/// What a benchmark found out. All `weft bench` commands print this form.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report<S: Serialize> {
+    pub(crate) machine: Machine,
+    pub(crate) settings: S,
+    pub(crate) results: Vec<Outcome>,
+    /// What the reader should know before believing the results.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The machine that it ran on.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) processor: String,
+    pub(crate) cores: usize,
+    pub(crate) memory_bytes: u64,
+    pub(crate) kernel: String,
+}
+
+/// How one scheme did.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) scheme: String,
+    pub(crate) median_s: f64,
+    pub(crate) min_s: f64,
+    pub(crate) max_s: f64,
+    pub(crate) runs: usize,
+    /// Bytes that agents sent to each other, of the median run.
+    pub(crate) bytes_moved: u64,
+    /// What the links say that it takes at least; none: nobody knows what they carry.
+    pub(crate) bound_s: Option<f64>,
+    /// The part of the processors' time in which they had nothing to do; near 0, it was they who were measured.
+    pub(crate) cpu_idle: f64,
+    /// The median beside that of a direct send, in the same run.
+    pub(crate) ratio: Option<f64>,
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) seconds: f64,
+    pub(crate) bytes_moved: u64,
+    pub(crate) cpu_idle: f64,
+}
+
+/// Below this share of idle time, the processors rather than the links may have been measured.
+pub(crate) const IDLE_MIN: f64 = 0.10;
+
+impl Machine {
+    /// This one.
+    pub(crate) fn this() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let field = |text: &str, name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
+        };
+        let cpu = read("/proc/cpuinfo");
+        let (name, family, model) = (field(&cpu, "model name"), field(&cpu, "cpu family"), field(&cpu, "model\t"));
+        let kib = field(&read("/proc/meminfo"), "MemTotal");
+        Self {
+            processor: format!("{name} (family {family}, model {model})"),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: kib.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024,
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (processor, cores, memory) = (&self.processor, self.cores, weft_types::human_bytes(self.memory_bytes));
+        write!(f, "{processor}, {cores} cores, {memory}, Linux {}", self.kernel)
+    }
+}
+
+/// Tells how idle the processors were since it was begun.
+#[derive(Debug)]
+pub(crate) struct IdleMeter {
+    idle: u64,
+    all: u64,
+}
+
+impl IdleMeter {
+    /// From now on.
+    pub(crate) fn begin() -> Self {
+        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let ticks: Vec<u64> =
+            stat.lines().next().unwrap_or_default().split_whitespace().skip(1).filter_map(|tick| tick.parse().ok()).collect();
+        // user nice system idle iowait irq softirq steal; what guests take is in user already.
+        let idle = ticks.iter().skip(3).take(2).sum();
+        Self { idle, all: ticks.iter().take(8).sum() }
+    }
+
+    /// The share, 0 to 1.
+    pub(crate) fn share(&self) -> f64 {
+        let now = Self::begin();
+        let (idle, all) = (now.idle.saturating_sub(self.idle), now.all.saturating_sub(self.all));
+        if all == 0 { 0.0 } else { idle as f64 / all as f64 }
+    }
+}
+
+impl Outcome {
+    /// Of at least one run.
+    pub(crate) fn of(scheme: String, samples: &[Sample], bound_s: Option<f64>) -> Self {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        let at = |index: usize| sorted.get(index).map_or(f64::NAN, |sample| sample.seconds);
+        let middle = sorted.len() / 2;
+        let median_s = if sorted.len().is_multiple_of(2) { (at(middle.saturating_sub(1)) + at(middle)) / 2.0 } else { at(middle) };
+        let idle: f64 = sorted.iter().map(|sample| sample.cpu_idle).sum();
+        Self {
+            scheme,
+            median_s,
+            min_s: at(0),
+            max_s: at(sorted.len().saturating_sub(1)),
+            runs: sorted.len(),
+            bytes_moved: sorted.get(middle).map_or(0, |sample| sample.bytes_moved),
+            bound_s,
+            cpu_idle: idle / sorted.len().max(1) as f64,
+            ratio: None,
+        }
+    }
+}
+
+/// Puts each median beside that of `base`.
+pub(crate) fn compare(results: &mut [Outcome], base: &str) {
+    let base = results.iter().find(|outcome| outcome.scheme == base).map(|outcome| outcome.median_s);
+    for outcome in results {
+        outcome.ratio = base.map(|base| outcome.median_s / base);
+    }
+}
+
+/// The results for a person.
+pub(crate) fn results(outcomes: &[Outcome], base: &str) -> String {
+    let row = |it: &Outcome| {
+        let seconds = |seconds: f64| format!("{seconds:.3} s");
+        let spread = format!("{:.3} .. {:.3}", it.min_s, it.max_s);
+        let bound = it.bound_s.map_or_else(|| "-".to_owned(), seconds);
+        let over = it.bound_s.map_or_else(|| "-".to_owned(), |bound| format!("{:.3} x", it.median_s / bound));
+        let ratio = it.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3} x"));
+        let (moved, idle) = (weft_types::human_bytes(it.bytes_moved), format!("{:.0} %", it.cpu_idle * 100.0));
+        [it.scheme.clone(), seconds(it.median_s), spread, ratio, bound, over, moved, idle]
+    };
+    let beside = format!("/ {base}");
+    let heading = ["scheme", "median", "min .. max", &beside, "links say", "/ that", "moved", "CPU idle"];
+    table(heading, &[1, 2, 3, 4, 5, 6, 7], outcomes.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_that_of_the_runs_and_its_ratio_is_to_the_base() {
+        let samples = |seconds: &[f64]| -> Vec<Sample> {
+            seconds.iter().map(|seconds| Sample { seconds: *seconds, bytes_moved: 7, cpu_idle: 0.5 }).collect()
+        };
+        let mut results = [
+            Outcome::of("direct".to_owned(), &samples(&[2.0, 9.0, 1.0]), Some(1.5)),
+            Outcome::of("chain".to_owned(), &samples(&[4.0, 2.0]), None),
+        ];
+        compare(&mut results, "direct");
+        let of = |it: &Outcome| (it.median_s, it.min_s, it.max_s, it.runs, it.ratio);
+        assert_eq!(of(&results[0]), (2.0, 1.0, 9.0, 3, Some(1.0)));
+        assert_eq!(of(&results[1]), (3.0, 2.0, 4.0, 2, Some(1.5)));
+    }
+
+    #[test]
+    fn idle_processors_are_seen() {
+        let meter = IdleMeter::begin();
+        std::thread::sleep(std::time::Duration::from_millis(60));
+        assert!((0.0..=1.0).contains(&meter.share()));
+        assert!(Machine::this().cores > 0 && Machine::this().memory_bytes > 1 << 20);
+    }
+}

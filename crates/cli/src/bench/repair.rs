@@ -1,0 +1,240 @@
+//! Measures repairs of one block on shaped links: the same block, rebuilt again and again, in turn by each scheme.
+//!
+//! The block goes back and forth between its home and a spare node, so that the requestor never holds a block of the stripe and
+//! every run finds the same helpers. What is timed is the whole command: planning, moving, checking, storing, committing.
+
+use super::{IdleMeter, Outcome, Sample};
+use crate::{
+    progress::Progress,
+    session::Session,
+    testbed::{Settings, Testbed},
+};
+use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
+use std::{
+    collections::BTreeMap,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    time::Instant,
+};
+use weft_client::{PutOptions, RepairOptions, api, api::repair_event::Event};
+use weft_types::{AutoSize, ByteSize, Error, NodeId, Party, Result};
+
+/// The bucket of the objects that are measured.
+const BUCKET: &str = "bench";
+/// What the page of a disk is: blocks are whole ones.
+const PAGE: u64 = 4096;
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    /// How it is called in the results.
+    pub(crate) label: String,
+    pub(crate) scheme: String,
+    pub(crate) slice_len: AutoSize,
+    pub(crate) select: String,
+    pub(crate) paths: u32,
+}
+
+/// The object whose blocks are rebuilt.
+#[derive(Debug)]
+pub(crate) struct Subject {
+    key: String,
+    pub(crate) block_len: u64,
+    /// The block that is rebuilt.
+    pub(crate) block: u8,
+    /// Names by number.
+    names: BTreeMap<u32, String>,
+    /// Who holds the block now.
+    home: NodeId,
+    /// Where it goes next.
+    spare: NodeId,
+}
+
+impl Case {
+    /// `pipeline`, or `pipeline@1MiB`, or `ppr@block`; slices are of `slice_len` otherwise. PPR goes block by block, as its paper
+    /// has it, and sliced.
+    pub(crate) fn parse(text: &str, slice_len: AutoSize, block_len: u64) -> Result<Vec<Self>> {
+        let block = AutoSize::Bytes(ByteSize(block_len));
+        let case = |label: &str, scheme: &str, slice_len| Self {
+            label: label.to_owned(),
+            scheme: scheme.to_owned(),
+            slice_len,
+            select: String::new(),
+            paths: 1,
+        };
+        Ok(match text.split_once('@') {
+            None if text == "ppr" => vec![case("ppr", "ppr", block), case("ppr-sliced", "ppr", slice_len)],
+            None => vec![case(text, text, slice_len)],
+            Some((scheme, "block")) => vec![case(text, scheme, block)],
+            Some((scheme, slice)) => vec![case(text, scheme, slice.parse().map_err(Error::invalid)?)],
+        })
+    }
+}
+
+impl Subject {
+    /// Stores an object of one stripe.
+    pub(crate) async fn store(session: &Session, code: &str, block_len: u64, block: u8, seed: u64, quiet: bool) -> Result<Self> {
+        let key = format!("{code} {}", ByteSize(block_len));
+        let parsed = weft_codes::parse(code).map_err(Error::invalid)?;
+        let (k, alpha) = (parsed.k() as u64, parsed.alpha() as u64);
+        if !block_len.is_multiple_of(PAGE * alpha) {
+            return Err(Error::invalid(format!("blocks of {code} are multiples of {}", ByteSize(PAGE * alpha))));
+        }
+        if usize::from(block) >= parsed.n() {
+            return Err(Error::invalid(format!("there is no block {block}: {code} has blocks 0 to {}", parsed.n() - 1)));
+        }
+        if !session.client.buckets().await?.iter().any(|bucket| bucket.name == BUCKET) {
+            session.client.create_bucket(BUCKET, "").await?;
+        }
+        let progress = Progress::new("storing", k * block_len, quiet);
+        let shown = progress.clone();
+        let options = PutOptions {
+            code: code.to_owned(),
+            block_len,
+            cell_len: block_len,
+            progress: std::sync::Arc::new(move |bytes| shown.add(bytes)),
+        };
+        let data = Noise { random: StdRng::seed_from_u64(seed), left: k * block_len };
+        session.client.put(BUCKET, &key, data, &options).await?;
+        progress.finish();
+        let nodes = session.client.status().await?.nodes;
+        let names = nodes.iter().map(|node| (node.id, node.name.clone())).collect();
+        let mut subject = Self { key, block_len, block, names, home: NodeId(0), spare: NodeId(0) };
+        let object = session.client.stat(BUCKET, &subject.key).await?;
+        let blocks = object.stripes.first().map(|stripe| stripe.blocks.as_slice()).unwrap_or_default();
+        let home = blocks.iter().find(|it| it.index == u32::from(block)).map(|it| it.node);
+        let is_spare = |node: &&api::Node| node.state == "up" && !blocks.iter().any(|block| block.node == node.id);
+        let spare = nodes.iter().find(is_spare).map(|node| node.id);
+        subject.home = NodeId(home.ok_or_else(|| Error::fatal("what was stored has no such block"))?);
+        let none = || Error::invalid("every node holds a block of the stripe: the requestor needs one more node");
+        subject.spare = NodeId(spare.ok_or_else(none)?);
+        Ok(subject)
+    }
+
+    /// Takes it away again.
+    pub(crate) async fn remove(self, session: &Session) -> Result<()> {
+        session.client.remove(BUCKET, &self.key).await
+    }
+
+    /// Who holds which block of the stripe now: (block, node's name).
+    pub(crate) async fn holders(&self, session: &Session) -> Result<Vec<(u32, String)>> {
+        let object = session.client.stat(BUCKET, &self.key).await?;
+        let blocks = object.stripes.into_iter().next().map(|stripe| stripe.blocks).unwrap_or_default();
+        Ok(blocks.into_iter().map(|block| (block.index, self.names.get(&block.node).cloned().unwrap_or_default())).collect())
+    }
+
+    /// The name of the node to which the block goes next.
+    pub(crate) fn requestor(&self) -> String {
+        self.names.get(&self.spare.0).cloned().unwrap_or_default()
+    }
+
+    /// Rebuilds the block once; what it took, and the plan.
+    pub(crate) async fn rebuild(&mut self, session: &Session, case: &Case) -> Result<(Sample, Vec<u8>)> {
+        let options = RepairOptions {
+            block: Some(self.block),
+            scheme: case.scheme.clone(),
+            to: Some(self.spare),
+            slice_len: Some(case.slice_len),
+            select: case.select.clone(),
+            paths: case.paths,
+            explain: false,
+        };
+        let (idle, begun) = (IdleMeter::begin(), Instant::now());
+        let mut repair = session.client.repair(BUCKET, &self.key, &options).await?;
+        let (mut plan, mut done) = (Vec::new(), None);
+        while let Some(event) = repair.next().await? {
+            match event.event {
+                Some(Event::Plan(it)) if plan.is_empty() => plan = it.plan,
+                Some(Event::Done(it)) => done = Some((it, begun.elapsed().as_secs_f64())),
+                _ => {}
+            }
+        }
+        let (done, seconds) = done.ok_or_else(|| Error::retry("the coordinator broke off a repair"))?;
+        if done.blocks.len() != 1 || !done.left.is_empty() {
+            return Err(Error::fatal(format!("block {} was to be rebuilt, and was not", self.block)));
+        }
+        std::mem::swap(&mut self.home, &mut self.spare);
+        let bytes_moved = done.traffic.map_or(0, |traffic| traffic.sent_bytes);
+        Ok((Sample { seconds, bytes_moved, cpu_idle: idle.share() }, plan))
+    }
+
+    /// What the links say that a plan takes at least.
+    pub(crate) fn bound_s(&self, plan: &[u8], settings: &Settings) -> Result<Option<f64>> {
+        let Ok(saved) = weft_plan::from_json(&String::from_utf8_lossy(plan)) else { return Ok(None) };
+        let network = self.network(settings)?;
+        Ok(Some(weft_plan::predict(&saved.plan, &network)?).filter(|seconds| seconds.is_finite()))
+    }
+
+    /// The testbed's network, as plans are predicted on it.
+    fn network(&self, settings: &Settings) -> Result<weft_plan::Network> {
+        let shaping = settings.shaping()?;
+        let mut network = weft_plan::Network::uniform(f64::MAX);
+        let mut party = vec![None; settings.nodes as usize];
+        for (id, name) in &self.names {
+            let number = settings.number(name)? as usize;
+            let node = Party::Node(NodeId(*id));
+            party[number] = Some(node);
+            let mut set = |of: &mut BTreeMap<Party, f64>, rates: &[Option<crate::testbed::LinkRate>]| {
+                rates.get(number).copied().flatten().map(|rate| of.insert(node, rate.goodput_bytes_per_s()));
+            };
+            set(&mut network.up_bytes_per_s, &shaping.up);
+            set(&mut network.down_bytes_per_s, &shaping.down);
+        }
+        let at = |number: u32| party.get(number as usize).copied().flatten();
+        for (from, to, rate) in &shaping.pairs {
+            at(*from).zip(at(*to)).map(|pair| network.pair_bytes_per_s.insert(pair, rate.goodput_bytes_per_s()));
+        }
+        Ok(network)
+    }
+}
+
+/// Runs all cases in turn, `runs` times each, and tells each one's outcome.
+pub(crate) async fn measure(
+    session: &Session,
+    testbed: Option<&Testbed>,
+    subject: &mut Subject,
+    cases: &[Case],
+    runs: usize,
+    quiet: bool,
+) -> Result<Vec<Outcome>> {
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
+    let mut bounds: Vec<Option<f64>> = vec![None; cases.len()];
+    // Connections are made and code is read for the first time in a run that does not count.
+    if let Some(first) = cases.first() {
+        subject.rebuild(session, first).await?;
+    }
+    for run in 0..runs {
+        for (at, case) in cases.iter().enumerate() {
+            if !quiet {
+                eprintln!("run {} of {runs}: {}", run + 1, case.label);
+            }
+            let (sample, plan) = subject.rebuild(session, case).await?;
+            if let Some(testbed) = testbed.filter(|_| bounds[at].is_none()) {
+                bounds[at] = subject.bound_s(&plan, testbed.settings())?;
+            }
+            samples[at].push(sample);
+        }
+    }
+    let outcomes = cases.iter().zip(&samples).zip(&bounds);
+    Ok(outcomes.map(|((case, samples), bound)| Outcome::of(case.label.clone(), samples, *bound)).collect())
+}
+
+/// So many random bytes, the same for the same seed.
+struct Noise {
+    random: StdRng,
+    left: u64,
+}
+
+impl AsyncRead for Noise {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(buf.remaining());
+        self.random.fill_bytes(buf.initialize_unfilled_to(len));
+        buf.advance(len);
+        self.left -= len as u64;
+        Poll::Ready(Ok(()))
+    }
+}

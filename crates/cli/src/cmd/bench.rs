@@ -1,0 +1,264 @@
+//! `weft bench`: what schemes take on links of a given rate, beside a direct send.
+
+use super::{cluster::bring_up, daemon::seed, testbed::{DEFAULT_LINK, Links}};
+use crate::{
+    bench::{self, IDLE_MIN, Machine, Outcome, Report, repair::{Case, Subject, measure}},
+    exit::Exit,
+    local::{DaemonSettings, LocalCluster},
+    offline::io_error,
+    output::Output,
+    session::{self, Session},
+    target,
+    testbed::{Settings, Testbed},
+};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::{
+    fmt,
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+use weft_types::{AutoSize, ByteSize, Error, Result};
+
+/// A direct send may be so far from what its link says.
+const TOLERANCE: f64 = 0.03;
+/// Memory that is a file system: there a disk does not hold up what a link brings.
+const IN_MEMORY: &str = "/dev/shm";
+/// The baseline of all repairs.
+const DIRECT: &str = "direct";
+/// The block that is rebuilt.
+const BLOCK: u8 = 3;
+
+/// Measure schemes on links of a given rate
+///
+/// Makes a testbed of its own, and takes it away again; with --cluster, the testbed (or cluster) that is named is used.
+#[derive(Debug, Args)]
+pub(super) struct Bench {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Repair(BenchRepair),
+}
+
+/// Repair one block by each scheme in turn, beside a direct send of a block
+///
+/// The requestor is a node that holds no block of the stripe. What is timed is the whole command: planning, moving, checking,
+/// storing and committing. `ppr` goes block by block, as its paper has it, and is shown in slices too.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  sudo weft bench repair --schemes direct,conventional,ppr,pipeline,cyclic --code 'rs(10,4)' --runs 10
+  sudo weft bench repair --schemes direct,pipeline@4KiB,pipeline,pipeline@1MiB --block-size 16MiB --json
+  sudo weft bench repair --schemes direct,pipeline,cyclic --limit '*:node-15=20mbit'
+
+EXIT CODES
+  0 measured   1 failed on the way   2 settings that make no sense   \
+  4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 broken off, and nothing is left behind")]
+struct BenchRepair {
+    /// What is measured, in turn: SCHEME, SCHEME@SLICE, or SCHEME@block for slices as large as the block
+    #[arg(long, value_delimiter = ',', default_value = "direct,conventional,ppr,pipeline,cyclic", value_name = "SCHEME")]
+    schemes: Vec<String>,
+    /// The code
+    #[arg(long, default_value = "rs(10,4)")]
+    code: String,
+    /// Bytes of a block
+    #[arg(long, default_value = "64MiB", value_name = "SIZE")]
+    block_size: ByteSize,
+    /// Bytes of a slice, or auto
+    #[arg(long, default_value = "32KiB", value_name = "SIZE")]
+    slice_size: AutoSize,
+    /// How often each is measured
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    runs: usize,
+    /// Agents; without it, as many as the code needs and two more
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
+    #[command(flatten)]
+    links: Links,
+    /// The data, and all else that is left to chance
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// What was asked for.
+#[derive(Debug, Serialize)]
+struct Asked {
+    code: String,
+    block_size: ByteSize,
+    slice_size: AutoSize,
+    seed: u64,
+    /// None: a cluster whose links nobody here has shaped.
+    testbed: Option<Settings>,
+}
+
+/// A direct send beside what its link says.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct LinkCheck {
+    seconds: f64,
+    bound_s: f64,
+}
+
+/// A testbed that is gone when this is.
+pub(super) struct Scratch {
+    dir: PathBuf,
+}
+
+impl Bench {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        match self.command {
+            Command::Repair(it) => it.run(options, output),
+        }
+    }
+}
+
+impl BenchRepair {
+    fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let cases: Vec<Vec<Case>> =
+            self.schemes.iter().map(|text| Case::parse(text, self.slice_size, self.block_size.0)).collect::<Result<_>>()?;
+        let cases = cases.concat();
+        for case in &cases {
+            weft_schemes::repair::check_name(&case.scheme)?;
+        }
+        if self.runs == 0 || cases.is_empty() {
+            return Err(Error::invalid("nothing is to be measured: --runs and --schemes say what"));
+        }
+        let code = weft_codes::parse(&self.code).map_err(Error::invalid)?;
+        let nodes = self.nodes.unwrap_or(code.n() as u32 + 2);
+        let settings = self.links.settings(nodes, options.insecure)?;
+        in_testbed(options, settings, async |session, testbed| {
+            let block = BLOCK.min(code.n() as u8 - 1);
+            let mut subject = Subject::store(session, &self.code, self.block_size.0, block, self.seed, output.json).await?;
+            let mut results = measure(session, testbed, &mut subject, &cases, self.runs, output.json).await?;
+            subject.remove(session).await?;
+            bench::compare(&mut results, DIRECT);
+            let (code, block_size, slice_size, seed) = (self.code.clone(), self.block_size, self.slice_size, self.seed);
+            let asked = Asked { code, block_size, slice_size, seed, testbed: testbed.map(|testbed| testbed.settings().clone()) };
+            let report = Report { machine: Machine::this(), settings: asked, warnings: warnings(&results), results };
+            output.result(&report, |it| {
+                let links = it.settings.testbed.as_ref().and_then(|testbed| testbed.link);
+                let links = links.map_or_else(String::new, |link| format!(", links of {link}"));
+                let (code, block) = (&it.settings.code, it.settings.block_size);
+                let warnings = it.warnings.iter().map(|warning| format!("\nwarning: {warning}"));
+                format!(
+                    "one block of {block} of {code}{links}; {} runs each\n{}\n{}{}",
+                    self.runs,
+                    bench::results(&it.results, DIRECT),
+                    it.machine,
+                    warnings.collect::<String>()
+                )
+            })
+        })?;
+        Ok(Exit::Ok)
+    }
+}
+
+/// Does `work` in the testbed or cluster that the options name, or in one of its own.
+pub(super) fn in_testbed<T>(
+    options: &target::Options,
+    settings: Settings,
+    work: impl AsyncFnOnce(&Session, Option<&mut Testbed>) -> Result<T>,
+) -> Result<T> {
+    if let Some(named) = &options.cluster {
+        let mut testbed = Testbed::open(Path::new(named)).ok();
+        if let Some(testbed) = &testbed {
+            testbed.enter()?;
+        }
+        return Session::with(options, async |session| work(session, testbed.as_mut()).await);
+    }
+    let scratch = Scratch::make()?;
+    let _lock = LocalCluster::lock(&scratch.dir)?;
+    let (mut testbed, cluster) = Testbed::make(&scratch.dir, settings, seed()?, quick)?;
+    testbed.enter()?;
+    session::run(async {
+        let session = bring_up(&cluster).await?;
+        let done = work(&session, Some(&mut testbed)).await;
+        session.client.close().await;
+        done
+    })
+}
+
+/// An experiment should not have to wait for a dead node to be noticed.
+fn quick(it: DaemonSettings<'_>) {
+    if let DaemonSettings::Coordinator(config) = it {
+        (config.heartbeat_interval_ms, config.down_after_ms) = (500, 2500);
+    }
+}
+
+fn warnings(results: &[Outcome]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let direct = results.iter().find(|outcome| outcome.scheme == DIRECT);
+    if let Some((direct, bound_s)) = direct.and_then(|direct| Some((direct, direct.bound_s?))) {
+        let check = LinkCheck { seconds: direct.median_s, bound_s };
+        warnings.extend(check.error().map(|error| error.message));
+    }
+    for outcome in results.iter().filter(|outcome| outcome.cpu_idle < IDLE_MIN) {
+        let (scheme, idle) = (&outcome.scheme, outcome.cpu_idle * 100.0);
+        warnings.push(format!("the processors were idle for {idle:.0} % of {scheme}: slower links would show the links, not them"));
+    }
+    warnings
+}
+
+impl LinkCheck {
+    /// Sends a block from one node to another, and looks what it took.
+    pub(super) async fn run(session: &Session, testbed: &Testbed, quiet: bool) -> Result<Self> {
+        let settings = testbed.settings();
+        let rate = settings.between(0, 1.min(settings.nodes - 1))?.map_or(125e6, |rate| rate.goodput_bytes_per_s());
+        // As much as a link of that rate carries in about a second.
+        let block_len = (rate as u64).clamp(1 << 18, 64 << 20) >> 18 << 18;
+        let case = Case::parse(DIRECT, AutoSize::Bytes(ByteSize(256 << 10)), block_len)?.remove(0);
+        let mut subject = Subject::store(session, "rs(2,1)", block_len, 0, 1, quiet).await?;
+        let (mut best, mut bound) = (f64::INFINITY, None);
+        for _ in 0..3 {
+            let (sample, plan) = subject.rebuild(session, &case).await?;
+            bound = subject.bound_s(&plan, settings)?;
+            best = best.min(sample.seconds);
+        }
+        subject.remove(session).await?;
+        Ok(Self { seconds: best, bound_s: bound.unwrap_or(best) })
+    }
+
+    /// Says so, if the machine does not carry what its links say.
+    pub(super) fn error(self) -> Option<Error> {
+        let over = self.seconds / self.bound_s - 1.0;
+        (over.abs() > TOLERANCE).then(|| {
+            let percent = over * 100.0;
+            Error::unavailable(format!(
+                "a direct send of one block is {percent:+.1} % off what its link says: this machine cannot carry this setting \
+                 (slower links or fewer nodes, e.g. --link {DEFAULT_LINK}, may do)"
+            ))
+        })
+    }
+}
+
+impl fmt::Display for LinkCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seconds, bound_s } = self;
+        write!(f, "a direct send of one block took {seconds:.3} s, and the link says {bound_s:.3} s ({:.3} x)", seconds / bound_s)
+    }
+}
+
+impl Scratch {
+    pub(super) fn make() -> Result<Self> {
+        let memory = Path::new(IN_MEMORY);
+        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let dir = parent.join(format!("weft-bench-{:016x}", seed()?));
+        DirBuilder::new().mode(0o700).create(&dir).map_err(|error| io_error(&dir, "create", &error))?;
+        Ok(Self { dir })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = Testbed::down(&self.dir) {
+            eprintln!("weft: {error}; `weft testbed down --dir {}` tries again", self.dir.display());
+            return;
+        }
+        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
+            eprintln!("weft: {} could not be removed: {error}", self.dir.display());
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! `weft testbed`: a cluster whose links are shaped, each agent in a network namespace of its own.
+
+use super::{bench, cluster::bring_up, daemon::seed};
+use crate::{
+    exit::Exit,
+    local::LocalCluster,
+    output::Output,
+    session,
+    target,
+    testbed::{Limit, LinkRate, Matrix, Settings, Testbed},
+};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::{
+    path::{Path, PathBuf},
+    process::Command as Process,
+};
+use weft_types::{Error, Result};
+
+/// Where a testbed is made unless told otherwise.
+const DEFAULT_DIR: &str = "weft-testbed";
+/// Links of this rate a machine of two cores carries for ten agents, and more.
+pub(super) const DEFAULT_LINK: &str = "200mbit";
+
+/// A cluster with shaped links on this machine: real sockets, real bandwidth limits, one command
+///
+/// Every agent runs in a network namespace of its own; what it sends and receives is shaped with `tc`. It needs root, `ip` and `tc`.
+#[derive(Debug, Args)]
+pub(super) struct TestbedCommand {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Up(Up),
+    Run(Run),
+    Shape(Shape),
+    Down(Down),
+    Ls(Ls),
+}
+
+/// How the links are.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Links {
+    /// What each agent sends, and what it receives
+    #[arg(long, value_name = "RATE", default_value = DEFAULT_LINK)]
+    pub(super) link: LinkRate,
+    /// Racks, among which the agents are dealt out in turn
+    #[arg(long, value_name = "R", default_value_t = 1)]
+    pub(super) racks: u32,
+    /// What each rack sends, and what it receives, over its uplink
+    #[arg(long, value_name = "RATE")]
+    pub(super) rack_link: Option<LinkRate>,
+    /// What a link carries instead: node-03:*=40mbit (what it sends), *:node-03=40mbit (what it receives), node-03:node-05=40mbit
+    #[arg(long = "limit", value_name = "FROM:TO=RATE")]
+    pub(super) limits: Vec<Limit>,
+    /// What pairs carry, in Mbit/s: rows send, columns receive; of nodes, or of places among which the nodes are dealt out
+    ///
+    /// The first line is `from/to,node-01,node-02,...` or `from/to,California,Ohio,...`; then a line for each sender. With it, --link
+    /// does not count.
+    #[arg(long, value_name = "FILE.csv")]
+    pub(super) matrix: Option<PathBuf>,
+}
+
+/// Start a testbed, and check that its links carry what they should
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  sudo weft testbed up --nodes 16 --link 200mbit
+  sudo weft testbed up --nodes 16 --racks 4 --link 400mbit --rack-link 100mbit
+  sudo weft testbed up --nodes 17 --matrix america.csv
+
+EXIT CODES
+  0 up, and its links are what they should be   1 failed on the way   2 links that make no sense   \
+  4 no root, no `ip`, no `tc`, or the machine cannot carry this setting")]
+struct Up {
+    /// Where it lies; without it, ./weft-testbed. What is in memory (/dev/shm) is not held up by a disk
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Agents
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    nodes: u32,
+    #[command(flatten)]
+    links: Links,
+    /// Do not measure a link before it is said to be up
+    #[arg(long)]
+    no_check: bool,
+}
+
+/// Run a command in the testbed's network, with the testbed as its cluster
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  sudo weft testbed run -- weft put cat.jpg default/cat.jpg
+  sudo weft testbed run -- weft repair object default/cat.jpg --block 3 --scheme cyclic
+  sudo weft testbed run -- bash
+
+EXIT CODES
+  the command's; 3 no testbed, or no such command")]
+struct Run {
+    /// Where the testbed lies; without it, ./weft-testbed
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Shape the links of a testbed anew, while it runs
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  sudo weft testbed shape --link 200mbit --limit 'node-03:*=40mbit'
+
+EXIT CODES
+  0 done   1 failed on the way   2 links that make no sense   3 no testbed   4 no root, no `ip`, no `tc`")]
+struct Shape {
+    /// Where the testbed lies; without it, ./weft-testbed
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    links: Links,
+}
+
+/// Stop a testbed and take its network away, also one whose maker was killed
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  sudo weft testbed down
+  sudo weft testbed down --all
+
+EXIT CODES
+  0 nothing of it runs   1 something could not be stopped   3 no testbed")]
+struct Down {
+    /// Where it lies; without it, ./weft-testbed
+    #[arg(long, value_name = "DIR", conflicts_with = "all")]
+    dir: Option<PathBuf>,
+    /// All testbeds of this machine
+    #[arg(long)]
+    all: bool,
+}
+
+/// List the testbeds of this machine
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  weft testbed ls
+
+EXIT CODES
+  0 listed")]
+struct Ls {}
+
+#[derive(Debug, Serialize)]
+struct UpReport {
+    dir: PathBuf,
+    settings: Settings,
+    /// A direct send of one block over one link, beside what the link says.
+    check: Option<bench::LinkCheck>,
+}
+
+#[derive(Debug, Serialize)]
+struct DownReport {
+    stopped: usize,
+    dirs: Vec<PathBuf>,
+}
+
+impl TestbedCommand {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        match self.command {
+            Command::Up(up) => up.run(options, output),
+            Command::Run(run) => run.run(),
+            Command::Shape(shape) => shape.run(output),
+            Command::Down(down) => down.run(output),
+            Command::Ls(Ls {}) => {
+                let text = |dirs: &Vec<PathBuf>| match dirs.is_empty() {
+                    true => "there is no testbed on this machine".to_owned(),
+                    false => dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join("\n"),
+                };
+                output.result(&Testbed::all()?, text).map(|()| Exit::Ok)
+            }
+        }
+    }
+}
+
+impl Links {
+    /// As settings of a testbed of so many nodes.
+    pub(super) fn settings(&self, nodes: u32, insecure: bool) -> Result<Settings> {
+        let Self { link, racks, rack_link, limits, matrix } = self.clone();
+        let settings = Settings { nodes, racks, link: Some(link), rack_link, limits, insecure, matrix: None };
+        let Some(path) = matrix else { return Ok(settings) };
+        let text = std::fs::read_to_string(&path).map_err(|error| crate::offline::io_error(&path, "read", &error))?;
+        let matrix = Matrix::parse(&text).map_err(|error| Error { message: format!("{}: {}", path.display(), error.message), ..error })?;
+        Ok(Settings { link: None, ..settings }.with_matrix(matrix))
+    }
+}
+
+impl Up {
+    fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        let dir = self.dir.unwrap_or_else(|| DEFAULT_DIR.into());
+        let settings = self.links.settings(self.nodes, options.insecure)?;
+        let _lock = LocalCluster::lock(&dir)?;
+        let (testbed, cluster) = match LocalCluster::is_in(&dir) {
+            true => {
+                let mut testbed = Testbed::open(&dir)?;
+                let there = testbed.settings().clone();
+                if (there.nodes, there.racks, there.insecure) != (settings.nodes, settings.racks, settings.insecure) {
+                    let (nodes, racks) = (there.nodes, there.racks);
+                    let dir = dir.display();
+                    return Err(Error::invalid(format!("the testbed in {dir} has {nodes} nodes in {racks} racks: choose another directory for another one")));
+                }
+                testbed.make_network()?;
+                testbed.reshape(|it| *it = settings)?;
+                (testbed, LocalCluster::open(&dir)?)
+            }
+            false => Testbed::make(&dir, settings, seed()?, |_| {})?,
+        };
+        let started = start(&testbed, &cluster, !self.no_check, output);
+        let check = match started {
+            Ok(check) => check,
+            Err(error) => {
+                // What is half up is of no use to anybody; the first error counts.
+                let _down = Testbed::down(&dir);
+                return Err(error);
+            }
+        };
+        let report = UpReport { dir: cluster.dir().to_owned(), settings: testbed.settings().clone(), check };
+        output.result(&report, text)?;
+        match report.check.and_then(|check| check.error()) {
+            Some(error) => Err(error),
+            None => Ok(Exit::Ok),
+        }
+    }
+}
+
+/// Starts the processes, and measures a link.
+fn start(testbed: &Testbed, cluster: &LocalCluster, check: bool, output: Output) -> Result<Option<bench::LinkCheck>> {
+    testbed.enter()?;
+    session::run(async {
+        let session = bring_up(cluster).await?;
+        if cluster.is_new() {
+            super::cluster::make_bucket(&session).await?;
+            cluster.was_up()?;
+        }
+        let done = match check {
+            true => bench::LinkCheck::run(&session, testbed, output.json).await.map(Some),
+            false => Ok(None),
+        };
+        session.client.close().await;
+        done
+    })
+}
+
+fn text(it: &UpReport) -> String {
+    let Settings { nodes, racks, .. } = it.settings;
+    let mut lines = vec![format!("{nodes} agents in {racks} {}: {}", if racks == 1 { "rack" } else { "racks" }, it.dir.display())];
+    lines.extend(it.check.as_ref().map(ToString::to_string));
+    lines.push("use it by: weft testbed run -- COMMAND; take it away by: weft testbed down".to_owned());
+    lines.join("\n")
+}
+
+impl Run {
+    fn run(self) -> Result<Exit> {
+        let dir = self.dir.unwrap_or_else(|| DEFAULT_DIR.into());
+        let testbed = Testbed::open(&dir)?;
+        testbed.enter()?;
+        let dir = std::path::absolute(&dir).map_err(|error| crate::offline::io_error(&dir, "find", &error))?;
+        let (program, args) = self.command.split_first().ok_or_else(|| Error::invalid("no command is named"))?;
+        // `weft` is this one, whatever is installed.
+        let this = std::env::current_exe().ok().filter(|_| program == "weft");
+        let mut command = Process::new(this.as_deref().unwrap_or(Path::new(program)));
+        command.args(args).env("WEFT_CLUSTER", &dir);
+        // It gets a ctrl-C of its own, and says how it ends.
+        let error = std::os::unix::process::CommandExt::exec(&mut command);
+        Err(Error::not_found(format!("cannot run {program}: {error}")))
+    }
+}
+
+impl Shape {
+    fn run(self, output: Output) -> Result<Exit> {
+        let dir = self.dir.unwrap_or_else(|| DEFAULT_DIR.into());
+        let mut testbed = Testbed::open(&dir)?;
+        let _lock = LocalCluster::lock(&dir)?;
+        let there = testbed.settings().clone();
+        let settings = self.links.settings(there.nodes, there.insecure)?;
+        testbed.reshape(|it| *it = Settings { racks: there.racks, ..settings })?;
+        output.result(testbed.settings(), |_| "shaped".to_owned()).map(|()| Exit::Ok)
+    }
+}
+
+impl Down {
+    fn run(self, output: Output) -> Result<Exit> {
+        let dirs = if self.all { Testbed::all()? } else { vec![self.dir.unwrap_or_else(|| DEFAULT_DIR.into())] };
+        let (mut stopped, mut first) = (0, None);
+        for dir in &dirs {
+            let down = || -> Result<usize> {
+                let is_known = || Ok::<_, Error>(Testbed::all()?.contains(&std::path::absolute(dir).unwrap_or_default()));
+                if !LocalCluster::is_in(dir) && !is_known()? {
+                    return Testbed::open(dir).map(|_| 0);
+                }
+                // One whose directory is gone has nothing to lock.
+                let _lock = dir.is_dir().then(|| LocalCluster::lock(dir)).transpose()?;
+                Testbed::down(dir)
+            };
+            match down() {
+                Ok(count) => stopped += count,
+                Err(error) => drop(first.get_or_insert(error)),
+            }
+        }
+        if let Some(error) = first {
+            return Err(error);
+        }
+        let text = |it: &DownReport| format!("stopped {} processes; no namespace is left", it.stopped);
+        output.result(&DownReport { stopped, dirs }, text).map(|()| Exit::Ok)
+    }
+}

@@ -1,0 +1,358 @@
+//! A cluster in which every agent has a network namespace of its own and the links between them are shaped: what a plan takes on
+//! links of 200 Mbit/s is then measured and not computed.
+//!
+//! It is a [`LocalCluster`] with a file more, `testbed.toml`, which says what its network is like. Its processes are started in
+//! their namespaces, which carry a name made from the directory's: a testbed whose maker was killed is found again and taken away
+//! by [`Testbed::down`], directory or no directory.
+
+mod matrix;
+pub(crate) mod net;
+mod rate;
+
+pub(crate) use matrix::Matrix;
+pub(crate) use rate::LinkRate;
+
+use crate::{
+    local::{COORDINATOR, DaemonSettings, LocalCluster, Size},
+    offline::io_error,
+    settings as files,
+};
+use net::{Network, Shaping};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::{
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+use weft_types::{ByteSize, Error, Result};
+
+/// What the network is like, beside the cluster's own files.
+pub(crate) const FILE_NAME: &str = "testbed.toml";
+/// Which testbeds there are on this machine: a file for each, with its directory in it.
+const REGISTRY: &str = "/run/weft-testbeds";
+/// Agents hold whole blocks in memory where an experiment turns pipelining off.
+const MEMORY_BUDGET: ByteSize = ByteSize(2 << 30);
+const PORT: u16 = 7400;
+
+/// What a testbed is like.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// Agents.
+    pub(crate) nodes: u32,
+    /// Racks, among which they are dealt out in turn.
+    pub(crate) racks: u32,
+    /// What each agent sends and receives; without it, as much as the machine carries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) link: Option<LinkRate>,
+    /// What each rack sends and receives over its uplink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rack_link: Option<LinkRate>,
+    /// Links that carry something else.
+    #[serde(default)]
+    pub(crate) limits: Vec<Limit>,
+    /// Without TLS.
+    #[serde(default)]
+    pub(crate) insecure: bool,
+    /// What pairs carry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) matrix: Option<Matrix>,
+}
+
+/// A link that carries something else: `node-03:*=40mbit` what node-03 sends, `*:node-03=40mbit` what it receives,
+/// `node-03:node-05=40mbit` what goes from one to the other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub(crate) struct Limit {
+    /// Who sends; `None`: everybody.
+    pub(crate) from: Option<String>,
+    /// Who receives; `None`: everybody.
+    pub(crate) to: Option<String>,
+    /// How much.
+    pub(crate) rate: LinkRate,
+}
+
+/// A testbed that exists, or can be made.
+#[derive(Debug)]
+pub(crate) struct Testbed {
+    dir: PathBuf,
+    id: String,
+    network: Network,
+    settings: Settings,
+}
+
+impl Testbed {
+    /// The one in `dir`.
+    pub(crate) fn open(dir: &Path) -> Result<Self> {
+        let dir = absolute(dir)?;
+        if !dir.join(FILE_NAME).is_file() {
+            let dir = dir.display();
+            return Err(Error::not_found(format!("there is no testbed in {dir}: `weft testbed up --dir {dir} --nodes 16` makes one")));
+        }
+        let settings: Settings = files::parse(&dir.join(FILE_NAME))?;
+        Self::of(dir, settings)
+    }
+
+    fn of(dir: PathBuf, settings: Settings) -> Result<Self> {
+        settings.check()?;
+        let id = id_of(&dir);
+        let network = Network::new(id.clone(), settings.nodes, settings.racks);
+        Ok(Self { dir, id, network, settings })
+    }
+
+    /// Makes one in `dir`, with its network and its cluster's files; nothing of it runs yet. The caller holds the lock of `dir`.
+    pub(crate) fn make(dir: &Path, settings: Settings, seed: u64, adjust: impl Fn(DaemonSettings<'_>)) -> Result<(Self, LocalCluster)> {
+        Network::check_machine()?;
+        let testbed = Self::of(absolute(dir)?, settings)?;
+        let Settings { nodes, racks, insecure, .. } = testbed.settings;
+        let size = Size { nodes, racks, disks_per_node: 1, insecure };
+        LocalCluster::check_free(&testbed.dir, size)?;
+        testbed.make_network()?;
+        let place = |mut it: DaemonSettings<'_>| {
+            let listen = |address| format!("{address}:0");
+            match &mut it {
+                DaemonSettings::Coordinator(config) => {
+                    config.listen = format!("{}:{PORT}", Network::address_outside());
+                    // What an experiment has left behind does not stay in memory for long.
+                    (config.garbage_grace_ms, config.sweep_interval_ms) = (2_000, 1_000);
+                }
+                DaemonSettings::Agent(number, config) => {
+                    config.data_listen = listen(Network::address(*number));
+                    config.control_listen = listen(Network::address(*number));
+                    config.limits.memory_budget = MEMORY_BUDGET;
+                    config.limits.removed_blocks_per_day = u32::MAX;
+                }
+            }
+            adjust(it);
+        };
+        LocalCluster::make(&testbed.dir, size, seed, place)?;
+        testbed.save()?;
+        let cluster = LocalCluster::open(&testbed.dir)?;
+        Ok((testbed, cluster))
+    }
+
+    /// Makes the network anew, unless something runs in it. The caller holds the lock.
+    pub(crate) fn make_network(&self) -> Result<()> {
+        Network::check_machine()?;
+        let runs = LocalCluster::is_in(&self.dir) && LocalCluster::open(&self.dir)?.processes()?.iter().any(|(_, it)| it.is_some());
+        if !runs || !self.network.exists()? {
+            // One that was left half made, or whose processes were killed, is of no use.
+            self.network.remove()?;
+            self.register()?;
+            if let Err(error) = self.network.make() {
+                let _first_error_counts = self.network.remove();
+                return Err(error);
+            }
+        }
+        self.network.shape(&self.settings.shaping()?)
+    }
+
+    /// Shapes the links as `change` has it from now on; what runs goes on.
+    pub(crate) fn reshape(&mut self, change: impl FnOnce(&mut Settings)) -> Result<()> {
+        change(&mut self.settings);
+        self.network.shape(&self.settings.shaping()?)?;
+        self.save()
+    }
+
+    /// What it is like.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// This thread, and what it starts, is in the testbed's network from now on.
+    pub(crate) fn enter(&self) -> Result<()> {
+        self.network.enter()
+    }
+
+    /// The namespace in which a process of the cluster runs.
+    pub(crate) fn namespace(&self, name: &str) -> Result<String> {
+        if name == COORDINATOR {
+            return Ok(self.network.outside());
+        }
+        let number = self.settings.number(name)?;
+        Ok(self.network.of_node(number))
+    }
+
+    /// Ends the processes of the testbed in `dir` and takes its network away, also if the directory is gone or was never filled;
+    /// how many processes there were. The caller holds the lock.
+    pub(crate) fn down(dir: &Path) -> Result<usize> {
+        let dir = absolute(dir)?;
+        let stopped = if LocalCluster::is_in(&dir) { LocalCluster::open(&dir)?.stop()? } else { 0 };
+        let id = id_of(&dir);
+        let entry = Path::new(REGISTRY).join(&id);
+        Network::new(id, 0, 0).remove()?;
+        match fs::remove_file(&entry) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error(&entry, "remove", &error)),
+            _ => Ok(stopped),
+        }
+    }
+
+    /// The directories of all testbeds of this machine.
+    pub(crate) fn all() -> Result<Vec<PathBuf>> {
+        let registry = Path::new(REGISTRY);
+        let entries = match fs::read_dir(registry) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|error| io_error(registry, "read", &error))?,
+        };
+        let mut dirs = Vec::new();
+        for entry in entries {
+            let path = entry.map_err(|error| io_error(registry, "read", &error))?.path();
+            let dir = fs::read_to_string(&path).map_err(|error| io_error(&path, "read", &error))?;
+            dirs.push(PathBuf::from(dir.trim_end_matches('\n')));
+        }
+        dirs.sort();
+        Ok(dirs)
+    }
+
+    fn register(&self) -> Result<()> {
+        let (registry, entry) = (Path::new(REGISTRY), Path::new(REGISTRY).join(&self.id));
+        fs::create_dir_all(registry).map_err(|error| io_error(registry, "create", &error))?;
+        fs::write(&entry, format!("{}\n", self.dir.display())).map_err(|error| io_error(&entry, "write", &error))
+    }
+
+    fn save(&self) -> Result<()> {
+        let path = self.dir.join(FILE_NAME);
+        let text = toml::to_string(&self.settings).map_err(Error::fatal)?;
+        fs::write(&path, text).map_err(|error| io_error(&path, "write", &error))
+    }
+}
+
+impl Settings {
+    /// A matrix of places makes racks of them.
+    pub(crate) fn with_matrix(mut self, matrix: Matrix) -> Self {
+        if !matrix.names.iter().all(|name| self.number(name).is_ok()) {
+            self.racks = matrix.names.len() as u32;
+        }
+        self.matrix = Some(matrix);
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        if !(1..=net::NODES_MAX).contains(&self.nodes) || !(1..=self.nodes).contains(&self.racks) {
+            let (nodes, racks, most) = (self.nodes, self.racks, net::NODES_MAX);
+            return Err(Error::invalid(format!("{nodes} nodes in {racks} racks make no testbed: 1 to {most} nodes, no more racks than nodes")));
+        }
+        if self.rack_link.is_some() && self.racks == 1 {
+            return Err(Error::invalid("a rack's link needs several racks: --racks 4"));
+        }
+        self.shaping().map(drop)
+    }
+
+    /// The number of a node, from 0.
+    pub(crate) fn number(&self, name: &str) -> Result<u32> {
+        let number = name.strip_prefix("node-").and_then(|number| number.parse::<u32>().ok());
+        let number = number.and_then(|number| number.checked_sub(1)).filter(|number| *number < self.nodes);
+        number.ok_or_else(|| Error::invalid(format!("there is no node '{name}' among {} nodes: node-01 is the first", self.nodes)))
+    }
+
+    /// What goes from one node to another, as far as it is limited.
+    pub(crate) fn between(&self, from: u32, to: u32) -> Result<Option<LinkRate>> {
+        let shaping = self.shaping()?;
+        let pair = shaping.pairs.iter().find(|(a, b, _)| (*a, *b) == (from, to)).map(|(.., rate)| *rate);
+        let rack = shaping.rack.filter(|_| from % self.racks != to % self.racks);
+        let ends = [shaping.up[from as usize], shaping.down[to as usize], pair, rack];
+        Ok(ends.into_iter().flatten().min_by(|a, b| a.bits_per_s().total_cmp(&b.bits_per_s())))
+    }
+
+    pub(crate) fn shaping(&self) -> Result<Shaping> {
+        let nodes = self.nodes as usize;
+        let mut shaping = Shaping { up: vec![self.link; nodes], down: vec![self.link; nodes], pairs: Vec::new(), rack: self.rack_link };
+        let mut pairs = std::collections::BTreeMap::new();
+        if let Some(matrix) = &self.matrix {
+            let places = matrix.names.len() as u32;
+            let is_of_nodes = matrix.names.iter().all(|name| self.number(name).is_ok());
+            let place = |number: u32| -> Option<usize> {
+                if !is_of_nodes {
+                    return Some((number % places) as usize);
+                }
+                matrix.names.iter().position(|name| self.number(name).is_ok_and(|it| it == number))
+            };
+            for (from, to) in (0..self.nodes).flat_map(|from| (0..self.nodes).map(move |to| (from, to))).filter(|(a, b)| a != b) {
+                let rate = place(from).zip(place(to)).and_then(|(row, column)| matrix.rates.get(row)?.get(column));
+                rate.map(|rate| pairs.insert((from, to), *rate));
+            }
+        }
+        for limit in &self.limits {
+            match (&limit.from, &limit.to) {
+                (None, None) => return Err(Error::invalid("a limit names who sends, who receives, or both: --link is for all")),
+                (Some(from), None) => shaping.up[self.number(from)? as usize] = Some(limit.rate),
+                (None, Some(to)) => shaping.down[self.number(to)? as usize] = Some(limit.rate),
+                (Some(from), Some(to)) => drop(pairs.insert((self.number(from)?, self.number(to)?), limit.rate)),
+            }
+        }
+        shaping.pairs = pairs.into_iter().map(|((from, to), rate)| (from, to, rate)).collect();
+        Ok(shaping)
+    }
+}
+
+impl FromStr for Limit {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is no limit: node-03:*=40mbit, *:node-03=40mbit and node-03:node-05=40mbit are");
+        let (ends, rate) = text.split_once('=').ok_or_else(wrong)?;
+        let (from, to) = ends.split_once(':').ok_or_else(wrong)?;
+        let end = |name: &str| (name != "*").then(|| name.to_owned());
+        Ok(Self { from: end(from.trim()), to: end(to.trim()), rate: rate.parse()? })
+    }
+}
+
+impl From<Limit> for String {
+    fn from(limit: Limit) -> Self {
+        let end = |name: Option<String>| name.unwrap_or_else(|| "*".to_owned());
+        format!("{}:{}={}", end(limit.from), end(limit.to), limit.rate)
+    }
+}
+
+impl TryFrom<String> for Limit {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+/// What the namespaces of a testbed are named by.
+fn id_of(dir: &Path) -> String {
+    let hash = Sha256::digest(dir.as_os_str().as_encoded_bytes());
+    hash.iter().take(3).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn absolute(dir: &Path) -> Result<PathBuf> {
+    std::path::absolute(dir).map_err(|error| io_error(dir, "find", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(nodes: u32, limits: &[&str]) -> Settings {
+        let limits = limits.iter().map(|limit| limit.parse().unwrap()).collect();
+        let link = Some("200mbit".parse().unwrap());
+        Settings { nodes, racks: 1, link, rack_link: None, limits, insecure: false, matrix: None }
+    }
+
+    #[test]
+    fn limits_are_of_senders_receivers_and_pairs() {
+        let it = settings(4, &["node-01:*=40mbit", "*:node-02=30mbit", "node-03:node-04=10mbit"]);
+        let between = |from, to| it.between(from, to).unwrap().unwrap().to_string();
+        assert_eq!([between(0, 2), between(0, 1), between(2, 3), between(3, 2)], ["40mbit", "30mbit", "10mbit", "200mbit"]);
+        for wrong in ["*:*=1mbit", "node-05:*=1mbit", "node-00:*=1mbit"] {
+            assert!(settings(4, &[wrong]).check().is_err(), "{wrong}");
+        }
+        let text = toml::to_string(&it).unwrap();
+        assert_eq!(toml::from_str::<Settings>(&text).unwrap(), it);
+    }
+
+    #[test]
+    fn a_matrix_of_places_makes_racks_and_one_of_nodes_does_not() {
+        let of_places = Matrix::parse("x,A,B\nA,500,60\nB,50,300").unwrap();
+        let it = Settings { link: None, ..settings(4, &[]) }.with_matrix(of_places);
+        assert_eq!(it.racks, 2);
+        let between = |from, to| it.between(from, to).unwrap().unwrap().to_string();
+        assert_eq!([between(0, 2), between(0, 1), between(1, 0), between(1, 3)], ["500mbit", "60mbit", "50mbit", "300mbit"]);
+        let of_nodes = Matrix::parse("x,node-01,node-02\nnode-01,9,60\nnode-02,50,9").unwrap();
+        let it = Settings { link: None, ..settings(2, &[]) }.with_matrix(of_nodes);
+        assert_eq!((it.racks, it.between(1, 0).unwrap().unwrap().to_string()), (1, "50mbit".to_owned()));
+    }
+}
