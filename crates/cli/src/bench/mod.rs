@@ -114,7 +114,8 @@ impl Outcome {
         sorted.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         let at = |index: usize| sorted.get(index).map_or(f64::NAN, |sample| sample.seconds);
         let middle = sorted.len() / 2;
-        let median_s = if sorted.len().is_multiple_of(2) { (at(middle.saturating_sub(1)) + at(middle)) / 2.0 } else { at(middle) };
+        let median_s =
+            if sorted.len().is_multiple_of(2) { (at(middle.saturating_sub(1)) + at(middle)) / 2.0 } else { at(middle) };
         let idle: f64 = sorted.iter().map(|sample| sample.cpu_idle).sum();
         Self {
             scheme,

@@ -96,7 +96,7 @@ impl Subject {
             code: code.to_owned(),
             block_len,
             cell_len: block_len,
-            progress: std::sync::Arc::new(move |bytes| shown.add(bytes)),
+            progress: weft_client::ProgressFn::new(move |it| shown.set(it.done_bytes, it.total_bytes)),
         };
         let data = Noise { random: StdRng::seed_from_u64(seed), left: k * block_len };
         session.client.put(BUCKET, &key, data, &options).await?;
@@ -178,7 +178,7 @@ impl Subject {
             let number = settings.number(name)? as usize;
             let node = Party::Node(NodeId(*id));
             party[number] = Some(node);
-            let mut set = |of: &mut BTreeMap<Party, f64>, rates: &[Option<crate::testbed::LinkRate>]| {
+            let set = |of: &mut BTreeMap<Party, f64>, rates: &[Option<crate::testbed::LinkRate>]| {
                 rates.get(number).copied().flatten().map(|rate| of.insert(node, rate.goodput_bytes_per_s()));
             };
             set(&mut network.up_bytes_per_s, &shaping.up);

@@ -1,8 +1,15 @@
 //! `weft bench`: what schemes take on links of a given rate, beside a direct send.
 
-use super::{cluster::bring_up, daemon::seed, testbed::{DEFAULT_LINK, Links}};
+use super::{
+    cluster::bring_up,
+    daemon::seed,
+    testbed::{DEFAULT_LINK, Links},
+};
 use crate::{
-    bench::{self, IDLE_MIN, Machine, Outcome, Report, repair::{Case, Subject, measure}},
+    bench::{
+        self, IDLE_MIN, Machine, Outcome, Report,
+        repair::{Case, Subject, measure},
+    },
     exit::Exit,
     local::{DaemonSettings, LocalCluster},
     offline::io_error,
@@ -132,7 +139,7 @@ impl BenchRepair {
         in_testbed(options, settings, async |session, testbed| {
             let block = BLOCK.min(code.n() as u8 - 1);
             let mut subject = Subject::store(session, &self.code, self.block_size.0, block, self.seed, output.json).await?;
-            let mut results = measure(session, testbed, &mut subject, &cases, self.runs, output.json).await?;
+            let mut results = measure(session, testbed.as_deref(), &mut subject, &cases, self.runs, output.json).await?;
             subject.remove(session).await?;
             bench::compare(&mut results, DIRECT);
             let (code, block_size, slice_size, seed) = (self.code.clone(), self.block_size, self.slice_size, self.seed);
@@ -197,7 +204,8 @@ fn warnings(results: &[Outcome]) -> Vec<String> {
     }
     for outcome in results.iter().filter(|outcome| outcome.cpu_idle < IDLE_MIN) {
         let (scheme, idle) = (&outcome.scheme, outcome.cpu_idle * 100.0);
-        warnings.push(format!("the processors were idle for {idle:.0} % of {scheme}: slower links would show the links, not them"));
+        warnings
+            .push(format!("the processors were idle for {idle:.0} % of {scheme}: slower links would show the links, not them"));
     }
     warnings
 }

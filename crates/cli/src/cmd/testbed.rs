@@ -5,8 +5,7 @@ use crate::{
     exit::Exit,
     local::LocalCluster,
     output::Output,
-    session,
-    target,
+    session, target,
     testbed::{Limit, LinkRate, Matrix, Settings, Testbed},
 };
 use clap::{Args, Subcommand};
@@ -190,7 +189,8 @@ impl Links {
         let settings = Settings { nodes, racks, link: Some(link), rack_link, limits, insecure, matrix: None };
         let Some(path) = matrix else { return Ok(settings) };
         let text = std::fs::read_to_string(&path).map_err(|error| crate::offline::io_error(&path, "read", &error))?;
-        let matrix = Matrix::parse(&text).map_err(|error| Error { message: format!("{}: {}", path.display(), error.message), ..error })?;
+        let matrix =
+            Matrix::parse(&text).map_err(|error| Error { message: format!("{}: {}", path.display(), error.message), ..error })?;
         Ok(Settings { link: None, ..settings }.with_matrix(matrix))
     }
 }
@@ -207,7 +207,9 @@ impl Up {
                 if (there.nodes, there.racks, there.insecure) != (settings.nodes, settings.racks, settings.insecure) {
                     let (nodes, racks) = (there.nodes, there.racks);
                     let dir = dir.display();
-                    return Err(Error::invalid(format!("the testbed in {dir} has {nodes} nodes in {racks} racks: choose another directory for another one")));
+                    return Err(Error::invalid(format!(
+                        "the testbed in {dir} has {nodes} nodes in {racks} racks: choose another directory for another one"
+                    )));
                 }
                 testbed.make_network()?;
                 testbed.reshape(|it| *it = settings)?;
@@ -253,7 +255,8 @@ fn start(testbed: &Testbed, cluster: &LocalCluster, check: bool, output: Output)
 
 fn text(it: &UpReport) -> String {
     let Settings { nodes, racks, .. } = it.settings;
-    let mut lines = vec![format!("{nodes} agents in {racks} {}: {}", if racks == 1 { "rack" } else { "racks" }, it.dir.display())];
+    let mut lines =
+        vec![format!("{nodes} agents in {racks} {}: {}", if racks == 1 { "rack" } else { "racks" }, it.dir.display())];
     lines.extend(it.check.as_ref().map(ToString::to_string));
     lines.push("use it by: weft testbed run -- COMMAND; take it away by: weft testbed down".to_owned());
     lines.join("\n")

@@ -35,7 +35,9 @@ impl Matrix {
         let heading = lines.next().map(cells).unwrap_or_default();
         let names: Vec<String> = heading.into_iter().skip(1).collect();
         if names.len() < 2 || names.len() > PLACES_MAX {
-            return Err(Error::invalid(format!("the first line names who receives, 2 to {PLACES_MAX} of them: from/to,node-01,node-02")));
+            return Err(Error::invalid(format!(
+                "the first line names who receives, 2 to {PLACES_MAX} of them: from/to,node-01,node-02"
+            )));
         }
         let mut rates = Vec::with_capacity(names.len());
         for line in lines {

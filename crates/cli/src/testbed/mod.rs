@@ -89,7 +89,9 @@ impl Testbed {
         let dir = absolute(dir)?;
         if !dir.join(FILE_NAME).is_file() {
             let dir = dir.display();
-            return Err(Error::not_found(format!("there is no testbed in {dir}: `weft testbed up --dir {dir} --nodes 16` makes one")));
+            return Err(Error::not_found(format!(
+                "there is no testbed in {dir}: `weft testbed up --dir {dir} --nodes 16` makes one"
+            )));
         }
         let settings: Settings = files::parse(&dir.join(FILE_NAME))?;
         Self::of(dir, settings)
@@ -103,7 +105,12 @@ impl Testbed {
     }
 
     /// Makes one in `dir`, with its network and its cluster's files; nothing of it runs yet. The caller holds the lock of `dir`.
-    pub(crate) fn make(dir: &Path, settings: Settings, seed: u64, adjust: impl Fn(DaemonSettings<'_>)) -> Result<(Self, LocalCluster)> {
+    pub(crate) fn make(
+        dir: &Path,
+        settings: Settings,
+        seed: u64,
+        adjust: impl Fn(DaemonSettings<'_>),
+    ) -> Result<(Self, LocalCluster)> {
         Network::check_machine()?;
         let testbed = Self::of(absolute(dir)?, settings)?;
         let Settings { nodes, racks, insecure, .. } = testbed.settings;
@@ -136,7 +143,8 @@ impl Testbed {
     /// Makes the network anew, unless something runs in it. The caller holds the lock.
     pub(crate) fn make_network(&self) -> Result<()> {
         Network::check_machine()?;
-        let runs = LocalCluster::is_in(&self.dir) && LocalCluster::open(&self.dir)?.processes()?.iter().any(|(_, it)| it.is_some());
+        let runs =
+            LocalCluster::is_in(&self.dir) && LocalCluster::open(&self.dir)?.processes()?.iter().any(|(_, it)| it.is_some());
         if !runs || !self.network.exists()? {
             // One that was left half made, or whose processes were killed, is of no use.
             self.network.remove()?;
@@ -232,7 +240,9 @@ impl Settings {
     fn check(&self) -> Result<()> {
         if !(1..=net::NODES_MAX).contains(&self.nodes) || !(1..=self.nodes).contains(&self.racks) {
             let (nodes, racks, most) = (self.nodes, self.racks, net::NODES_MAX);
-            return Err(Error::invalid(format!("{nodes} nodes in {racks} racks make no testbed: 1 to {most} nodes, no more racks than nodes")));
+            return Err(Error::invalid(format!(
+                "{nodes} nodes in {racks} racks make no testbed: 1 to {most} nodes, no more racks than nodes"
+            )));
         }
         if self.rack_link.is_some() && self.racks == 1 {
             return Err(Error::invalid("a rack's link needs several racks: --racks 4"));
@@ -244,7 +254,8 @@ impl Settings {
     pub(crate) fn number(&self, name: &str) -> Result<u32> {
         let number = name.strip_prefix("node-").and_then(|number| number.parse::<u32>().ok());
         let number = number.and_then(|number| number.checked_sub(1)).filter(|number| *number < self.nodes);
-        number.ok_or_else(|| Error::invalid(format!("there is no node '{name}' among {} nodes: node-01 is the first", self.nodes)))
+        number
+            .ok_or_else(|| Error::invalid(format!("there is no node '{name}' among {} nodes: node-01 is the first", self.nodes)))
     }
 
     /// What goes from one node to another, as far as it is limited.
@@ -258,7 +269,8 @@ impl Settings {
 
     pub(crate) fn shaping(&self) -> Result<Shaping> {
         let nodes = self.nodes as usize;
-        let mut shaping = Shaping { up: vec![self.link; nodes], down: vec![self.link; nodes], pairs: Vec::new(), rack: self.rack_link };
+        let mut shaping =
+            Shaping { up: vec![self.link; nodes], down: vec![self.link; nodes], pairs: Vec::new(), rack: self.rack_link };
         let mut pairs = std::collections::BTreeMap::new();
         if let Some(matrix) = &self.matrix {
             let places = matrix.names.len() as u32;

@@ -65,7 +65,9 @@ impl Network {
         for (tool, args) in [("ip", ["-V"]), ("tc", ["-V"])] {
             let found = Command::new(tool).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
             if found.is_err() {
-                return Err(Error::unavailable(format!("a testbed needs `{tool}`, and there is none: the package iproute2 has it")));
+                return Err(Error::unavailable(format!(
+                    "a testbed needs `{tool}`, and there is none: the package iproute2 has it"
+                )));
             }
         }
         Ok(())
@@ -161,7 +163,8 @@ impl Network {
         let failed = |error: String| Error::fatal(format!("cannot enter {path}: {error}"));
         let namespace = std::fs::File::open(&path).map_err(|error| failed(error.to_string()))?;
         let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-        rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), kind).map_err(|error| failed(error.to_string()))
+        rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), kind)
+            .map_err(|error| failed(error.to_string()))
     }
 
     /// Whether any of it is there.
