@@ -221,6 +221,7 @@ fn make_node(
         certificates,
         insecure: size.insecure,
         limits: weft_agent::Limits::default(),
+        throttle: weft_agent::Throttle::default(),
     };
     write_toml(&home.join(AGENT_FILE), &config)
 }

@@ -16,7 +16,7 @@ use std::{
 };
 use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::sleep};
-use weft_agent::{Agent, AgentConfig, DiskMode, Limits, OpenDisk, Seams};
+use weft_agent::{Agent, AgentConfig, DiskMode, Limits, OpenDisk, Seams, Throttle};
 use weft_codes::{SharedCode, generator_hash};
 use weft_gf::Combination;
 use weft_plan::{Class, Hold, Input, Job, Plan, Want, WantKind};
@@ -37,6 +37,8 @@ pub(crate) struct Options {
     pub(crate) agents: u32,
     pub(crate) tls: bool,
     pub(crate) limits: Limits,
+    /// Of one agent, by its number.
+    pub(crate) throttles: BTreeMap<u32, Throttle>,
     pub(crate) disk_mode: DiskMode,
     pub(crate) disks_per_agent: u32,
     /// The disks of one agent, by its number, are opened by this.
@@ -49,6 +51,7 @@ impl Options {
             agents,
             tls: false,
             limits: Limits::default(),
+            throttles: BTreeMap::new(),
             disk_mode: DiskMode::Pool,
             disks_per_agent: 1,
             disks: BTreeMap::new(),
@@ -122,6 +125,7 @@ impl Cluster {
             certificates: self.authority.is_some().then(|| self.dir.path().to_path_buf()),
             insecure: self.authority.is_none(),
             limits: self.options.limits.clone(),
+            throttle: self.options.throttles.get(&number).cloned().unwrap_or_default(),
             name,
         }
     }
