@@ -13,7 +13,7 @@ use std::{
 };
 use tempfile::TempDir;
 use turmoil::Sim;
-use weft_agent::{Agent, AgentConfig, Limits, MemoryGauge};
+use weft_agent::{Agent, AgentConfig, Limits, MemoryGauge, Throttle};
 use weft_client::{Client, ClientConfig};
 use weft_coordinator::{Coordinator, CoordinatorConfig};
 use weft_meta::MetaMode;
@@ -277,6 +277,7 @@ impl<'a> Cluster<'a> {
             certificates: None,
             insecure: true,
             limits: Limits { memory_budget: ByteSize(self.shape.memory_budget_bytes), ..Limits::default() },
+            throttle: Throttle::default(),
         };
         let (net, starts) = (self.network.of(&host, &self.trace), AtomicU64::new(0));
         let disks = SimDisks { host: host.clone(), sickness: self.sickness.clone(), trace: self.trace.clone() };

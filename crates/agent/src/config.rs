@@ -9,6 +9,10 @@
 //! state_dir = "/var/lib/weft"
 //! disks = ["/srv/weft/a", "/srv/weft/b"]
 //! certificates = "/etc/weft/tls"
+//!
+//! [throttle]
+//! disk_bytes_per_s = "50MiB"
+//! coding_bytes_per_s = "100MiB"
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -56,6 +60,48 @@ pub struct AgentConfig {
     /// What it takes on.
     #[serde(default)]
     pub limits: Limits,
+    /// How fast it may do it.
+    #[serde(default, skip_serializing_if = "Throttle::is_nothing")]
+    pub throttle: Throttle,
+}
+
+/// How much all tasks of a node together do a second, at most; what is not said is not bounded. For a disk that others need, and to
+/// see what one slow node costs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Throttle {
+    /// Read from and written to its disks, together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_bytes_per_s: Option<ByteSize>,
+    /// Combined with others: counted where it goes in. What is only passed on does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coding_bytes_per_s: Option<ByteSize>,
+    /// Sent to agents and clients.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_bytes_per_s: Option<ByteSize>,
+}
+
+/// With less, one slice after another would be late, and peers would take the node for dead.
+const THROTTLE_MIN: ByteSize = ByteSize(64 << 10);
+
+impl Throttle {
+    fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn validate(&self) -> Result<()> {
+        let said = [
+            ("disk_bytes_per_s", self.disk_bytes_per_s),
+            ("coding_bytes_per_s", self.coding_bytes_per_s),
+            ("network_bytes_per_s", self.network_bytes_per_s),
+        ];
+        match said.into_iter().find_map(|(name, rate)| rate.filter(|rate| rate.0 < THROTTLE_MIN.0).map(|rate| (name, rate))) {
+            Some((name, rate)) => Err(Error::invalid(format!(
+                "throttle.{name} is {rate}: with less than {THROTTLE_MIN} a second peers would take the node for dead"
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What an agent takes on at once. What does not fit is answered with "busy", and the coordinator tries again.
@@ -137,7 +183,7 @@ impl AgentConfig {
         if memory_budget.0 == 0 || connections_max == 0 || blocks_per_disk_max == 0 {
             return Err(Error::invalid("limits of 0 would let no task run: memory_budget, connections_max, blocks_per_disk_max"));
         }
-        Ok(())
+        self.throttle.validate()
     }
 
     /// How its connections are secured.
@@ -162,6 +208,7 @@ mod tests {
         disks = ["/srv/weft/a"]
         insecure = true
         limits.memory_budget = "64MiB"
+        throttle.disk_bytes_per_s = "50MiB"
     "#;
 
     #[test]
@@ -169,6 +216,8 @@ mod tests {
         let config: AgentConfig = toml::from_str(TEXT).unwrap();
         config.validate().unwrap();
         assert_eq!((config.rack.as_str(), config.limits.memory_budget), ("default", ByteSize(64 << 20)));
+        let throttle = Throttle { disk_bytes_per_s: Some(ByteSize(50 << 20)), ..Throttle::default() };
+        assert_eq!(config.throttle, throttle);
         assert_eq!(config.limits.connections_max, Limits::default().connections_max);
         assert_eq!(toml::from_str::<AgentConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
     }
@@ -176,13 +225,14 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_with_what_would() {
         type Spoil = fn(&mut AgentConfig);
-        let spoils: [(Spoil, &str); 6] = [
+        let spoils: [(Spoil, &str); 7] = [
             (|c| c.name = "Node 7".into(), "node-07"),
             (|c| c.disks.clear(), "disks = "),
             (|c| c.disks.push("/srv/weft/a".into()), "twice"),
             (|c| c.insecure = false, "certificates = "),
             (|c| c.certificates = Some("/etc/weft".into()), "insecure = true"),
             (|c| c.limits.connections_max = 0, "connections_max"),
+            (|c| c.throttle.coding_bytes_per_s = Some(ByteSize(1000)), "throttle.coding_bytes_per_s"),
         ];
         for (spoil, hint) in spoils {
             let mut config: AgentConfig = toml::from_str(TEXT).unwrap();

@@ -31,9 +31,10 @@ mod service;
 mod state;
 mod store_sink;
 mod tasks;
+mod throttle;
 mod traffic;
 mod wire;
 
 pub use agent::{Agent, MemoryGauge, Stopper};
-pub use config::{AgentConfig, Limits};
+pub use config::{AgentConfig, Limits, Throttle};
 pub use seams::{DiskMode, LocalDisks, OpenDisk, OpenedDisk, Seams};

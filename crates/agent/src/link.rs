@@ -1,7 +1,7 @@
 //! The ends of a link as a source and a sink of a stage. At each end a pump moves slices between the socket and a queue, so
 //! that the network goes on while the stage computes.
 
-use crate::{reception::Arrival, traffic::Traffic};
+use crate::{reception::Arrival, throttle::Bucket, traffic::Traffic};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
@@ -24,6 +24,8 @@ pub(crate) struct Unconnected {
     /// Slices that may wait.
     pub(crate) window: usize,
     pub(crate) traffic: Arc<Traffic>,
+    /// What is sent is paid to it.
+    pub(crate) uplink: Option<Arc<Bucket>>,
 }
 
 /// How a link gets its connection.
@@ -208,9 +210,15 @@ async fn send_all(
     loop {
         match queue.recv().await {
             Some(Outgoing::Slice(slice, rows, _room)) => {
+                let send = async {
+                    if let Some(uplink) = &link.uplink {
+                        uplink.take(rows.len() as u64).await;
+                    }
+                    sender.send(slice, &rows).await
+                };
                 tokio::select! {
                     biased;
-                    sent = sender.send(slice, &rows) => sent.map_err(place)?,
+                    sent = send => sent.map_err(place)?,
                     // In the middle of a frame there is nothing more to say.
                     _ = &mut unwanted => return Ok(()),
                 }

@@ -2,7 +2,7 @@
 
 use crate::{
     AgentConfig, Seams, admission::Admission, corruption::Findings, disks::Disks, partial::Partials, reception::Reception,
-    removal::Bounds, state::StateFile, tasks::Tasks,
+    removal::Bounds, state::StateFile, tasks::Tasks, throttle::Throttles,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
@@ -27,6 +27,7 @@ pub(crate) struct Node {
     pub(crate) pool: Arc<Pool>,
     pub(crate) findings: Arc<Findings>,
     pub(crate) tasks: Tasks,
+    pub(crate) throttles: Throttles,
     /// True, or gone, when the agent stops.
     pub(crate) stopping: watch::Receiver<bool>,
     registration: RwLock<Option<Arc<Registration>>>,
@@ -68,6 +69,7 @@ impl Node {
             pool: Arc::new(Pool::new(Arc::clone(&seams.net), security.clone(), PoolLimits::default())),
             findings: Arc::default(),
             tasks: Tasks::default(),
+            throttles: Throttles::new(&config.throttle),
             registration: RwLock::default(),
             disks: RwLock::default(),
             config,

@@ -70,8 +70,8 @@ pub(crate) async fn open(node: &Arc<Node>, request: OpenRequest) -> Result<OpenT
     let opened =
         node.seams.disk_mode.run(move || open_blocks(&opening, &disks, &task_of_blocks, specs, &recorded, &traffic_of_blocks));
     let (permit, blocks, targets) = opened.await?;
-    let ports =
-        TaskPorts { slice_len: task.slice_len, disk_mode: node.seams.disk_mode, blocks, targets, links: Mutex::new(links) };
+    let (slice_len, disk_mode, throttles) = (task.slice_len, node.seams.disk_mode, node.throttles.clone());
+    let ports = TaskPorts { slice_len, disk_mode, blocks, targets, links: Mutex::new(links), throttles };
     let guests = node.reception.expect(task.plan, guests);
     let deadline = (request.deadline_ms > 0).then(|| Duration::from_millis(request.deadline_ms.into()));
     Ok(OpenTask { task, ports, traffic, deadline, permit, _guests: guests })
@@ -218,8 +218,8 @@ impl LinkEnds<'_> {
                 }
             };
             let window = windows.get(&link.lane).map_or(1, |window| *window as usize);
-            let (link, traffic) = (link.clone(), Arc::clone(self.traffic));
-            links.insert(id, Unconnected { link, way, stall: self.stall, window, traffic });
+            let (link, traffic, uplink) = (link.clone(), Arc::clone(self.traffic), self.node.throttles.uplink.clone());
+            links.insert(id, Unconnected { link, way, stall: self.stall, window, traffic, uplink });
         }
         Ok((links, guests))
     }

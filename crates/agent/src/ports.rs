@@ -1,6 +1,6 @@
 //! A task's sources and sinks: blocks of the node's disks, and links.
 
-use crate::{DiskMode, block_source::OpenBlock, link::Unconnected, store_sink::Target};
+use crate::{DiskMode, block_source::OpenBlock, link::Unconnected, store_sink::Target, throttle::Throttles};
 use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
@@ -20,6 +20,7 @@ pub(crate) struct TaskPorts {
     pub(crate) targets: BTreeMap<u8, Arc<Target>>,
     /// The ends of links that no stage has taken yet, by their numbers in the plan.
     pub(crate) links: Mutex<BTreeMap<u32, Unconnected>>,
+    pub(crate) throttles: Throttles,
 }
 
 impl TaskPorts {
@@ -31,23 +32,24 @@ impl TaskPorts {
 
 #[async_trait]
 impl Ports for TaskPorts {
-    async fn source(&self, lane: &TaskLane, _: &TaskStage, source: &Source) -> Result<Box<dyn SliceSource>> {
+    async fn source(&self, lane: &TaskLane, stage: &TaskStage, source: &Source) -> Result<Box<dyn SliceSource>> {
         let slices = lane.slices(self.slice_len);
-        match source {
+        let (port, from_disk) = match source {
             Source::Block { index, sub_blocks } => {
                 let block = self.blocks.get(index).ok_or_else(|| Error::invalid(format!("block {index} is not named")))?;
-                Ok(block.clone().source(sub_blocks, slices, self.slice_len, lane.window as usize, self.disk_mode))
+                (block.clone().source(sub_blocks, slices, self.slice_len, lane.window as usize, self.disk_mode), true)
             }
-            Source::Link(link) => Ok(self.link(lane, *link)?.source(slices)),
-            Source::Input { .. } => Err(Error::invalid("only a client has new data to put in")),
-        }
+            Source::Link(link) => (self.link(lane, *link)?.source(slices), false),
+            Source::Input { .. } => return Err(Error::invalid("only a client has new data to put in")),
+        };
+        Ok(self.throttles.source(port, from_disk, combines(stage)))
     }
 
     async fn sink(&self, lane: &TaskLane, _: &TaskStage, sink: &Sink) -> Result<Box<dyn SliceSink>> {
         match sink {
             Sink::Store { index, sub_blocks } => {
                 let target = self.targets.get(index).ok_or_else(|| Error::invalid(format!("block {index} is not named")))?;
-                Ok(target.sink(sub_blocks, self.disk_mode))
+                Ok(self.throttles.disk_sink(target.sink(sub_blocks, self.disk_mode)))
             }
             Sink::Link(link) => Ok(self.link(lane, *link)?.sink()),
             Sink::Patch { .. } => Err(Error::invalid("this version of the agent does not change blocks in place")),
@@ -55,4 +57,10 @@ impl Ports for TaskPorts {
             Sink::Check { .. } => Err(Error::fatal("checks are the engine's")),
         }
     }
+}
+
+/// Whether a stage computes anything, or only passes on what it gets.
+fn combines(stage: &TaskStage) -> bool {
+    let passes_on = |row| matches!(stage.matrix.row(row), [(_, column, 1)] if (*column as usize) < stage.matrix.cols());
+    !(0..stage.matrix.rows()).all(passes_on)
 }

@@ -1,10 +1,11 @@
 //! Whole plans over real agents: write, read, repair.
 
 use crate::cluster::{Cluster, Options, Stripe};
-use std::fs;
-use weft_agent::DiskMode;
+use std::{collections::BTreeMap, fs, time::Duration};
+use tokio::time::Instant;
+use weft_agent::{DiskMode, Throttle};
 use weft_proto::v1::task_event::Event;
-use weft_types::{NodeId, Party};
+use weft_types::{ByteSize, NodeId, Party};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_written_is_read_and_rebuilt() {
@@ -43,5 +44,33 @@ async fn what_is_written_is_read_and_rebuilt() {
         assert_eq!(traffic.read_bytes, stripe.blocks[2].len() as u64);
         assert_eq!(fs::read(cluster.payload(to, stripe.block(1, 2)).unwrap()).unwrap(), stripe.blocks[1]);
         assert!(cluster.agents.values().all(|agent| agent.memory_used_bytes() == 0), "memory that nobody gave back");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_throttled_node_takes_the_time_that_it_is_given() {
+    let rate = |mib: u64| Some(ByteSize(mib << 20));
+    let (helper, to) = (3, 4);
+    // The helper reads, combines two and sends, the other writes, a block of 1 MiB.
+    let bounds = [
+        (helper, Throttle { disk_bytes_per_s: rate(2), ..Throttle::default() }),
+        (helper, Throttle { coding_bytes_per_s: rate(4), ..Throttle::default() }),
+        (helper, Throttle { network_bytes_per_s: rate(2), ..Throttle::default() }),
+        (to, Throttle { disk_bytes_per_s: rate(2), ..Throttle::default() }),
+        // Who only stores what it gets combines nothing.
+        (to, Throttle { coding_bytes_per_s: rate(1), ..Throttle::default() }),
+    ];
+    for (node, throttle) in bounds {
+        let is_slow = node == helper || throttle.coding_bytes_per_s.is_none();
+        let throttles = BTreeMap::from([(node, throttle.clone())]);
+        let cluster = Cluster::start(Options { throttles, ..Options::agents(4) }).await;
+        let stripe = Stripe::new(1, "rs(2,1)", 1 << 20, 2 << 20);
+        cluster.write(&stripe).await;
+        let plan = stripe.repair_plan(1, Party::Node(NodeId(to)), &[0, 2], "pipeline", &[stripe.layout.coded_span()]);
+        let begin = Instant::now();
+        cluster.run(&plan, &stripe, &cluster.client()).await.unwrap();
+        // Half a second, less what may come at once.
+        assert_eq!(begin.elapsed() >= Duration::from_millis(400), is_slow, "{:?} with {throttle:?}", begin.elapsed());
+        assert_eq!(fs::read(cluster.payload(NodeId(to), stripe.block(1, 2)).unwrap()).unwrap(), stripe.blocks[1]);
     }
 }

@@ -5,11 +5,11 @@ use clap::Args;
 use rand::{TryRngCore as _, rngs::OsRng};
 use std::{env::VarError, fs::File, io::IsTerminal as _, path::PathBuf, sync::Arc};
 use tracing_subscriber::EnvFilter;
-use weft_agent::{Agent, AgentConfig, Limits};
+use weft_agent::{Agent, AgentConfig, Limits, Throttle};
 use weft_coordinator::{Coordinator, CoordinatorConfig};
 use weft_meta::MetaMode;
 use weft_proto::TcpNet;
-use weft_types::{ClusterId, Error, Result, SystemClock};
+use weft_types::{ByteSize, ClusterId, Error, Result, SystemClock};
 
 /// Run a coordinator: it keeps the metadata, makes and verifies plans, commits
 ///
@@ -136,6 +136,11 @@ fn sample_agent() -> AgentConfig {
         certificates: Some(PathBuf::new()),
         insecure: false,
         limits: Limits::default(),
+        throttle: Throttle {
+            disk_bytes_per_s: Some(ByteSize(0)),
+            coding_bytes_per_s: Some(ByteSize(0)),
+            network_bytes_per_s: Some(ByteSize(0)),
+        },
     }
 }
 

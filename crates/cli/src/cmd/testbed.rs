@@ -6,7 +6,7 @@ use crate::{
     local::LocalCluster,
     output::Output,
     session, target,
-    testbed::{Limit, LinkRate, Matrix, Settings, Testbed},
+    testbed::{Limit, LinkRate, Matrix, Settings, Slow, Testbed},
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -54,6 +54,9 @@ pub(super) struct Links {
     /// What a link carries instead: node-03:*=40mbit (what it sends), *:node-03=40mbit (what it receives), node-03:node-05=40mbit
     #[arg(long = "limit", value_name = "FROM:TO=RATE")]
     pub(super) limits: Vec<Limit>,
+    /// A slow disk or processor, bytes a second: node-03:disk=50MiB, or *:coding=20MiB for all
+    #[arg(long, value_name = "NODE:PART=SIZE")]
+    pub(super) slow: Vec<Slow>,
     /// What pairs carry, in Mbit/s: rows send, columns receive; of nodes, or of places among which the nodes are dealt out
     ///
     /// The first line is `from/to,node-01,node-02,...` or `from/to,California,Ohio,...`; then a line for each sender. With it, --link
@@ -185,8 +188,8 @@ impl TestbedCommand {
 impl Links {
     /// As settings of a testbed of so many nodes.
     pub(super) fn settings(&self, nodes: u32, insecure: bool) -> Result<Settings> {
-        let Self { link, racks, rack_link, limits, matrix } = self.clone();
-        let settings = Settings { nodes, racks, link: Some(link), rack_link, limits, insecure, matrix: None };
+        let Self { link, racks, rack_link, limits, slow, matrix } = self.clone();
+        let settings = Settings { nodes, racks, link: Some(link), rack_link, limits, insecure, slow, matrix: None };
         let Some(path) = matrix else { return Ok(settings) };
         let text = std::fs::read_to_string(&path).map_err(|error| crate::offline::io_error(&path, "read", &error))?;
         let matrix =
@@ -209,6 +212,12 @@ impl Up {
                     let dir = dir.display();
                     return Err(Error::invalid(format!(
                         "the testbed in {dir} has {nodes} nodes in {racks} racks: choose another directory for another one"
+                    )));
+                }
+                if there.slow != settings.slow {
+                    let dir = dir.display();
+                    return Err(Error::invalid(format!(
+                        "the nodes of the testbed in {dir} are as fast as they were made: choose another directory"
                     )));
                 }
                 testbed.make_network()?;
@@ -286,7 +295,7 @@ impl Shape {
         let _lock = LocalCluster::lock(&dir)?;
         let there = testbed.settings().clone();
         let settings = self.links.settings(there.nodes, there.insecure)?;
-        testbed.reshape(|it| *it = Settings { racks: there.racks, ..settings })?;
+        testbed.reshape(|it| *it = Settings { racks: there.racks, slow: there.slow, ..settings })?;
         output.result(testbed.settings(), |_| "shaped".to_owned()).map(|()| Exit::Ok)
     }
 }

@@ -230,6 +230,7 @@ fn node(
         certificates,
         insecure: size.insecure,
         limits: weft_agent::Limits::default(),
+        throttle: weft_agent::Throttle::default(),
     }
 }
 

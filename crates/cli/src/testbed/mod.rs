@@ -56,6 +56,9 @@ pub(crate) struct Settings {
     /// Without TLS.
     #[serde(default)]
     pub(crate) insecure: bool,
+    /// Nodes whose disk or processor is slow.
+    #[serde(default)]
+    pub(crate) slow: Vec<Slow>,
     /// What pairs carry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) matrix: Option<Matrix>,
@@ -72,6 +75,27 @@ pub(crate) struct Limit {
     pub(crate) to: Option<String>,
     /// How much.
     pub(crate) rate: LinkRate,
+}
+
+/// A node whose disk or processor is slow: `node-03:disk=50MiB` reads and writes 50 MiB a second, `*:coding=20MiB` all combine 20.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub(crate) struct Slow {
+    /// Which; `None`: all.
+    pub(crate) node: Option<String>,
+    /// What of it.
+    pub(crate) part: Part,
+    /// Bytes a second.
+    pub(crate) rate: ByteSize,
+}
+
+/// What of a node can be slow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Its disk, reading and writing together.
+    Disk,
+    /// Its combinations, counted where they go in.
+    Coding,
 }
 
 /// A testbed that exists, or can be made.
@@ -130,6 +154,15 @@ impl Testbed {
                     config.control_listen = listen(Network::address(*number));
                     config.limits.memory_budget = MEMORY_BUDGET;
                     config.limits.removed_blocks_per_day = u32::MAX;
+                    for slow in
+                        testbed.settings.slow.iter().filter(|slow| slow.node.as_ref().is_none_or(|node| *node == config.name))
+                    {
+                        let throttle = &mut config.throttle;
+                        match slow.part {
+                            Part::Disk => throttle.disk_bytes_per_s = Some(slow.rate),
+                            Part::Coding => throttle.coding_bytes_per_s = Some(slow.rate),
+                        }
+                    }
                 }
             }
             adjust(it);
@@ -247,6 +280,7 @@ impl Settings {
         if self.rack_link.is_some() && self.racks == 1 {
             return Err(Error::invalid("a rack's link needs several racks: --racks 4"));
         }
+        self.slow.iter().filter_map(|slow| slow.node.as_ref()).try_for_each(|node| self.number(node).map(drop))?;
         self.shaping().map(drop)
     }
 
@@ -330,6 +364,35 @@ fn id_of(dir: &Path) -> String {
     hash.iter().take(3).map(|byte| format!("{byte:02x}")).collect()
 }
 
+impl FromStr for Slow {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' makes no node slow: node-03:disk=50MiB and *:coding=20MiB do");
+        let (what, rate) = text.split_once('=').ok_or_else(wrong)?;
+        let (node, part) = what.split_once(':').ok_or_else(wrong)?;
+        let part = match part.trim() {
+            "disk" => Part::Disk,
+            "coding" => Part::Coding,
+            _ => return Err(wrong()),
+        };
+        Ok(Self { node: (node.trim() != "*").then(|| node.trim().to_owned()), part, rate: rate.parse()? })
+    }
+}
+
+impl From<Slow> for String {
+    fn from(slow: Slow) -> Self {
+        let part = if slow.part == Part::Disk { "disk" } else { "coding" };
+        format!("{}:{part}={}", slow.node.as_deref().unwrap_or("*"), slow.rate)
+    }
+}
+
+impl TryFrom<String> for Slow {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
 fn absolute(dir: &Path) -> Result<PathBuf> {
     std::path::absolute(dir).map_err(|error| io_error(dir, "find", &error))
 }
@@ -341,7 +404,8 @@ mod tests {
     fn settings(nodes: u32, limits: &[&str]) -> Settings {
         let limits = limits.iter().map(|limit| limit.parse().unwrap()).collect();
         let link = Some("200mbit".parse().unwrap());
-        Settings { nodes, racks: 1, link, rack_link: None, limits, insecure: false, matrix: None }
+        let slow = vec!["node-01:disk=50MiB".parse().unwrap(), "*:coding=20MiB".parse().unwrap()];
+        Settings { nodes, racks: 1, link, rack_link: None, limits, insecure: false, slow, matrix: None }
     }
 
     #[test]

@@ -118,6 +118,7 @@ impl World {
             certificates: None,
             insecure: true,
             limits: weft_agent::AgentConfig::clone(&toml::from_str(LEAST).unwrap()).limits,
+            throttle: weft_agent::Throttle::default(),
         }
     }
 

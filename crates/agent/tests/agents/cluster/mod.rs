@@ -16,7 +16,7 @@ use std::{
 };
 use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::sleep};
-use weft_agent::{Agent, AgentConfig, DiskMode, Limits, OpenDisk, Seams};
+use weft_agent::{Agent, AgentConfig, DiskMode, Limits, OpenDisk, Seams, Throttle};
 use weft_codes::{SharedCode, generator_hash};
 use weft_gf::Combination;
 use weft_plan::{Class, Hold, Input, Job, Network, Plan, Want, WantKind};
@@ -39,6 +39,8 @@ pub(crate) struct Options {
     pub(crate) agents: u32,
     pub(crate) tls: bool,
     pub(crate) limits: Limits,
+    /// Of one agent, by its number.
+    pub(crate) throttles: BTreeMap<u32, Throttle>,
     pub(crate) disk_mode: DiskMode,
     pub(crate) disks_per_agent: u32,
     /// The disks of one agent, by its number, are opened by this.
@@ -51,6 +53,7 @@ impl Options {
             agents,
             tls: false,
             limits: Limits::default(),
+            throttles: BTreeMap::new(),
             disk_mode: DiskMode::Pool,
             disks_per_agent: 1,
             disks: BTreeMap::new(),
@@ -124,6 +127,7 @@ impl Cluster {
             certificates: self.authority.is_some().then(|| self.dir.path().to_path_buf()),
             insecure: self.authority.is_none(),
             limits: self.options.limits.clone(),
+            throttle: self.options.throttles.get(&number).cloned().unwrap_or_default(),
             name,
         }
     }

@@ -1,0 +1,186 @@
+//! Bounds on what a node's tasks do a second: so that a repair does not eat a disk that others need.
+//!
+//! What is ready is paid for: a slice that was read, a slice that was written, a slice before it is sent. Nobody who waits to pay
+//! holds more than that slice, and nothing is paid for while a peer is waited for.
+
+use crate::config::Throttle;
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::time::{Instant, sleep_until};
+use weft_engine::{SliceSink, SliceSource};
+use weft_types::{ByteSize, Result, Span};
+
+/// What is not used within this time is lost: so much of a second's bytes may come at once.
+const CREDIT: Duration = Duration::from_millis(100);
+
+/// Lets so many bytes a second through, in the order in which they come, whoever they belong to.
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    bytes_per_s: f64,
+    /// When all that was taken so far is paid.
+    paid_at: Mutex<Instant>,
+}
+
+impl Bucket {
+    pub(crate) fn new(rate: ByteSize) -> Self {
+        Self { bytes_per_s: rate.0 as f64, paid_at: Mutex::new(Instant::now()) }
+    }
+
+    /// Waits until `bytes` are paid.
+    pub(crate) async fn take(&self, bytes: u64) {
+        sleep_until(self.charge(bytes)).await;
+    }
+
+    /// When `bytes` more will be paid.
+    fn charge(&self, bytes: u64) -> Instant {
+        let now = Instant::now();
+        let cost = Duration::try_from_secs_f64(bytes as f64 / self.bytes_per_s).unwrap_or(Duration::MAX);
+        let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let begin = now.checked_sub(CREDIT).map_or(*paid_at, |credit| credit.max(*paid_at));
+        *paid_at = begin.checked_add(cost).unwrap_or(begin);
+        *paid_at
+    }
+}
+
+/// What all tasks of a node pay to; nothing where it is not bounded.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Throttles {
+    disk: Option<Arc<Bucket>>,
+    coding: Option<Arc<Bucket>>,
+    pub(crate) uplink: Option<Arc<Bucket>>,
+}
+
+impl Throttles {
+    pub(crate) fn new(said: &Throttle) -> Self {
+        let bucket = |rate: Option<ByteSize>| rate.map(|rate| Arc::new(Bucket::new(rate)));
+        Self {
+            disk: bucket(said.disk_bytes_per_s),
+            coding: bucket(said.coding_bytes_per_s),
+            uplink: bucket(said.network_bytes_per_s),
+        }
+    }
+
+    /// A source of a stage: from a disk or not, and for a stage that combines what it gets or passes it on as it is.
+    pub(crate) fn source(&self, source: Box<dyn SliceSource>, from_disk: bool, combined: bool) -> Box<dyn SliceSource> {
+        let buckets: Vec<_> = [(&self.disk, from_disk), (&self.coding, combined)].into_iter().filter_map(due).collect();
+        if buckets.is_empty() { source } else { Box::new(Paid { port: source, toll: Toll(buckets) }) }
+    }
+
+    /// A sink that is a disk.
+    pub(crate) fn disk_sink(&self, sink: Box<dyn SliceSink>) -> Box<dyn SliceSink> {
+        match due((&self.disk, true)) {
+            Some(disk) => Box::new(Paid { port: sink, toll: Toll(vec![disk]) }),
+            None => sink,
+        }
+    }
+}
+
+fn due((bucket, is_due): (&Option<Arc<Bucket>>, bool)) -> Option<Arc<Bucket>> {
+    bucket.clone().filter(|_| is_due)
+}
+
+/// A source or sink whose slices are paid for.
+struct Paid<P> {
+    port: P,
+    toll: Toll,
+}
+
+/// The buckets that a slice is paid to.
+struct Toll(Vec<Arc<Bucket>>);
+
+impl Toll {
+    /// To all of them at once: a disk and a processor work side by side.
+    async fn pay(&self, bytes: usize) {
+        if let Some(paid_at) = self.0.iter().map(|bucket| bucket.charge(bytes as u64)).max() {
+            sleep_until(paid_at).await;
+        }
+    }
+}
+
+#[async_trait]
+impl SliceSource for Paid<Box<dyn SliceSource>> {
+    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+        let rows = self.port.next(slice).await?;
+        self.toll.pay(rows.len()).await;
+        Ok(rows)
+    }
+
+    async fn finish(&mut self) -> Result<()> {
+        self.port.finish().await
+    }
+}
+
+#[async_trait]
+impl SliceSink for Paid<Box<dyn SliceSink>> {
+    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+        let bytes = rows.len();
+        self.port.put(slice, rows).await?;
+        self.toll.pay(bytes).await;
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> Result<()> {
+        self.port.finish().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::future::join_all;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Gives as many bytes as positions are asked for.
+    struct Zeros;
+
+    #[async_trait]
+    impl SliceSource for Zeros {
+        async fn next(&mut self, slice: Span) -> Result<Bytes> {
+            Ok(Bytes::from(vec![0; slice.len() as usize]))
+        }
+    }
+
+    fn about(elapsed: Duration, seconds: f64) {
+        let least = seconds - CREDIT.as_secs_f64();
+        assert!((least..seconds + 0.01).contains(&elapsed.as_secs_f64()), "{elapsed:?} where {seconds} s are due");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_take_their_time_whoever_takes_them() {
+        let (bucket, begin) = (Bucket::new(ByteSize(10 * MIB)), Instant::now());
+        let takers = (0..4).map(async |_| {
+            for _ in 0..40 {
+                bucket.take(MIB / 16).await;
+            }
+        });
+        join_all(takers).await;
+        about(begin.elapsed(), 1.0);
+        // An hour without a byte gives no right to an hour's bytes.
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        let begin = Instant::now();
+        bucket.take(10 * MIB).await;
+        about(begin.elapsed(), 1.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_source_pays_to_the_slower_of_its_bounds_and_only_to_its_own() {
+        let said = Throttle {
+            disk_bytes_per_s: Some(ByteSize(MIB)),
+            coding_bytes_per_s: Some(ByteSize(2 * MIB)),
+            ..Throttle::default()
+        };
+        for (from_disk, combined, seconds) in [(true, true, 4.0), (true, false, 4.0), (false, true, 2.0), (false, false, 0.1)] {
+            let mut source = Throttles::new(&said).source(Box::new(Zeros), from_disk, combined);
+            let begin = Instant::now();
+            for _ in 0..64 {
+                assert_eq!(source.next(Span::new(0, MIB / 16)).await.unwrap().len() as u64, MIB / 16);
+            }
+            about(begin.elapsed(), seconds);
+        }
+    }
+}
