@@ -33,7 +33,6 @@ pub(crate) struct End {
 }
 
 const TICK: Duration = Duration::from_millis(250);
-const TICKS_A_PROGRESS: u64 = 4;
 /// Errors that are told; the first of them is the cause.
 const ERRORS_MAX: usize = 64;
 
@@ -78,27 +77,25 @@ pub(crate) async fn run(
     End { event: event(errors, harvest, &traffic), cancelled }
 }
 
-/// Tells every second what has been moved and who is waited for. Never returns.
+/// Tells with every tick what has been moved and who is waited for. Never returns.
 async fn tell_progress(observer: &Observer, traffic: &Traffic, events: &mpsc::Sender<Result<TaskEvent, Status>>) {
     let begin = Instant::now();
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    for tick in 0u64.. {
+    loop {
         ticks.tick().await;
         let now_ms = begin.elapsed().as_millis() as u64;
         observer.advance(now_ms);
-        if tick % TICKS_A_PROGRESS == TICKS_A_PROGRESS - 1 {
-            let waiting = observer.waiting().into_iter().filter(|waiting| waiting.since < now_ms);
-            let waiting = waiting.map(|waiting| WaitingFor {
-                lane: waiting.lane.into(),
-                stage: waiting.stage.into(),
-                party: waiting.peer.map(|peer| wire::encode(&peer)).unwrap_or_default(),
-                since_ms: u32::try_from(now_ms - waiting.since).unwrap_or(u32::MAX),
-            });
-            let progress = TaskProgress { bytes_moved: traffic.moved_bytes(), waiting: waiting.collect() };
-            // A coordinator that does not take it hears of the next one.
-            let _full = events.try_send(Ok(TaskEvent { event: Some(Event::Progress(progress)) }));
-        }
+        let waiting = observer.waiting().into_iter().filter(|waiting| waiting.since < now_ms);
+        let waiting = waiting.map(|waiting| WaitingFor {
+            lane: waiting.lane.into(),
+            stage: waiting.stage.into(),
+            party: waiting.peer.map(|peer| wire::encode(&peer)).unwrap_or_default(),
+            since_ms: u32::try_from(now_ms - waiting.since).unwrap_or(u32::MAX),
+        });
+        let progress = TaskProgress { bytes_moved: traffic.moved_bytes(), waiting: waiting.collect() };
+        // A coordinator that does not take it hears of the next one.
+        let _full = events.try_send(Ok(TaskEvent { event: Some(Event::Progress(progress)) }));
     }
 }
 

@@ -12,6 +12,9 @@ use weft_types::{AutoSize, ByteSize, ClusterId, Error, Result};
 /// Heartbeats that agents agree to.
 const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
 
+/// Agents tell of their progress every quarter of a second: one that is late is not silent yet.
+const REPAIR_STALL_MIN_MS: u64 = 500;
+
 /// A coordinator's settings, as its TOML file says them. What is not said is as [`Default`] has it.
 ///
 /// ```toml
@@ -51,6 +54,9 @@ pub struct CoordinatorConfig {
     pub orphan_check_interval_ms: u64,
     /// A task whose ports move nothing for this long has failed. A port that is still being connected moves nothing.
     pub stall_ms: u32,
+    /// A repair, or a read of what is lost, that has begun to flow and in which nothing at all moves for this long goes on around
+    /// whoever holds it up, if there is a way around; 0: it waits for `stall_ms`.
+    pub repair_stall_ms: u64,
     /// A call to an agent is answered within this time.
     pub call_timeout_ms: u64,
     /// Once a part of a plan has failed, the others have this long to end by themselves.
@@ -87,6 +93,7 @@ impl Default for CoordinatorConfig {
             sweep_interval_ms: 5_000,
             orphan_check_interval_ms: 3_600_000,
             stall_ms: 10_000,
+            repair_stall_ms: 1_000,
             call_timeout_ms: 3_000,
             failure_grace_ms: 2_000,
             open_attempts_max: 30,
@@ -120,6 +127,13 @@ impl CoordinatorConfig {
         if !HEARTBEAT_INTERVALS_MS.contains(&self.heartbeat_interval_ms) {
             let (first, last, asked) = (HEARTBEAT_INTERVALS_MS.start(), HEARTBEAT_INTERVALS_MS.end(), self.heartbeat_interval_ms);
             return Err(Error::invalid(format!("heartbeat_interval_ms is {asked}: agents keep to {first} to {last}")));
+        }
+        if (1..REPAIR_STALL_MIN_MS).contains(&self.repair_stall_ms) {
+            let asked = self.repair_stall_ms;
+            let message = format!(
+                "repair_stall_ms is {asked}: agents tell of their progress less often; {REPAIR_STALL_MIN_MS} or more, or 0"
+            );
+            return Err(Error::invalid(message));
         }
         self.relations().iter().try_for_each(Relation::check)?;
         check_slice_len("slice_len", AutoSize::Bytes(self.slice_len))?;
@@ -213,6 +227,7 @@ mod tests {
         let wrong = |config: CoordinatorConfig| config.check().unwrap_err().message;
         assert!(wrong(CoordinatorConfig { slice_len: ByteSize(1000), ..config.clone() }).contains("slice_len is 1000"));
         assert!(wrong(CoordinatorConfig { down_after_ms: 1500, ..config.clone() }).contains("down_after_ms"));
+        assert!(wrong(CoordinatorConfig { repair_stall_ms: 100, ..config.clone() }).contains("repair_stall_ms is 100"));
         assert!(wrong(CoordinatorConfig { scheme: "pigeon".into(), ..config.clone() }).contains("pigeon"));
         assert!(wrong(CoordinatorConfig { sweep_interval_ms: 0, ..config }).contains("sweep_interval_ms must be greater"));
     }

@@ -195,7 +195,7 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
     loop {
         match begin_stripe(shared, &upload, &code, &layout, asked.number, &avoid).await {
             Ok(Begun { plan, stripe, client, carries, running, settle }) => {
-                let report = tokio::spawn(running.finish(|_, _| {}));
+                let report = tokio::spawn(running.finish(|_, _| {}, None));
                 shared.puts.lock().insert(key, Underway::Sending(Sending { plan, stripe: Box::new(stripe), settle, report }));
                 // Who gave the put up meanwhile knew nothing of these tasks.
                 if let Err(error) = shared.meta.upload(upload.id).await {

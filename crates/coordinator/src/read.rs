@@ -6,7 +6,7 @@ use crate::{
     rebuild, seal,
     shared::Shared,
     show,
-    supervise::{self, OnFailure, Settle},
+    supervise::{self, OnFailure, Patience, Settle},
     validate,
 };
 use std::{
@@ -86,7 +86,7 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
         if asked.explain {
             return reply(&stripe, planned, None).map_err(place);
         }
-        match begin(shared, &stripe, &planned.planned).await {
+        match begin(shared, &code, &stripe, &planned).await {
             Ok(task) => return reply(&stripe, planned, Some(task)).map_err(place),
             // Whoever could not be asked is suspect by now, a bad block is known as one: the next plan goes around it.
             Err(error) if error.reaction == Reaction::Replan && plans < PLANS_MAX => {
@@ -238,16 +238,29 @@ fn widen(stripe: &StripeRecord, ranges: &[Range], rebuilt: &BTreeSet<u8>) -> Vec
 }
 
 /// Opens and starts a read, and watches over it while the client takes its share.
-async fn begin(shared: &Arc<Shared>, stripe: &StripeRecord, planned: &jobs::Planned) -> Result<v1::ClientTask> {
-    let mut sealed = seal::seal(shared, planned, stripe, &BTreeMap::new())?;
+async fn begin(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, read: &PlannedRead) -> Result<v1::ClientTask> {
+    let plan = &read.planned.plan;
+    let mut sealed = seal::seal(shared, &read.planned, stripe, &BTreeMap::new())?;
     let client = sealed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
     let id = sealed.id;
     supervise::open(shared, &sealed).await?;
     let (running, settle) = supervise::start(shared, sealed, OnFailure::EndAll).await;
     let running = running.all_started().await?;
+    let slice_bytes = plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
+    let patience = shared.standstill(slice_bytes, 0).map(|still| {
+        let (shared, code, stripe) = (Arc::clone(shared), Arc::clone(code), stripe.clone());
+        let wanted = jobs::wanted(&stripe, &read.delivers);
+        let is_spare = move |node| {
+            let readable = jobs::readable(&stripe, &shared.members.view(), |_| false);
+            let is_elsewhere = |index: &u8| stripe.blocks.get(usize::from(*index)).is_some_and(|placed| placed.home.node != node);
+            let all = readable.good.iter().chain(&readable.suspect).copied();
+            jobs::unrecoverable(&code, &stripe, &all.filter(is_elsewhere).collect::<Vec<u8>>(), &wanted).is_none()
+        };
+        Patience { still, is_spare: Box::new(is_spare) }
+    });
     let watcher = Arc::clone(shared);
     let watching = tokio::spawn(async move {
-        let report = running.finish(|_, _| {}).await;
+        let report = running.finish(|_, _| {}, patience).await;
         rebuild::note_bad_blocks(&watcher, &report).await;
     });
     shared.reads.lock().insert(id, Reading { stripe: stripe.id, settle, watching });

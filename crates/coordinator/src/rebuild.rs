@@ -9,7 +9,7 @@ use crate::{
     membership,
     seal::{self, StoreOrder},
     shared::Shared,
-    supervise::{self, Blame, End, OnFailure, Report},
+    supervise::{self, Blame, End, OnFailure, Patience, Report},
     view::{Standing, View},
 };
 use homes::Chosen;
@@ -191,7 +191,7 @@ impl Rebuild<'_> {
         let mut traffic = v1::TaskTraffic::default();
         let mut resumed = 0;
         loop {
-            let error = match self.attempt(arriving, &course.left_alone(), tell).await {
+            let error = match self.attempt(arriving, &course.left_alone(), resumed, tell).await {
                 Ok(report) => {
                     traffic = supervise::add_traffic(traffic, report.traffic());
                     if let Some(blocks) = arriving.iter().map(Arriving::rebuilt).collect() {
@@ -243,6 +243,7 @@ impl Rebuild<'_> {
         &self,
         arriving: &mut [Arriving],
         failed: &BTreeSet<NodeId>,
+        resumed: u32,
         tell: &mut (impl FnMut(Told<'_>) + Send),
     ) -> Result<Report> {
         let pending = arriving.iter().filter(|new| new.durable.is_none());
@@ -266,7 +267,12 @@ impl Rebuild<'_> {
                 tell(Told::Thousandths(moved.values().sum::<u64>().saturating_mul(1000) / total));
             }
         };
-        let report = running.finish(progress).await;
+        let homes: Vec<NodeId> = targets.iter().map(|target| target.node).collect();
+        let slice_bytes = planned.plan.binding.slice_len.saturating_mul(self.stripe.layout.layout.alpha.into());
+        let is_spare = |node: NodeId| self.is_spare(node, failed, &homes);
+        let patience = self.shared.standstill(slice_bytes, resumed);
+        let patience = patience.map(|still| Patience { still, is_spare: Box::new(is_spare) });
+        let report = running.finish(progress, patience).await;
         note_bad_blocks(self.shared, &report).await;
         for new in arriving.iter_mut().filter(|new| new.durable.is_none()) {
             self.take(new, &report);
@@ -275,6 +281,21 @@ impl Rebuild<'_> {
             }
         }
         Ok(report)
+    }
+
+    /// Whether it can go on without a node: with other helpers, or another home.
+    fn is_spare(&self, node: NodeId, failed: &BTreeSet<NodeId>, homes: &[NodeId]) -> bool {
+        if homes.contains(&node) {
+            let avoid: BTreeSet<NodeId> = homes.iter().chain(failed).copied().collect();
+            return self.to != Some(node) && self.place(1, &avoid).is_ok();
+        }
+        let readable = jobs::readable(&self.stripe, &self.shared.members.view(), |_| false);
+        let helps = |index: &u8| {
+            let home = self.stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
+            self.is_usable(*index) && home.is_some_and(|home| home != node && !failed.contains(&home))
+        };
+        let available: Vec<u8> = readable.good.iter().chain(&readable.suspect).copied().filter(helps).collect();
+        jobs::unrecoverable(self.code, &self.stripe, &available, &self.wanted()).is_none()
     }
 
     /// All that was read passed the checksums of its disks: the same helpers would make the same of it again.

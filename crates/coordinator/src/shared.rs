@@ -21,6 +21,9 @@ use weft_types::{Clock, Error, Party, PlanId, Reaction, Result};
 /// Codes that are kept built, at most.
 const CODES_MAX: usize = 64;
 
+/// A slice that comes no faster than this stands still.
+const SLOWEST_SLICE_BYTES_PER_MS: u64 = 1 << 10;
+
 /// What all parts of a coordinator share.
 pub(crate) struct Shared {
     pub(crate) config: CoordinatorConfig,
@@ -90,6 +93,15 @@ impl Shared {
     /// When what is allocated now expires.
     pub(crate) fn lease_end_ms(&self) -> u64 {
         self.now_ms().saturating_add(self.config.upload_lease_ms)
+    }
+
+    /// How long a plan of this slice length may stand still before it goes around whoever holds it up, the longer the more often it
+    /// did; `None`: that is left to its links.
+    pub(crate) fn standstill(&self, slice_bytes: u64, resumed: u32) -> Option<Duration> {
+        let still_ms = self.config.repair_stall_ms.checked_mul(1 << resumed.min(16))?;
+        // What moves is counted slice by slice.
+        let slice_ms = slice_bytes / SLOWEST_SLICE_BYTES_PER_MS;
+        (still_ms > 0).then(|| Duration::from_millis(still_ms.saturating_add(slice_ms)))
     }
 
     /// How long a call to an agent may take.

@@ -1,5 +1,6 @@
 //! What all benchmarks have in common: how often, on which machine, and the one form in which results are told.
 
+pub(crate) mod faults;
 pub(crate) mod repair;
 
 use crate::table::table;

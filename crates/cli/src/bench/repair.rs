@@ -43,9 +43,8 @@ pub(crate) struct Case {
 #[derive(Debug)]
 pub(crate) struct Subject {
     key: String,
-    pub(crate) block_len: u64,
     /// The block that is rebuilt.
-    pub(crate) block: u8,
+    block: u8,
     /// Names by number.
     names: BTreeMap<u32, String>,
     /// Who holds the block now.
@@ -101,18 +100,50 @@ impl Subject {
         let data = Noise { random: StdRng::seed_from_u64(seed), left: k * block_len };
         session.client.put(BUCKET, &key, data, &options).await?;
         progress.finish();
+        let mut subject = Self { key, block, names: BTreeMap::new(), home: NodeId(0), spare: NodeId(0) };
+        subject.refresh(session).await?;
+        Ok(subject)
+    }
+
+    /// Looks up where the block is, and where it can go.
+    pub(crate) async fn refresh(&mut self, session: &Session) -> Result<()> {
         let nodes = session.client.status().await?.nodes;
-        let names = nodes.iter().map(|node| (node.id, node.name.clone())).collect();
-        let mut subject = Self { key, block_len, block, names, home: NodeId(0), spare: NodeId(0) };
-        let object = session.client.stat(BUCKET, &subject.key).await?;
+        self.names = nodes.iter().map(|node| (node.id, node.name.clone())).collect();
+        let object = session.client.stat(BUCKET, &self.key).await?;
         let blocks = object.stripes.first().map(|stripe| stripe.blocks.as_slice()).unwrap_or_default();
-        let home = blocks.iter().find(|it| it.index == u32::from(block)).map(|it| it.node);
+        let home = blocks.iter().find(|it| it.index == u32::from(self.block)).map(|it| it.node);
         let is_spare = |node: &&api::Node| node.state == "up" && !blocks.iter().any(|block| block.node == node.id);
         let spare = nodes.iter().find(is_spare).map(|node| node.id);
-        subject.home = NodeId(home.ok_or_else(|| Error::fatal("what was stored has no such block"))?);
+        self.home = NodeId(home.ok_or_else(|| Error::fatal("what was stored has no such block"))?);
         let none = || Error::invalid("every node holds a block of the stripe: the requestor needs one more node");
-        subject.spare = NodeId(spare.ok_or_else(none)?);
-        Ok(subject)
+        self.spare = NodeId(spare.ok_or_else(none)?);
+        Ok(())
+    }
+
+    pub(crate) fn bucket() -> &'static str {
+        BUCKET
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// What a node is called.
+    pub(crate) fn name(&self, node: NodeId) -> String {
+        self.names.get(&node.0).cloned().unwrap_or_default()
+    }
+
+    /// The repair of a case; onto the spare node, or onto whichever the coordinator takes.
+    pub(crate) fn options(&self, case: &Case, onto_spare: bool) -> RepairOptions {
+        RepairOptions {
+            block: Some(self.block),
+            scheme: case.scheme.clone(),
+            to: onto_spare.then_some(self.spare),
+            slice_len: Some(case.slice_len),
+            select: case.select.clone(),
+            paths: case.paths,
+            explain: false,
+        }
     }
 
     /// Takes it away again.
@@ -120,29 +151,10 @@ impl Subject {
         session.client.remove(BUCKET, &self.key).await
     }
 
-    /// Who holds which block of the stripe now: (block, node's name).
-    pub(crate) async fn holders(&self, session: &Session) -> Result<Vec<(u32, String)>> {
-        let object = session.client.stat(BUCKET, &self.key).await?;
-        let blocks = object.stripes.into_iter().next().map(|stripe| stripe.blocks).unwrap_or_default();
-        Ok(blocks.into_iter().map(|block| (block.index, self.names.get(&block.node).cloned().unwrap_or_default())).collect())
-    }
-
-    /// The name of the node to which the block goes next.
-    pub(crate) fn requestor(&self) -> String {
-        self.names.get(&self.spare.0).cloned().unwrap_or_default()
-    }
 
     /// Rebuilds the block once; what it took, and the plan.
     pub(crate) async fn rebuild(&mut self, session: &Session, case: &Case) -> Result<(Sample, Vec<u8>)> {
-        let options = RepairOptions {
-            block: Some(self.block),
-            scheme: case.scheme.clone(),
-            to: Some(self.spare),
-            slice_len: Some(case.slice_len),
-            select: case.select.clone(),
-            paths: case.paths,
-            explain: false,
-        };
+        let options = self.options(case, true);
         let (idle, begun) = (IdleMeter::begin(), Instant::now());
         let mut repair = session.client.repair(BUCKET, &self.key, &options).await?;
         let (mut plan, mut done) = (Vec::new(), None);

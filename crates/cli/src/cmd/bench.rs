@@ -8,6 +8,7 @@ use super::{
 use crate::{
     bench::{
         self, IDLE_MIN, Machine, Outcome, Report,
+        faults::{self, Fault, Place},
         repair::{Case, Subject, measure},
     },
     exit::Exit,
@@ -15,6 +16,7 @@ use crate::{
     offline::io_error,
     output::Output,
     session::{self, Session},
+    table::table,
     target,
     testbed::{Settings, Testbed},
 };
@@ -49,6 +51,7 @@ pub(super) struct Bench {
 #[derive(Debug, Subcommand)]
 enum Command {
     Repair(BenchRepair),
+    Faults(BenchFaults),
 }
 
 /// Repair one block by each scheme in turn, beside a direct send of a block
@@ -91,6 +94,45 @@ struct BenchRepair {
     seed: u64,
 }
 
+/// Repair one block while something fails half-way: what does that cost?
+///
+/// A helper is killed, or stops, at each place of the chain in turn; then the requestor; then a helper's block turns out to be
+/// damaged. Each time the block must come out right.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  sudo weft bench faults
+  sudo weft bench faults --scheme pipeline --code 'rs(6,3)' --places 1,6 --json
+
+EXIT CODES
+  0 measured, and every block came out right   1 failed on the way   2 settings that make no sense   \
+  4 no root, no `ip`, no `tc`   130 broken off, and nothing is left behind")]
+struct BenchFaults {
+    /// How the block is repaired
+    #[arg(long, default_value = "pipeline")]
+    scheme: String,
+    /// The code
+    #[arg(long, default_value = "rs(10,4)")]
+    code: String,
+    /// Bytes of a block
+    #[arg(long, default_value = "64MiB", value_name = "SIZE")]
+    block_size: ByteSize,
+    /// Bytes of a slice, or auto
+    #[arg(long, default_value = "32KiB", value_name = "SIZE")]
+    slice_size: AutoSize,
+    /// Helpers by their places in the chain, from 1; without it, all
+    #[arg(long, value_delimiter = ',', value_name = "N")]
+    places: Vec<usize>,
+    /// How often each is measured
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    runs: usize,
+    #[command(flatten)]
+    links: Links,
+    /// The data, and all else that is left to chance
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
 /// What was asked for.
 #[derive(Debug, Serialize)]
 struct Asked {
@@ -118,6 +160,7 @@ impl Bench {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         match self.command {
             Command::Repair(it) => it.run(options, output),
+            Command::Faults(it) => it.run(options, output),
         }
     }
 }
@@ -156,6 +199,56 @@ impl BenchRepair {
                     bench::results(&it.results, DIRECT),
                     it.machine,
                     warnings.collect::<String>()
+                )
+            })
+        })?;
+        Ok(Exit::Ok)
+    }
+}
+
+impl BenchFaults {
+    fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        weft_schemes::repair::check_name(&self.scheme)?;
+        let code = weft_codes::parse(&self.code).map_err(Error::invalid)?;
+        if self.runs == 0 || self.places.iter().any(|place| !(1..=code.k()).contains(place)) {
+            return Err(Error::invalid(format!(
+                "{} runs with helpers {:?}: a chain has 1 to {}",
+                self.runs,
+                self.places,
+                code.k()
+            )));
+        }
+        let places = if self.places.is_empty() { (1..=code.k()).collect() } else { self.places.clone() };
+        let helpers = || places.iter().map(|place| Place::Helper(*place));
+        let middle = Place::Helper(places[places.len() / 2]);
+        let mut faults = vec![Fault::None];
+        faults.extend(helpers().chain([Place::Requestor]).map(Fault::Kill));
+        faults.extend(helpers().chain([Place::Requestor]).map(Fault::Stop));
+        faults.extend([Fault::Flip(middle), Fault::Truncate(middle)]);
+        // One more than the code needs stays free while a requestor is exchanged and the last one's process comes back.
+        let settings = self.links.settings(code.n() as u32 + 3, options.insecure)?;
+        in_testbed(options, settings, async |session, testbed| {
+            let testbed = testbed.ok_or_else(|| Error::invalid("processes can be killed only in a testbed"))?;
+            let block = BLOCK.min(code.n() as u8 - 1);
+            let case = Case::parse(&self.scheme, self.slice_size, self.block_size.0)?.remove(0);
+            let mut subject = Subject::store(session, &self.code, self.block_size.0, block, self.seed, output.json).await?;
+            let measured = faults::measure(session, testbed, &mut subject, &case, &faults, self.runs, output.json).await?;
+            let (mut results, resumed): (Vec<Outcome>, Vec<u32>) = measured.into_iter().unzip();
+            bench::compare(&mut results, &Fault::None.label());
+            let (code, block_size, slice_size, seed) = (self.code.clone(), self.block_size, self.slice_size, self.seed);
+            let asked = Asked { code, block_size, slice_size, seed, testbed: Some(testbed.settings().clone()) };
+            let warnings = Vec::new();
+            let report = Report { machine: Machine::this(), settings: asked, warnings, results };
+            output.result(&report, |it| {
+                let row = |(it, resumed): (&Outcome, &u32)| {
+                    let (seconds, ratio) = (format!("{:.3} s", it.median_s), format!("{:.2} x", it.ratio.unwrap_or(f64::NAN)));
+                    [it.scheme.clone(), seconds, ratio, resumed.to_string(), weft_types::human_bytes(it.bytes_moved)]
+                };
+                let heading = ["half-way", "time", "/ undisturbed", "went on", "moved"];
+                let table = table(heading, &[1, 2, 3, 4], it.results.iter().zip(&resumed).map(row));
+                format!(
+                    "one block of {} of {}, detection included\n{table}\n{}",
+                    it.settings.block_size, it.settings.code, it.machine
                 )
             })
         })?;

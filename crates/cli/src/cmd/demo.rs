@@ -3,7 +3,7 @@
 use super::{cluster::bring_up, daemon::seed, explain::LINK_BYTES_PER_S, repair};
 use crate::{
     exit::Exit,
-    local::{DaemonSettings, LocalCluster, Size},
+    local::{DaemonSettings, LocalCluster, Signal, Size},
     offline::{file_sha256, io_error},
     output::{Output, print},
     session::{self, Session},
@@ -151,7 +151,7 @@ impl Stage<'_> {
 
         let holder = self.holder().await?;
         let begun = Instant::now();
-        cluster.ok_or_else(|| Error::fatal("the cluster is gone"))?.kill(&holder.name)?;
+        cluster.ok_or_else(|| Error::fatal("the cluster is gone"))?.signal(&holder.name, Signal::Kill)?;
         self.wait_until_noticed(&holder.name).await?;
         let noticed_after_s = begun.elapsed().as_secs_f64();
         self.say(&format!(

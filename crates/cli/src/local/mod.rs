@@ -24,7 +24,8 @@ use crate::{
     target::{ClusterFile, FILE_NAME},
     testbed::{self, Testbed},
 };
-use process::{PidFile, Process, Signal};
+pub(crate) use process::Signal;
+use process::{PidFile, Process};
 use std::{
     ffi::OsStr,
     fs::{DirBuilder, File, TryLockError},
@@ -225,11 +226,11 @@ impl LocalCluster {
         Ok(stopped)
     }
 
-    /// Ends one process at once, as a power cut would.
-    pub(crate) fn kill(&self, name: &str) -> Result<()> {
+    /// Sends one process a signal.
+    pub(crate) fn signal(&self, name: &str, signal: Signal) -> Result<()> {
         let process = self.pid_file(name).alive()?;
         let process = process.ok_or_else(|| Error::not_found(format!("{name} does not run")))?;
-        process.signal(Signal::Kill)
+        process.signal(signal)
     }
 
     /// The settings of the process of that name.

@@ -39,8 +39,12 @@ pub(crate) struct Process {
 pub(crate) enum Signal {
     /// Ask it to end.
     Term,
-    /// End it.
+    /// End it at once, as a power cut would.
     Kill,
+    /// Hold it up, with its connections as they are.
+    Stop,
+    /// Let it go on.
+    Continue,
 }
 
 /// Starts this same binary with `args`, in a process group of its own, so that a ctrl-C here is not one there. What it prints goes
@@ -106,7 +110,12 @@ impl Process {
             return Ok(());
         }
         // The shell's own `kill` is everywhere; ours would be unsafe code.
-        let name = if signal == Signal::Term { "TERM" } else { "KILL" };
+        let name = match signal {
+            Signal::Term => "TERM",
+            Signal::Kill => "KILL",
+            Signal::Stop => "STOP",
+            Signal::Continue => "CONT",
+        };
         let ended = Command::new("/bin/sh")
             .args(["-c", "kill -s \"$1\" \"$2\"", "sh", name, &self.pid.to_string()])
             .stdout(Stdio::null())

@@ -197,6 +197,11 @@ impl Testbed {
         self.save()
     }
 
+    /// Its processes.
+    pub(crate) fn cluster(&self) -> Result<LocalCluster> {
+        LocalCluster::open(&self.dir)
+    }
+
     /// What it is like.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings

@@ -5,6 +5,7 @@
 
 mod blame;
 mod report;
+mod standstill;
 
 use crate::{
     config::CoordinatorConfig,
@@ -26,12 +27,14 @@ use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
 
 pub(crate) use blame::Blame;
 pub(crate) use report::{End, Report, add_traffic};
+use standstill::Flow;
+pub(crate) use standstill::Patience;
 
 /// The first pause before busy agents are asked again; each next one is twice as long, up to the last.
 const BACKOFF_FIRST_MS: u64 = 10;
 const BACKOFF_LAST_MS: u64 = 1_000;
 /// How often it is looked whether nodes went down while their streams are silent.
-const LOOK_INTERVAL_MS: u64 = 500;
+const LOOK_INTERVAL_MS: u64 = 250;
 /// Events of one plan that may wait to be looked at.
 const EVENTS_MAX: usize = 256;
 
@@ -51,6 +54,7 @@ pub(crate) struct Running {
     tasks: BTreeMap<NodeId, SealedTask>,
     events: mpsc::Receiver<(NodeId, Event)>,
     report: Report,
+    flow: Flow,
     on_failure: OnFailure,
     settle: watch::Receiver<Option<Duration>>,
     failing: watch::Sender<bool>,
@@ -104,7 +108,9 @@ pub(crate) async fn start(shared: &Arc<Shared>, sealed: Sealed, on_failure: OnFa
     }
     let ((settle_sender, settle), (failing_sender, failing)) = (watch::channel(None), watch::channel(false));
     let shared = Arc::clone(shared);
-    let running = Running { shared, plan, tasks: sealed.agents, events, report, on_failure, settle, failing: failing_sender };
+    let flow = Flow::new(sealed.agents.keys().copied());
+    let running =
+        Running { shared, plan, tasks: sealed.agents, events, report, flow, on_failure, settle, failing: failing_sender };
     (running, Settle { settle: settle_sender, failing })
 }
 
@@ -129,8 +135,9 @@ impl Running {
         Err(Error { reaction: Reaction::Replan, ..error })
     }
 
-    /// Collects events until all tasks have ended or been given up. `progress` is told the bytes that a node has moved.
-    pub(crate) async fn finish(mut self, mut progress: impl FnMut(NodeId, u64) + Send) -> Report {
+    /// Collects events until all tasks have ended or been given up. `progress` is told the bytes that a node has moved. With
+    /// `patience`, a plan that stands still is ended as soon as it is known by whom.
+    pub(crate) async fn finish(mut self, mut progress: impl FnMut(NodeId, u64) + Send, patience: Option<Patience<'_>>) -> Report {
         let grace = Duration::from_millis(self.shared.config.failure_grace_ms);
         let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
         let mut deadlines = Deadlines::default();
@@ -149,7 +156,15 @@ impl Running {
                     settled = changed.is_err() || within.is_some();
                     within.into_iter().for_each(|within| deadlines.begin(within));
                 }
-                _ = look.tick() => self.look_who_is_down(),
+                _ = look.tick() => {
+                    self.look_who_is_down();
+                    if let Some(patience) = patience.as_ref().filter(|_| !self.report.any_failed())
+                        && self.end_standstill(patience).await
+                    {
+                        self.failing.send_replace(true);
+                        deadlines.cancel_sent(grace);
+                    }
+                }
                 () = deadlines.passed() => {
                     if deadlines.cancelled {
                         self.report.give_up_rest();
@@ -168,9 +183,13 @@ impl Running {
         match event {
             Event::Told(v1::task_event::Event::Progress(told)) => {
                 progress(node, told.bytes_moved);
+                self.flow.told(node, told.bytes_moved);
                 self.report.progress(node, &told);
             }
-            Event::Told(v1::task_event::Event::Done(done)) => self.report.done(node, done),
+            Event::Told(v1::task_event::Event::Done(done)) => {
+                self.flow.done(node);
+                self.report.done(node, done);
+            }
             Event::Told(v1::task_event::Event::Failed(failed)) => self.report.failed(node, failed),
             Event::Ended(error) => {
                 let silent = || Error::replan("its stream of events ended without an end of the task");
@@ -190,6 +209,23 @@ impl Running {
                 self.report.broken(node, Error::replan(format!("{name} went down")).party(Party::Node(node)));
             }
         }
+    }
+
+    /// Ends a plan that somebody holds up whom there is a way around; tells whether it did.
+    async fn end_standstill(&mut self, patience: &Patience<'_>) -> bool {
+        let culprit = self.flow.culprit(&self.report, patience.still).filter(|node| (patience.is_spare)(*node));
+        let Some(node) = culprit else { return false };
+        let (name, still_ms) = (self.shared.members.name(node), patience.still.as_millis());
+        let error = Error::replan(format!("{name} holds up everybody: nothing has moved for {still_ms} ms"));
+        self.report.broken(node, error.party(Party::Node(node)));
+        self.shared.members.suspect(node);
+        // It may never answer: nobody waits for that.
+        if let Some(task) = self.tasks.get(&node) {
+            let (shared, plan, session) = (Arc::clone(&self.shared), self.plan, task.session.clone());
+            tokio::spawn(async move { cancel(&shared, plan, &session).await });
+        }
+        self.cancel_rest().await;
+        true
     }
 
     async fn cancel_rest(&self) {

@@ -1,0 +1,126 @@
+//! Notices that somebody holds a plan up, long before its links give up.
+
+use super::report::Report;
+use std::{collections::BTreeMap, time::Duration};
+use tokio::time::Instant;
+use weft_types::{NodeId, Party};
+
+/// How long a plan may be held up, and who can be done without.
+pub(crate) struct Patience<'a> {
+    /// For this long.
+    pub(crate) still: Duration,
+    /// Whether there is a way around a node. One that there is none around is waited for.
+    pub(crate) is_spare: Box<dyn Fn(NodeId) -> bool + Send + Sync + 'a>,
+}
+
+/// Who is heard of, and whether a plan's bytes move.
+#[derive(Debug)]
+pub(super) struct Flow {
+    /// Whether each node has moved anything, and when it was last heard of.
+    nodes: BTreeMap<NodeId, (bool, Instant)>,
+}
+
+impl Flow {
+    /// Of a plan that begins now.
+    pub(super) fn new(nodes: impl Iterator<Item = NodeId>) -> Self {
+        let now = Instant::now();
+        Self { nodes: nodes.map(|node| (node, (false, now))).collect() }
+    }
+
+    /// A node has told what it has moved since the start.
+    pub(super) fn told(&mut self, node: NodeId, bytes_moved: u64) {
+        if let Some((has_moved, heard_at)) = self.nodes.get_mut(&node) {
+            (*has_moved, *heard_at) = (*has_moved || bytes_moved > 0, Instant::now());
+        }
+    }
+
+    /// A node has done its part, perhaps before it told of any progress.
+    pub(super) fn done(&mut self, node: NodeId) {
+        self.told(node, 1);
+    }
+
+    /// Who holds up others: one on whom somebody has waited for about as long as `still`, and who was not heard of for that long,
+    /// or waits for its own disk. The others' buffers may fill for a while yet. What has not begun to flow is being connected, and
+    /// nobody is blamed for that.
+    pub(super) fn culprit(&self, report: &Report, still: Duration) -> Option<NodeId> {
+        if !self.nodes.values().all(|(has_moved, _)| *has_moved) {
+            return None;
+        }
+        // Agents look at their stages now and then: a wait may have begun a little earlier than they say.
+        let long_ms = (still * 3 / 4).as_millis();
+        let running = report.running();
+        let waits = |id: &NodeId| report.nodes.get(id).map(|node| node.waiting.as_slice()).unwrap_or_default();
+        let waits_long =
+            |of: &NodeId, party: Party| waits(of).iter().any(|(on, since_ms)| *on == party && u128::from(*since_ms) >= long_ms);
+        let is_silent = |node: &NodeId| self.nodes.get(node).is_some_and(|(_, heard_at)| heard_at.elapsed() >= still);
+        let holds_up = |node: &NodeId| {
+            let party = Party::Node(*node);
+            let is_waited_for = running.iter().any(|other| other != node && !is_silent(other) && waits_long(other, party));
+            is_waited_for && (is_silent(node) || waits_long(node, party))
+        };
+        running.iter().copied().find(holds_up)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STILL: Duration = Duration::from_millis(1000);
+
+    fn node(id: u32) -> NodeId {
+        NodeId(id)
+    }
+
+    /// A chain 1 → 2 → 3 → 4 in which `waits` says who waits for whom.
+    fn chain(waits: &[(u32, Party)]) -> (Flow, Report) {
+        let nodes = || (1..=4).map(node);
+        let (mut flow, mut report) = (Flow::new(nodes()), Report::new(nodes()));
+        nodes().for_each(|node| flow.told(node, 100));
+        for (id, party) in waits {
+            report.nodes.get_mut(&node(*id)).unwrap().waiting = vec![(*party, 900)];
+        }
+        (flow, report)
+    }
+
+    async fn heard(flow: &mut Flow, nodes: &[u32], after: Duration) {
+        tokio::time::advance(after).await;
+        nodes.iter().for_each(|id| flow.told(node(*id), 100));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_silent_and_waited_for_holds_everybody_up() {
+        let on = |id| Party::Node(node(id));
+        let (mut flow, report) = chain(&[(1, on(2)), (3, on(2)), (4, on(3))]);
+        heard(&mut flow, &[1, 3, 4], STILL / 2).await;
+        assert_eq!(flow.culprit(&report, STILL), None, "too early");
+        heard(&mut flow, &[1, 3, 4], STILL / 2).await;
+        assert_eq!(flow.culprit(&report, STILL), Some(node(2)));
+        let (mut flow, report) = chain(&[]);
+        heard(&mut flow, &[1, 3, 4], STILL * 2).await;
+        assert_eq!(
+            flow.culprit(&report, STILL),
+            None,
+            "nobody waits for who is silent: only the coordinator does not hear of it"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hanging_disk_is_blamed_and_a_reader_is_not() {
+        let on = |id| Party::Node(node(id));
+        let (mut flow, report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
+        heard(&mut flow, &[1, 2, 3, 4], STILL).await;
+        assert_eq!(flow.culprit(&report, STILL), Some(node(2)), "it waits for itself");
+        let (mut flow, report) = chain(&[(1, on(2)), (2, on(3)), (3, on(4)), (4, Party::Client(7))]);
+        heard(&mut flow, &[1, 2, 3, 4], STILL).await;
+        assert_eq!(flow.culprit(&report, STILL), None, "a reader may be slow");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_not_begun_is_not_blamed() {
+        let (_, report) = chain(&[(1, Party::Node(node(2)))]);
+        let mut flow = Flow::new((1..=4).map(node));
+        heard(&mut flow, &[1], STILL * 5).await;
+        assert_eq!(flow.culprit(&report, STILL), None);
+    }
+}
