@@ -18,7 +18,7 @@ use weft_client::{Client, ClientConfig};
 use weft_coordinator::{Coordinator, CoordinatorConfig};
 use weft_meta::MetaMode;
 use weft_proto::Security;
-use weft_types::{ByteSize, ClusterId};
+use weft_types::{AutoSize, ByteSize, ClusterId};
 
 /// A cluster within the simulation.
 pub struct Cluster<'a> {
@@ -245,7 +245,7 @@ impl<'a> Cluster<'a> {
             call_timeout_ms: 1_000,
             failure_grace_ms: 1_000,
             slice_len: ByteSize(32 << 10),
-            repair_slice_len: ByteSize(16 << 10),
+            repair_slice_len: AutoSize::bytes(16 << 10),
             ..CoordinatorConfig::default()
         };
         let (net, starts) = (self.network.of(COORDINATOR, &self.trace), AtomicU64::new(0));

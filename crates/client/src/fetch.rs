@@ -20,7 +20,7 @@ use weft_proto::{
     status::encode_error,
     v1::{BlockRange, EndReadRequest, ReadStripeReply, ReadStripeRequest},
 };
-use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, PlanId, Reaction, Result, Span, StripeId, StripeLayout};
+use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, PlanId, Reaction, Result, Span, StripeId, StripeLayout};
 
 /// A range of one stripe's data that is to be fetched.
 #[derive(Clone)]
@@ -36,6 +36,7 @@ pub(crate) struct StripePlace {
     pub(crate) key: String,
     pub(crate) version: u64,
     pub(crate) scheme: String,
+    pub(crate) slice_len: Option<AutoSize>,
     /// The stripe's number in the object.
     pub(crate) number: u64,
     pub(crate) id: StripeId,
@@ -80,6 +81,8 @@ impl StripePlace {
             scheme: self.scheme.clone(),
             errors: errors.iter().map(encode_error).collect(),
             explain,
+            slice_len: crate::repair::slice_len(self.slice_len),
+            slice_auto: self.slice_len == Some(AutoSize::Auto),
         }
     }
 

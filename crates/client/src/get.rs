@@ -16,7 +16,7 @@ use std::{
 };
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use weft_proto::v1::{ObjectReply, ReadStripeReply};
-use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Reaction, Result, Span, StripeId, StripeLayout};
+use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, Reaction, Result, Span, StripeId, StripeLayout};
 
 /// What of an object is fetched, and how.
 ///
@@ -30,6 +30,8 @@ pub struct GetOptions {
     pub range: Option<Range<u64>>,
     /// The scheme for what is lost; empty: the coordinator's choice.
     pub scheme: String,
+    /// Bytes of a slice of what is lost; `None`: the coordinator's setting.
+    pub slice_len: Option<AutoSize>,
     /// Is told of progress.
     pub progress: ProgressFn,
 }
@@ -138,7 +140,7 @@ impl Get {
         let object = shared.stat(bucket, key).await?;
         let range =
             range_of(options.range.as_ref(), object.size).map_err(|error| error.object(format_args!("{bucket}/{key}")))?;
-        let stripes = stripes_of(&object, &options.scheme)?;
+        let stripes = stripes_of(&object, options)?;
         let meter = Meter::new(Some(range.len()), &options.progress);
         Ok(Self { shared: shared.clone(), object, stripes, range, meter, met: Arc::default() })
     }
@@ -236,7 +238,7 @@ fn range_of(range: Option<&Range<u64>>, size: u64) -> Result<Span> {
     }
 }
 
-fn stripes_of(object: &ObjectReply, scheme: &str) -> Result<Vec<Arc<StripePlace>>> {
+fn stripes_of(object: &ObjectReply, options: &GetOptions) -> Result<Vec<Arc<StripePlace>>> {
     let name = format!("{}/{}", object.bucket, object.key);
     let unreadable = |message: &str| Error::fatal(message).object(&name);
     let (mut stripes, mut offset) = (Vec::with_capacity(object.stripes.len()), 0);
@@ -256,7 +258,8 @@ fn stripes_of(object: &ObjectReply, scheme: &str) -> Result<Vec<Arc<StripePlace>
             bucket: object.bucket.clone(),
             key: object.key.clone(),
             version: object.version,
-            scheme: scheme.to_string(),
+            scheme: options.scheme.clone(),
+            slice_len: options.slice_len,
             number,
             id: StripeId(stripe.id),
             offset: stripe.offset,
@@ -297,6 +300,7 @@ mod tests {
             key: "k".into(),
             version: 1,
             scheme: String::new(),
+            slice_len: None,
             number: 0,
             id: StripeId(1),
             offset: 0,

@@ -6,7 +6,12 @@ use weft_proto::{
     from_status,
     v1::{RepairEvent, RepairObjectRequest},
 };
-use weft_types::{NodeId, Result};
+use weft_types::{AutoSize, NodeId, Result};
+
+/// A slice's length as requests carry it, where it is not left open.
+pub(crate) fn slice_len(len: Option<AutoSize>) -> u64 {
+    if let Some(AutoSize::Bytes(size)) = len { size.0 } else { 0 }
+}
 
 /// What is repaired, and how.
 ///
@@ -22,6 +27,12 @@ pub struct RepairOptions {
     pub scheme: String,
     /// The node that gets the rebuilt block; `None`: the coordinator chooses.
     pub to: Option<NodeId>,
+    /// Bytes of a slice; `None`: the coordinator's setting.
+    pub slice_len: Option<AutoSize>,
+    /// Who helps, and in which order: `best`, `ordered`, `preferred` or `random`; empty: `best`.
+    pub select: String,
+    /// Over how many disjoint paths each lost block comes; 0: as many as should be the quickest.
+    pub paths: u32,
     /// Only make the plans, and tell them.
     pub explain: bool,
 }
@@ -53,6 +64,10 @@ impl Client {
             scheme: options.scheme.clone(),
             to_node: options.to.map_or(0, |node| node.0),
             explain: options.explain,
+            slice_len: slice_len(options.slice_len),
+            slice_auto: options.slice_len == Some(AutoSize::Auto),
+            select: options.select.clone(),
+            paths: options.paths,
         };
         let begun = self.shared().calls.stream(request, |mut client, request| async move { client.repair_object(request).await });
         let events = begun.await.map_err(|error| error.object(&object))?;

@@ -1,12 +1,13 @@
 //! What an operator can say about a coordinator.
 
+use crate::how::check_slice_len;
 use serde::{Deserialize, Serialize};
 use std::{
     ops::RangeInclusive,
     path::{Path, PathBuf},
 };
 use weft_proto::{Peer, Security, certs::CertificateFiles, security::HANDSHAKE_TIMEOUT};
-use weft_types::{ByteSize, ClusterId, Error, PAGE_LEN, Result};
+use weft_types::{AutoSize, ByteSize, ClusterId, Error, Result};
 
 /// Heartbeats that agents agree to.
 const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
@@ -65,8 +66,9 @@ pub struct CoordinatorConfig {
     pub resumes_max: u32,
     /// A slice of reads and writes; a multiple of 4 KiB.
     pub slice_len: ByteSize,
-    /// A slice of repairs and of reads of lost blocks, which go through chains; a multiple of 4 KiB.
-    pub repair_slice_len: ByteSize,
+    /// A slice of repairs and of reads of lost blocks, which go through chains; a multiple of 4 KiB, or `auto`: of the length with
+    /// which the chain should be the quickest.
+    pub repair_slice_len: AutoSize,
     /// How lost blocks are read and rebuilt unless somebody says otherwise; `auto`: by the scheme that is predicted to be the
     /// quickest.
     pub scheme: String,
@@ -97,7 +99,7 @@ impl Default for CoordinatorConfig {
             open_attempts_max: 30,
             resumes_max: 8,
             slice_len: ByteSize(256 << 10),
-            repair_slice_len: ByteSize(64 << 10),
+            repair_slice_len: AutoSize::bytes(64 << 10),
             scheme: weft_schemes::repair::AUTO.into(),
             disk_reserve: ByteSize(64 << 20),
         }
@@ -127,11 +129,8 @@ impl CoordinatorConfig {
             return Err(Error::invalid(format!("heartbeat_interval_ms is {asked}: agents keep to {first} to {last}")));
         }
         self.relations().iter().try_for_each(Relation::check)?;
-        for (name, size) in [("slice_len", self.slice_len), ("repair_slice_len", self.repair_slice_len)] {
-            if size.0 == 0 || !size.0.is_multiple_of(PAGE_LEN) {
-                return Err(Error::invalid(format!("{name} is {size}: it must be a multiple of {}", ByteSize(PAGE_LEN))));
-            }
-        }
+        check_slice_len("slice_len", AutoSize::Bytes(self.slice_len))?;
+        check_slice_len("repair_slice_len", self.repair_slice_len)?;
         weft_schemes::repair::check_name(&self.scheme)
     }
 

@@ -2,6 +2,7 @@
 //! Every plan is proved before anybody sees it.
 
 use crate::{
+    how::How,
     shared::CodeProof,
     view::{Standing, View},
 };
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::{Ask, SharedCode, SubBlock};
 use weft_meta::StripeRecord;
 use weft_plan::{Change, Considered, Hold, Input, Job, Lane, Network, Plan, Sink, Want, WantKind, link_id};
-use weft_schemes::{Request, Run, disseminate, plan_write, repair};
+use weft_schemes::{Paths, Request, Run, Select, disseminate, plan_write, repair};
 use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout};
 
 /// The simplest scheme.
@@ -38,6 +39,33 @@ pub(crate) struct Target {
 pub(crate) struct Range {
     pub(crate) index: u8,
     pub(crate) bytes: Span,
+}
+
+/// By what way lost blocks come.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way<'a> {
+    pub(crate) how: &'a How,
+    pub(crate) network: &'a Network,
+    /// Who shall help, the preferred first.
+    pub(crate) prefer: &'a [Party],
+}
+
+/// A write goes its one way, whatever the network.
+static DIRECT: Network = Network::uniform(1.0);
+
+impl<'a> Way<'a> {
+    fn request(
+        &self,
+        code: &'a SharedCode,
+        stripe: &StripeRecord,
+        job: &'a Job,
+        stores: &'a [(Party, BlockId)],
+        run: Run,
+    ) -> Request<'a> {
+        let Way { how: How { select, paths, .. }, network, prefer } = *self;
+        let (select, paths) = (*select, *paths);
+        Request { code: code.as_ref(), stripe: stripe.layout, job, stores, prefer, network, select, paths, run }
+    }
 }
 
 impl Planned {
@@ -91,21 +119,29 @@ pub(crate) fn write(code: &SharedCode, stripe: &StripeRecord, writer: Party, run
         wants: stores.iter().map(want).collect(),
         ..Job::default()
     };
-    let request = Request { code: code.as_ref(), stripe: stripe.layout, job: &job, stores: &stores, prefer: &[], run };
+    let request = Request {
+        code: code.as_ref(),
+        stripe: stripe.layout,
+        job: &job,
+        stores: &stores,
+        prefer: &[],
+        network: &DIRECT,
+        select: Select::AsPreferred,
+        paths: Paths::Count(1),
+        run,
+    };
     let plan = plan_write(&request, disseminate::by_name("direct")?)?;
     proved(plan, job, code)
 }
 
 /// A client reads ranges of data blocks, from and around what `available` says can be read.
-#[expect(clippy::too_many_arguments, reason = "a read is all of this")]
 pub(crate) fn read(
     code: &SharedCode,
     stripe: &StripeRecord,
     available: &[u8],
     ranges: &[Range],
     reader: Party,
-    scheme: &str,
-    prefer: &[Party],
+    way: &Way<'_>,
     run: Run,
 ) -> Result<Planned> {
     let all = sub_blocks(code);
@@ -117,10 +153,10 @@ pub(crate) fn read(
         span: positions(&stripe.layout, range.bytes),
     });
     let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
-    let request = Request { code: code.as_ref(), stripe: stripe.layout, job: &job, stores: &[], prefer, run };
+    let request = way.request(code, stripe, &job, &[], run);
     // Of blocks that are there every scheme does the same.
-    let scheme = if rebuilt(stripe, available, ranges).is_empty() { CONVENTIONAL } else { scheme };
-    let (plan, considered) = choose(&request, scheme)?;
+    let scheme = if rebuilt(stripe, available, ranges).is_empty() { CONVENTIONAL } else { &way.how.scheme };
+    let (plan, considered) = repair::choose_plan(&request, scheme)?;
     Ok(Planned { considered, ..proved(plan, job, code)? })
 }
 
@@ -130,8 +166,7 @@ pub(crate) fn rebuild(
     stripe: &StripeRecord,
     available: &[u8],
     targets: &[Target],
-    scheme: &str,
-    prefer: &[Party],
+    way: &Way<'_>,
     run: Run,
 ) -> Result<Planned> {
     let all = sub_blocks(code);
@@ -145,17 +180,9 @@ pub(crate) fn rebuild(
     let wants = targets.iter().flat_map(|target| target.missing.iter().map(|span| want(target, *span)));
     let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
     let stores: Vec<(Party, BlockId)> = targets.iter().map(|target| (Party::Node(target.node), target.block)).collect();
-    let request = Request { code: code.as_ref(), stripe: stripe.layout, job: &job, stores: &stores, prefer, run };
-    let (plan, considered) = choose(&request, scheme)?;
+    let request = way.request(code, stripe, &job, &stores, run);
+    let (plan, considered) = repair::choose_plan(&request, &way.how.scheme)?;
     Ok(Planned { considered, ..proved(plan, job, code)? })
-}
-
-/// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
-const LINK_BYTES_PER_S: f64 = 125e6;
-
-/// The plan of the scheme that was asked for, or of the quickest.
-fn choose(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
-    repair::choose_plan(request, scheme, &Network::uniform(LINK_BYTES_PER_S))
 }
 
 /// A slice of all sub-blocks together, if there are several: smaller pieces of each would be costly to read and to send.

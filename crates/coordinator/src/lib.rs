@@ -22,6 +22,7 @@
 
 mod config;
 mod coordinator;
+mod how;
 mod jobs;
 mod links;
 mod members;

@@ -5,6 +5,7 @@
 //! ended. The commit makes all stripes visible at once.
 
 use crate::{
+    how::How,
     jobs,
     placement::{self, Ask},
     rebuild::{self, Lost, Rebuild, RebuiltBlock},
@@ -399,7 +400,7 @@ async fn rebuild_missing(
         version: upload.id,
         stripe: readable,
         lost: lost.collect(),
-        scheme: &shared.config.scheme,
+        how: &How::usual(shared),
         to: None,
         failure_domain: upload.new.failure_domain,
         upload: Some(upload.id),

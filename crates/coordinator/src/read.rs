@@ -1,7 +1,8 @@
 //! Reads: a plan that brings ranges of a stripe's data blocks to a client, around what is lost.
 
 use crate::{
-    jobs::{self, Range, Readable},
+    how::How,
+    jobs::{self, Range, Readable, Way},
     rebuild, seal,
     shared::Shared,
     show,
@@ -69,6 +70,7 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
     let place = |error: Error| error.object(&object.name);
     let code = shared.code(&object.code)?;
     let ranges = ranges(&stripe, &asked.ranges).map_err(place)?;
+    let how = How::of_read(shared, &asked).map_err(place)?;
     if !asked.errors.is_empty() {
         let blamed = shared.reads.verdict(stripe.id, shared.config.failure_grace_ms).await;
         // With what the agents have said by now of their own blocks.
@@ -80,7 +82,7 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
     let mut plans = 0;
     loop {
         plans += 1;
-        let planned = plan(shared, &code, &stripe, &ranges, &asked.scheme).map_err(place)?;
+        let planned = plan(shared, &code, &stripe, &ranges, &how).map_err(place)?;
         if asked.explain {
             return reply(&stripe, planned, None).map_err(place);
         }
@@ -179,20 +181,27 @@ fn avoid(shared: &Shared, object: &ObjectRecord, stripe: &StripeRecord, error: &
     }
 }
 
-fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Range], scheme: &str) -> Result<PlannedRead> {
+fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Range], how: &How) -> Result<PlannedRead> {
     let view = shared.members.view();
     let readable = jobs::readable(stripe, &view, |block| shared.members.is_suspect_block(block));
     let Readable { good, suspect, lost } = &readable;
-    let scheme = if scheme.is_empty() { shared.config.scheme.as_str() } else { scheme };
-    weft_schemes::repair::check_name(scheme)?;
+    let network = shared.network();
     let attempt = |available: &[u8]| {
         let rebuilt = jobs::rebuilt(stripe, available, ranges);
         let delivers = widen(stripe, ranges, &rebuilt);
-        let slice_len = if rebuilt.is_empty() { shared.config.slice_len } else { shared.config.repair_slice_len };
+        let slice_len = if rebuilt.is_empty() { shared.config.slice_len.0 } else { how.slice_bytes(&stripe.layout, &network) };
         let prefer = jobs::preference(stripe, available, &view, stripe.layout.k as usize, None);
-        let slice_len = jobs::slice_positions(&stripe.layout.layout, slice_len.0);
+        let slice_len = jobs::slice_positions(&stripe.layout.layout, slice_len);
         let run = shared.run(Class::Foreground, stripe.seq, slice_len);
-        let planned = jobs::read(code, stripe, available, &delivers, shared.draw_client(), scheme, &prefer, run)?;
+        let planned = jobs::read(
+            code,
+            stripe,
+            available,
+            &delivers,
+            shared.draw_client(),
+            &Way { how, network: &network, prefer: &prefer },
+            run,
+        )?;
         Ok::<_, Error>(PlannedRead { planned, delivers, rebuilt: rebuilt.into_iter().collect() })
     };
     // Rather from those that failed a moment ago than not at all; but from as few as will do. Two of whom each was blamed for a link

@@ -4,7 +4,8 @@
 mod homes;
 
 use crate::{
-    jobs::{self, Target},
+    how::How,
+    jobs::{self, Target, Way},
     membership,
     seal::{self, StoreOrder},
     shared::Shared,
@@ -39,7 +40,7 @@ pub(crate) struct Rebuild<'a> {
     pub(crate) version: UploadId,
     pub(crate) stripe: StripeRecord,
     pub(crate) lost: Vec<Lost>,
-    pub(crate) scheme: &'a str,
+    pub(crate) how: &'a How,
     /// Where it must go; none: wherever the rules of placement say.
     pub(crate) to: Option<NodeId>,
     pub(crate) failure_domain: FailureDomain,
@@ -297,11 +298,13 @@ impl Rebuild<'_> {
         let (last, first): (Vec<u8>, Vec<u8>) = all.partition(|index| avoided(index) || readable.suspect.contains(index));
         let rack = targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.clone());
         let k = self.stripe.layout.k as usize;
-        let slice_len = jobs::slice_positions(&self.stripe.layout.layout, self.shared.config.repair_slice_len.0);
+        let network = self.shared.network();
+        let slice_len = jobs::slice_positions(&self.stripe.layout.layout, self.how.slice_bytes(&self.stripe.layout, &network));
         let attempt = |available: &[u8]| {
             let prefer = jobs::preference(&self.stripe, available, &view, k, rack.as_deref());
             let run = self.shared.run(class, self.stripe.seq, slice_len);
-            jobs::rebuild(self.code, &self.stripe, available, targets, self.scheme, &prefer, run)
+            let way = Way { how: self.how, network: &network, prefer: &prefer };
+            jobs::rebuild(self.code, &self.stripe, available, targets, &way, run)
         };
         // Rather with those that failed a moment ago than not at all, as few as will do; but never with who failed in this very
         // rebuild.

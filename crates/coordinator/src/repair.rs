@@ -1,6 +1,7 @@
 //! Repairs of objects: stripe after stripe, whatever is lost is rebuilt on other nodes and committed.
 
 use crate::{
+    how::How,
     jobs,
     rebuild::{self, Lost, Rebuild, Told},
     shared::Shared,
@@ -48,7 +49,7 @@ struct Repair<'a> {
     object: ObjectRecord,
     failure_domain: FailureDomain,
     block: Option<u8>,
-    scheme: String,
+    how: How,
     to: Option<NodeId>,
     explain: bool,
     done_bytes: u64,
@@ -68,15 +69,14 @@ impl<'a> Repair<'a> {
                     .object(&name)
             })?),
         };
-        let scheme = if asked.scheme.is_empty() { shared.config.scheme.clone() } else { asked.scheme.clone() };
-        weft_schemes::repair::check_name(&scheme)?;
+        let how = How::of_repair(shared, asked)?;
         Ok(Self {
             shared,
             events,
             object,
             failure_domain: policy.failure_domain,
             block,
-            scheme,
+            how,
             to: (asked.to_node != 0).then_some(NodeId(asked.to_node)),
             explain: asked.explain,
             done_bytes: 0,
@@ -170,7 +170,7 @@ impl<'a> Repair<'a> {
             version: self.object.version,
             stripe: stripe.clone(),
             lost,
-            scheme: &self.scheme,
+            how: &self.how,
             to: self.to,
             failure_domain: self.failure_domain,
             upload: None,

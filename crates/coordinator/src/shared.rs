@@ -66,6 +66,11 @@ impl Shared {
         Party::Client(self.rng().random())
     }
 
+    /// For what is to be drawn the same again.
+    pub(crate) fn draw_seed(&self) -> u64 {
+        self.rng().random()
+    }
+
     /// A plan's frame: its number is nobody else's.
     pub(crate) fn run(&self, class: Class, seq: u64, slice_len: u64) -> Run {
         Run { seq, ..Run::new(self.next_plan(), self.epoch.0, class, slice_len) }

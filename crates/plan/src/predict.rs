@@ -1,7 +1,7 @@
 //! How long a plan takes on a network of given bandwidths: its slices sent one by one over virtual links.
 //!
 //! A party has one line up and one line down, each of which serves one slice after another; a pair of parties may have a line
-//! of its own between them. A stage goes on when the next slice of everything that it receives is there and there is room for
+//! of its own between them, and so may the way out of a rack and into it. A stage goes on when the next slice of everything that it receives is there and there is room for
 //! what it sends. Disks and arithmetic take no time: on the machines that weft is for, the network is everything.
 
 use crate::cost::check;
@@ -26,20 +26,57 @@ pub struct Network {
     pub down_bytes_per_s: BTreeMap<Party, f64>,
     /// What can go from one party to another, where that is less.
     pub pair_bytes_per_s: BTreeMap<(Party, Party), f64>,
-    /// What each slice costs its sender besides its bytes, seconds.
+    /// The rack in which a party stands. Who stands in none, or in the same as the other end of a link, does not use a rack's line.
+    pub racks: BTreeMap<Party, String>,
+    /// What can leave a rack, where that is known: all of its parties share it.
+    pub rack_up_bytes_per_s: BTreeMap<String, f64>,
+    /// What can come into a rack, likewise.
+    pub rack_down_bytes_per_s: BTreeMap<String, f64>,
+    /// What each slice costs its sender besides its bytes, seconds: system calls, framing, wake-ups. Zero until it is measured.
     pub slice_overhead_s: f64,
 }
 
 impl Network {
     /// The same bandwidth for everybody.
-    pub fn uniform(link_bytes_per_s: f64) -> Self {
+    pub const fn uniform(link_bytes_per_s: f64) -> Self {
         Self {
             link_bytes_per_s,
             up_bytes_per_s: BTreeMap::new(),
             down_bytes_per_s: BTreeMap::new(),
             pair_bytes_per_s: BTreeMap::new(),
+            racks: BTreeMap::new(),
+            rack_up_bytes_per_s: BTreeMap::new(),
+            rack_down_bytes_per_s: BTreeMap::new(),
             slice_overhead_s: 0.0,
         }
+    }
+
+    /// What a party can send.
+    pub fn up(&self, party: Party) -> f64 {
+        self.up_bytes_per_s.get(&party).copied().unwrap_or(self.link_bytes_per_s)
+    }
+
+    /// What a party can receive.
+    pub fn down(&self, party: Party) -> f64 {
+        self.down_bytes_per_s.get(&party).copied().unwrap_or(self.link_bytes_per_s)
+    }
+
+    /// The racks that something leaves and comes into on its way, if it goes from one to another.
+    pub fn crosses(&self, from: Party, to: Party) -> (Option<&str>, Option<&str>) {
+        let rack = |party: &Party| self.racks.get(party).map(String::as_str);
+        let (from, to) = (rack(&from), rack(&to));
+        if from == to { (None, None) } else { (from, to) }
+    }
+
+    /// What can go from one party to another while nothing else does, bytes a second.
+    pub fn between(&self, from: Party, to: Party) -> f64 {
+        let (leaves, enters) = self.crosses(from, to);
+        let lines = [
+            self.pair_bytes_per_s.get(&(from, to)),
+            leaves.and_then(|rack| self.rack_up_bytes_per_s.get(rack)),
+            enters.and_then(|rack| self.rack_down_bytes_per_s.get(rack)),
+        ];
+        lines.into_iter().flatten().copied().fold(self.up(from).min(self.down(to)), f64::min)
     }
 }
 
@@ -135,8 +172,8 @@ struct LinkState {
     from: usize,
     to: usize,
     up: usize,
-    down: usize,
-    pair: Option<usize>,
+    /// The pair's own, the racks', and the receiver's.
+    others: Vec<usize>,
     slice_bytes: f64,
     last_bytes: f64,
     sent: u64,
@@ -160,16 +197,18 @@ struct Run<'a> {
 }
 
 #[derive(PartialEq, Eq, Hash)]
-enum LineOf {
+enum LineOf<'n> {
     Up(Party),
     Down(Party),
     Pair(Party, Party),
+    RackUp(&'n str),
+    RackDown(&'n str),
 }
 
 impl<'a> Run<'a> {
     fn new(plan: &Plan, network: &'a Network, counts: Vec<u64>) -> Self {
         let mut run = Self { network, links: vec![], stages: vec![], lines: vec![], events: BinaryHeap::new() };
-        let mut known: HashMap<LineOf, usize> = HashMap::new();
+        let mut known: HashMap<LineOf<'a>, usize> = HashMap::new();
         for (lane, count) in plan.shape.lanes.iter().zip(counts) {
             let (first_stage, first_link) = (run.stages.len(), run.links.len());
             let slices = lane.slice_set(plan.binding.slice_len);
@@ -179,21 +218,29 @@ impl<'a> Run<'a> {
                 let (from, to) = (usize::from(link.from), usize::from(link.to));
                 let party = |stage: usize| plan.binding.parties[usize::from(lane.stages[stage].vertex)];
                 let (sender, receiver) = (party(from), party(to));
-                let mut line = |of: LineOf, bytes_per_s: f64| {
+                let mut line = |of: LineOf<'a>, bytes_per_s: f64| {
                     *known.entry(of).or_insert_with(|| {
                         run.lines.push(Line::new(bytes_per_s));
                         run.lines.len() - 1
                     })
                 };
-                let rate = |of: &BTreeMap<Party, f64>, party| of.get(party).copied().unwrap_or(network.link_bytes_per_s);
-                let pair = network.pair_bytes_per_s.get(&(sender, receiver));
+                let (leaves, enters) = network.crosses(sender, receiver);
+                let shared = [
+                    network.pair_bytes_per_s.get(&(sender, receiver)).map(|rate| (LineOf::Pair(sender, receiver), *rate)),
+                    leaves.and_then(|rack| Some((LineOf::RackUp(rack), *network.rack_up_bytes_per_s.get(rack)?))),
+                    enters.and_then(|rack| Some((LineOf::RackDown(rack), *network.rack_down_bytes_per_s.get(rack)?))),
+                ];
                 run.links.push(LinkState {
                     rank: link.rank,
                     from: first_stage + from,
                     to: first_stage + to,
-                    up: line(LineOf::Up(sender), rate(&network.up_bytes_per_s, &sender)),
-                    down: line(LineOf::Down(receiver), rate(&network.down_bytes_per_s, &receiver)),
-                    pair: pair.map(|rate| line(LineOf::Pair(sender, receiver), *rate)),
+                    up: line(LineOf::Up(sender), network.up(sender)),
+                    others: shared
+                        .into_iter()
+                        .flatten()
+                        .chain([(LineOf::Down(receiver), network.down(receiver))])
+                        .map(|(of, rate)| line(of, rate))
+                        .collect(),
                     slice_bytes: full as f64 * f64::from(link.width),
                     last_bytes: last as f64 * f64::from(link.width),
                     sent: 0,
@@ -266,8 +313,8 @@ impl<'a> Run<'a> {
         let is_last = event.slice + 1 == self.stages[link.from].slices;
         let bytes = if is_last { link.last_bytes } else { link.slice_bytes };
         let (start, mut end) = self.lines[link.up].serve(event.at, bytes, self.network.slice_overhead_s.max(0.0));
-        for line in [link.pair, Some(link.down)].into_iter().flatten() {
-            end = self.lines[line].serve(start, bytes, 0.0).1.max(end);
+        for line in &link.others {
+            end = self.lines[*line].serve(start, bytes, 0.0).1.max(end);
         }
         self.events.push(Reverse(Event { at: end, arrives: true, ..event }));
     }

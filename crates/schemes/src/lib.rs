@@ -14,8 +14,10 @@ mod read;
 mod region;
 pub mod repair;
 mod request;
+mod select;
 
 pub use disseminate::plan_write;
 pub use lane::{LaneBuilder, Requestor};
 pub use repair::plan_repair;
 pub use request::{Request, Run, code_view};
+pub use select::{Paths, Select};

@@ -1,8 +1,9 @@
 //! What a scheme is asked, and the plan around its lanes.
 
+use crate::{Paths, Select};
 use std::collections::BTreeMap;
 use weft_codes::Code;
-use weft_plan::{Binding, BoundBlock, Class, CodeView, Job, Lane, Plan, Shape, Sink, Source, WantKind};
+use weft_plan::{Binding, BoundBlock, Class, CodeView, Job, Lane, Network, Plan, Shape, Sink, Source, WantKind};
 use weft_types::{BlockId, Error, Party, PlanId, Result, StripeLayout};
 
 /// Slices that may wait at each end of a link, unless said otherwise.
@@ -23,8 +24,13 @@ pub struct Request<'a> {
     /// The new blocks that were allocated for the job's stores: one for each block that a party shall store.
     pub stores: &'a [(Party, BlockId)],
     /// Who shall help, the preferred first; who is not named comes after them, in the order of the job's holds.
-    /// A chain goes through its helpers in this order.
     pub prefer: &'a [Party],
+    /// What the links between parties carry: by it paths are selected and schemes compared.
+    pub network: &'a Network,
+    /// Who of those that could help does, and in which order.
+    pub select: Select,
+    /// Over how many paths a lost block comes.
+    pub paths: Paths,
     /// How it shall run.
     pub run: Run,
 }

@@ -12,7 +12,7 @@ pub use block_meta::BlockMeta;
 pub use error::{Error, Reaction, Result};
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};
-pub use size::{ByteSize, human_bytes};
+pub use size::{AutoSize, ByteSize, human_bytes};
 
 /// Bytes of a block that one page checksum covers. Reads of blocks are multiples of it.
 pub const PAGE_LEN: u64 = 4096;

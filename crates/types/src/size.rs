@@ -58,6 +58,52 @@ impl TryFrom<String> for ByteSize {
     }
 }
 
+/// A size, or that it is to be found out: `auto`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum AutoSize {
+    /// To be found out.
+    Auto,
+    /// This.
+    Bytes(ByteSize),
+}
+
+impl AutoSize {
+    /// So many bytes.
+    pub const fn bytes(bytes: u64) -> Self {
+        Self::Bytes(ByteSize(bytes))
+    }
+}
+
+impl fmt::Display for AutoSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Bytes(size) => size.fmt(f),
+        }
+    }
+}
+
+impl FromStr for AutoSize {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" { Ok(Self::Auto) } else { text.parse().map(Self::Bytes).map_err(|error: String| error + ", and auto") }
+    }
+}
+
+impl From<AutoSize> for String {
+    fn from(size: AutoSize) -> Self {
+        size.to_string()
+    }
+}
+
+impl TryFrom<String> for AutoSize {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
 /// Bytes for a person: `1.4 GiB`, `300 B`.
 pub fn human_bytes(bytes: u64) -> String {
     match UNITS.iter().find(|(_, unit)| bytes >= *unit) {
@@ -77,6 +123,10 @@ mod tests {
         }
         assert_eq!(ByteSize(64 << 20).to_string(), "64MiB");
         assert_eq!(ByteSize(1000).to_string(), "1000");
+        for text in ["auto", "64KiB", "1000"] {
+            assert_eq!(text.parse::<AutoSize>().unwrap().to_string(), text);
+        }
+        assert!("often".parse::<AutoSize>().unwrap_err().ends_with("1.5GiB are, and auto"));
         for wrong in ["", "MiB", "-1", "1.3k", "99999999999TiB", "1XB", "1.2.3k"] {
             assert!(wrong.parse::<ByteSize>().is_err(), "{wrong} was taken for a size");
         }

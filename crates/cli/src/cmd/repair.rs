@@ -12,7 +12,7 @@ use crate::{
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use weft_client::{RepairOptions, api, api::repair_event::Event};
-use weft_types::{Error, NodeId, Result, human_bytes};
+use weft_types::{AutoSize, Error, NodeId, Result, human_bytes};
 
 /// Rebuild what is lost
 #[derive(Debug, Args)]
@@ -53,11 +53,28 @@ struct RepairObject {
     /// Where the rebuilt block goes, by name or number; without it, the coordinator chooses
     #[arg(long, value_name = "NODE")]
     to: Option<String>,
+    /// Bytes of a slice, a multiple of 4 KiB, or auto: with which it should be the quickest; without it, the coordinator's setting
+    /// says
+    #[arg(long, value_name = "SIZE|auto")]
+    slice_size: Option<AutoSize>,
+    /// Who helps, and in which order: best (the quickest path through any of them), ordered (the first ones, in the order of the
+    /// quickest path), preferred (the first ones as they come) or random
+    #[arg(long, default_value = "best")]
+    select: String,
+    /// Over how many disjoint paths each lost block comes, or auto: as many as should be the quickest
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = paths)]
+    paths: u32,
     /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
     #[arg(long)]
     explain: bool,
     /// The object: BUCKET/KEY
     object: ObjectName,
+}
+
+/// A number of paths; 0 stands for `auto`.
+fn paths(text: &str) -> Result<u32, String> {
+    let count = if text == "auto" { Some(0) } else { text.parse().ok().filter(|count| *count > 0) };
+    count.ok_or_else(|| format!("'{text}' is not a number of paths: 1, 2 and auto are"))
 }
 
 /// What a repair did.
@@ -135,6 +152,9 @@ impl Repair {
                 block: asked.block,
                 scheme: asked.scheme.clone().unwrap_or_default(),
                 to: asked.node(session).await?,
+                slice_len: asked.slice_size,
+                select: asked.select.clone(),
+                paths: asked.paths,
                 explain: asked.explain,
             };
             let report = repair(session, &bucket, &key, &options, quiet).await?;

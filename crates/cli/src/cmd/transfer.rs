@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use weft_client::{Destination, GetOptions, Got, ProgressFn, PutOptions, api};
-use weft_types::{ByteSize, Error, Result, human_bytes};
+use weft_types::{AutoSize, ByteSize, Error, Result, human_bytes};
 
 /// Store FILE as an object
 ///
@@ -74,6 +74,10 @@ pub(super) struct Get {
     /// coordinator's setting says, which is auto unless it was changed
     #[arg(long)]
     scheme: Option<String>,
+    /// Bytes of a slice of what is lost, a multiple of 4 KiB, or auto: with which it should be the quickest; without it, the
+    /// coordinator's setting says
+    #[arg(long, value_name = "SIZE|auto")]
+    slice_size: Option<AutoSize>,
     /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
     #[arg(long)]
     explain: bool,
@@ -194,7 +198,11 @@ impl Get {
             }
             None => None,
         };
-        Ok((bucket, key, GetOptions { range, scheme: self.scheme.clone().unwrap_or_default(), progress }))
+        Ok((
+            bucket,
+            key,
+            GetOptions { range, scheme: self.scheme.clone().unwrap_or_default(), slice_len: self.slice_size, progress },
+        ))
     }
 }
 

@@ -57,6 +57,11 @@ fn run() -> Run {
     Run::new(PlanId(1), 1, Class::Foreground, PAGE_LEN)
 }
 
+fn how(scheme: &str) -> How {
+    let (slice_len, select, paths) = (weft_types::AutoSize::Auto, Select::default(), Paths::default());
+    How { scheme: scheme.into(), slice_len, select, paths }
+}
+
 fn sizes() -> impl Strategy<Value = (u64, u64, u64)> {
     (1u64..=3, 1u64..=4).prop_flat_map(|(cells, pages)| {
         let (cell, block) = (pages * PAGE_LEN, cells * pages * PAGE_LEN);
@@ -86,7 +91,9 @@ proptest! {
             .map(|range| widened(&stripe.layout, range, lost.contains(&range.index)))
             .collect();
         let prefer = preference(&stripe, &available, &view(), 4, None);
-        read(&code, &stripe, &available, &ranges, CLIENT, scheme, &prefer, run()).unwrap();
+        let (how, network) = (how(scheme), Network::uniform(1e9));
+        let way = Way { how: &how, network: &network, prefer: &prefer };
+        read(&code, &stripe, &available, &ranges, CLIENT, &way, run()).unwrap();
 
         let whole = stripe.layout.coded_span();
         let target = |(node, index): (u32, &u8)| Target {
@@ -96,7 +103,7 @@ proptest! {
         };
         let targets: Vec<Target> = (7..).zip(&lost).map(target).collect();
         if !targets.is_empty() {
-            rebuild(&code, &stripe, &available, &targets, scheme, &prefer, run()).unwrap();
+            rebuild(&code, &stripe, &available, &targets, &way, run()).unwrap();
         }
     }
 
@@ -158,7 +165,9 @@ fn several_lost_blocks_are_rebuilt_by_what_is_cheaper() {
         missing: vec![stripe.layout.coded_span()],
     };
     let links = |targets: &[Target]| {
-        let planned = rebuild(&code, &stripe, &[1, 4], targets, "auto", &[], run()).unwrap();
+        let (how, network) = (how("auto"), Network::uniform(1e9));
+        let way = Way { how: &how, network: &network, prefer: &[] };
+        let planned = rebuild(&code, &stripe, &[1, 4], targets, &way, run()).unwrap();
         let hub = planned.plan.shape.lanes[0].links.iter().filter(|link| link.to == planned.plan.shape.lanes[0].links[0].to);
         (planned.plan.shape.lanes[0].links.iter().map(|link| link.width).max(), hub.count())
     };

@@ -11,7 +11,7 @@ use crate::{
 };
 use weft_codes::{Ask, Recipe, SubBlock};
 use weft_gf::{Factored, SparseMatrix};
-use weft_plan::{Considered, Lane, Network, Plan, Source, cost, predict};
+use weft_plan::{Considered, Lane, Plan, Source, cost, predict};
 use weft_types::{Error, Party, Result};
 
 /// Every repair scheme, in the order in which they are shown.
@@ -79,16 +79,16 @@ impl Repair {
 /// What a user says who leaves the choice of the scheme to [`choose_plan`].
 pub const AUTO: &str = "auto";
 
-/// The plan for a job of the scheme of that name, or, for [`AUTO`], of that which is predicted to be the quickest on this network,
+/// The plan for a job of the scheme of that name, or, for [`AUTO`], of that which is predicted to be the quickest on its network,
 /// and of equally quick ones of that which moves least; and what was considered, the chosen first.
-pub fn choose_plan(request: &Request<'_>, scheme: &str, network: &Network) -> Result<(Plan, Vec<Considered>)> {
+pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
     let schemes = if scheme == AUTO { SCHEMES.to_vec() } else { vec![by_name(scheme)?] };
     let mut refused = None;
     let mut plans: Vec<(Plan, Considered)> = Vec::with_capacity(schemes.len());
     for scheme in schemes {
         match plan_repair(request, scheme) {
             Ok(plan) => {
-                let (cost, seconds) = (cost(&plan)?, predict(&plan, network)?);
+                let (cost, seconds) = (cost(&plan)?, predict(&plan, request.network)?);
                 let (moved_bytes, read_bytes) = (cost.moved_bytes(), cost.read_bytes());
                 plans.push((plan, Considered { scheme: scheme.name().to_owned(), moved_bytes, read_bytes, seconds }));
             }

@@ -6,8 +6,8 @@ use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::sync::Arc;
 use weft_codes::{Code, SharedCode, parse};
 use weft_gf::{Combination, Matrix, SparseMatrix, field};
-use weft_plan::{Class, Hold, Job, Memory, Plan, Want, WantKind, eval, verify};
-use weft_schemes::{Request, Run, repair::RepairScheme};
+use weft_plan::{Class, Hold, Job, Memory, Network, Plan, Want, WantKind, eval, verify};
+use weft_schemes::{Paths, Request, Run, Select, repair::RepairScheme};
 use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId, StripeLayout};
 
 /// A stripe that was written, with the whole contents of its blocks. Block i is held by node i+1.
@@ -17,6 +17,9 @@ pub(crate) struct World {
     pub(crate) stripe: StripeLayout,
     /// The blocks' bytes, each as long as the layout says, with zeros at the end where the block is shorter.
     pub(crate) blocks: Vec<Vec<u8>>,
+    pub(crate) network: Network,
+    pub(crate) select: Select,
+    pub(crate) paths: Paths,
 }
 
 impl World {
@@ -46,7 +49,8 @@ impl World {
             blocks[index as usize][at as usize] = random.random();
         }
         encode(code.as_ref(), layout, &mut blocks);
-        Self { random, code, stripe, blocks }
+        let (network, select, paths) = (Network::uniform(layout.block_len as f64), Select::default(), Paths::Count(1));
+        Self { random, code, stripe, blocks, network, select, paths }
     }
 
     pub(crate) fn n(&self) -> u8 {
@@ -103,7 +107,8 @@ impl World {
         slice_len: u64,
     ) -> Request<'a> {
         let run = Run::new(PlanId(1), 1, Class::Repair, slice_len);
-        Request { code: self.code.as_ref(), stripe: self.stripe, job, stores, prefer, run }
+        let (network, select, paths) = (&self.network, self.select, self.paths);
+        Request { code: self.code.as_ref(), stripe: self.stripe, job, stores, prefer, network, select, paths, run }
     }
 
     /// Verifies a plan (so that nothing comes out that nobody wants), runs it, and compares every byte that is wanted.

@@ -1,0 +1,109 @@
+//! How lost blocks are brought back: what a request says of it, and the settings for what it does not say.
+
+use crate::{shared::Shared, view::View};
+use std::collections::BTreeMap;
+use weft_plan::Network;
+use weft_proto::v1;
+use weft_schemes::{Paths, Select, repair};
+use weft_types::{AutoSize, Error, PAGE_LEN, Party, Result, StripeLayout};
+
+/// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
+const LINK_BYTES_PER_S: f64 = 125e6;
+
+/// How lost blocks are brought back.
+#[derive(Debug, Clone)]
+pub(crate) struct How {
+    /// The scheme's name, or `auto`.
+    pub(crate) scheme: String,
+    /// A slice of a block that is rebuilt.
+    pub(crate) slice_len: AutoSize,
+    pub(crate) select: Select,
+    pub(crate) paths: Paths,
+}
+
+impl How {
+    /// As the settings have it.
+    pub(crate) fn usual(shared: &Shared) -> Self {
+        let scheme = shared.config.scheme.clone();
+        Self { scheme, slice_len: shared.config.repair_slice_len, select: Select::default(), paths: Paths::default() }
+    }
+
+    /// As a repair asks for.
+    pub(crate) fn of_repair(shared: &Shared, asked: &v1::RepairObjectRequest) -> Result<Self> {
+        let usual = Self::usual(shared).with(&asked.scheme, asked.slice_len, asked.slice_auto)?;
+        let select = Select::parse(&asked.select, || shared.draw_seed())?;
+        Ok(Self { select, paths: Paths::of(asked.paths)?, ..usual })
+    }
+
+    /// As a read asks for.
+    pub(crate) fn of_read(shared: &Shared, asked: &v1::ReadStripeRequest) -> Result<Self> {
+        Self::usual(shared).with(&asked.scheme, asked.slice_len, asked.slice_auto)
+    }
+
+    /// Bytes of a slice of a block that is rebuilt.
+    pub(crate) fn slice_bytes(&self, _stripe: &StripeLayout, _network: &Network) -> u64 {
+        match self.slice_len {
+            AutoSize::Bytes(size) => size.0,
+            AutoSize::Auto => 64 << 10,
+        }
+    }
+
+    fn with(self, scheme: &str, slice_len: u64, slice_auto: bool) -> Result<Self> {
+        let scheme = if scheme.is_empty() { self.scheme } else { scheme.to_owned() };
+        repair::check_name(&scheme)?;
+        let slice_len = match (slice_auto, slice_len) {
+            (true, 0) => AutoSize::Auto,
+            (true, _) => return Err(Error::invalid("the slice's length is both said and left open")),
+            (false, 0) => self.slice_len,
+            (false, bytes) => AutoSize::bytes(bytes),
+        };
+        check_slice_len("the slice's length", slice_len)?;
+        Ok(Self { scheme, slice_len, ..self })
+    }
+}
+
+/// Whether slices of this length are whole pages.
+pub(crate) fn check_slice_len(name: &str, len: AutoSize) -> Result<()> {
+    match len {
+        AutoSize::Bytes(size) if size.0 == 0 || !size.0.is_multiple_of(PAGE_LEN) => {
+            Err(Error::invalid(format!("{name} is {size}: it must be a multiple of {}", weft_types::ByteSize(PAGE_LEN))))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Shared {
+    /// What is known of the network: where everybody stands; of what links carry nothing is measured.
+    pub(crate) fn network(&self) -> Network {
+        network(&self.members.view())
+    }
+}
+
+fn network(view: &View) -> Network {
+    let rack = |node: &crate::view::NodeView| (Party::Node(node.id), node.rack.clone());
+    let racks: BTreeMap<Party, String> = view.nodes.values().map(rack).filter(|(_, rack)| !rack.is_empty()).collect();
+    Network { racks, ..Network::uniform(LINK_BYTES_PER_S) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_are_whole_pages_or_left_open() {
+        let how = || How {
+            scheme: "auto".into(),
+            slice_len: AutoSize::bytes(64 << 10),
+            select: Select::default(),
+            paths: Paths::default(),
+        };
+        assert_eq!(how().with("", 0, false).unwrap().slice_len, AutoSize::bytes(64 << 10));
+        assert_eq!(how().with("ppr", 0, true).unwrap().slice_len, AutoSize::Auto);
+        assert_eq!(how().with("", 8192, false).unwrap().slice_len, AutoSize::bytes(8192));
+        for (scheme, len, auto, says) in
+            [("", 1000, false, "is 1000"), ("", 4096, true, "both said"), ("pigeon", 0, false, "no repair scheme 'pigeon'")]
+        {
+            assert!(how().with(scheme, len, auto).unwrap_err().message.contains(says));
+        }
+    }
+}
