@@ -247,7 +247,7 @@ mod tests {
         report.links.extend([figure("a", "c", 1.25e9, 0), figure("c", "a", 2.5e6, 0)]);
         assert_eq!(
             text(&report).lines().collect::<Vec<_>>()[..4],
-            ["      a     b      c", "a        1.00  10000", "b   200           -", "c  20.0     -"]
+            ["      a     b      c", "a        1.00  10000", "b   200            -", "c  20.0     -"]
         );
     }
 }
