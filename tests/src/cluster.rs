@@ -239,6 +239,8 @@ impl<'a> Cluster<'a> {
             garbage_grace_ms: 3_000,
             sweep_interval_ms: 1_000,
             orphan_check_interval_ms: 4_000,
+            // A seed that was found has always gone on without.
+            link_probe_interval_ms: 0,
             stall_ms: 4_000,
             call_timeout_ms: 1_000,
             failure_grace_ms: 1_000,

@@ -23,6 +23,7 @@ mod node;
 mod open;
 mod partial;
 mod ports;
+mod probe;
 mod reception;
 mod removal;
 mod run;

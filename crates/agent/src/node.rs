@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use weft_proto::{LinkKey, Pool, PoolLimits, Security};
 use weft_types::{ClusterId, Error, NodeId, Reaction, Result};
 
@@ -28,6 +28,8 @@ pub(crate) struct Node {
     pub(crate) findings: Arc<Findings>,
     pub(crate) tasks: Tasks,
     pub(crate) throttles: Throttles,
+    /// Whoever sends or receives a probe.
+    pub(crate) probing: Arc<Semaphore>,
     /// True, or gone, when the agent stops.
     pub(crate) stopping: watch::Receiver<bool>,
     registration: RwLock<Option<Arc<Registration>>>,
@@ -70,6 +72,7 @@ impl Node {
             findings: Arc::default(),
             tasks: Tasks::default(),
             throttles: Throttles::new(&config.throttle),
+            probing: Arc::new(Semaphore::new(1)),
             registration: RwLock::default(),
             disks: RwLock::default(),
             config,

@@ -1,6 +1,6 @@
 //! What the coordinator can ask of an agent, over gRPC.
 
-use crate::{node::Node, wire};
+use crate::{node::Node, probe, wire};
 use std::{sync::Arc, time::Duration};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -10,7 +10,8 @@ use weft_proto::{
     to_status,
     v1::{
         CancelReply, CancelRequest, ListBlocksReply, ListBlocksRequest, OpenReply, OpenRequest, QuarantineReply,
-        QuarantineRequest, RemoveReply, RemoveRequest, StartRequest, TaskEvent, agent_server::Agent,
+        QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, RemoveReply, RemoveRequest, SendProbeReply, SendProbeRequest,
+        StartRequest, TaskEvent, agent_server::Agent,
     },
 };
 use weft_types::{BlockId, Error, PlanId, Result};
@@ -143,5 +144,15 @@ impl Agent for Service {
 
     async fn quarantine(&self, request: Request<QuarantineRequest>) -> Result<Response<QuarantineReply>, Status> {
         answer(self.quarantine_blocks(request).await)
+    }
+
+    async fn send_probe(&self, request: Request<SendProbeRequest>) -> Result<Response<SendProbeReply>, Status> {
+        let request = self.authorise(request).map_err(|error| to_status(&error))?;
+        answer(probe::send(&self.0, request).await)
+    }
+
+    async fn receive_probe(&self, request: Request<ReceiveProbeRequest>) -> Result<Response<ReceiveProbeReply>, Status> {
+        let request = self.authorise(request).map_err(|error| to_status(&error))?;
+        answer(probe::receive(&self.0, request).await)
     }
 }

@@ -71,6 +71,11 @@ impl Tasks {
         self.lock().remove(&plan).is_some()
     }
 
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// Drops the tasks that nobody started.
     pub(crate) fn expire(&self, unstarted: Duration) {
         let now = Instant::now();

@@ -14,20 +14,26 @@ use tokio::time::{Instant, sleep_until};
 use weft_engine::{SliceSink, SliceSource};
 use weft_types::{ByteSize, Result, Span};
 
-/// What is not used within this time is lost: so much of a second's bytes may come at once.
-const CREDIT: Duration = Duration::from_millis(100);
+/// So many bytes may come at once, as far as they are the bytes of no more than this and no less than that time: what is not used
+/// within it is lost. Timers are precise to about a millisecond.
+const CREDIT_BYTES: u64 = 256 << 10;
+const CREDIT_MAX: Duration = Duration::from_millis(100);
+const CREDIT_MIN: Duration = Duration::from_millis(5);
 
 /// Lets so many bytes a second through, in the order in which they come, whoever they belong to.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     bytes_per_s: f64,
+    credit: Duration,
     /// When all that was taken so far is paid.
     paid_at: Mutex<Instant>,
 }
 
 impl Bucket {
     pub(crate) fn new(rate: ByteSize) -> Self {
-        Self { bytes_per_s: rate.0 as f64, paid_at: Mutex::new(Instant::now()) }
+        let bytes_per_s = rate.0 as f64;
+        let credit = Duration::try_from_secs_f64(CREDIT_BYTES as f64 / bytes_per_s).unwrap_or(CREDIT_MAX);
+        Self { bytes_per_s, credit: credit.clamp(CREDIT_MIN, CREDIT_MAX), paid_at: Mutex::new(Instant::now()) }
     }
 
     /// Waits until `bytes` are paid.
@@ -40,7 +46,7 @@ impl Bucket {
         let now = Instant::now();
         let cost = Duration::try_from_secs_f64(bytes as f64 / self.bytes_per_s).unwrap_or(Duration::MAX);
         let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let begin = now.checked_sub(CREDIT).map_or(*paid_at, |credit| credit.max(*paid_at));
+        let begin = now.checked_sub(self.credit).map_or(*paid_at, |credit| credit.max(*paid_at));
         *paid_at = begin.checked_add(cost).unwrap_or(begin);
         *paid_at
     }
@@ -146,7 +152,7 @@ mod tests {
     }
 
     fn about(elapsed: Duration, seconds: f64) {
-        let least = seconds - CREDIT.as_secs_f64();
+        let least = seconds - CREDIT_MAX.as_secs_f64();
         assert!((least..seconds + 0.01).contains(&elapsed.as_secs_f64()), "{elapsed:?} where {seconds} s are due");
     }
 

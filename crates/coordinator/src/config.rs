@@ -52,6 +52,11 @@ pub struct CoordinatorConfig {
     /// How often each node's disks are searched for blocks that the metadata does not know, beside once after the node has
     /// registered; 0: never.
     pub orphan_check_interval_ms: u64,
+    /// Within this time each link between nodes is measured once while they have nothing else to do, or, of very many links, a part
+    /// of them; 0: never but when somebody asks.
+    pub link_probe_interval_ms: u64,
+    /// What was measured of a link longer ago is not planned with.
+    pub link_age_max_ms: u64,
     /// A task whose ports move nothing for this long has failed. A port that is still being connected moves nothing.
     pub stall_ms: u32,
     /// A repair, or a read of what is lost, that has begun to flow and in which nothing at all moves for this long goes on around
@@ -92,6 +97,8 @@ impl Default for CoordinatorConfig {
             garbage_grace_ms: 60_000,
             sweep_interval_ms: 5_000,
             orphan_check_interval_ms: 3_600_000,
+            link_probe_interval_ms: 600_000,
+            link_age_max_ms: 1_800_000,
             stall_ms: 10_000,
             repair_stall_ms: 1_000,
             call_timeout_ms: 3_000,
@@ -163,6 +170,12 @@ impl CoordinatorConfig {
             ),
             relation(("suspect_ms", self.suspect_ms), 1, stall, "a node is trusted again before the next plan has failed on it"),
         ];
+        relations.push(relation(
+            ("link_age_max_ms", self.link_age_max_ms),
+            1,
+            ("link_probe_interval_ms", self.link_probe_interval_ms),
+            "what was measured of a link is forgotten before it is measured again",
+        ));
         if !self.insecure {
             let handshake = ("the time that a TLS handshake may take", HANDSHAKE_TIMEOUT.as_millis() as u64);
             relations.push(relation(stall, 1, handshake, "a task fails before anybody can say that a handshake did"));
@@ -255,6 +268,10 @@ mod tests {
         );
         refused(CoordinatorConfig { suspect_ms: 9_000, ..base() }, ["suspect_ms is 9000", "stall_ms is 10000", "trusted again"]);
         refused(CoordinatorConfig { heartbeat_interval_ms: 5, ..base() }, ["heartbeat_interval_ms is 5", "10", "60000"]);
+        refused(
+            CoordinatorConfig { link_age_max_ms: 600_000, ..base() },
+            ["link_age_max_ms is 600000", "link_probe_interval_ms is 600000", "forgotten"],
+        );
         let stall = |insecure| CoordinatorConfig { insecure, stall_ms: 5_000, ..base() };
         assert_eq!(stall(true).check(), Ok(()), "without TLS there is no handshake");
         refused(stall(false), ["stall_ms is 5000", "TLS handshake may take is 5000", "more"]);

@@ -2,6 +2,7 @@
 
 use crate::{
     config::{self, CoordinatorConfig},
+    links::{self, Links},
     members::Members,
     membership::MembershipService,
     orphans,
@@ -84,6 +85,7 @@ impl Coordinator {
             security: security.clone(),
             clock: seams.clock,
             members,
+            links: Links::default(),
             puts: Puts::default(),
             reads: Reads::default(),
             started: Instant::now(),
@@ -98,6 +100,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), watch_nodes(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), sweep::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), orphans::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), links::run(Arc::clone(&shared))));
         let services = rpc::Services::new()
             .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))
             .with(rpc::weft_server(WeftService::new(Arc::clone(&shared))));

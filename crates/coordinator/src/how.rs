@@ -1,7 +1,8 @@
 //! How lost blocks are brought back: what a request says of it, and the settings for what it does not say.
 
 use crate::{shared::Shared, view::View};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
+use tokio::time::Instant;
 use weft_plan::Network;
 use weft_proto::v1;
 use weft_schemes::{Paths, Select, repair};
@@ -73,16 +74,16 @@ pub(crate) fn check_slice_len(name: &str, len: AutoSize) -> Result<()> {
 }
 
 impl Shared {
-    /// What is known of the network: where everybody stands; of what links carry nothing is measured.
+    /// What is known of the network: where everybody stands, and what was measured of links lately.
     pub(crate) fn network(&self) -> Network {
-        network(&self.members.view())
+        let age_max = Duration::from_millis(self.config.link_age_max_ms);
+        Network { racks: racks(&self.members.view()), ..self.links.network(Instant::now(), age_max, LINK_BYTES_PER_S) }
     }
 }
 
-fn network(view: &View) -> Network {
+fn racks(view: &View) -> BTreeMap<Party, String> {
     let rack = |node: &crate::view::NodeView| (Party::Node(node.id), node.rack.clone());
-    let racks: BTreeMap<Party, String> = view.nodes.values().map(rack).filter(|(_, rack)| !rack.is_empty()).collect();
-    Network { racks, ..Network::uniform(LINK_BYTES_PER_S) }
+    view.nodes.values().map(rack).filter(|(_, rack)| !rack.is_empty()).collect()
 }
 
 #[cfg(test)]

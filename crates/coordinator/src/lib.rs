@@ -10,6 +10,7 @@
 //! | `view`, `placement` | the nodes at one moment; where new blocks go |
 //! | `jobs`, `seal` | from stripes to proved plans; from plans to tasks, addresses and tokens |
 //! | `supervise` | running a plan at its agents, and who is to blame when it fails |
+//! | `links` | what the links between nodes carry, measured by probes |
 //! | `puts`, `read`, `repair` | what clients ask for |
 //! | `sweep` | leases that ended, allocations that were given up, blocks that nobody needs |
 //! | `orphans` | blocks on nodes' disks that the metadata does not know |
@@ -23,6 +24,7 @@ mod config;
 mod coordinator;
 mod how;
 mod jobs;
+mod links;
 mod members;
 mod membership;
 mod orphans;

@@ -1,6 +1,6 @@
 //! The service for clients.
 
-use crate::{puts, read, repair, shared::Shared, show, validate};
+use crate::{links, puts, read, repair, shared::Shared, show, validate};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -94,6 +94,18 @@ fn answer<T>(result: Result<T>) -> Result<Response<T>, Status> {
 #[async_trait]
 impl v1::weft_server::Weft for WeftService {
     type RepairObjectStream = ReceiverStream<Result<v1::RepairEvent, Status>>;
+
+    type ProbeLinksStream = ReceiverStream<Result<v1::ProbeEvent, Status>>;
+
+    async fn list_links(&self, request: Request<v1::ListLinksRequest>) -> Result<Response<v1::ListLinksReply>, Status> {
+        self.asked(request)?;
+        Ok(Response::new(links::list(&self.shared)))
+    }
+
+    async fn probe_links(&self, request: Request<v1::ProbeLinksRequest>) -> Result<Response<Self::ProbeLinksStream>, Status> {
+        let asked = self.asked(request)?;
+        answer(links::measure(&self.shared, &asked).map(ReceiverStream::new))
+    }
 
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         self.asked(request)?;

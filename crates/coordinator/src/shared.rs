@@ -1,6 +1,6 @@
 //! What all parts of a coordinator share.
 
-use crate::{config::CoordinatorConfig, members::Members, puts::Puts};
+use crate::{config::CoordinatorConfig, links::Links, members::Members, puts::Puts};
 use rand::{Rng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -34,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) security: Security,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) members: Members,
+    pub(crate) links: Links,
     pub(crate) puts: Puts,
     pub(crate) reads: crate::read::Reads,
     pub(crate) started: Instant,
@@ -75,9 +76,13 @@ impl Shared {
 
     /// A plan's frame: its number is nobody else's.
     pub(crate) fn run(&self, class: Class, seq: u64, slice_len: u64) -> Run {
+        Run { seq, ..Run::new(self.next_plan(), self.epoch.0, class, slice_len) }
+    }
+
+    /// A plan's number that is nobody else's.
+    pub(crate) fn next_plan(&self) -> PlanId {
         let number = self.plans.fetch_add(1, Ordering::Relaxed);
-        let id = PlanId(self.epoch.0 << 32 | u64::from(number));
-        Run { seq, ..Run::new(id, self.epoch.0, class, slice_len) }
+        PlanId(self.epoch.0 << 32 | u64::from(number))
     }
 
     /// The time, milliseconds since 1970.

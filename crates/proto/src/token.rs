@@ -37,13 +37,18 @@ pub struct LinkRights {
     /// Who receives.
     pub to: Party,
     /// [`task_hash`] of the task, as bytes, of the one who accepts the connection: blocks, generations, ranges and rights
-    /// are all in it.
+    /// are all in it. For a probe [`probe_hash`].
     pub task_hash: [u8; 32],
 }
 
 /// The SHA-256 of an encoded task.
 pub fn task_hash(task: &[u8]) -> [u8; 32] {
     Sha256::digest(task).into()
+}
+
+/// What a token for a probe of a link has in a task's place: nobody has a task then.
+pub fn probe_hash() -> [u8; 32] {
+    task_hash(b"weft probe 1")
 }
 
 impl LinkKey {

@@ -2,5 +2,6 @@
 
 mod cluster;
 mod failures;
+mod probes;
 mod refusals;
 mod tasks;

@@ -9,6 +9,7 @@ mod code_info;
 mod daemon;
 mod demo;
 mod explain;
+mod link;
 mod node;
 mod object;
 mod plan;
@@ -58,6 +59,7 @@ enum Command {
     Bucket(bucket::Bucket),
     Policy(policy::Policy),
     Node(node::Node),
+    Link(link::Link),
     Repair(repair::Repair),
     Code(code::Code),
     Plan(plan::Plan),
@@ -91,6 +93,7 @@ pub(crate) fn main() -> Exit {
         Command::Bucket(it) => it.run(&weft.target, output),
         Command::Policy(it) => it.run(&weft.target, output),
         Command::Node(it) => it.run(&weft.target, output),
+        Command::Link(it) => it.run(&weft.target, output),
         Command::Repair(it) => it.run(&weft.target, output),
         Command::Code(it) => it.run(output),
         Command::Plan(it) => it.run(output),

@@ -43,6 +43,27 @@ fn what_is_stored_survives_down_and_up() {
 }
 
 #[test]
+fn links_are_measured_and_shown() {
+    let cluster = small();
+    let probed = cluster.json(&["link", "probe", "--from", "node-01"]);
+    let links = probed["links"].as_array().unwrap();
+    assert_eq!(links.len(), 5, "{probed}");
+    assert!(links.iter().all(|link| link["from_name"] == "node-01" && link["bytes_per_s"].as_f64().unwrap() > 1e6), "{probed}");
+    assert!(cluster.json(&["link", "ls"])["links"].as_array().unwrap().len() >= 5);
+    let matrix = cluster.weft(["link", "probe"]).ok();
+    assert!(
+        matrix.text().lines().count() >= 7 && matrix.text().contains("Mbit/s, from the left to the top"),
+        "{}",
+        matrix.text()
+    );
+    assert!(cluster.weft(["link", "ls"]).ok().text().contains("a slice costs"));
+    cluster.weft(["link", "probe", "--to", "node-77"]).refused(3, &["there is no node 'node-77'"]);
+    cluster.weft(["link", "probe", "--from", "node-01", "--to", "node-01"]).refused(2, &["no link between these nodes"]);
+    cluster.take_down(&["node-03"]);
+    cluster.weft(["link", "probe", "--from", "node-01", "--to", "node-03"]).refused(4, &["node-03 is down"]);
+}
+
+#[test]
 fn objects_come_and_go() {
     let cluster = small();
     let (file, content) = data(&cluster, "data", 1_500_000);

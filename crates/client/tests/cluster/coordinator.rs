@@ -432,6 +432,18 @@ impl Weft for Coordinator {
         answer(Ok(tokio_stream::iter(vec![Ok(RepairEvent { event: Some(done) }), Err(failed)])))
     }
 
+    type ProbeLinksStream = tokio_stream::Iter<std::vec::IntoIter<std::result::Result<ProbeEvent, Status>>>;
+
+    async fn list_links(&self, _: Request<ListLinksRequest>) -> Answer<ListLinksReply> {
+        answer(Ok(ListLinksReply::default()))
+    }
+
+    async fn probe_links(&self, request: Request<ProbeLinksRequest>) -> Answer<Self::ProbeLinksStream> {
+        let ProbeLinksRequest { from, to } = request.into_inner();
+        let event = ProbeEvent { total: 1, from: from[0], to: to[0], ..ProbeEvent::default() };
+        answer(Ok(tokio_stream::iter(vec![Ok(event), Err(to_status(&Error::unavailable("then it failed")))])))
+    }
+
     async fn create_policy(&self, request: Request<Policy>) -> Answer<Policy> {
         answer(Ok(request.into_inner()))
     }

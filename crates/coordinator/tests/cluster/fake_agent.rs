@@ -132,4 +132,12 @@ impl v1::agent_server::Agent for Service {
     async fn quarantine(&self, _: Request<v1::QuarantineRequest>) -> Result<Response<v1::QuarantineReply>, Status> {
         Ok(Response::new(v1::QuarantineReply::default()))
     }
+
+    async fn send_probe(&self, _: Request<v1::SendProbeRequest>) -> Result<Response<v1::SendProbeReply>, Status> {
+        Err(to_status(&Error::retry("busy")))
+    }
+
+    async fn receive_probe(&self, _: Request<v1::ReceiveProbeRequest>) -> Result<Response<v1::ReceiveProbeReply>, Status> {
+        Err(to_status(&Error::retry("busy")))
+    }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
-use weft_agent::{Agent, AgentConfig};
+use weft_agent::{Agent, AgentConfig, Throttle};
 use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions, RepairOptions, api};
 use weft_coordinator::{Coordinator, CoordinatorConfig, Seams};
 use weft_meta::MetaMode;
@@ -28,6 +28,7 @@ pub(crate) struct World {
     racks: u32,
     seed: u64,
     slow_agents: bool,
+    throttles: BTreeMap<u32, Throttle>,
     /// Where no agent's connection arrives.
     cut_off: CutOff,
     pub(crate) client: Client,
@@ -70,6 +71,7 @@ impl World {
             racks,
             seed: 1,
             slow_agents: false,
+            throttles: BTreeMap::new(),
             cut_off: CutOff::default(),
             client,
         };
@@ -118,7 +120,7 @@ impl World {
             certificates: None,
             insecure: true,
             limits: weft_agent::AgentConfig::clone(&toml::from_str(LEAST).unwrap()).limits,
-            throttle: weft_agent::Throttle::default(),
+            throttle: self.throttles.get(&node).cloned().unwrap_or_default(),
         }
     }
 
@@ -133,6 +135,15 @@ impl World {
         // Those that were killed are up for a moment more; those that came back are up for good.
         tokio::time::sleep(Duration::from_millis(self.config.down_after_ms)).await;
         self.until("all are back", async |world| world.up().await.len() == nodes).await;
+    }
+
+    /// A node is started again with a throttle.
+    pub(crate) async fn throttle(&mut self, node: u32, throttle: Throttle) {
+        self.throttles.insert(node, throttle);
+        self.kill(node);
+        self.until("it is down", async |world| !world.up().await.contains(&node)).await;
+        self.start_agent(node).await;
+        self.until("it is up again", async |world| world.up().await.contains(&node)).await;
     }
 
     /// From now on no other agent reaches a node with data; the coordinator does.

@@ -1,0 +1,186 @@
+//! Measuring a link: one agent sends slices of zeros to another, through the same pool, Hello, token and frames as any link of a
+//! plan, and the one who receives them looks at the clock.
+//!
+//! ```text
+//! 128 × 4 KiB                 6 × 256 KiB                       64 × 4 KiB
+//! ├───────────────────────────┼─────────────────────────────────┼──────────────────────────┤
+//!  what a token bucket lets    bytes a second                    what is longer than the
+//!  through at once                                               bytes' time: each slice's own
+//! ```
+//! A slow link does not come so far within the probe's time: what came in the second half of that time is its measure then.
+
+use crate::{
+    admission::{Demand, Permit},
+    node::{Node, Registration},
+    reception::{Arrival, Expected},
+};
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    sync::{OwnedSemaphorePermit, oneshot},
+    time::{Instant, timeout, timeout_at},
+};
+use weft_proto::{
+    Direction, FrameStream, Hello, LinkReceiver, LinkRights, LinkSender, LinkToken, Peer,
+    token::probe_hash,
+    v1::{ReceiveProbeReply, ReceiveProbeRequest, SendProbeReply, SendProbeRequest},
+};
+use weft_types::{Error, NodeId, Party, PlanId, Result, Span};
+
+const SMALL: u64 = 4 << 10;
+const LARGE: u64 = 256 << 10;
+/// Slices of each length, one train after another.
+const TRAINS: [(u64, usize); 3] = [(SMALL, 128), (LARGE, 6), (SMALL, 64)];
+const WARM: usize = TRAINS[0].1;
+const LOADED: usize = WARM + TRAINS[1].1;
+
+/// A probe ends when so much time has passed …
+const TIME_MAX: Duration = Duration::from_millis(500);
+/// … and so many slices have come; or so much time, whatever came.
+const SLICES_MIN: usize = 8;
+const SLOWEST: Duration = Duration::from_secs(2);
+/// For so long the one who sends is waited for, and the one who receives is dialled; and so long a sender waits that can send nothing.
+const MEET_MAX: Duration = Duration::from_secs(3);
+/// A probe has one link.
+const LINK: u32 = 0;
+
+/// What a probe found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Measured {
+    bytes_per_s: f64,
+    /// What a slice costs besides its bytes, seconds; not known of a link on which the last train did not come.
+    slice_overhead_s: Option<f64>,
+}
+
+/// When a slice had come, since the probe's beginning.
+#[derive(Debug, Clone, Copy)]
+struct Came {
+    at: Duration,
+    /// It, and all before it.
+    bytes: u64,
+}
+
+/// The node's one probe, and what is reserved for it.
+struct Turn {
+    _turn: OwnedSemaphorePermit,
+    _permit: Permit,
+}
+
+/// Sends a probe. That the other end closes before it has got everything is no failure: it has seen enough.
+pub(crate) async fn send(node: &Arc<Node>, request: SendProbeRequest) -> Result<SendProbeReply> {
+    let (_turn, registration) = begin(node, request.epoch, &request.registration, request.only_idle).await?;
+    let (address, peer, to) = (&request.address, Peer::Agent(request.name), Party::Node(NodeId(request.to)));
+    let hello = Hello {
+        cluster: registration.cluster,
+        plan: PlanId(request.plan),
+        link: LINK,
+        from: Party::Node(registration.node),
+        to,
+        direction: Direction::Push,
+        token: LinkToken::from_slice(&request.token)?,
+    };
+    let late = |_| Err(Error::replan(format!("{peer} at {address}: no connection within {MEET_MAX:?}")));
+    let opened = timeout(MEET_MAX, node.pool.open(address, &peer, &hello)).await.unwrap_or_else(late);
+    let mut sender = LinkSender::new(opened.map_err(|error| error.party(to))?, LINK, 1, MEET_MAX);
+    let zeros = vec![0; LARGE as usize];
+    for slice in slices() {
+        if let Some(uplink) = &node.throttles.uplink {
+            uplink.take(slice.len()).await;
+        }
+        if sender.send(slice, &zeros[..slice.len() as usize]).await.is_err() {
+            return Ok(SendProbeReply {});
+        }
+    }
+    if sender.end().await.is_ok()
+        && let Some(frames) = sender.into_frames()
+    {
+        node.pool.put_back(address, &peer, frames);
+    }
+    Ok(SendProbeReply {})
+}
+
+/// Receives a probe, and tells what it found.
+pub(crate) async fn receive(node: &Arc<Node>, request: ReceiveProbeRequest) -> Result<ReceiveProbeReply> {
+    let (_turn, registration) = begin(node, request.epoch, &request.registration, request.only_idle).await?;
+    let (plan, from) = (PlanId(request.plan), Party::Node(NodeId(request.from)));
+    let (arrived, arrival) = oneshot::channel();
+    let rights =
+        LinkRights { epoch: request.epoch, plan, link: LINK, from, to: Party::Node(registration.node), task_hash: probe_hash() };
+    let (key, peer) = (registration.link_key.clone(), Peer::Agent(request.name));
+    let guest = Expected { rights, key, direction: Direction::Push, peer, arrived };
+    let _guests = node.reception.expect(plan, vec![(LINK, guest)]);
+    let late = || Error::replan(format!("no probe came within {MEET_MAX:?}")).party(from);
+    let Arrival { frames, home } = timeout(MEET_MAX, arrival).await.map_err(|_| late())?.map_err(|_| late())?;
+    let (came, frames) = watch(frames).await.map_err(|error| error.party(from))?;
+    if let Some(frames) = frames {
+        // Nobody left to take it: the agent is stopping.
+        drop(home.send(frames));
+    }
+    let slow = || Error::unavailable(format!("less than {} bytes came within {SLOWEST:?}", 2 * SMALL)).party(from);
+    let Measured { bytes_per_s, slice_overhead_s } = measure(&came).ok_or_else(slow)?;
+    Ok(ReceiveProbeReply { bytes_per_s, slice_overhead_s })
+}
+
+/// One probe at a time, in either direction: two would measure each other.
+async fn begin(node: &Arc<Node>, epoch: u64, registered: &[u8], only_idle: bool) -> Result<(Turn, Arc<Registration>)> {
+    let registration = node.registration()?;
+    if registered != registration.link_key.id() {
+        return Err(Error::retry("the probe was made for another registration of this node"));
+    }
+    node.obey(epoch).await?;
+    if only_idle && !node.tasks.is_empty() {
+        return Err(Error::retry("busy: it runs tasks"));
+    }
+    let turn = Arc::clone(&node.probing).try_acquire_owned().map_err(|_| Error::retry("busy: another probe is under way"))?;
+    let permit = node.admission.admit(Demand { memory_bytes: 2 * LARGE, connections: 1, ..Demand::default() })?;
+    Ok((Turn { _turn: turn, _permit: permit }, registration))
+}
+
+fn slices() -> impl Iterator<Item = Span> + Send {
+    let lens = TRAINS.into_iter().flat_map(|(len, count)| std::iter::repeat_n(len, count));
+    lens.scan(0, |at, len| {
+        *at += len;
+        Some(Span::new(*at - len, *at))
+    })
+}
+
+/// Takes slices until all have come or the time is over. The connection comes back if it can carry another link.
+async fn watch(frames: FrameStream) -> Result<(Vec<Came>, Option<FrameStream>)> {
+    let begin = Instant::now();
+    let mut receiver = LinkReceiver::new(frames, LINK, 1, MEET_MAX);
+    let mut came: Vec<Came> = Vec::with_capacity(LOADED + TRAINS[2].1);
+    for slice in slices() {
+        let time = if came.len() < SLICES_MIN { SLOWEST } else { TIME_MAX };
+        match timeout_at(begin + time, receiver.receive(slice)).await {
+            Ok(received) => drop(received?),
+            Err(_) => return Ok((came, None)),
+        }
+        came.push(Came { at: begin.elapsed(), bytes: slice.end });
+    }
+    receiver.end().await?;
+    Ok((came, receiver.into_frames()))
+}
+
+fn measure(came: &[Came]) -> Option<Measured> {
+    let (first, last) = (came.first()?, came.last()?);
+    if let (Some(warm), Some(loaded)) = (came.get(WARM - 1), came.get(LOADED - 1)) {
+        let bytes_per_s = rate(warm, loaded)?;
+        let due_s = (last.bytes - loaded.bytes) as f64 / bytes_per_s;
+        let more_s = (last.at - loaded.at).as_secs_f64() - due_s;
+        let overhead_s = (came.len() == LOADED + TRAINS[2].1).then(|| more_s.max(0.0) / TRAINS[2].1 as f64);
+        return Some(Measured { bytes_per_s, slice_overhead_s: overhead_s });
+    }
+    // What a bucket held came in the first half.
+    let half = first.at + (last.at - first.at) / 2;
+    let from = came.iter().rfind(|slice| slice.at <= half).unwrap_or(first);
+    rate(from, last).map(|bytes_per_s| Measured { bytes_per_s, slice_overhead_s: None })
+}
+
+/// Bytes a second between two slices; nothing if they are one.
+fn rate(from: &Came, to: &Came) -> Option<f64> {
+    // Simulated networks may take no time at all.
+    let seconds = (to.at - from.at).as_secs_f64().max(1e-6);
+    (to.bytes > from.bytes).then(|| (to.bytes - from.bytes) as f64 / seconds)
+}
+
+#[cfg(test)]
+mod tests;
