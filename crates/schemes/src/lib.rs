@@ -10,6 +10,7 @@
 
 pub mod disseminate;
 mod lane;
+pub mod path;
 mod read;
 mod region;
 pub mod repair;
