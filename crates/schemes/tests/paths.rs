@@ -202,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn algorithm_1_finds_nothing_better_for_usual_codes(seed: u64, (count, helpers) in prop::sample::select(vec![(8, 6), (13, 10), (9, 6)])) {
+    fn algorithm_1_finds_nothing_better_for_usual_codes(seed: u64, (count, helpers) in prop::sample::select(vec![(8, 6), (9, 6), (9, 7)])) {
         let mut random = StdRng::seed_from_u64(seed);
         let weights = random_weights(&mut random, count, |random| random.random());
         prop_assert_eq!(path::algorithm_1(&weights, helpers).unwrap().weight, path(&weights, helpers).weight);
@@ -210,15 +210,15 @@ proptest! {
 }
 
 /// Times of many runs, least, middle and most.
-fn times(mut run: impl FnMut(u64)) -> [Duration; 3] {
+fn times(runs: u64, mut run: impl FnMut(u64)) -> [Duration; 3] {
     let time = |seed: u64, run: &mut dyn FnMut(u64)| {
         let start = Instant::now();
         run(seed);
         start.elapsed()
     };
-    let mut all: Vec<Duration> = (0..1000).map(|seed| time(seed, &mut run)).collect();
+    let mut all: Vec<Duration> = (0..runs).map(|seed| time(seed, &mut run)).collect();
     all.sort_unstable();
-    [all[0], all[500], all[999]]
+    [all[0], all[all.len() / 2], all[all.len() - 1]]
 }
 
 /// `cargo test --release -p weft-schemes --test paths -- --ignored --nocapture`
@@ -232,15 +232,18 @@ fn how_long_it_takes() {
         ("all equal", |_| 1.0),
         ("heavy tail", |random| random.random::<f64>().powi(-3)),
     ];
-    for (count, helpers) in [(13, 10), (15, 12), (16, 12), (20, 16), (23, 16), (40, 30)] {
+    for (count, helpers) in [(13, 10), (15, 12), (16, 12), (23, 16), (40, 30)] {
         for (name, draw) in draws {
             let mut exact = 0;
             let drawn: Vec<Weights> =
                 (0..1000).map(|seed| random_weights(&mut StdRng::seed_from_u64(seed), count, draw)).collect();
-            let chain = times(|seed| exact += u32::from(path(&drawn[seed as usize], helpers).exact));
+            let chain = times(1000, |seed| exact += u32::from(path(&drawn[seed as usize], helpers).exact));
             println!("{helpers} of {count}, {name}: min, median, max {chain:?}; {exact} of 1000 exact");
             if count <= 16 {
-                println!("{helpers} of {count}, {name}, cycle: {:?}", times(|seed| drop(cycle(&drawn[seed as usize], helpers))));
+                println!(
+                    "{helpers} of {count}, {name}, cycle: {:?}",
+                    times(1000, |seed| drop(cycle(&drawn[seed as usize], helpers)))
+                );
             }
         }
         // Regions of which each has slow links to all others but one: thresholds at which many chains are nearly there.
@@ -259,14 +262,13 @@ fn how_long_it_takes() {
             weights(count, |from, to| slow(from, to) * jitter[from * count + to], |from| slow(from, 0) * jitter[from])
         };
         let drawn: Vec<Weights> = (0..1000).map(ring).collect();
-        println!("{helpers} of {count}, ring of regions: {:?}", times(|seed| drop(path(&drawn[seed as usize], helpers))));
+        println!("{helpers} of {count}, ring of regions: {:?}", times(1000, |seed| drop(path(&drawn[seed as usize], helpers))));
     }
     for name in ["NorthAmerica", "Asia"] {
         let of = |seed: u64| continent(name, seed as usize % 4, &sixteen((seed % 5).checked_sub(1).map(|at| at as usize)));
         let drawn: Vec<Weights> = (0..1000).map(of).collect();
-        println!("12 of 15 or 16, {name}: {:?}", times(|seed| drop(path(&drawn[seed as usize], 12))));
+        println!("12 of 15 or 16, {name}: {:?}", times(1000, |seed| drop(path(&drawn[seed as usize], 12))));
     }
-    let drawn: Vec<Weights> =
-        (0..1000).map(|seed| random_weights(&mut StdRng::seed_from_u64(seed), 13, |random| random.random())).collect();
-    println!("10 of 13, uniform, Algorithm 1: {:?}", times(|seed| drop(path::algorithm_1(&drawn[seed as usize], 10))));
+    let drawn = |seed| random_weights(&mut StdRng::seed_from_u64(seed), 13, |random| random.random());
+    println!("10 of 13, uniform, Algorithm 1: {:?}", times(20, |seed| drop(path::algorithm_1(&drawn(seed), 10))));
 }

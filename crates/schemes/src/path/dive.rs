@@ -4,21 +4,17 @@
 use super::{Form, Graph};
 
 /// Links that are looked at before it gives up.
-const LOOKS_MAX: usize = 1 << 18;
-
-/// Who is tried first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    /// Who has the fewest links: they are the hardest to place later.
-    ByDegree,
-    /// Who stands in the rack in which the chain is.
-    ByRack,
-}
+pub(super) const LOOKS_MAX: usize = 1 << 18;
+/// The same for a search that is followed by others.
+pub(super) const QUICK_LOOKS_MAX: usize = 1 << 10;
 
 struct Dive<'a> {
     graph: &'a Graph<'a>,
     helpers: usize,
-    order: Order,
+    /// Whether who stands in the rack in which the chain is comes first; else who has the fewest links, as they are the hardest to
+    /// place later.
+    by_rack: bool,
+    looks_max: usize,
     /// How many can send to each.
     degrees: Vec<usize>,
     used: Vec<bool>,
@@ -27,12 +23,12 @@ struct Dive<'a> {
     looks: usize,
 }
 
-/// A chain or cycle in a graph, unless the search is given up.
-pub(super) fn dive(graph: &Graph<'_>, helpers: usize, order: Order) -> Option<Vec<usize>> {
+/// A chain or cycle in a graph, unless there is none or the search is given up. With `by_rack` it seldom crosses between racks.
+pub(super) fn dive(graph: &Graph<'_>, helpers: usize, by_rack: bool, looks_max: usize) -> Option<Vec<usize>> {
     let count = graph.weights.count();
     let degrees = (0..count).map(|to| (0..count).filter(|from| graph.has(*from, to)).count()).collect();
     let (used, chain) = (vec![false; count], Vec::with_capacity(helpers));
-    let mut dive = Dive { graph, helpers, order, degrees, used, chain, looks: 0 };
+    let mut dive = Dive { graph, helpers, by_rack, looks_max, degrees, used, chain, looks: 0 };
     dive.extend().then(|| dive.chain.into_iter().rev().collect())
 }
 
@@ -54,12 +50,8 @@ impl Dive<'_> {
         let place = |from: usize| if from < self.helpers { self.helpers - 1 - from } else { from };
         let key = |from: &usize| {
             let elsewhere = weights.racks[*from] != rack;
-            let degree = self.degrees[*from];
-            if self.order == Order::ByRack {
-                (usize::from(elsewhere), 0, place(*from))
-            } else {
-                (degree, usize::from(elsewhere), place(*from))
-            }
+            let degree = if self.by_rack { 0 } else { self.degrees[*from] };
+            (degree, elsewhere, place(*from))
         };
         let mut next: Vec<usize> = (0..weights.count()).filter(fits).collect();
         next.sort_by_key(key);
@@ -71,7 +63,7 @@ impl Dive<'_> {
             }
             self.chain.pop();
             self.used[from] = false;
-            if self.looks >= LOOKS_MAX {
+            if self.looks >= self.looks_max {
                 return false;
             }
         }

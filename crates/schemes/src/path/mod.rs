@@ -158,59 +158,69 @@ pub fn cycle(weights: &Weights, helpers: usize) -> Option<Route> {
     if helpers < 2 { None } else { best(weights, helpers, Form::Cycle) }
 }
 
-/// Whether there is a chain in a graph.
-enum Verdict {
-    Yes(Vec<usize>),
-    No,
-    /// The search was given up.
-    Unknown,
-}
-
 fn best(weights: &Weights, helpers: usize, form: Form) -> Option<Route> {
     if helpers == 0 || helpers > weights.count() {
         return None;
     }
+    let weigh = |order: &[usize]| if form == Form::Chain { weights.chain(order) } else { weights.cycle(order) };
     let steps = thresholds(weights);
     let graph = |at: usize| Graph::new(weights, form, steps[at]);
-    let possible = |at: usize| bound::allows(&graph(at), helpers);
-    let lowest = first(0, steps.len() - 1, possible);
+    let lowest = first(0, steps.len() - 1, |at| bound::allows(&graph(at), helpers));
+    // With all links any helpers do. What is found is often better than the threshold for which it was looked for.
+    let mut found = Found { at: steps.len() - 1, order: (0..helpers).collect() };
+    let place = |order: &[usize]| steps.partition_point(|step| *step < weigh(order));
+    let dive = |at: usize, looks_max: usize| dive::dive(&graph(at), helpers, false, looks_max);
+    found.halve(lowest, |at| dive(at, dive::QUICK_LOOKS_MAX), place);
     let mut table = (weights.count() <= EXACT_MAX).then(|| Table::new(weights.count()));
-    let mut found: Option<(usize, Vec<usize>)> = None;
-    let mut given_up = usize::MAX;
-    // Bounds that matchings give are close: the steps away from them grow.
-    let (mut low, mut at, mut stride) = (lowest, lowest, 1);
-    let mut high = steps.len() - 1;
-    while low <= high {
-        match decide(&graph(at), helpers, table.as_mut()) {
-            Verdict::Yes(order) => {
-                found = Some((at, order));
-                let Some(below) = at.checked_sub(1) else { break };
-                high = below;
-            }
-            verdict => {
-                low = at + 1;
-                if matches!(verdict, Verdict::Unknown) {
-                    given_up = given_up.min(at);
-                }
-            }
+    let exact = match &mut table {
+        Some(table) => {
+            found.descend(lowest, |at| table.find(&graph(at), helpers), place);
+            true
         }
-        at = if found.is_some() { low + high.saturating_sub(low) / 2 } else { (at + stride).min(high) };
-        stride *= 2;
-    }
-    // With all links there is always one.
-    let (at, order) = found.unwrap_or_else(|| (steps.len() - 1, (0..helpers).collect()));
-    let order = match (&mut table, form) {
-        (Some(table), _) => table.pick(&graph(at), helpers).unwrap_or(order),
-        (None, _) => dive::dive(&graph(at), helpers, dive::Order::ByRack).unwrap_or(order),
+        None => {
+            found.halve(lowest, |at| dive(at, dive::LOOKS_MAX), place);
+            found.at == lowest
+        }
     };
-    let weight = if form == Form::Chain { weights.chain(&order) } else { weights.cycle(&order) };
-    Some(Route { order, weight, exact: given_up >= at })
+    let liked = match &mut table {
+        Some(table) => table.pick(&graph(found.at), helpers),
+        None => dive::dive(&graph(found.at), helpers, true, dive::LOOKS_MAX),
+    };
+    let order = liked.unwrap_or(found.order);
+    Some(Route { weight: weigh(&order), order, exact })
 }
 
-fn decide(graph: &Graph<'_>, helpers: usize, table: Option<&mut Table>) -> Verdict {
-    match table {
-        Some(table) => table.find(graph, helpers).map_or(Verdict::No, Verdict::Yes),
-        None => dive::dive(graph, helpers, dive::Order::ByDegree).map_or(Verdict::Unknown, Verdict::Yes),
+/// The best that was found so far, and its place among the thresholds.
+struct Found {
+    at: usize,
+    order: Vec<usize>,
+}
+
+impl Found {
+    /// Looks for better ones between `low` and what there is, by halves: for searches that may give up.
+    fn halve(&mut self, mut low: usize, find: impl Fn(usize) -> Option<Vec<usize>>, place: impl Fn(&[usize]) -> usize) {
+        while low < self.at {
+            let middle = low + (self.at - low) / 2;
+            match find(middle) {
+                Some(order) => *self = Self { at: place(&order).min(middle), order },
+                None => low = middle + 1,
+            }
+        }
+    }
+
+    /// Looks for better ones from what there is downwards, for it is close: until there certainly is none.
+    fn descend(&mut self, mut low: usize, mut find: impl FnMut(usize) -> Option<Vec<usize>>, place: impl Fn(&[usize]) -> usize) {
+        let mut stride = 1;
+        while low < self.at {
+            let at = self.at.saturating_sub(stride).max(low);
+            match find(at) {
+                Some(order) => {
+                    *self = Self { at: place(&order).min(at), order };
+                    stride *= 2;
+                }
+                None => (low, stride) = (at + 1, 1),
+            }
+        }
     }
 }
 

@@ -12,6 +12,25 @@ use super::{Form, Graph};
 const LOW: usize = 4;
 const BLOCK: usize = 1 << LOW;
 
+/// The sets of a block with each of their members, and whether it is the lowest: in an order in which each comes after those with one
+/// member less.
+const STEPS: [(usize, usize, u32); LOW * BLOCK / 2] = {
+    let mut steps = [(0, 0, 0); LOW * BLOCK / 2];
+    let (mut at, mut set) = (0, 0);
+    while set < BLOCK {
+        let mut candidate = 0;
+        while candidate < LOW {
+            if set >> candidate & 1 == 1 {
+                steps[at] = (set, candidate, (set & ((1 << candidate) - 1) == 0) as u32);
+                at += 1;
+            }
+            candidate += 1;
+        }
+        set += 1;
+    }
+    steps
+};
+
 /// Steps in which the order of a set's members is searched for the fewest crossings between racks.
 const STEPS_MAX: usize = 1 << 10;
 
@@ -65,7 +84,10 @@ impl Table {
         let mut order = Walk { table: self, racks, steps: 0, crossings_max: foreign(set) as usize, order: Vec::new() };
         loop {
             if order.extend(set, 0) {
-                return Some(order.order);
+                let mut order = order.order;
+                // A cycle ends at its lowest member: it may as well begin there.
+                order.rotate_right(usize::from(graph.form == Form::Cycle));
+                return Some(order);
             }
             // It ends: so many crossings no chain can have.
             order.crossings_max += 1;
@@ -102,7 +124,7 @@ impl Table {
         let sets = 1usize << self.count.min(LOW);
         for block in 0..self.firsts.len() {
             let Some(need) = helpers.checked_sub((block as u32).count_ones() as usize) else { continue };
-            self.firsts[block] = self.block(block, sets);
+            self.firsts[block] = self.block(block);
             if one_is_enough && need <= LOW {
                 let fits = |set: &u32| set.count_ones() as usize == helpers && self.closing(*set) != 0;
                 let found = ((block * BLOCK) as u32..(block * BLOCK + sets) as u32).find(fits);
@@ -115,7 +137,7 @@ impl Table {
     }
 
     /// The sets of a block, from those with one member less.
-    fn block(&self, block: usize, sets: usize) -> [u32; BLOCK] {
+    fn block(&self, block: usize) -> [u32; BLOCK] {
         let mut firsts = [0u32; BLOCK];
         for high in bits(block as u32) {
             let candidate = high + LOW;
@@ -131,18 +153,14 @@ impl Table {
         if block.is_power_of_two() {
             firsts[0] |= self.alone(block.trailing_zeros() as usize + LOW);
         }
-        for set in 1..sets {
-            for candidate in bits(set as u32) {
-                let rest = set & !(1 << candidate);
-                let is_first = match self.form {
-                    Form::Cycle if set.trailing_zeros() as usize == candidate => false,
-                    _ => firsts[rest] & self.successors[candidate] != 0,
-                };
-                firsts[set] |= u32::from(is_first) << candidate;
-            }
-            if block == 0 && set.is_power_of_two() {
-                firsts[set] |= self.alone(set.trailing_zeros() as usize);
-            }
+        if block == 0 {
+            (0..self.count.min(LOW)).for_each(|candidate| firsts[1 << candidate] |= self.alone(candidate));
+        }
+        let low: [u32; LOW] = std::array::from_fn(|candidate| self.successors[candidate]);
+        let is_chain = u32::from(self.form == Form::Chain);
+        for (set, candidate, is_lowest) in STEPS {
+            let is_first = u32::from(firsts[set & !(1 << candidate)] & low[candidate] != 0);
+            firsts[set] |= (is_first & (is_chain | is_lowest ^ 1)) << candidate;
         }
         firsts
     }
