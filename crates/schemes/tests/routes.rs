@@ -4,7 +4,7 @@ mod world;
 
 use weft_plan::{ChosenPath, Considered, Job, Network, Plan, Source, WantKind, predict};
 use weft_schemes::{Paths, Select, plan_repair, repair};
-use weft_types::{NodeId, Party, Span};
+use weft_types::{Party, Span};
 use world::{World, block, holder, node, spare};
 
 const BLOCK_LEN: u64 = 1 << 12;
@@ -30,10 +30,6 @@ fn chains(plan: &Plan) -> Vec<Vec<Party>> {
     let reads = |stage: &&weft_plan::Stage| stage.sources.iter().any(|source| matches!(source, Source::Block { .. }));
     let party = |stage: &weft_plan::Stage| plan.binding.parties[usize::from(stage.vertex)];
     plan.shape.lanes.iter().map(|lane| lane.stages.iter().filter(reads).map(party).collect()).collect()
-}
-
-fn nodes(numbers: &[u32]) -> Vec<Party> {
-    numbers.iter().map(|number| Party::Node(NodeId(*number))).collect()
 }
 
 #[test]

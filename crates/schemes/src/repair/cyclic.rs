@@ -32,6 +32,14 @@ impl RepairScheme for Cyclic {
             pipeline::chain(repair)?.into_iter().partition(|(helper, _)| repair.asks(helper.vertex).is_some());
         let chains = others.len().saturating_sub(1).max(1);
         let rotated = |by: usize| others.iter().cycle().skip(by).take(others.len()).chain(&own).cloned().collect();
-        Ok((0..chains).map(|by| pipeline::lane(repair, rotated(by))).collect())
+        // When what is due, in slices' times: all chains begin together, each hop takes one, and then they deliver one after another.
+        // A helper sends what is due first, so that no delivery holds up the next slices.
+        let hops = (others.len() + own.len()).saturating_sub(1);
+        let lane = |by: usize| {
+            let mut lane = pipeline::lane(repair, rotated(by));
+            lane.rank(|link| if link < hops { link as u32 } else { (hops + by) as u32 });
+            lane
+        };
+        Ok((0..chains).map(lane).collect())
     }
 }
