@@ -11,6 +11,9 @@ use weft_types::{AutoSize, Error, PAGE_LEN, Party, Result, StripeLayout};
 /// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
 const LINK_BYTES_PER_S: f64 = 125e6;
 
+/// What a slice costs besides its bytes where nobody has measured it: a few system calls and wake-ups at both ends.
+const SLICE_OVERHEAD_S: f64 = 20e-6;
+
 /// How lost blocks are brought back.
 #[derive(Debug, Clone)]
 pub(crate) struct How {
@@ -41,11 +44,15 @@ impl How {
         Self::usual(shared).with(&asked.scheme, asked.slice_len, asked.slice_auto)
     }
 
-    /// Bytes of a slice of a block that is rebuilt.
-    pub(crate) fn slice_bytes(&self, _stripe: &StripeLayout, _network: &Network) -> u64 {
+    /// Bytes of a slice of a block that is rebuilt. Where it is left open, as for a chain of links that are all alike.
+    pub(crate) fn slice_bytes(&self, stripe: &StripeLayout, network: &Network) -> u64 {
         match self.slice_len {
             AutoSize::Bytes(size) => size.0,
-            AutoSize::Auto => 64 << 10,
+            AutoSize::Auto => {
+                let overhead_s = if network.slice_overhead_s > 0.0 { network.slice_overhead_s } else { SLICE_OVERHEAD_S };
+                let links = vec![network.link_bytes_per_s; stripe.k as usize];
+                weft_schemes::slice_size(stripe.layout.block_len, &links, overhead_s)
+            }
         }
     }
 

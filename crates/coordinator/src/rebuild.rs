@@ -21,6 +21,7 @@ use weft_codes::SharedCode;
 use weft_meta::{BlockState, FailureDomain, Home, NewRepair, ObjectName, StripeRecord, UploadId};
 use weft_plan::Class;
 use weft_proto::v1;
+use weft_schemes::repair;
 use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, Reaction, Result, Span};
 
 /// A repair that is slower than this for as long as its lease has failed.
@@ -369,7 +370,8 @@ impl Rebuild<'_> {
 
     /// Whether a block may help: it stays, or what is still good of it can be copied.
     fn is_usable(&self, index: u8) -> bool {
-        !self.is_lost(index) || !self.stripe.corrupt_bytes(index).is_empty()
+        // What is only to be copied is read where it is.
+        self.how.scheme == repair::DIRECT || !self.is_lost(index) || !self.stripe.corrupt_bytes(index).is_empty()
     }
 
     /// Looks up what has been found out about the stripe's blocks since.

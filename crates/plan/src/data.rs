@@ -182,7 +182,8 @@ pub struct Link {
     pub to: u16,
     /// Sub-blocks that it carries.
     pub width: u32,
-    /// Orders it against other links at the same party; lower goes first.
+    /// Orders it against other links at the same party: that goes first whose slice's place in the lane times the lane's step, plus
+    /// the rank, is lower. A rank counts slices' times.
     pub rank: u32,
 }
 

@@ -26,7 +26,7 @@ pub use eval::{Data, Memory, eval};
 pub use explain::{explain, human_time, to_dot};
 pub use predict::{Network, predict};
 pub use refusal::{Place, Refusal, Rule};
-pub use save::{Considered, FORMAT_VERSION, JSON_BYTES_MAX, Saved, from_json, to_json};
+pub use save::{ChosenPath, Considered, FORMAT_VERSION, JSON_BYTES_MAX, Saved, from_json, to_json};
 pub use slices::SliceSet;
 pub use task::{Task, TaskBlock, TaskLane, TaskLink, TaskStage, cell_bytes, cut, link_id};
 pub use verify::verify;

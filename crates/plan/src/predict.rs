@@ -109,20 +109,33 @@ pub fn predict(plan: &Plan, network: &Network) -> Result<f64, Refusal> {
     Ok(if slow.is_finite() { slow + per_transfer * (all - more) as f64 } else { slow })
 }
 
-/// Something that happens at a time. At one time, slices arrive before others are sent, and lower ranks are sent first.
+/// Something that happens at a time. At one time, slices arrive before lines choose what they send.
 #[derive(Debug, Clone, Copy)]
 struct Event {
     at: f64,
-    arrives: bool,
-    rank: u32,
-    slice: u64,
-    link: usize,
+    what: What,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// A link's slice is there.
+    Arrives { link: usize },
+    /// A party's line up is free, and links wait for it.
+    Frees { line: usize },
 }
 
 impl Event {
-    fn key(&self) -> (bool, u32, u64, usize) {
-        (!self.arrives, self.rank, self.slice, self.link)
+    fn key(&self) -> What {
+        self.what
     }
+}
+
+/// A link that waits for its party's line up: what is due first is sent first (see [`crate::Link::rank`]), then earlier slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Waiting {
+    due: u64,
+    slice: u64,
+    link: usize,
 }
 
 impl Ord for Event {
@@ -146,17 +159,21 @@ impl PartialEq for Event {
 impl Eq for Event {}
 
 /// A line that serves one after another.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct Line {
     seconds_per_byte: f64,
     free_at: f64,
+    /// Of a line up: who wants it next.
+    waiting: BinaryHeap<Reverse<Waiting>>,
+    /// Whether it is known when it chooses next.
+    is_called: bool,
 }
 
 impl Line {
     fn new(bytes_per_s: f64) -> Self {
         // Also what is no number is no bandwidth.
         let seconds_per_byte = if bytes_per_s > 0.0 { bytes_per_s.recip() } else { f64::INFINITY };
-        Self { seconds_per_byte, free_at: 0.0 }
+        Self { seconds_per_byte, ..Self::default() }
     }
 
     /// Serves so many bytes from `from` on; when it begins and when it is done.
@@ -169,6 +186,7 @@ impl Line {
 
 struct LinkState {
     rank: u32,
+    step: u64,
     from: usize,
     to: usize,
     up: usize,
@@ -232,6 +250,7 @@ impl<'a> Run<'a> {
                 ];
                 run.links.push(LinkState {
                     rank: link.rank,
+                    step: u64::from(lane.step),
                     from: first_stage + from,
                     to: first_stage + to,
                     up: line(LineOf::Up(sender), network.up(sender)),
@@ -269,11 +288,12 @@ impl<'a> Run<'a> {
             if !event.at.is_finite() {
                 return f64::INFINITY;
             }
-            if event.arrives {
-                now = now.max(event.at);
-                self.arrive(event);
-            } else {
-                self.send(event);
+            match event.what {
+                What::Arrives { link } => {
+                    now = now.max(event.at);
+                    self.arrive(link, event.at);
+                }
+                What::Frees { line } => self.send(line, event.at),
             }
         }
         now
@@ -298,32 +318,50 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A link that has a slice to send, and a receiver with room for it, asks for its lines.
+    /// A link that has a slice to send, and a receiver with room for it, asks for its line up.
     fn ask(&mut self, link: usize, now: f64) {
-        let LinkState { rank, from, to, sent, sending, .. } = &mut self.links[link];
+        let LinkState { rank, step, from, to, up, sent, sending, .. } = &mut self.links[link];
         let (from, to) = (&self.stages[*from], &self.stages[*to]);
         if !*sending && *sent < from.done && *sent - to.done <= to.window {
             *sending = true;
-            self.events.push(Reverse(Event { at: now, arrives: false, rank: *rank, slice: *sent, link }));
+            self.lines[*up].waiting.push(Reverse(Waiting {
+                due: sent.saturating_mul(*step) + u64::from(*rank),
+                slice: *sent,
+                link,
+            }));
+            let line = *up;
+            self.call(line, now);
         }
     }
 
-    fn send(&mut self, event: Event) {
-        let link = &self.links[event.link];
-        let is_last = event.slice + 1 == self.stages[link.from].slices;
+    /// A line for which somebody waits chooses as soon as it is free: not before, for somebody more urgent may come.
+    fn call(&mut self, line: usize, now: f64) {
+        let Line { free_at, waiting, is_called, .. } = &mut self.lines[line];
+        if !*is_called && !waiting.is_empty() {
+            *is_called = true;
+            self.events.push(Reverse(Event { at: free_at.max(now), what: What::Frees { line } }));
+        }
+    }
+
+    fn send(&mut self, line: usize, now: f64) {
+        self.lines[line].is_called = false;
+        let Some(Reverse(Waiting { slice, link: number, .. })) = self.lines[line].waiting.pop() else { return };
+        let link = &self.links[number];
+        let is_last = slice + 1 == self.stages[link.from].slices;
         let bytes = if is_last { link.last_bytes } else { link.slice_bytes };
-        let (start, mut end) = self.lines[link.up].serve(event.at, bytes, self.network.slice_overhead_s.max(0.0));
-        for line in &link.others {
-            end = self.lines[*line].serve(start, bytes, 0.0).1.max(end);
+        let (start, mut end) = self.lines[line].serve(now, bytes, self.network.slice_overhead_s.max(0.0));
+        for other in &link.others {
+            end = self.lines[*other].serve(start, bytes, 0.0).1.max(end);
         }
-        self.events.push(Reverse(Event { at: end, arrives: true, ..event }));
+        self.events.push(Reverse(Event { at: end, what: What::Arrives { link: number } }));
+        self.call(line, now);
     }
 
-    fn arrive(&mut self, event: Event) {
-        let LinkState { from, to, sent, sending, .. } = &mut self.links[event.link];
+    fn arrive(&mut self, link: usize, now: f64) {
+        let LinkState { from, to, sent, sending, .. } = &mut self.links[link];
         (*sent, *sending) = (*sent + 1, false);
         let (from, to) = (*from, *to);
-        self.wake(to, event.at);
-        self.wake(from, event.at);
+        self.wake(to, now);
+        self.wake(from, now);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Cost, Job, Plan, cost};
 use serde::{Deserialize, Serialize};
-use weft_types::{Error, Result};
+use weft_types::{Error, Party, Result};
 
 /// The version of the format that is written, and the newest that is read.
 pub const FORMAT_VERSION: u32 = 1;
@@ -41,6 +41,23 @@ pub struct Considered {
     pub read_bytes: u64,
     /// How long it was predicted to take, seconds.
     pub seconds: f64,
+    /// The chains or cycles in it, where it has such.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<ChosenPath>,
+}
+
+/// A chain or cycle of helpers that was chosen.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChosenPath {
+    /// The helpers in their order, and at the end who gets what they make.
+    pub parties: Vec<Party>,
+    /// Its slowest link.
+    pub bottleneck: (Party, Party),
+    /// What that link carries, bytes a second; 0, if nothing.
+    pub bytes_per_s: f64,
+    /// Whether no better path through those who could help exists. None: none was searched for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exact: Option<bool>,
 }
 
 /// A plan, its job and among what it was chosen, as JSON that [`from_json`] reads back.

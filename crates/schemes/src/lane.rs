@@ -33,6 +33,11 @@ impl LaneBuilder {
         (self.links.len() - 1) as u16
     }
 
+    /// Says which rank each link has, by its number.
+    pub fn rank(&mut self, of: impl Fn(usize) -> u32) {
+        self.links.iter_mut().enumerate().for_each(|(at, link)| link.rank = of(at));
+    }
+
     /// Adds a stage.
     pub fn stage(&mut self, vertex: u16, sources: Vec<Source>, matrix: impl Into<Factored>, sinks: Vec<Sink>) {
         let number = self.stages.len() as u16;

@@ -10,14 +10,17 @@
 
 pub mod disseminate;
 mod lane;
+pub mod path;
 mod read;
 mod region;
 pub mod repair;
 mod request;
 mod select;
+mod slice_size;
 
 pub use disseminate::plan_write;
 pub use lane::{LaneBuilder, Requestor};
 pub use repair::plan_repair;
 pub use request::{Request, Run, code_view};
 pub use select::{Paths, Select};
+pub use slice_size::{best_slice, slice_size};

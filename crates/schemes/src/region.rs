@@ -29,7 +29,7 @@ pub(crate) fn without_the_most_holes(job: &Job) -> Option<Job> {
 }
 
 /// Positions at which everything is the same.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Region {
     /// The positions.
     pub(crate) span: Span,

@@ -115,8 +115,8 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// The plan of these lanes.
-    pub(crate) fn plan(&self, vertices: Vertices, lanes: Vec<Lane>) -> Result<Plan> {
+    /// The plan of these lanes, of which some take turns: they are of the same positions, and each would do for all of them.
+    pub(crate) fn plan(&self, vertices: Vertices, lanes: Vec<Vec<Lane>>) -> Result<Plan> {
         let lanes = self.merge(lanes);
         if lanes.len() > LANES_MAX {
             let message = format!("what is there has too many holes: {} lanes, and at most {LANES_MAX} make a plan", lanes.len());
@@ -154,18 +154,26 @@ impl Request<'_> {
     }
 
     /// Lanes of neighbouring regions that turned out to do the same become one; but where a change begins or ends, a lane must.
-    fn merge(&self, lanes: Vec<Lane>) -> Vec<Lane> {
+    /// Those that take turns get theirs, each at least one slice.
+    fn merge(&self, lanes: Vec<Vec<Lane>>) -> Vec<Lane> {
         let changes = |at: u64| self.job.changed.iter().any(|change| change.span.start == at || change.span.end == at);
-        let mut merged: Vec<Lane> = Vec::with_capacity(lanes.len());
-        for lane in lanes {
-            let start = lane.span.start;
-            let same = |other: &&mut Lane| (other.span.end, &other.stages, &other.links) == (start, &lane.stages, &lane.links);
+        let mut merged: Vec<Vec<Lane>> = Vec::with_capacity(lanes.len());
+        for turn in lanes {
+            let Some(start) = turn.first().map(|lane| lane.span.start) else { continue };
+            let alike = |(a, b): (&Lane, &Lane)| (a.span.end, &a.stages, &a.links) == (start, &b.stages, &b.links);
+            let same = |other: &&mut Vec<Lane>| other.len() == turn.len() && other.iter().zip(&turn).all(alike);
             match merged.iter_mut().rev().find(same).filter(|_| !changes(start)) {
-                Some(before) => before.span.end = lane.span.end,
-                None => merged.push(lane),
+                Some(before) => before.iter_mut().zip(turn).for_each(|(before, lane)| before.span.end = lane.span.end),
+                None => merged.push(turn),
             }
         }
-        merged
+        let turns = |mut turn: Vec<Lane>| {
+            let slices = turn.first().map_or(0, |lane| lane.span.len().div_ceil(self.run.slice_len));
+            turn.truncate(usize::try_from(slices).unwrap_or(usize::MAX));
+            let step = turn.len() as u32;
+            (0..).zip(turn).map(move |(first, lane)| Lane { first, step, ..lane })
+        };
+        merged.into_iter().flat_map(turns).collect()
     }
 
     fn store(&self, party: Party, index: u8) -> Option<BlockId> {

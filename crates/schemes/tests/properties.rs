@@ -5,7 +5,7 @@ mod world;
 use proptest::prelude::*;
 use rand::Rng;
 use weft_plan::{Change, Hold, Input, Job, Want, WantKind};
-use weft_schemes::{disseminate, plan_write, repair};
+use weft_schemes::{Paths, Select, disseminate, plan_write, repair};
 use weft_types::{BlockId, Party, Span};
 use world::{World, block, holder, spare};
 
@@ -70,12 +70,37 @@ fn outputs(world: &mut World) -> Vec<Want> {
     wants
 }
 
+/// Puts a world's nodes in racks with links of all kinds between them, and has their helpers selected somehow.
+fn somewhere(world: &mut World, scheme: &dyn repair::RepairScheme) {
+    let parties: Vec<Party> = (0..world.n()).flat_map(|index| [holder(index), spare(index)]).chain([CLIENT]).collect();
+    let rate = |random: &mut rand::rngs::StdRng| [0.0, 1.0, 2.0, 10.0, f64::INFINITY][random.random_range(0..5)];
+    for from in &parties {
+        if world.random.random() {
+            world.network.up_bytes_per_s.insert(*from, rate(&mut world.random));
+            world.network.racks.insert(*from, format!("r{}", world.random.random_range(0..3)));
+        }
+        for to in &parties {
+            if world.random.random_ratio(1, 3) {
+                world.network.pair_bytes_per_s.insert((*from, *to), rate(&mut world.random));
+            }
+        }
+    }
+    world.network.rack_up_bytes_per_s.insert("r1".into(), rate(&mut world.random));
+    let seed = world.random.random();
+    world.select = [Select::AsPreferred, Select::Ordered, Select::Best, Select::Random { seed }][world.random.random_range(0..4)];
+    if scheme.name() == "pipeline" && matches!(world.select, Select::Ordered | Select::Best) {
+        world.paths = [Paths::Count(1), Paths::Count(2), Paths::Count(5), Paths::Auto][world.random.random_range(0..4)];
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_is_lost_comes_back(seed: u64, scheme in 0usize..repair::SCHEMES.len()) {
         let mut world = World::random(seed);
+        let scheme = repair::SCHEMES[scheme];
+        somewhere(&mut world, scheme);
         let (lost, holds) = failure(&mut world);
         let (mut wants, stores) = stores(&mut world, &lost);
         wants.extend(outputs(&mut world));
@@ -83,7 +108,7 @@ proptest! {
         let prefer: Vec<Party> = preferred[..world.random.random_range(0..=preferred.len())].iter().map(|index| holder(*index)).collect();
         let slice_len = world.random.random_range(1..=world.positions() + 1);
         let job = Job { holds, wants, ..Job::default() };
-        world.repair(&job, &stores, &prefer, slice_len, repair::SCHEMES[scheme]);
+        world.repair(&job, &stores, &prefer, slice_len, scheme);
     }
 
     #[test]

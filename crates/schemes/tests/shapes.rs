@@ -118,7 +118,8 @@ fn clients_are_served_one_by_one_for_they_pass_nothing_on() {
     job.wants = vec![world.want(WantKind::Output, CLIENT, 0), world.want(WantKind::Store, spare(0), 0)];
     for scheme in repair::SCHEMES {
         let plan = world.repair(&job, &[(spare(0), block(0, 2))], &[], 8, *scheme);
-        assert_eq!((plan.shape.lanes.len(), traffic(&plan, CLIENT)), (1, (0.0, 1.0)), "{}", scheme.name());
+        let lanes = if scheme.name() == "cyclic" { 3 } else { 1 };
+        assert_eq!((plan.shape.lanes.len(), traffic(&plan, CLIENT)), (lanes, (0.0, 1.0)), "{}", scheme.name());
     }
 }
 
@@ -438,7 +439,9 @@ fn what_is_read_anyway_helps_first() {
             let wants = (0..k).map(|index| world.want(WantKind::Output, CLIENT, index)).collect();
             let job = Job { holds: world.holds_without(&[lost]), wants, ..Job::default() };
             let plan = world.repair(&job, &[], &prefer, 8, scheme);
-            let sources = plan.shape.lanes.iter().flat_map(|lane| &lane.stages).flat_map(|stage| &stage.sources);
+            // Chains that take turns all read the same.
+            let lanes = plan.shape.lanes.iter().filter(|lane| lane.first == 0);
+            let sources = lanes.flat_map(|lane| &lane.stages).flat_map(|stage| &stage.sources);
             let parities = sources.filter_map(|source| match source {
                 Source::Block { index, sub_blocks } if *index >= k => Some(sub_blocks.len()),
                 _ => None,

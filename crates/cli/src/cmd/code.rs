@@ -160,7 +160,7 @@ impl Decode {
 
 fn show(planned: Option<Proved>, output: Output) -> Result<Exit> {
     match planned {
-        Some(Proved { plan, job }) => explain::show(&plan, &job, &Network::uniform(explain::LINK_BYTES_PER_S), output),
+        Some(Proved { plan, job }) => explain::show(&plan, &job, &[], &Network::uniform(explain::LINK_BYTES_PER_S), output),
         None => output.result(&serde_json::Value::Null, |_| "nothing would have to be moved".to_owned()).map(|()| Exit::Ok),
     }
 }

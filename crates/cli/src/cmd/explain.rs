@@ -7,7 +7,7 @@ use crate::{
 };
 use serde::de::IgnoredAny;
 use weft_client::api;
-use weft_plan::{Considered, Job, Network, Plan, Saved, human_time};
+use weft_plan::{ChosenPath, Considered, Job, Network, Plan, Saved, human_time};
 use weft_types::{Error, Result, human_bytes};
 
 /// Links of 1 Gbit/s: times are predicted for them unless told otherwise.
@@ -17,8 +17,12 @@ pub(super) const LINK_BYTES_PER_S: f64 = 125e6;
 const SHOWN_MAX: usize = 1;
 
 /// Shows a plan: as text, or with `--json` as it is saved.
-pub(super) fn show(plan: &Plan, job: &Job, network: &Network, output: Output) -> Result<Exit> {
-    let text = if output.json { weft_plan::to_json(plan, job, &[])? } else { weft_plan::explain(plan, Some(network))? };
+pub(super) fn show(plan: &Plan, job: &Job, considered: &[Considered], network: &Network, output: Output) -> Result<Exit> {
+    let mut text =
+        if output.json { weft_plan::to_json(plan, job, considered)? } else { weft_plan::explain(plan, Some(network))? };
+    if !output.json && is_told(considered) {
+        text = format!("{}\n\n{}", text.trim_end(), considered_text(considered));
+    }
     print(&text).map(|()| Exit::Ok)
 }
 
@@ -36,7 +40,7 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
         } else if texts.len() < SHOWN_MAX {
             let Saved { plan, considered, .. } = weft_plan::from_json(json)?;
             let mut text = weft_plan::explain(&plan, Some(&Network::uniform(LINK_BYTES_PER_S)))?;
-            if considered.len() > 1 {
+            if is_told(&considered) {
                 text = format!("{}\n\n{}", text.trim_end(), considered_text(&considered));
             }
             if let Some(legend) = legend(&text, nodes) {
@@ -53,13 +57,35 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
     print(&texts.join("\n")).map(|()| Exit::Ok)
 }
 
+/// Whether there was a choice: of schemes, or of helpers.
+fn is_told(considered: &[Considered]) -> bool {
+    considered.len() > 1 || considered.iter().any(|considered| !considered.paths.is_empty())
+}
+
+/// A path, its slowest link, and whether there is a better one.
+fn path_text(path: &ChosenPath) -> String {
+    let ChosenPath { parties, bottleneck: (from, to), bytes_per_s, exact } = path;
+    let names: Vec<String> = parties.iter().map(ToString::to_string).collect();
+    let known = match exact {
+        Some(true) => "no order of helpers has a quicker one",
+        Some(false) => "found by a bounded search: there may be a better one",
+        None => "as it was asked for: no better one was looked for",
+    };
+    let rate = human_bytes(*bytes_per_s as u64);
+    format!("{}\n    slowest link: {from} → {to}, {rate}/s ({known})", names.join(" → "))
+}
+
 /// The schemes among which one was chosen.
 fn considered_text(considered: &[Considered]) -> String {
     let mut text = "Schemes considered, on links of 1 Gbit/s:".to_owned();
-    for (at, Considered { scheme, moved_bytes, read_bytes, seconds }) in considered.iter().enumerate() {
+    for (at, Considered { scheme, moved_bytes, read_bytes, seconds, paths }) in considered.iter().enumerate() {
         let (time, read, moved) = (human_time(*seconds), human_bytes(*read_bytes), human_bytes(*moved_bytes));
+        let several = if paths.len() > 1 { format!("   over {} paths", paths.len()) } else { String::new() };
         let chosen = if at == 0 { "   chosen: the quickest" } else { "" };
-        text.push_str(&format!("\n  {scheme:<13}  takes {time:>8}   reads {read:>10}   moves {moved:>10}{chosen}"));
+        text.push_str(&format!("\n  {scheme:<13}  takes {time:>8}   reads {read:>10}   moves {moved:>10}{several}{chosen}"));
+    }
+    for path in considered.first().iter().flat_map(|chosen| &chosen.paths) {
+        text.push_str(&format!("\n  path: {}", path_text(path)));
     }
     text.push('\n');
     text

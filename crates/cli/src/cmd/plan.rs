@@ -74,11 +74,11 @@ impl Plan {
 impl Show {
     fn run(self, output: Output) -> Result<Exit> {
         let network = Network::uniform(self.bandwidth.map_or(explain::LINK_BYTES_PER_S, |rate| rate.0 as f64));
-        for Saved { plan, job, .. } in read(&self.file)? {
+        for Saved { plan, job, considered, .. } in read(&self.file)? {
             if self.dot {
                 print(&weft_plan::to_dot(&plan)?)?;
             } else {
-                explain::show(&plan, &job, &network, output)?;
+                explain::show(&plan, &job, &considered, &network, output)?;
             }
         }
         Ok(Exit::Ok)

@@ -46,7 +46,8 @@ struct RepairObject {
     /// Rebuild this block, also if it is not lost; without it, whatever is lost
     #[arg(long, value_name = "I")]
     block: Option<u8>,
-    /// How: auto (what is predicted to be the quickest), conventional, ppr or pipeline; without it, the coordinator's setting says,
+    /// How: auto (what is predicted to be the quickest), conventional, ppr, pipeline, cyclic, or direct (a copy of a
+    /// block that is not lost, to compare with); without it, the coordinator's setting says,
     /// which is auto unless it was changed
     #[arg(long)]
     scheme: Option<String>,

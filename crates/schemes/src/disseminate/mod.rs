@@ -56,7 +56,7 @@ pub fn plan_write(request: &Request<'_>, scheme: &dyn WriteScheme) -> Result<Pla
     }
     let (mut vertices, mut lanes) = (Vertices::default(), Vec::new());
     for region in region::cut(request.job, request.prefer)? {
-        lanes.push(lane(request, scheme, writer, &region, &mut vertices)?);
+        lanes.push(vec![lane(request, scheme, writer, &region, &mut vertices)?]);
     }
     request.plan(vertices, lanes)
 }

@@ -1,7 +1,7 @@
 //! Conventional repair: every helper sends what it has to the requestor, which combines. One hop; the requestor receives k
 //! blocks, and its link is the bottleneck. With several requestors the first one computes for all and passes on.
 
-use super::{Repair, RepairScheme};
+use super::{Repair, RepairScheme, Walk};
 use crate::LaneBuilder;
 use weft_codes::Recipe;
 use weft_gf::SparseMatrix;
@@ -21,7 +21,12 @@ impl RepairScheme for Conventional {
         "every helper sends its block to the requestor, which combines them"
     }
 
-    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) -> Result<()> {
+    fn walk(&self) -> Walk {
+        Walk::Hub
+    }
+
+    fn build(&self, repair: &Repair) -> Result<Vec<LaneBuilder>> {
+        let mut lane = LaneBuilder::default();
         let hub = repair.requestors[0].vertex;
         // What the hub has itself it reads and computes in place: one column for each sub-block that it gets or reads.
         let (mut sources, mut given) = (Vec::new(), SparseMatrix::zero(0, 0));
@@ -37,7 +42,7 @@ impl RepairScheme for Conventional {
             }
         }
         lane.deliver(hub, sources, &repair.combine.of(&given), &repair.requestors);
-        Ok(())
+        Ok(vec![lane])
     }
 
     /// What is sent is what it costs: the code's first recipe sends least.

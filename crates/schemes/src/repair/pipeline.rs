@@ -4,7 +4,7 @@
 //!
 //! The chain carries as many sums as there are lost sub-blocks (§4.4 there), and its last helper gives every requestor its own.
 
-use super::{Repair, RepairScheme};
+use super::{Helper, Repair, RepairScheme, Walk};
 use crate::LaneBuilder;
 use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
@@ -23,27 +23,43 @@ impl RepairScheme for Pipeline {
         "partial sums pass along a chain of the helpers, slice by slice"
     }
 
-    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) -> Result<()> {
-        // Requestors that help come last, the first of them at the very end: it then needs no link.
-        let asks = |vertex: u16| repair.requestors.iter().position(|requestor| requestor.vertex == vertex);
-        let mut chain: Vec<_> = repair.helpers.iter().zip(repair.shares()?).collect();
-        chain.sort_by_key(|(helper, _)| asks(helper.vertex).map_or(0, |at| repair.requestors.len() - at));
-        let mut before: Option<u16> = None;
-        let last = chain.len().saturating_sub(1);
-        for (at, (helper, mut sum)) in chain.into_iter().enumerate() {
-            let mut sources = helper.sources.clone();
-            if let Some(link) = before {
-                sources.insert(0, Source::Link(link));
-                sum = SparseMatrix::identity(repair.rows).beside(&sum);
-            }
-            if at == last {
-                lane.deliver(helper.vertex, sources, &sum.into(), &repair.requestors);
-            } else {
-                let link = lane.link(repair.rows);
-                lane.stage(helper.vertex, sources, sum, vec![Sink::Link(link)]);
-                before = Some(link);
-            }
-        }
-        Ok(())
+    fn walk(&self) -> Walk {
+        Walk::Chain
     }
+
+    fn build(&self, repair: &Repair) -> Result<Vec<LaneBuilder>> {
+        Ok(vec![lane(repair, chain(repair)?)])
+    }
+}
+
+/// A helper with what it adds to the sum.
+pub(super) type Share<'a> = (&'a Helper, SparseMatrix);
+
+/// The helpers in the order of their chain. Requestors that help come last, the first of them at the very end: it then needs no link.
+pub(super) fn chain(repair: &Repair) -> Result<Vec<Share<'_>>> {
+    let mut chain: Vec<_> = repair.helpers.iter().zip(repair.shares()?).collect();
+    chain.sort_by_key(|(helper, _)| repair.asks(helper.vertex).map_or(0, |at| repair.requestors.len() - at));
+    Ok(chain)
+}
+
+/// The lane of a chain through these helpers to the requestors.
+pub(super) fn lane(repair: &Repair, chain: Vec<Share<'_>>) -> LaneBuilder {
+    let mut lane = LaneBuilder::default();
+    let mut before: Option<u16> = None;
+    let last = chain.len().saturating_sub(1);
+    for (at, (helper, mut sum)) in chain.into_iter().enumerate() {
+        let mut sources = helper.sources.clone();
+        if let Some(link) = before {
+            sources.insert(0, Source::Link(link));
+            sum = SparseMatrix::identity(repair.rows).beside(&sum);
+        }
+        if at == last {
+            lane.deliver(helper.vertex, sources, &sum.into(), &repair.requestors);
+        } else {
+            let link = lane.link(repair.rows);
+            lane.stage(helper.vertex, sources, sum, vec![Sink::Link(link)]);
+            before = Some(link);
+        }
+    }
+    lane
 }

@@ -2,7 +2,7 @@
 //! by round; one of each pair gives its partial sum to the other, which stays. With k helpers the requestor, which always stays,
 //! has the whole sum after ⌈log2(k+1)⌉ rounds, and receives at most one block in each instead of k.
 
-use super::{Repair, RepairScheme};
+use super::{Repair, RepairScheme, Walk};
 use crate::LaneBuilder;
 use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
@@ -28,7 +28,12 @@ impl RepairScheme for Ppr {
         "partial sums meet in a binary tree with the requestor at its root"
     }
 
-    fn build(&self, repair: &Repair, lane: &mut LaneBuilder) -> Result<()> {
+    fn walk(&self) -> Walk {
+        Walk::Tree
+    }
+
+    fn build(&self, repair: &Repair) -> Result<Vec<LaneBuilder>> {
+        let mut lane = LaneBuilder::default();
         let hub = repair.requestors[0].vertex;
         let mut root = Partial { vertex: hub, sources: Vec::new(), sum: SparseMatrix::zero(repair.rows, 0) };
         let mut round: Vec<Partial> = Vec::with_capacity(repair.helpers.len());
@@ -55,7 +60,7 @@ impl RepairScheme for Ppr {
             round = next;
         }
         lane.deliver(root.vertex, root.sources, &root.sum.into(), &repair.requestors);
-        Ok(())
+        Ok(vec![lane])
     }
 }
 

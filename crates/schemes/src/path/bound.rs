@@ -1,0 +1,65 @@
+//! What a chain needs at least: below it no search is needed. The helpers of a chain have as many different successors as there are
+//! helpers, and all of them reach the requestor; a cycle's members have different successors among themselves.
+
+use super::{Form, Graph};
+
+/// Whether a graph is not obviously without a chain or cycle of so many helpers.
+pub(super) fn allows(graph: &Graph<'_>, helpers: usize) -> bool {
+    let count = graph.weights.count();
+    let successors: Vec<Vec<usize>> = (0..count).map(|from| (0..count).filter(|to| graph.has(from, *to)).collect()).collect();
+    match graph.form {
+        Form::Chain => reaching(graph, &successors) >= helpers && matching(graph, &successors, helpers),
+        Form::Cycle => matching(graph, &successors, helpers),
+    }
+}
+
+/// How many candidates have a way to the requestor.
+fn reaching(graph: &Graph<'_>, successors: &[Vec<usize>]) -> usize {
+    let mut reach: Vec<bool> = (0..successors.len()).map(|from| graph.has_end(from)).collect();
+    loop {
+        let more = |(from, next): (usize, &Vec<usize>)| (!reach[from] && next.iter().any(|to| reach[*to])).then_some(from);
+        let more: Vec<usize> = successors.iter().enumerate().filter_map(more).collect();
+        if more.is_empty() {
+            return reach.iter().filter(|reaches| **reaches).count();
+        }
+        more.into_iter().for_each(|from| reach[from] = true);
+    }
+}
+
+/// Whether so many candidates have successors that are all different. A chain's requestor, at the end of the list, is one: whoever can
+/// be one at all is in some matching that is as large.
+fn matching(graph: &Graph<'_>, successors: &[Vec<usize>], helpers: usize) -> bool {
+    let count = successors.len();
+    let mut of: Vec<Option<usize>> = vec![None; count + 1];
+    let ends = |from: usize| graph.form == Form::Chain && graph.has_end(from);
+    let mut size = 0;
+    for from in 0..count {
+        size += usize::from(augment(from, successors, &ends, &mut of, &mut vec![false; count + 1]));
+        if size >= helpers {
+            return true;
+        }
+    }
+    false
+}
+
+/// Finds a successor for one more, who may take that of another who can take a different one.
+fn augment(
+    from: usize,
+    successors: &[Vec<usize>],
+    ends: &impl Fn(usize) -> bool,
+    of: &mut [Option<usize>],
+    seen: &mut [bool],
+) -> bool {
+    let end = ends(from).then_some(successors.len());
+    for to in end.into_iter().chain(successors[from].iter().copied()) {
+        if seen[to] {
+            continue;
+        }
+        seen[to] = true;
+        if of[to].is_none_or(|other| augment(other, successors, ends, of, seen)) {
+            of[to] = Some(from);
+            return true;
+        }
+    }
+    false
+}

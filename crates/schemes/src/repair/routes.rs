@@ -1,0 +1,308 @@
+//! Who helps in a region, in which order, and over how many paths: path selection put to work on a network and a job.
+
+use super::Walk;
+use crate::{
+    Request, Select,
+    path::{self, Route, Weights},
+    region::{Delivery, Region},
+};
+use std::collections::BTreeMap;
+use weft_codes::SubBlock;
+use weft_plan::{ChosenPath, Network};
+use weft_types::{Party, Span};
+
+/// The selection for one region. See [`Self::select`].
+pub(super) struct Routes<'a> {
+    request: &'a Request<'a>,
+    walk: Walk,
+    region: &'a Region,
+    /// Who gets how much of what is made, as a share of it.
+    targets: Vec<(Party, f64)>,
+    /// A requestor that helps: it stands at the end of every chain.
+    own_end: Option<Party>,
+    /// Those who could help and want nothing themselves, the preferred first.
+    candidates: Vec<Party>,
+    /// Of those, how many a code that takes any k blocks needs.
+    helpers: usize,
+    /// What earlier paths leave of the network.
+    network: Network,
+    uses: Uses,
+    found: Vec<Found>,
+    /// Who was selected last, and whether no better ones exist.
+    selected: Option<(Vec<Party>, bool)>,
+}
+
+/// How many paths go over each line.
+#[derive(Debug, Default)]
+struct Uses {
+    up: BTreeMap<Party, f64>,
+    down: BTreeMap<Party, f64>,
+    rack_up: BTreeMap<String, f64>,
+    rack_down: BTreeMap<String, f64>,
+}
+
+/// A path that was selected.
+struct Found {
+    /// The helpers in their order.
+    order: Vec<Party>,
+    exact: Option<bool>,
+}
+
+impl<'a> Routes<'a> {
+    pub(super) fn new(
+        request: &'a Request<'a>,
+        walk: Walk,
+        region: &'a Region,
+        deliveries: &[&Delivery],
+        wanted: &[SubBlock],
+    ) -> Self {
+        let mut targets: Vec<(Party, f64)> = Vec::new();
+        for delivery in deliveries {
+            let share = delivery.sub_blocks.len() as f64 / wanted.len().max(1) as f64;
+            match targets.iter_mut().find(|(party, _)| *party == delivery.party) {
+                Some((_, shares)) => *shares += share,
+                None => targets.push((delivery.party, share)),
+            }
+        }
+        let is_reader = |party: &Party| targets.iter().any(|(reader, _)| reader == party);
+        let mut candidates: Vec<Party> = Vec::with_capacity(region.holders.len());
+        for (_, party) in region.holders.iter().filter(|(_, party)| !is_reader(party)) {
+            if !candidates.contains(party) {
+                candidates.push(*party);
+            }
+        }
+        let local = region.available().into_iter().filter(|index| region.holders.iter().any(|(i, p)| i == index && is_reader(p)));
+        let helpers = request.code.k().saturating_sub(local.count()).min(candidates.len());
+        // The chain's own order: the first of them is at the very end, so that what comes before it goes to the last.
+        let own_end = targets.iter().rev().map(|(party, _)| *party).find(|party| region.holders.iter().any(|(_, p)| p == party));
+        let (network, uses) = (request.network.clone(), Uses::default());
+        Self { request, walk, region, targets, own_end, candidates, helpers, network, uses, found: Vec::new(), selected: None }
+    }
+
+    /// The region with its holders in the order in which a code shall take them: for another path than those before.
+    pub(super) fn select(&mut self) -> Region {
+        let order = match self.request.select {
+            Select::AsPreferred | Select::Ordered => self.candidates.clone(),
+            Select::Random { seed } => shuffled(&self.candidates, seed),
+            Select::Best => self.best(),
+        };
+        self.reordered(self.region, &order)
+    }
+
+    /// The region once more, with those that a recipe takes in the order in which they shall stand.
+    pub(super) fn order(&mut self, region: Region, used: &[Party]) -> Region {
+        let mut helpers: Vec<Party> = Vec::new();
+        for (_, party) in region.holders.iter().filter(|(_, party)| used.contains(party) && self.candidates.contains(party)) {
+            if !helpers.contains(party) {
+                helpers.push(*party);
+            }
+        }
+        let is_ordered = matches!(self.request.select, Select::Best | Select::Ordered) && self.walk != Walk::Hub;
+        let (mut order, mut exact) = (helpers.clone(), None);
+        if is_ordered && !helpers.is_empty() {
+            let weights = self.weigh(&helpers);
+            if let Some(route) = self.route(&weights, helpers.len()) {
+                // A code may have wanted others than were selected: then no better order of these is what is known.
+                let selected =
+                    self.selected.as_ref().filter(|(selected, _)| selected.iter().all(|party| helpers.contains(party)));
+                exact = Some(route.exact && selected.is_none_or(|(_, exact)| *exact));
+                order = route.order.iter().map(|at| helpers[*at]).collect();
+            }
+        }
+        self.take(&order);
+        let region = self.reordered(&region, &order);
+        self.found.push(Found { order, exact });
+        region
+    }
+
+    /// All candidates, those through which the best path leads first.
+    fn best(&mut self) -> Vec<Party> {
+        // Rather by nodes that no path leads through yet.
+        self.candidates.sort_by_key(|party| self.found.iter().any(|found| found.order.contains(party)));
+        let weights = self.weigh(&self.candidates);
+        let chosen = match self.walk {
+            Walk::Hub => {
+                let mut all: Vec<usize> = (0..self.candidates.len()).collect();
+                all.sort_by(|a, b| weights.end(*a).total_cmp(&weights.end(*b)));
+                all
+            }
+            _ => {
+                let route = self.route(&weights, self.helpers);
+                let parties = |route: &Route| route.order.iter().map(|at| self.candidates[*at]).collect();
+                self.selected = route.as_ref().map(|route| (parties(route), route.exact));
+                route.map(|route| route.order).unwrap_or_default()
+            }
+        };
+        let rest = (0..self.candidates.len()).filter(|at| !chosen.contains(at));
+        chosen.iter().copied().chain(rest).map(|at| self.candidates[at]).collect()
+    }
+
+    fn route(&self, weights: &Weights, helpers: usize) -> Option<Route> {
+        if self.walk != Walk::Cycle || helpers <= 2 {
+            return path::path(weights, helpers);
+        }
+        let mut route = path::cycle(weights, helpers)?;
+        // No chain ends at the last but one: it is the one with the slowest link to the requestor.
+        let end = |at: usize| weights.end(route.order[at]);
+        let spared = helpers - 2;
+        let slowest = (0..helpers).max_by(|a, b| end(*a).total_cmp(&end(*b))).filter(|at| end(*at) > end(spared));
+        if let Some(at) = slowest {
+            route.order.rotate_left((at + helpers - spared) % helpers);
+        }
+        Some(route)
+    }
+
+    /// What links between these take for a byte of the sum, on what earlier paths leave.
+    fn weigh(&self, parties: &[Party]) -> Weights {
+        let mut weights = Weights::new(parties.len());
+        // Of a cycle's chains, each brings its share to the requestor.
+        let part = if self.walk == Walk::Cycle && parties.len() > 2 { (self.helpers.max(2) - 1) as f64 } else { 1.0 };
+        for (at, from) in parties.iter().enumerate() {
+            for (other, to) in parties.iter().enumerate().filter(|(other, _)| *other != at) {
+                weights.set_link(at, other, self.network.between(*from, *to).recip());
+            }
+            weights.set_end(at, self.end(&self.network, *from) / part);
+        }
+        let last = self.own_end.or_else(|| self.targets.first().map(|(party, _)| *party));
+        let stands = parties.iter().copied().map(Some).chain([last]);
+        let racks: Vec<Option<&String>> = stands.map(|party| self.network.racks.get(&party?)).collect();
+        weights.set_racks(&racks);
+        weights
+    }
+
+    /// What a helper takes to give the requestors what is theirs.
+    fn end(&self, network: &Network, from: Party) -> f64 {
+        if let Some(own) = self.own_end {
+            return network.between(from, own).recip();
+        }
+        let all: f64 = self.targets.iter().map(|(_, share)| share).sum();
+        let one = |(to, share): &(Party, f64)| share / network.between(from, *to);
+        self.targets.iter().map(one).fold(all / network.up(from), f64::max)
+    }
+
+    /// A holder's place among those that are ordered; who wants something himself comes first, for what he has need not be sent.
+    fn reordered(&self, region: &Region, order: &[Party]) -> Region {
+        let place = |party: &Party| match order.iter().position(|other| other == party) {
+            Some(at) => 1 + at,
+            None if self.candidates.contains(party) => 1 + order.len(),
+            None => 0,
+        };
+        let mut region = region.clone();
+        region.holders.sort_by_key(|(_, party)| place(party));
+        region
+    }
+
+    /// The links of a path, with those to the requestors.
+    fn links(&self, order: &[Party]) -> Vec<(Party, Party)> {
+        let mut links: Vec<(Party, Party)> = order.windows(2).map(|pair| (pair[0], pair[1])).collect();
+        let ends: Vec<Party> = self.own_end.map_or_else(|| self.targets.iter().map(|(to, _)| *to).collect(), |own| vec![own]);
+        match (self.walk, order.last(), order.first()) {
+            (Walk::Cycle, Some(last), Some(first)) if order.len() > 2 => {
+                links.push((*last, *first));
+                links.extend(order.iter().flat_map(|from| ends.iter().map(move |to| (*from, *to))));
+            }
+            (_, Some(last), _) => links.extend(ends.into_iter().map(|to| (*last, to))),
+            _ => {}
+        }
+        links
+    }
+
+    /// What a path goes over is left to the next one by halves, by thirds, and so on; its links are not left at all.
+    fn take(&mut self, order: &[Party]) {
+        let (mut network, full) = (self.network.clone(), self.request.network);
+        for (from, to) in self.links(order) {
+            let share = |used: &mut BTreeMap<Party, f64>, party: Party, all: f64| {
+                let uses = used.entry(party).or_insert(0.0);
+                *uses += 1.0;
+                all / (*uses + 1.0)
+            };
+            network.up_bytes_per_s.insert(from, share(&mut self.uses.up, from, full.up(from)));
+            network.down_bytes_per_s.insert(to, share(&mut self.uses.down, to, full.down(to)));
+            let (leaves, enters) = full.crosses(from, to);
+            for (rack, used, rates, left) in [
+                (leaves, &mut self.uses.rack_up, &full.rack_up_bytes_per_s, &mut network.rack_up_bytes_per_s),
+                (enters, &mut self.uses.rack_down, &full.rack_down_bytes_per_s, &mut network.rack_down_bytes_per_s),
+            ] {
+                if let Some((rack, rate)) = rack.and_then(|rack| Some((rack, rates.get(rack)?))) {
+                    let uses = used.entry(rack.to_owned()).or_insert(0.0);
+                    *uses += 1.0;
+                    left.insert(rack.to_owned(), rate / (*uses + 1.0));
+                }
+            }
+            network.pair_bytes_per_s.insert((from, to), 0.0);
+        }
+        self.network = network;
+    }
+
+    /// What each path carries beside the others, bytes a second.
+    fn rates(&self) -> Vec<f64> {
+        let full = self.request.network;
+        let uses = |used: &BTreeMap<Party, f64>, party: &Party| used.get(party).copied().unwrap_or(1.0);
+        let rate = |(from, to): (Party, Party)| {
+            let lines = (full.up(from) / uses(&self.uses.up, &from)).min(full.down(to) / uses(&self.uses.down, &to));
+            full.between(from, to).min(lines)
+        };
+        self.found.iter().map(|found| self.links(&found.order).into_iter().map(rate).fold(f64::INFINITY, f64::min)).collect()
+    }
+
+    /// The part of a span that each path is for, in proportion to what it carries: whole slices.
+    pub(super) fn shares(&self, span: Span, slice_len: u64) -> Vec<Span> {
+        let rates = self.rates();
+        if rates.len() < 2 {
+            return vec![span];
+        }
+        let all: f64 = rates.iter().sum();
+        let even = !(all > 0.0 && all.is_finite());
+        let slices = span.len().div_ceil(slice_len);
+        let count = rates.len() as u64;
+        let (mut start, mut sum) = (0u64, 0.0);
+        let mut shares = Vec::with_capacity(rates.len());
+        for (at, rate) in (0u64..).zip(&rates) {
+            sum += if even { 1.0 / count as f64 } else { rate / all };
+            // Everybody gets a slice, and leaves one for each of those who follow.
+            let end = ((slices as f64 * sum).round() as u64).clamp(start + 1, slices - (count - 1 - at));
+            let end_at = if at + 1 == count { span.end } else { span.start + end * slice_len };
+            shares.push(Span::new(span.start + start * slice_len, end_at));
+            start = end;
+        }
+        shares
+    }
+
+    /// What there is to say of the paths, if they are paths.
+    pub(super) fn chosen(&self) -> Vec<ChosenPath> {
+        if matches!(self.walk, Walk::Hub | Walk::Tree) {
+            return Vec::new();
+        }
+        let full = self.request.network;
+        let chosen = |found: &Found| {
+            let part = |link: &(Party, Party)| {
+                let is_end = self.targets.iter().any(|(party, _)| *party == link.1);
+                if is_end && self.walk == Walk::Cycle && found.order.len() > 2 { (found.order.len() - 1) as f64 } else { 1.0 }
+            };
+            let links = self.links(&found.order);
+            let quickness = |link: &(Party, Party)| full.between(link.0, link.1) * part(link);
+            let bottleneck = links.iter().copied().min_by(|a, b| quickness(a).total_cmp(&quickness(b)))?;
+            let ends = self.own_end.into_iter().chain(self.targets.iter().map(|(party, _)| *party));
+            let parties = found.order.iter().copied().chain(ends.take(1)).collect();
+            let bytes_per_s = Some(full.between(bottleneck.0, bottleneck.1)).filter(|rate| rate.is_finite()).unwrap_or(0.0);
+            Some(ChosenPath { parties, bottleneck, bytes_per_s, exact: found.exact })
+        };
+        self.found.iter().filter_map(chosen).collect()
+    }
+}
+
+/// In an order that the seed decides (Fisher and Yates, with splitmix64).
+fn shuffled(parties: &[Party], seed: u64) -> Vec<Party> {
+    let mut shuffled = parties.to_vec();
+    let mut state = seed;
+    let mut draw = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    };
+    for last in (1..shuffled.len()).rev() {
+        shuffled.swap(last, (draw() % (last as u64 + 1)) as usize);
+    }
+    shuffled
+}

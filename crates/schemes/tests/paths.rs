@@ -1,0 +1,274 @@
+//! Path selection: never worse than any path there is, on the paper's measurements, on an independent model's weights, and on random
+//! ones.
+
+// It is real time that is measured here.
+#![allow(clippy::disallowed_methods)]
+
+use proptest::prelude::*;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use serde_json::Value;
+use std::time::{Duration, Instant};
+use weft_schemes::path::{self, EXACT_MAX, Route, Weights};
+
+fn vectors() -> Value {
+    serde_json::from_str(include_str!("data/topo_ecpipe.json")).unwrap()
+}
+
+/// Weights between candidates by a function of two places, and of one and the requestor.
+fn weights(count: usize, link: impl Fn(usize, usize) -> f64, end: impl Fn(usize) -> f64) -> Weights {
+    let mut weights = Weights::new(count);
+    for from in 0..count {
+        (0..count).for_each(|to| weights.set_link(from, to, link(from, to)));
+        weights.set_end(from, end(from));
+    }
+    weights
+}
+
+fn random_weights(random: &mut StdRng, count: usize, mut draw: impl FnMut(&mut StdRng) -> f64) -> Weights {
+    let mut weights = Weights::new(count);
+    for from in 0..count {
+        (0..count).for_each(|to| weights.set_link(from, to, draw(random)));
+        weights.set_end(from, draw(random));
+    }
+    weights
+}
+
+/// The continents of Table 1: nodes of which some stand in each region; a weight is the inverse of a bandwidth in Mb/s.
+fn continent(name: &str, requestor: usize, regions: &[usize]) -> Weights {
+    let table = &vectors()["table1"][name]["bandwidth_mbps"];
+    let weight = |from: usize, to: usize| table[from][to].as_f64().unwrap().recip();
+    weights(regions.len(), |from, to| weight(regions[from], regions[to]), |from| weight(regions[from], requestor))
+}
+
+/// Of 16 helpers in four regions, without one of those in `lost_in`.
+fn sixteen(lost_in: Option<usize>) -> Vec<usize> {
+    (0..4).flat_map(|region| std::iter::repeat_n(region, if lost_in == Some(region) { 3 } else { 4 })).collect()
+}
+
+/// A route is of so many different candidates, and as heavy as it says.
+fn check(weights: &Weights, route: &Route, helpers: usize) {
+    let mut members = route.order.clone();
+    members.sort_unstable();
+    members.dedup();
+    assert_eq!((members.len(), route.order.len()), (helpers, helpers), "{route:?}");
+    assert!(members.iter().all(|at| *at < weights.count()));
+}
+
+fn path(weights: &Weights, helpers: usize) -> Route {
+    let route = path::path(weights, helpers).unwrap();
+    check(weights, &route, helpers);
+    assert_eq!(route.weight, weights.chain(&route.order));
+    route
+}
+
+fn cycle(weights: &Weights, helpers: usize) -> Route {
+    let route = path::cycle(weights, helpers).unwrap();
+    check(weights, &route, helpers);
+    assert_eq!(route.weight, weights.cycle(&route.order));
+    route
+}
+
+/// The least weight of all orders of all selections.
+fn brute_force(weights: &Weights, helpers: usize, of: &dyn Fn(&Weights, &[usize]) -> f64) -> f64 {
+    fn extend(weights: &Weights, helpers: usize, of: &dyn Fn(&Weights, &[usize]) -> f64, order: &mut Vec<usize>) -> f64 {
+        if order.len() == helpers {
+            return of(weights, order);
+        }
+        let mut best = f64::INFINITY;
+        for next in 0..weights.count() {
+            if !order.contains(&next) {
+                order.push(next);
+                best = best.min(extend(weights, helpers, of, order));
+                order.pop();
+            }
+        }
+        best
+    }
+    extend(weights, helpers, of, &mut Vec::new())
+}
+
+#[test]
+fn the_models_optima_are_found() {
+    let mut seen = 0;
+    for case in vectors()["paths"].as_array().unwrap() {
+        let at = |name: &str| case[name].as_u64().unwrap() as usize;
+        let (n, k, requestor) = (at("n"), at("k"), at("requestor"));
+        let others: Vec<usize> = (0..n).filter(|node| *node != requestor).collect();
+        let weight = |from: usize, to: usize| case["weights"][from][to].as_f64().unwrap();
+        let weights = weights(n - 1, |from, to| weight(others[from], others[to]), |from| weight(others[from], requestor));
+        let route = path(&weights, k);
+        assert_eq!((route.weight, route.exact), (case["opt_max_weight"].as_f64().unwrap(), true), "{case}");
+        assert_eq!(path::algorithm_1(&weights, k).unwrap().weight, route.weight);
+        seen += 1;
+    }
+    assert_eq!(seen, 16);
+}
+
+#[test]
+fn table_1_is_crossed_by_the_best_of_its_links() {
+    let (vectors, mut seen) = (vectors(), 0);
+    for (name, continent_of) in vectors["table1"].as_object().unwrap() {
+        for (requestor, region) in continent_of["optimal"].as_array().unwrap().iter().enumerate() {
+            let names = continent_of["regions"].as_array().unwrap();
+            assert_eq!(names[requestor], region["requestor"]);
+            let mut cases = vec![(sixteen(None), &region["helpers16"])];
+            let lost = |at: usize| &region["lost_in"][names[at].as_str().unwrap()];
+            cases.extend((0..4).map(|at| (sixteen(Some(at)), lost(at))));
+            for (regions, optimum) in cases {
+                let route = path(&continent(name, requestor, &regions), 12);
+                let mbps = optimum["bw_mbps"].as_f64().unwrap();
+                assert!((route.weight.recip() - mbps).abs() < 1e-9 && route.exact, "{name}, {requestor}: {route:?} for {mbps}");
+                seen += 1;
+            }
+        }
+    }
+    assert_eq!(seen, 2 * 4 * 5);
+}
+
+#[test]
+fn of_equal_links_those_come_who_are_preferred_in_their_order() {
+    for (count, helpers) in [(1, 1), (2, 1), (4, 3), (13, 10), (15, 12), (20, 10), (23, 16), (40, 30), (254, 200)] {
+        let route = path(&weights(count, |_, _| 1.0, |_| 1.0), helpers);
+        assert_eq!(route, Route { order: (0..helpers).collect(), weight: 1.0, exact: true }, "{count} candidates");
+    }
+    assert_eq!(path::path(&Weights::new(3), 4), None);
+    assert_eq!(path::path(&Weights::new(3), 0), None);
+    assert_eq!(path::cycle(&Weights::new(3), 1), None);
+}
+
+#[test]
+fn racks_are_crossed_as_seldom_as_can_be() {
+    let mut equal = weights(9, |_, _| 1.0, |_| 1.0);
+    // The requestor stands in rack 0; three of each rack.
+    let racks: Vec<Option<usize>> = (0..9).map(|at| Some(at % 3)).chain([Some(0)]).collect();
+    equal.set_racks(&racks);
+    // Rack 0 is home: three of it next to the requestor, and three of another one before them.
+    let route = path(&equal, 6);
+    assert_eq!((route.order.clone(), equal.crossings(&route.order)), (vec![1, 4, 7, 0, 3, 6], 1));
+    let route = path(&equal, 9);
+    assert_eq!((route.order.clone(), equal.crossings(&route.order)), (vec![1, 4, 7, 2, 5, 8, 0, 3, 6], 2));
+    // A slow link within a rack is gone around, and a rack is left only for that.
+    equal.set_link(1, 4, 2.0);
+    equal.set_link(4, 1, 2.0);
+    let route = path(&equal, 9);
+    assert_eq!((route.weight, equal.crossings(&route.order)), (1.0, 2), "{route:?}");
+    // With more candidates than the table has room for.
+    let mut many = weights(60, |_, _| 1.0, |_| 1.0);
+    many.set_racks(&(0..60).map(|at| Some(at % 6)).chain([Some(0)]).collect::<Vec<_>>());
+    let route = path(&many, 30);
+    assert_eq!((route.exact, many.crossings(&route.order)), (true, 2));
+}
+
+#[test]
+fn a_straggler_helps_only_where_nobody_else_is_left() {
+    let mut slow = weights(6, |_, _| 1.0, |_| 1.0);
+    slow.slow_down(2, 50.0);
+    assert_eq!(path(&slow, 5).order, [0, 1, 3, 4, 5]);
+    assert_eq!(path(&slow, 6).weight, 50.0);
+    assert_eq!(cycle(&slow, 5).weight, 1.0);
+    let dead = weights(4, |_, _| f64::INFINITY, |_| f64::NAN);
+    assert_eq!(path(&dead, 3).weight, f64::INFINITY, "a chain that never ends is one all the same");
+}
+
+#[test]
+fn more_candidates_than_the_table_has_room_for_are_searched_in_bounded_time_and_it_is_said() {
+    let mut random = StdRng::seed_from_u64(3);
+    let mut proved = 0;
+    for count in [EXACT_MAX + 1, 30, 60, 254] {
+        for helpers in [count / 2, count * 3 / 4] {
+            let weights = random_weights(&mut random, count, |random| random.random());
+            let route = path(&weights, helpers);
+            let as_they_come: Vec<usize> = (0..helpers).collect();
+            assert!(route.weight < weights.chain(&as_they_come));
+            proved += usize::from(route.exact);
+        }
+    }
+    assert!(proved < 8, "nothing that is hard was tried");
+}
+
+proptest! {
+    #[test]
+    fn no_chain_or_cycle_is_better(seed: u64, count in 2usize..=7, distinct in 1u32..40) {
+        let mut random = StdRng::seed_from_u64(seed);
+        let weights = random_weights(&mut random, count, |random| f64::from(random.random_range(0..distinct)));
+        let helpers = random.random_range(1..=count.min(6));
+        let route = path(&weights, helpers);
+        prop_assert_eq!((route.weight, route.exact), (brute_force(&weights, helpers, &|w, order| w.chain(order)), true));
+        prop_assert_eq!(path::algorithm_1(&weights, helpers).unwrap().weight, route.weight);
+        if helpers > 1 {
+            let route = cycle(&weights, helpers);
+            prop_assert_eq!((route.weight, route.exact), (brute_force(&weights, helpers, &|w, order| w.cycle(order)), true));
+        }
+    }
+
+    #[test]
+    fn algorithm_1_finds_nothing_better_for_usual_codes(seed: u64, (count, helpers) in prop::sample::select(vec![(8, 6), (9, 6), (9, 7)])) {
+        let mut random = StdRng::seed_from_u64(seed);
+        let weights = random_weights(&mut random, count, |random| random.random());
+        prop_assert_eq!(path::algorithm_1(&weights, helpers).unwrap().weight, path(&weights, helpers).weight);
+    }
+}
+
+/// Times of many runs, least, middle and most.
+fn times(runs: u64, mut run: impl FnMut(u64)) -> [Duration; 3] {
+    let time = |seed: u64, run: &mut dyn FnMut(u64)| {
+        let start = Instant::now();
+        run(seed);
+        start.elapsed()
+    };
+    let mut all: Vec<Duration> = (0..runs).map(|seed| time(seed, &mut run)).collect();
+    all.sort_unstable();
+    [all[0], all[all.len() / 2], all[all.len() - 1]]
+}
+
+/// `cargo test --release -p weft-schemes --test paths -- --ignored --nocapture`
+#[test]
+#[ignore = "it measures: for a release and a quiet machine"]
+fn how_long_it_takes() {
+    type Draw = fn(&mut StdRng) -> f64;
+    let draws: [(&str, Draw); 4] = [
+        ("uniform", |random| random.random()),
+        ("integers 0..8", |random| f64::from(random.random_range(0u8..8))),
+        ("all equal", |_| 1.0),
+        ("heavy tail", |random| random.random::<f64>().powi(-3)),
+    ];
+    for (count, helpers) in [(13, 10), (15, 12), (16, 12), (23, 16), (40, 30)] {
+        for (name, draw) in draws {
+            let mut exact = 0;
+            let drawn: Vec<Weights> =
+                (0..1000).map(|seed| random_weights(&mut StdRng::seed_from_u64(seed), count, draw)).collect();
+            let chain = times(1000, |seed| exact += u32::from(path(&drawn[seed as usize], helpers).exact));
+            println!("{helpers} of {count}, {name}: min, median, max {chain:?}; {exact} of 1000 exact");
+            if count <= 16 {
+                println!(
+                    "{helpers} of {count}, {name}, cycle: {:?}",
+                    times(1000, |seed| drop(cycle(&drawn[seed as usize], helpers)))
+                );
+            }
+        }
+        // Regions of which each has slow links to all others but one: thresholds at which many chains are nearly there.
+        let ring = |seed: u64| {
+            let mut random = StdRng::seed_from_u64(seed);
+            let jitter: Vec<f64> = (0..count * count).map(|_| random.random_range(0.99..1.01)).collect();
+            let slow = |from: usize, to: usize| {
+                if from % 4 == to % 4 {
+                    1.0
+                } else if (from + 1) % 4 == to % 4 {
+                    5.0
+                } else {
+                    9.0
+                }
+            };
+            weights(count, |from, to| slow(from, to) * jitter[from * count + to], |from| slow(from, 0) * jitter[from])
+        };
+        let drawn: Vec<Weights> = (0..1000).map(ring).collect();
+        println!("{helpers} of {count}, ring of regions: {:?}", times(1000, |seed| drop(path(&drawn[seed as usize], helpers))));
+    }
+    for name in ["NorthAmerica", "Asia"] {
+        let of = |seed: u64| continent(name, seed as usize % 4, &sixteen((seed % 5).checked_sub(1).map(|at| at as usize)));
+        let drawn: Vec<Weights> = (0..1000).map(of).collect();
+        println!("12 of 15 or 16, {name}: {:?}", times(1000, |seed| drop(path(&drawn[seed as usize], 12))));
+    }
+    let drawn = |seed| random_weights(&mut StdRng::seed_from_u64(seed), 13, |random| random.random());
+    println!("10 of 13, uniform, Algorithm 1: {:?}", times(20, |seed| drop(path::algorithm_1(&drawn(seed), 10))));
+}
