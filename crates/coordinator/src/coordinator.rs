@@ -2,6 +2,7 @@
 
 use crate::{
     config::{self, CoordinatorConfig},
+    lasting::{self, LastingJobs},
     members::Members,
     membership::MembershipService,
     orphans,
@@ -86,6 +87,7 @@ impl Coordinator {
             members,
             puts: Puts::default(),
             reads: Reads::default(),
+            lasting: LastingJobs::default(),
             started: Instant::now(),
             stop: stop.clone(),
             rng: Mutex::new(rng),
@@ -98,6 +100,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), watch_nodes(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), sweep::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), orphans::run(Arc::clone(&shared))));
+        lasting::go_on(&shared).await?;
         let services = rpc::Services::new()
             .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))
             .with(rpc::weft_server(WeftService::new(Arc::clone(&shared))));
@@ -165,7 +168,7 @@ async fn watch_nodes(shared: Arc<Shared>) {
     }
 }
 
-async fn until_stopped(stopped: watch::Receiver<bool>, work: impl Future<Output = ()>) {
+pub(crate) async fn until_stopped(stopped: watch::Receiver<bool>, work: impl Future<Output = ()>) {
     tokio::select! {
         biased;
         () = wait_for_stop(stopped) => {}

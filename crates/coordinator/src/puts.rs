@@ -7,7 +7,7 @@
 use crate::{
     jobs,
     placement::{self, Ask},
-    rebuild::{self, Lost, Rebuild, RebuiltBlock},
+    rebuild::{self, Destination, Lost, Rebuild, RebuiltBlock},
     seal::{self, Sealed},
     shared::Shared,
     show,
@@ -400,7 +400,9 @@ async fn rebuild_missing(
         stripe: readable,
         lost: lost.collect(),
         scheme: &shared.config.scheme,
-        to: None,
+        slice_len: shared.config.repair_slice_len.0,
+        helpers: None,
+        to: Destination::Anywhere,
         failure_domain: upload.new.failure_domain,
         upload: Some(upload.id),
         avoid: failed.collect(),
@@ -490,6 +492,7 @@ fn choose_homes(
         failure_domain: new.failure_domain,
         held: &[],
         avoid,
+        load: &placement::NOTHING,
         bytes: stripe.block_len(0).saturating_add(shared.config.disk_reserve.0),
     };
     let placed = placement::place(&view, &ask, &mut *shared.rng());

@@ -32,7 +32,7 @@ fn view(racks: &[usize]) -> View {
 }
 
 fn ask<'a>(count: usize, tolerance: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> Ask<'a> {
-    Ask { code: "rs(k,m)", count, tolerance, failure_domain: FailureDomain::Rack, held, avoid, bytes: BLOCK }
+    Ask { code: "rs(k,m)", count, tolerance, failure_domain: FailureDomain::Rack, held, avoid, bytes: BLOCK, load: &NOTHING }
 }
 
 fn per_rack(view: &View, nodes: impl Iterator<Item = NodeId>) -> BTreeMap<String, usize> {
