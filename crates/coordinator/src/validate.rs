@@ -163,7 +163,7 @@ pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorCon
     if concurrency > JOB_CONCURRENCY_MAX {
         return Err(Error::invalid(format!("1 to {JOB_CONCURRENCY_MAX} stripes can be repaired at once, not {concurrency}")));
     }
-    let slice_len = if asked.slice_len == 0 { config.repair_slice_len.0 } else { asked.slice_len };
+    let slice_len = asked.slice_len;
     if !slice_len.is_multiple_of(PAGE_LEN) || slice_len > SLICE_BYTES_MAX {
         let (asked, page, most) = (ByteSize(slice_len), ByteSize(PAGE_LEN), ByteSize(SLICE_BYTES_MAX));
         return Err(Error::invalid(format!("a slice of {asked} cannot be: it is a multiple of {page}, at most {most}")));
@@ -312,8 +312,7 @@ mod tests {
 
     #[test]
     fn repairs_of_nodes() {
-        let config =
-            CoordinatorConfig { scheme: "ppr".into(), repair_slice_len: ByteSize(32 << 10), ..CoordinatorConfig::default() };
+        let config = CoordinatorConfig { scheme: "ppr".into(), ..CoordinatorConfig::default() };
         let asked = v1::RepairNodeRequest { node: 3, ..v1::RepairNodeRequest::default() };
         let usual = NodeRepair {
             node: NodeId(3),
@@ -321,7 +320,7 @@ mod tests {
             to: vec![],
             scheme: "ppr".into(),
             concurrency: JOB_CONCURRENCY,
-            slice_len: 32 << 10,
+            slice_len: 0,
             force: false,
         };
         assert_eq!(repair_node(&asked, &config), Ok(usual.clone()));

@@ -34,7 +34,7 @@ pub struct NodeRepair {
     pub scheme: String,
     /// Stripes that are repaired at the same time.
     pub concurrency: u32,
-    /// Bytes of a slice.
+    /// Bytes of a slice; 0: as the coordinator's setting has it.
     pub slice_len: u64,
     /// All of its blocks, also those that can be read, as if it were gone.
     pub force: bool,

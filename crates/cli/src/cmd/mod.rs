@@ -8,11 +8,13 @@ mod code_info;
 mod daemon;
 mod demo;
 mod explain;
+mod job;
 mod node;
 mod object;
 mod plan;
 mod policy;
 mod repair;
+mod repair_node;
 mod status;
 mod transfer;
 
@@ -57,6 +59,7 @@ enum Command {
     Policy(policy::Policy),
     Node(node::Node),
     Repair(repair::Repair),
+    Job(job::Job),
     Code(code::Code),
     Plan(plan::Plan),
     Demo(demo::Demo),
@@ -88,6 +91,7 @@ pub(crate) fn main() -> Exit {
         Command::Policy(it) => it.run(&weft.target, output),
         Command::Node(it) => it.run(&weft.target, output),
         Command::Repair(it) => it.run(&weft.target, output),
+        Command::Job(it) => it.run(&weft.target, output),
         Command::Code(it) => it.run(output),
         Command::Plan(it) => it.run(output),
         Command::Demo(it) => it.run(output),

@@ -366,7 +366,7 @@ impl<'a> Work<'a> {
             lost: rebuild::lost_blocks(&stripe, &View::default(), Some(index)),
             stripe,
             scheme: &self.repair.scheme,
-            slice_len: self.repair.slice_len,
+            slice_len: if self.repair.slice_len == 0 { self.shared.config.repair_slice_len.0 } else { self.repair.slice_len },
             helpers: Some(&self.helpers),
             to: Destination::Among(&self.requestors),
             failure_domain: policy.failure_domain,
