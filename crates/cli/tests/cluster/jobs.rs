@@ -165,6 +165,9 @@ fn a_job_outlives_coordinators_and_stays_paused_if_it_was() {
     let [total, done, _] = amounts(&paused);
     assert!(paused["state"] == "paused" && total == held && (1..held - 2).contains(&done), "{paused}");
 
+    // The node's agent comes back with the coordinator, and its disk does not: the blocks are as lost as before.
+    let disk = cluster.dir().join("nodes").join(&lost).join("disk-0");
+    std::fs::rename(disk, cluster.file("taken-out")).unwrap();
     cluster.kill("coordinator");
     cluster.up().ok();
     let found = world.job(1);
@@ -179,6 +182,7 @@ fn a_job_outlives_coordinators_and_stays_paused_if_it_was() {
     assert_eq!((&ended["state"], amounts(&ended)), (&"done".into(), [held, held, 0]), "{ended}");
     assert_eq!(cluster.log("coordinator").matches("a job is taken up").count(), 2);
     cluster.weft(["job", "resume", "1"]).refused(2, &["job 1 is done"]);
+    assert!(cluster.weft(["repair", "node", &lost]).ok().text().contains("nothing is lost"));
     world.is_rebuilt(&lost);
 }
 
@@ -208,6 +212,22 @@ fn who_breaks_off_the_waiting_leaves_the_job_and_who_cancels_keeps_what_was_done
         cluster.json(&["job", "ls"]).as_array().unwrap().iter().map(|job| job["state"].to_string()).collect();
     assert_eq!(states, ["\"cancelled\"", "\"done\""]);
     world.is_rebuilt(&lost);
+
+    // A node that comes back keeps what was not rebuilt yet.
+    let other = cluster.nodes()[1].clone();
+    cluster.up().ok();
+    let held = world.held_by(&other);
+    cluster.take_down(&[&other]);
+    world.begin(&other, &["--no-wait"]).end().ok();
+    world.wait_for_middle(3, 1);
+    cluster.weft(["job", "pause", "3"]).ok();
+    cluster.up().ok();
+    cluster.weft(["job", "resume", "3"]).ok();
+    let ended = cluster.json(&["job", "wait", "3"]);
+    let [total, done, left] = amounts(&ended);
+    assert!(ended["state"] == "done" && total == done && left == 0 && (1..held).contains(&done), "{ended}");
+    assert_eq!(world.held_by(&other), held - done, "more was rebuilt than was lost");
+    world.reads_well();
 }
 
 #[test]

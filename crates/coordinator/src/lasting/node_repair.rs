@@ -161,7 +161,13 @@ impl<'a> NodeRepairJob<'a> {
             if self.pass().await? == Passed::Stopped {
                 return Ok(Passed::Stopped);
             }
-            let progress = self.control.live().progress.clone();
+            let progress = {
+                let progress = &mut self.control.live().progress;
+                // What was removed, or came back, while it was waiting for its turn was not to be done after all.
+                let JobProgress { total, done, left, .. } = &mut *progress;
+                *total = Amount { blocks: done.blocks + left.blocks, bytes: done.bytes + left.bytes };
+                progress.clone()
+            };
             if progress.left.blocks == 0 || progress.done.blocks == before && !self.may_mend {
                 break;
             }
@@ -236,10 +242,7 @@ fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> bool {
     let progress = &mut live.progress;
     match outcome {
         Outcome::Rebuilt => add(&mut progress.done, block.bytes),
-        Outcome::Gone => {
-            progress.total.blocks = progress.total.blocks.saturating_sub(1);
-            progress.total.bytes = progress.total.bytes.saturating_sub(block.bytes);
-        }
+        Outcome::Gone => {}
         Outcome::Left(error) => {
             tracing::warn!(%job, stripe = %block.stripe, index = block.index, %error, "a block of a node could not be rebuilt");
             add(&mut progress.left, block.bytes);

@@ -127,6 +127,20 @@ fn nodes_fill_up_evenly() {
 }
 
 #[test]
+fn who_was_given_less_of_what_is_placed_together_comes_first() {
+    let (mut view, avoid) = (view(&[3, 3]), BTreeSet::from([NodeId(6)]));
+    // However full they are by other things.
+    view.nodes.get_mut(&NodeId(1)).unwrap().disks[0].blocks = 1000;
+    let (mut rng, mut load) = (StdRng::seed_from_u64(5), BTreeMap::new());
+    for _ in 0..31 {
+        let placed = place(&view, &Ask { load: &load, ..ask(1, 2, &[], &avoid) }, &mut rng).unwrap();
+        *load.entry(placed.homes[0].node).or_insert(0) += 1;
+    }
+    let given: Vec<u64> = load.values().copied().collect();
+    assert_eq!((given.len(), given.iter().min(), given.iter().max()), (5, Some(&6), Some(&7)));
+}
+
+#[test]
 fn a_domain_of_nodes_does_not_look_at_racks() {
     let (view, avoid) = (view(&[6]), BTreeSet::new());
     let mut rng = StdRng::seed_from_u64(1);
