@@ -146,6 +146,19 @@ fn named_requestors_get_as_much_as_each_other_and_what_none_can_take_is_left() {
     assert!(first.abs_diff(second) <= 1 + held / 2 && first > 0 && second > 0, "{first} and {second}");
     cluster.weft(["repair", "node", lost]).ok();
     world.is_rebuilt(lost);
+
+    // Of stripes that have lost more than the code tolerates nothing is rebuilt; of all others it is.
+    let gone = [nodes[3].as_str(), nodes[4].as_str()];
+    let blocks: Vec<_> = KEYS.iter().flat_map(|key| cluster.blocks(key)).collect();
+    let has = |stripe: u64, node: &str| blocks.iter().any(|block| block.stripe == stripe && block.node == node);
+    let both = blocks.iter().filter(|block| block.node == gone[0] && has(block.stripe, gone[1])).count() as u64;
+    let held = world.held_by(gone[0]);
+    cluster.take_down(&gone);
+    let ended = cluster.weft(["repair", "node", gone[0], "--json"]).code(if both > 0 { 4 } else { 0 });
+    assert_eq!((amounts(&ended.json()), world.held_by(gone[0])), ([held, held - both, both], both));
+    if both > 0 {
+        assert!(ended.stderr.contains("rs(2,1) tolerates the loss of 1"), "{}", ended.stderr);
+    }
 }
 
 #[test]

@@ -151,32 +151,38 @@ impl<'a> NodeRepairJob<'a> {
         written.map(drop).map_err(|error| shared.meta_error(error))
     }
 
+    /// Tries again and again, as long as that helps. Whether anything is left is what the metadata say at the end, not what the
+    /// attempts told.
     async fn passes(&mut self) -> Result<Passed> {
         self.work.shared.until_nodes_are_back().await;
-        for _ in 0..PASSES_MAX {
-            self.count().await?;
+        let (mut pass, mut helps) = (0, true);
+        loop {
+            let to_do = self.count().await?;
+            if to_do.blocks > 0 && (pass == PASSES_MAX || !helps) {
+                let progress = &mut self.control.live().progress;
+                progress.left = to_do;
+                if progress.last_error.is_empty() {
+                    progress.last_error =
+                        "blocks came to the node, or were lost, while the others were rebuilt: repair it again".to_owned();
+                }
+                return Ok(Passed::All);
+            }
             self.write().await?;
+            if to_do.blocks == 0 {
+                return Ok(Passed::All);
+            }
             self.may_mend = false;
             let before = self.control.live().progress.done.blocks;
             if self.pass().await? == Passed::Stopped {
                 return Ok(Passed::Stopped);
             }
-            let progress = {
-                let progress = &mut self.control.live().progress;
-                // What was removed, or came back, while it was waiting for its turn was not to be done after all.
-                let JobProgress { total, done, left, .. } = &mut *progress;
-                *total = Amount { blocks: done.blocks + left.blocks, bytes: done.bytes + left.bytes };
-                progress.clone()
-            };
-            if progress.left.blocks == 0 || progress.done.blocks == before && !self.may_mend {
-                break;
-            }
+            helps = self.may_mend || self.control.live().progress.done.blocks > before;
+            pass += 1;
         }
-        Ok(Passed::All)
     }
 
     /// Counts what there is to do.
-    async fn count(&mut self) -> Result<()> {
+    async fn count(&mut self) -> Result<Amount> {
         let view = self.work.shared.members.view();
         let (mut there, mut to_do) = (Amount::default(), Amount::default());
         let mut blocks = self.work.blocks();
@@ -195,7 +201,7 @@ impl<'a> NodeRepairJob<'a> {
         }
         (*total, *left) = (Amount { blocks: done.blocks + to_do.blocks, bytes: done.bytes + to_do.bytes }, Amount::default());
         self.counted = true;
-        Ok(())
+        Ok(to_do)
     }
 
     /// Tries every block of the node once.
@@ -304,16 +310,13 @@ impl<'a> Work<'a> {
 
     async fn block(&self, control: &Control, block: Block) -> (Block, Outcome) {
         control.live().moving.insert(block.stripe, 0);
-        let outcome = self.rebuild(control, block).await.unwrap_or_else(|error| match error.reaction {
-            Reaction::NotFound => Outcome::Gone,
-            _ => Outcome::Left(error),
-        });
+        let outcome = self.rebuild(control, block).await.unwrap_or_else(Outcome::Left);
         (block, outcome)
     }
 
     async fn rebuild(&self, control: &Control, block: Block) -> Result<Outcome> {
         // As it is by now: others repair, write and remove too.
-        let stripe = self.shared.meta.stripe(block.stripe).await.map_err(|error| self.shared.meta_error(error))?;
+        let Some(stripe) = self.found(self.shared.meta.stripe(block.stripe).await)? else { return Ok(Outcome::Gone) };
         let is_there = stripe.blocks.get(usize::from(block.index)).is_some_and(|placed| placed.home.node == self.repair.node);
         if !is_there || !self.is_wanted(&stripe, block.index, &self.shared.members.view()) {
             return Ok(Outcome::Gone);
@@ -322,7 +325,7 @@ impl<'a> Work<'a> {
             let id = stripe.id;
             return Err(Error::unavailable(format!("stripe {id} is of an object that is still being put: repair again later")));
         };
-        let object = self.shared.meta.object_of(version).await.map_err(|error| self.shared.meta_error(error))?;
+        let Some(object) = self.found(self.shared.meta.object_of(version).await)? else { return Ok(Outcome::Gone) };
         let place = |error: Error| if error.object.is_some() { error } else { error.object(&object.name) };
         let tell = |told: Told<'_>| {
             if let Told::Thousandths(thousandths) = told {
@@ -335,6 +338,14 @@ impl<'a> Work<'a> {
         match rebuilt.left.into_iter().next() {
             Some((_, reason)) => Err(place(Error::unavailable(reason))),
             None => Ok(Outcome::Rebuilt),
+        }
+    }
+
+    /// What was looked up; none if it is not there any more.
+    fn found<T>(&self, looked_up: Result<T, MetaError>) -> Result<Option<T>> {
+        match looked_up {
+            Err(MetaError::NotFound(_)) => Ok(None),
+            found => found.map(Some).map_err(|error| self.shared.meta_error(error)),
         }
     }
 
