@@ -7,7 +7,7 @@ use crate::{
 };
 use std::{future::Future, time::Duration};
 use weft_client::{Client, ClientConfig, api};
-use weft_types::{Error, Reaction, Result};
+use weft_types::{Error, NodeId, Reaction, Result};
 
 /// What still holds a thread when a command is done has this long to end: standard input may never.
 const LAST_WORK_MAX: Duration = Duration::from_secs(1);
@@ -70,6 +70,21 @@ impl Session {
             Ok(Ok(status)) => status.nodes,
             _ => Vec::new(),
         }
+    }
+
+    /// The nodes of these names or numbers.
+    pub(crate) async fn find_nodes<S: AsRef<str>>(&self, said: &[S]) -> Result<Vec<NodeId>> {
+        if said.is_empty() {
+            return Ok(Vec::new());
+        }
+        let nodes = self.client.status().await?.nodes;
+        let find = |said: &str| {
+            let found = nodes.iter().find(|node| node.name == said || NodeId(node.id).to_string() == said);
+            found
+                .map(|node| NodeId(node.id))
+                .ok_or_else(|| Error::not_found(format!("there is no node '{said}': `weft node ls` lists them")))
+        };
+        said.iter().map(|said| find(said.as_ref())).collect()
     }
 
     /// Errors name nodes by their numbers, which operators do not know.

@@ -40,7 +40,8 @@ pub struct RepairOptions {
 /// What happens in a repair, as it happens.
 pub struct Repair {
     events: Streaming<RepairEvent>,
-    object: String,
+    /// None: the repair is of a node.
+    object: Option<String>,
 }
 
 impl Client {
@@ -71,13 +72,20 @@ impl Client {
         };
         let begun = self.shared().calls.stream(request, |mut client, request| async move { client.repair_object(request).await });
         let events = begun.await.map_err(|error| error.object(&object))?;
-        Ok(Repair { events, object })
+        Ok(Repair { events, object: Some(object) })
     }
 }
 
 impl Repair {
+    pub(crate) fn of_node(events: Streaming<RepairEvent>) -> Self {
+        Self { events, object: None }
+    }
+
     /// What happens next; `None`: the repair is done. Dropping the repair does not stop it.
     pub async fn next(&mut self) -> Result<Option<RepairEvent>> {
-        self.events.message().await.map_err(|status| from_status(&status).object(&self.object))
+        self.events.message().await.map_err(|status| match &self.object {
+            Some(object) => from_status(&status).object(object),
+            None => from_status(&status),
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     config::{self, CoordinatorConfig},
+    lasting::{self, LastingJobs},
     links::{self, Links},
     members::Members,
     membership::MembershipService,
@@ -88,6 +89,7 @@ impl Coordinator {
             links: Links::default(),
             puts: Puts::default(),
             reads: Reads::default(),
+            lasting: LastingJobs::default(),
             started: Instant::now(),
             stop: stop.clone(),
             rng: Mutex::new(rng),
@@ -101,6 +103,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), sweep::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), orphans::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), links::run(Arc::clone(&shared))));
+        lasting::go_on(&shared).await?;
         let services = rpc::Services::new()
             .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))
             .with(rpc::weft_server(WeftService::new(Arc::clone(&shared))));
@@ -168,7 +171,7 @@ async fn watch_nodes(shared: Arc<Shared>) {
     }
 }
 
-async fn until_stopped(stopped: watch::Receiver<bool>, work: impl Future<Output = ()>) {
+pub(crate) async fn until_stopped(stopped: watch::Receiver<bool>, work: impl Future<Output = ()>) {
     tokio::select! {
         biased;
         () = wait_for_stop(stopped) => {}

@@ -3,6 +3,7 @@
 use crate::{shared::Shared, view::View};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
+use weft_meta::NodeRepair;
 use weft_plan::Network;
 use weft_proto::v1;
 use weft_schemes::{Paths, Select, repair};
@@ -42,6 +43,14 @@ impl How {
     /// As a read asks for.
     pub(crate) fn of_read(shared: &Shared, asked: &v1::ReadStripeRequest) -> Result<Self> {
         Self::usual(shared).with(&asked.scheme, asked.slice_len, asked.slice_auto)
+    }
+
+    /// As the repair of a node does: who helps is selected over all its stripes, and only the order is left open.
+    pub(crate) fn of_node(shared: &Shared, repair: &NodeRepair) -> Self {
+        let usual = Self::usual(shared);
+        let scheme = if repair.scheme.is_empty() { usual.scheme } else { repair.scheme.clone() };
+        let slice_len = if repair.slice_len == 0 { usual.slice_len } else { AutoSize::bytes(repair.slice_len) };
+        Self { scheme, slice_len, select: Select::Ordered, paths: Paths::Count(1) }
     }
 
     /// Bytes of a slice of a block that is rebuilt. Where it is left open, as for a chain of links that are all alike.

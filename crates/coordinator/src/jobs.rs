@@ -318,13 +318,23 @@ pub(crate) fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u
 /// Who shall help a requestor in `rack`: those of its rack are chosen first and come last in the chain, next to it, and the
 /// others stand rack by rack, so that a chain crosses from rack to rack as seldom as it can.
 pub(crate) fn preference(stripe: &StripeRecord, available: &[u8], view: &View, k: usize, rack: Option<&str>) -> Vec<Party> {
-    let mut helpers: Vec<(bool, &str, NodeId)> = (available.iter())
-        .filter_map(|index| view.node(stripe.blocks.get(usize::from(*index))?.home.node))
-        .map(|node| (Some(node.rack.as_str()) != rack, node.rack.as_str(), node.id))
-        .collect();
-    helpers.sort_unstable();
-    let rest = helpers.split_off(k.min(helpers.len()));
-    helpers.iter().rev().chain(&rest).map(|(_, _, node)| Party::Node(*node)).collect()
+    let nodes = available.iter().filter_map(|index| Some(stripe.blocks.get(usize::from(*index))?.home.node));
+    let mut helpers: Vec<NodeId> = nodes.filter(|node| view.node(*node).is_some()).collect();
+    helpers.sort_unstable_by_key(|node| nearness(*node, view, rack));
+    in_chain(helpers, view, k, rack)
+}
+
+/// The first k of those who were selected, in the order of a chain to a requestor in `rack` as [`preference`] has it; then the others.
+pub(crate) fn in_chain(mut selected: Vec<NodeId>, view: &View, k: usize, rack: Option<&str>) -> Vec<Party> {
+    let rest = selected.split_off(k.min(selected.len()));
+    selected.sort_unstable_by_key(|node| std::cmp::Reverse(nearness(*node, view, rack)));
+    selected.into_iter().chain(rest).map(Party::Node).collect()
+}
+
+/// Less is nearer.
+fn nearness<'a>(node: NodeId, view: &'a View, rack: Option<&str>) -> (bool, &'a str, NodeId) {
+    let own = view.node(node).map_or("", |node| node.rack.as_str());
+    (Some(own) != rack, own, node)
 }
 
 /// All positions of a range of bytes of a block, which [`widened`] has aligned.

@@ -12,18 +12,21 @@
 //! | `supervise` | running a plan at its agents, and who is to blame when it fails |
 //! | `links` | what the links between nodes carry, measured by probes |
 //! | `puts`, `read`, `repair` | what clients ask for |
+//! | `lasting`, `helpers` | jobs that outlive a coordinator; who helps where more could than are needed |
 //! | `sweep` | leases that ended, allocations that were given up, blocks that nobody needs |
 //! | `orphans` | blocks on nodes' disks that the metadata does not know |
 //! | `validate`, `show`, `service` | what may be asked, what is answered, the service for clients |
 //!
 //! After a restart the coordinator leads in a new epoch. Puts go on: stripes that had ended stay, one that was under way is begun
 //! anew under the same number, and a put of which nothing is heard is swept, at the earliest one lease after the start. Repairs
-//! that were under way are given up. Agents register by themselves with their next heartbeat.
+//! of objects that were under way are given up; jobs go on with what they had not done yet, unless they were paused. Agents register by themselves with their next heartbeat.
 
 mod config;
 mod coordinator;
+mod helpers;
 mod how;
 mod jobs;
+mod lasting;
 mod links;
 mod members;
 mod membership;

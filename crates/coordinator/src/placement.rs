@@ -31,7 +31,12 @@ pub(crate) struct Ask<'a> {
     pub(crate) avoid: &'a BTreeSet<NodeId>,
     /// Bytes that a disk must have left, with the reserve.
     pub(crate) bytes: u64,
+    /// How much each node has been given already of what is placed together; who has less of it comes first.
+    pub(crate) load: &'a BTreeMap<NodeId, u64>,
 }
+
+/// Nobody has been given anything.
+pub(crate) static NOTHING: BTreeMap<NodeId, u64> = BTreeMap::new();
 
 /// Where the blocks go, in an order by lot.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -44,7 +49,7 @@ pub(crate) struct Placed {
 pub(crate) fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
     let free = |node: &&NodeView| node.up && !ask.held.contains(&node.id) && !ask.avoid.contains(&node.id);
     let mut candidates: Vec<Candidate<'_>> =
-        view.nodes.values().filter(free).filter_map(|node| Candidate::new(node, ask.bytes, rng.random())).collect();
+        view.nodes.values().filter(free).filter_map(|node| Candidate::new(node, ask, rng.random())).collect();
     // Who failed somebody a moment ago is taken only where nobody else is there.
     let trusted = candidates.iter().filter(|candidate| !candidate.node.is_suspect()).count();
     if trusted >= ask.count {
@@ -88,6 +93,7 @@ pub(crate) fn disk_for(node: &NodeView, bytes: u64) -> Option<&DiskView> {
 struct Candidate<'a> {
     node: &'a NodeView,
     disk: &'a DiskView,
+    load: u64,
     fullness: u64,
     blocks: u64,
     lot: u32,
@@ -101,20 +107,21 @@ struct RackFill<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    fn new(node: &'a NodeView, bytes: u64, lot: u32) -> Option<Self> {
-        let disk = disk_for(node, bytes)?;
+    fn new(node: &'a NodeView, ask: &Ask<'_>, lot: u32) -> Option<Self> {
+        let disk = disk_for(node, ask.bytes)?;
         let (total, free) = node.disks.iter().filter(|disk| !disk.failed).fold((0u64, 0u64), |(total, free), disk| {
             (total.saturating_add(disk.total_bytes), free.saturating_add(disk.free_bytes))
         });
         let used = u128::from(total.saturating_sub(free)) * u128::from(FULLNESS_STEPS);
         let fullness = (used / u128::from(total.max(1))) as u64;
         let blocks = node.disks.iter().map(|disk| disk.blocks).sum();
-        Some(Self { node, disk, fullness, blocks, lot })
+        let load = ask.load.get(&node.id).copied().unwrap_or(0);
+        Some(Self { node, disk, load, fullness, blocks, lot })
     }
 
     /// Less is better.
-    fn rank(&self) -> (u64, u64, u32, NodeId) {
-        (self.fullness, self.blocks, self.lot, self.node.id)
+    fn rank(&self) -> (u64, u64, u64, u32, NodeId) {
+        (self.load, self.fullness, self.blocks, self.lot, self.node.id)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     how::How,
     jobs,
     placement::{self, Ask},
-    rebuild::{self, Lost, Rebuild, RebuiltBlock},
+    rebuild::{self, Destination, Lost, Rebuild, RebuiltBlock},
     seal::{self, Sealed},
     shared::Shared,
     show,
@@ -401,7 +401,8 @@ async fn rebuild_missing(
         stripe: readable,
         lost: lost.collect(),
         how: &How::usual(shared),
-        to: None,
+        helpers: None,
+        to: Destination::Anywhere,
         failure_domain: upload.new.failure_domain,
         upload: Some(upload.id),
         avoid: failed.collect(),
@@ -491,6 +492,7 @@ fn choose_homes(
         failure_domain: new.failure_domain,
         held: &[],
         avoid,
+        load: &placement::NOTHING,
         bytes: stripe.block_len(0).saturating_add(shared.config.disk_reserve.0),
     };
     let placed = placement::place(&view, &ask, &mut *shared.rng());

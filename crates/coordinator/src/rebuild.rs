@@ -1,9 +1,11 @@
 //! Rebuilds blocks of one stripe: chooses homes, allocates, runs a plan, and goes on around whoever fails with what is missing.
 //! Committing is the caller's: a repair commits to a visible object, a put to its own stripe.
 
+mod commit;
 mod homes;
 
 use crate::{
+    helpers::Helpers,
     how::How,
     jobs::{self, Target, Way},
     membership,
@@ -13,6 +15,7 @@ use crate::{
     view::{Standing, View},
 };
 use homes::Chosen;
+pub(crate) use homes::{Destination, Requestors};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -42,8 +45,10 @@ pub(crate) struct Rebuild<'a> {
     pub(crate) stripe: StripeRecord,
     pub(crate) lost: Vec<Lost>,
     pub(crate) how: &'a How,
-    /// Where it must go; none: wherever the rules of placement say.
-    pub(crate) to: Option<NodeId>,
+    /// Who selects the helpers; none: those next to the requestor help.
+    pub(crate) helpers: Option<&'a Helpers>,
+    /// Where it goes.
+    pub(crate) to: Destination<'a>,
     pub(crate) failure_domain: FailureDomain,
     /// For the stripe of a put.
     pub(crate) upload: Option<UploadId>,
@@ -288,7 +293,7 @@ impl Rebuild<'_> {
     fn is_spare(&self, node: NodeId, failed: &BTreeSet<NodeId>, homes: &[NodeId]) -> bool {
         if homes.contains(&node) {
             let avoid: BTreeSet<NodeId> = homes.iter().chain(failed).copied().collect();
-            return self.to != Some(node) && self.place(1, &avoid).is_ok();
+            return !matches!(self.to, Destination::Node(to) if to == node) && self.place(1, &avoid).is_ok();
         }
         let readable = jobs::readable(&self.stripe, &self.shared.members.view(), |_| false);
         let helps = |index: &u8| {
@@ -319,11 +324,10 @@ impl Rebuild<'_> {
         let all = readable.good.iter().chain(&readable.suspect).copied().filter(|index| self.is_usable(*index));
         let (last, first): (Vec<u8>, Vec<u8>) = all.partition(|index| avoided(index) || readable.suspect.contains(index));
         let rack = targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.clone());
-        let k = self.stripe.layout.k as usize;
         let network = self.shared.network();
         let slice_len = jobs::slice_positions(&self.stripe.layout.layout, self.how.slice_bytes(&self.stripe.layout, &network));
         let attempt = |available: &[u8]| {
-            let prefer = jobs::preference(&self.stripe, available, &view, k, rack.as_deref());
+            let prefer = self.prefer(available, &view, rack.as_deref());
             let run = self.shared.run(class, self.stripe.seq, slice_len);
             let way = Way { how: self.how, network: &network, prefer: &prefer };
             jobs::rebuild(self.code, &self.stripe, available, targets, &way, run)
@@ -336,10 +340,29 @@ impl Rebuild<'_> {
         for count in first.len() + 1..=all.len() {
             match planned {
                 Err(error) if error.reaction == Reaction::Unavailable => planned = attempt(&all[..count]),
-                other => return other,
+                other => return other.inspect(|planned| self.note_helpers(planned)),
             }
         }
-        planned.map_err(|error| self.unavailable(error, &all, &readable.lost, &view))
+        let planned = planned.map_err(|error| self.unavailable(error, &all, &readable.lost, &view));
+        planned.inspect(|planned| self.note_helpers(planned))
+    }
+
+    /// Who shall help a requestor in `rack`, of those that hold `available`.
+    fn prefer(&self, available: &[u8], view: &View, rack: Option<&str>) -> Vec<Party> {
+        let k = self.stripe.layout.k as usize;
+        let Some(helpers) = self.helpers else { return jobs::preference(&self.stripe, available, view, k, rack) };
+        let home = |index: &u8| Some((*index, self.stripe.blocks.get(usize::from(*index))?.home.node));
+        let selected = helpers.order(available.iter().filter_map(home).collect(), &mut *self.shared.rng());
+        jobs::in_chain(selected, view, k, rack)
+    }
+
+    /// Those whose blocks the plan reads help now.
+    fn note_helpers(&self, planned: &jobs::Planned) {
+        let Some(helpers) = self.helpers else { return };
+        let binding = &planned.plan.binding;
+        let party = |block: &weft_plan::BoundBlock| binding.parties.get(usize::from(block.vertex)).copied();
+        let node = |party| if let Party::Node(node) = party { Some(node) } else { None };
+        helpers.selected(binding.blocks.iter().filter_map(party).filter_map(node));
     }
 
     /// Whether what is left is enough comes before where it would go.
@@ -444,11 +467,11 @@ impl Rebuild<'_> {
     /// and they are not blamed any more. Where no other node is left, the block stays. Tells whether any was moved.
     async fn replace_doubtful_targets(&self, arriving: &mut Vec<Arriving>, course: &mut Course, plans: u32) -> Result<bool> {
         let doubtful =
-            |node: &NodeId| course.quarrels.get(node).is_some_and(|quarrels| *quarrels >= plans) && self.to != Some(*node);
+            |node: &NodeId| course.quarrels.get(node).is_some_and(|quarrels| *quarrels >= plans) && self.to.only() != Some(*node);
         let pending = arriving.iter().filter(|new| new.durable.is_none()).map(|new| new.home.node);
         let doubtful: BTreeSet<NodeId> = pending.filter(doubtful).collect();
         let avoid: BTreeSet<NodeId> = arriving.iter().map(|new| new.home.node).chain(course.left_alone()).collect();
-        if doubtful.is_empty() || self.place(doubtful.len(), &avoid).is_err() {
+        if doubtful.is_empty() || self.find_homes(doubtful.len(), &avoid).is_err() {
             return Ok(false);
         }
         for node in &doubtful {
@@ -469,7 +492,7 @@ impl Rebuild<'_> {
                 at += 1;
                 continue;
             }
-            if self.to == Some(new.home.node) {
+            if self.to.only() == Some(new.home.node) {
                 let name = self.shared.members.name(new.home.node);
                 return Err(Error::unavailable(format!("{name}, where the block was to go, failed")).block(new.block));
             }

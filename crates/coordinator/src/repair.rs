@@ -3,11 +3,11 @@
 use crate::{
     how::How,
     jobs,
-    rebuild::{self, Lost, Rebuild, Told},
+    rebuild::{self, Destination, Lost, Rebuild, Told},
     shared::Shared,
     supervise, validate,
 };
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
 use tokio::{sync::mpsc, time::Instant};
 use tonic::Status;
 use weft_meta::{FailureDomain, ObjectRecord, StripeRecord};
@@ -19,11 +19,8 @@ const STRIPES_PER_PAGE: u32 = 256;
 /// Events that may wait for the client.
 pub(crate) const EVENTS_MAX: usize = 256;
 
-/// How often it is looked whether all nodes are back.
-const COMING_BACK_POLL: Duration = Duration::from_millis(100);
-
 /// Where a repair tells of its way. Progress is left out while the client is slow; everything else waits for it.
-type Events = mpsc::Sender<Result<v1::RepairEvent, Status>>;
+pub(crate) type Events = mpsc::Sender<Result<v1::RepairEvent, Status>>;
 
 /// Repairs an object, or for `explain` tells the plans and does nothing.
 pub(crate) async fn run(shared: Arc<Shared>, asked: v1::RepairObjectRequest, events: Events) {
@@ -86,7 +83,7 @@ impl<'a> Repair<'a> {
 
     async fn run(&mut self) -> Result<v1::RepairDone> {
         let begun = Instant::now();
-        self.wait_for_those_coming_back().await;
+        self.shared.until_nodes_are_back().await;
         let mut done = v1::RepairDone { traffic: Some(v1::TaskTraffic::default()), ..v1::RepairDone::default() };
         self.total_bytes = self.count_bytes().await?;
         let (mut from, mut first_left) = (0, None);
@@ -111,17 +108,6 @@ impl<'a> Repair<'a> {
                 return Ok(done);
             }
         }
-    }
-
-    /// Shortly after the coordinator's start a node that has not called yet is not lost: rebuilding its blocks would be in vain.
-    async fn wait_for_those_coming_back(&self) {
-        let most = Duration::from_millis(self.shared.config.down_after_ms.saturating_mul(2));
-        let all_back = async {
-            while self.shared.members.are_coming_back() {
-                tokio::time::sleep(COMING_BACK_POLL).await;
-            }
-        };
-        let _down_by_now = tokio::time::timeout(most, all_back).await;
     }
 
     async fn page(&self, from: u64) -> Result<weft_meta::Page<StripeRecord>> {
@@ -171,7 +157,8 @@ impl<'a> Repair<'a> {
             stripe: stripe.clone(),
             lost,
             how: &self.how,
-            to: self.to,
+            helpers: None,
+            to: self.to.map_or(Destination::Anywhere, Destination::Node),
             failure_domain: self.failure_domain,
             upload: None,
             avoid: BTreeSet::new(),
@@ -186,32 +173,17 @@ impl<'a> Repair<'a> {
         let rebuilt = {
             let (events, before, total) = (self.events, self.done_bytes, self.total_bytes);
             let tell = |told: Told<'_>| tell(events, stripe, &indexes, told, before, bytes, total);
-            rebuild.run(tell).await?
+            rebuild.repair(tell).await?
         };
-        for rebuild::RebuiltBlock { block, home, units } in rebuilt.blocks {
-            let old = stripe.blocks.get(usize::from(block.index)).map_or(0, |placed| placed.generation);
-            let not_before_ms = self.shared.garbage_not_before_ms();
-            let committed = self.shared.meta.commit_repair(self.shared.epoch, block, old, units, not_before_ms).await;
-            if let Err(error) = committed {
-                // Somebody else was faster, or the object is gone: what was rebuilt is nobody's.
-                let now_ms = self.shared.now_ms();
-                let given_up = self.shared.meta.abort_repair(self.shared.epoch, block, now_ms).await;
-                given_up.map_err(|error| self.shared.meta_error(error))?;
-                return Err(self.shared.meta_error(error));
-            }
-            tracing::info!(object = %self.object.name, %block, node = %self.shared.members.name(home.node), "a block was rebuilt");
-            done.blocks.push(v1::RepairedBlock {
-                stripe: stripe.number,
-                index: block.index.into(),
-                generation: block.generation,
-                node: home.node.0,
-                len: stripe.layout.block_len(block.index.into()),
-            });
-        }
-        for (index, reason) in rebuilt.left {
-            tracing::warn!(object = %self.object.name, stripe = stripe.number, index, reason, "a lost block was not rebuilt");
-            done.left.push(v1::LeftBlock { stripe: stripe.number, index: index.into(), reason });
-        }
+        done.blocks.extend(rebuilt.blocks.iter().map(|new| v1::RepairedBlock {
+            stripe: stripe.number,
+            index: new.block.index.into(),
+            generation: new.block.generation,
+            node: new.home.node.0,
+            len: stripe.layout.block_len(new.block.index.into()),
+        }));
+        let left = |(index, reason): (u8, String)| v1::LeftBlock { stripe: stripe.number, index: index.into(), reason };
+        done.left.extend(rebuilt.left.into_iter().map(left));
         for warning in rebuilt.warnings {
             if !done.warnings.contains(&warning) {
                 done.warnings.push(warning);
@@ -253,6 +225,6 @@ fn tell(events: &Events, stripe: &StripeRecord, lost: &[u32], told: Told<'_>, be
     let _full_or_gone = events.try_send(Ok(event(told)));
 }
 
-fn event(event: v1::repair_event::Event) -> v1::RepairEvent {
+pub(crate) fn event(event: v1::repair_event::Event) -> v1::RepairEvent {
     v1::RepairEvent { event: Some(event) }
 }

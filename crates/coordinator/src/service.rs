@@ -1,6 +1,6 @@
 //! The service for clients.
 
-use crate::{links, puts, read, repair, shared::Shared, show, validate};
+use crate::{lasting, links, puts, read, repair, shared::Shared, show, validate};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -94,6 +94,7 @@ fn answer<T>(result: Result<T>) -> Result<Response<T>, Status> {
 #[async_trait]
 impl v1::weft_server::Weft for WeftService {
     type RepairObjectStream = ReceiverStream<Result<v1::RepairEvent, Status>>;
+    type ExplainRepairNodeStream = ReceiverStream<Result<v1::RepairEvent, Status>>;
 
     type ProbeLinksStream = ReceiverStream<Result<v1::ProbeEvent, Status>>;
 
@@ -217,5 +218,37 @@ impl v1::weft_server::Weft for WeftService {
         let (events, told) = mpsc::channel(repair::EVENTS_MAX);
         tokio::spawn(repair::run(Arc::clone(&self.shared), asked, events));
         Ok(Response::new(ReceiverStream::new(told)))
+    }
+
+    async fn repair_node(&self, request: Request<v1::RepairNodeRequest>) -> Result<Response<v1::Job>, Status> {
+        let asked = self.asked(request)?;
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { lasting::begin(&shared, &asked).await }).await)
+    }
+
+    async fn explain_repair_node(
+        &self,
+        request: Request<v1::RepairNodeRequest>,
+    ) -> Result<Response<Self::ExplainRepairNodeStream>, Status> {
+        let asked = self.asked(request)?;
+        let (events, told) = mpsc::channel(repair::EVENTS_MAX);
+        tokio::spawn(lasting::explain(Arc::clone(&self.shared), asked, events));
+        Ok(Response::new(ReceiverStream::new(told)))
+    }
+
+    async fn list_jobs(&self, request: Request<v1::Empty>) -> Result<Response<v1::ListJobsReply>, Status> {
+        self.asked(request)?;
+        answer(lasting::list(&self.shared).await)
+    }
+
+    async fn get_job(&self, request: Request<v1::JobRequest>) -> Result<Response<v1::Job>, Status> {
+        let asked = self.asked(request)?;
+        answer(lasting::get(&self.shared, asked.id).await)
+    }
+
+    async fn change_job(&self, request: Request<v1::ChangeJobRequest>) -> Result<Response<v1::Job>, Status> {
+        let asked = self.asked(request)?;
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { lasting::change(&shared, &asked).await }).await)
     }
 }

@@ -23,6 +23,8 @@ const CODES_MAX: usize = 64;
 
 /// A slice that comes no faster than this stands still.
 const SLOWEST_SLICE_BYTES_PER_MS: u64 = 1 << 10;
+/// How often it is looked whether all nodes are back.
+const COMING_BACK_POLL: Duration = Duration::from_millis(100);
 
 /// What all parts of a coordinator share.
 pub(crate) struct Shared {
@@ -37,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) links: Links,
     pub(crate) puts: Puts,
     pub(crate) reads: crate::read::Reads,
+    pub(crate) lasting: crate::lasting::LastingJobs,
     pub(crate) started: Instant,
     /// Turns true once the coordinator must end.
     pub(crate) stop: watch::Sender<bool>,
@@ -125,6 +128,17 @@ impl Shared {
             _ => {}
         }
         error.into()
+    }
+
+    /// Shortly after the coordinator's start a node that has not called yet is not lost: rebuilding its blocks would be in vain.
+    pub(crate) async fn until_nodes_are_back(&self) {
+        let most = Duration::from_millis(self.config.down_after_ms.saturating_mul(2));
+        let all_back = async {
+            while self.members.are_coming_back() {
+                tokio::time::sleep(COMING_BACK_POLL).await;
+            }
+        };
+        let _down_by_now = tokio::time::timeout(most, all_back).await;
     }
 
     /// The reaction to too few nodes: shortly after a start they may just be coming back.

@@ -1,9 +1,11 @@
 //! What may be asked: names, keys, codes and sizes. Every message says what would be right.
 
+use crate::config::CoordinatorConfig;
+use std::collections::BTreeSet;
 use weft_codes::SharedCode;
-use weft_meta::{Ack, FailureDomain, ObjectName, PolicyRecord};
+use weft_meta::{Ack, FailureDomain, HelperSelect, NodeRepair, ObjectName, PolicyRecord};
 use weft_proto::v1;
-use weft_types::{ByteSize, CELL_BYTES_USUAL, Error, Layout, PAGE_LEN, Result, usual_cell_len};
+use weft_types::{ByteSize, CELL_BYTES_USUAL, Error, Layout, NodeId, PAGE_LEN, Result, usual_cell_len};
 
 /// The longest name of a bucket, a policy or a node, bytes.
 const NAME_BYTES_MAX: usize = 63;
@@ -13,6 +15,15 @@ const LABEL_BYTES_MAX: usize = 255;
 const KEY_BYTES_MAX: usize = 1024;
 /// The largest block of a cluster: the checksums of a stripe of them still fit into one message.
 const BLOCK_BYTES_MAX: u64 = 4 << 30;
+
+/// Stripes of a job that are repaired at the same time: unless somebody says otherwise, and at most. A few of them keep the links
+/// of many nodes busy; more take memory at all of these and time from readers.
+const JOB_CONCURRENCY: u32 = 4;
+const JOB_CONCURRENCY_MAX: u32 = 64;
+/// The largest slice that can be asked for.
+const SLICE_BYTES_MAX: u64 = 64 << 20;
+/// Requestors that can be named, at most.
+const TO_NODES_MAX: usize = 1024;
 
 /// How an object is coded.
 #[derive(Debug, Clone)]
@@ -144,6 +155,47 @@ pub(crate) fn default_policy() -> PolicyRecord {
     }
 }
 
+/// Reads what is asked about a node's repair; what is left open is as the settings have it.
+pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorConfig) -> Result<NodeRepair> {
+    let scheme = if asked.scheme.is_empty() { &config.scheme } else { &asked.scheme };
+    weft_schemes::repair::check_name(scheme)?;
+    let concurrency = if asked.concurrency == 0 { JOB_CONCURRENCY } else { asked.concurrency };
+    if concurrency > JOB_CONCURRENCY_MAX {
+        return Err(Error::invalid(format!("1 to {JOB_CONCURRENCY_MAX} stripes can be repaired at once, not {concurrency}")));
+    }
+    let slice_len = asked.slice_len;
+    if !slice_len.is_multiple_of(PAGE_LEN) || slice_len > SLICE_BYTES_MAX {
+        let (asked, page, most) = (ByteSize(slice_len), ByteSize(PAGE_LEN), ByteSize(SLICE_BYTES_MAX));
+        return Err(Error::invalid(format!("a slice of {asked} cannot be: it is a multiple of {page}, at most {most}")));
+    }
+    if asked.to_nodes.len() > TO_NODES_MAX {
+        return Err(Error::invalid(format!("at most {TO_NODES_MAX} nodes can be named, not {}", asked.to_nodes.len())));
+    }
+    if asked.to_nodes.contains(&asked.node) {
+        return Err(Error::invalid("the node's blocks cannot go to itself: name other nodes"));
+    }
+    let to: BTreeSet<NodeId> = asked.to_nodes.iter().copied().map(NodeId).collect();
+    Ok(NodeRepair {
+        node: NodeId(asked.node),
+        select: helper_select(&asked.select)?,
+        to: to.into_iter().collect(),
+        scheme: scheme.clone(),
+        concurrency,
+        slice_len,
+        force: asked.force,
+    })
+}
+
+fn helper_select(text: &str) -> Result<HelperSelect> {
+    let [usual, ..] = HelperSelect::ALL;
+    let found = HelperSelect::ALL.into_iter().find(|select| select.name() == text);
+    found.or(text.is_empty().then_some(usual)).ok_or_else(|| {
+        let shown: String = text.chars().take(NAME_BYTES_MAX).flat_map(char::escape_default).collect();
+        let known = HelperSelect::ALL.map(HelperSelect::name).join(", ");
+        Error::invalid(format!("helpers cannot be selected by '{shown}'; there are: {known}"))
+    })
+}
+
 fn failure_domain(text: &str) -> Result<FailureDomain> {
     match text {
         "" | "rack" => Ok(FailureDomain::Rack),
@@ -256,6 +308,49 @@ mod tests {
         says("clay(12,3)", 1 << 20, 0, "a block of 1MiB is not a multiple of 972KiB, as clay(12,3) has 243 sub-blocks");
         says("clay(12,3)", 1 << 20, 0, ": 972KiB or 1944KiB would be");
         says(spec, 36 << 10, 24 << 10, "does not divide the block size");
+    }
+
+    #[test]
+    fn repairs_of_nodes() {
+        let config = CoordinatorConfig { scheme: "ppr".into(), ..CoordinatorConfig::default() };
+        let asked = v1::RepairNodeRequest { node: 3, ..v1::RepairNodeRequest::default() };
+        let usual = NodeRepair {
+            node: NodeId(3),
+            select: HelperSelect::Lru,
+            to: vec![],
+            scheme: "ppr".into(),
+            concurrency: JOB_CONCURRENCY,
+            slice_len: 0,
+            force: false,
+        };
+        assert_eq!(repair_node(&asked, &config), Ok(usual.clone()));
+        let more = v1::RepairNodeRequest {
+            select: "random".into(),
+            to_nodes: vec![9, 4, 9],
+            scheme: "pipeline".into(),
+            concurrency: 64,
+            slice_len: 4096,
+            force: true,
+            ..asked.clone()
+        };
+        let (select, to) = (HelperSelect::Random, vec![NodeId(4), NodeId(9)]);
+        let (scheme, concurrency) = ("pipeline".into(), 64);
+        assert_eq!(
+            repair_node(&more, &config),
+            Ok(NodeRepair { select, to, scheme, concurrency, slice_len: 4096, force: true, ..usual })
+        );
+        let refused = |wrong: v1::RepairNodeRequest, says: &str| {
+            let message = repair_node(&wrong, &config).unwrap_err().message;
+            assert!(message.contains(says), "{message}");
+        };
+        let asked = || asked.clone();
+        refused(v1::RepairNodeRequest { select: "best\n".into(), ..asked() }, "by 'best\\n'; there are: lru, random, index");
+        refused(v1::RepairNodeRequest { scheme: "pigeon".into(), ..asked() }, "pigeon");
+        refused(v1::RepairNodeRequest { concurrency: 65, ..asked() }, "1 to 64 stripes");
+        refused(v1::RepairNodeRequest { slice_len: 5000, ..asked() }, "a multiple of 4KiB");
+        refused(v1::RepairNodeRequest { slice_len: 65 << 20, ..asked() }, "at most 64MiB");
+        refused(v1::RepairNodeRequest { to_nodes: vec![2, 3], ..asked() }, "cannot go to itself");
+        refused(v1::RepairNodeRequest { to_nodes: (10..2000).collect(), ..asked() }, "at most 1024 nodes");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The cluster's metadata: nodes, disks, policies, buckets, objects, stripes, and what is under way.
+//! The cluster's metadata: nodes, disks, policies, buckets, objects, stripes, jobs, and what is under way.
 //!
 //! [`Meta`] is the one interface; each of its methods is one transaction. [`SqliteMeta`] keeps the metadata in one SQLite file.
 //! Nothing here knows a plan, a code's algebra or a socket: a code is the text of its spec.
@@ -9,15 +9,19 @@
 //! - **Allocated before bytes move.** A block is allocated (block, generation, node, disk) before anything is sent. What was
 //!   allocated ends as a block of a stripe, or as garbage; nothing else is ever removed from a node.
 //! - **Nothing is visible by halves.** [`Meta::commit_put`] makes an object visible whole and its predecessor garbage, at once.
-//! - **No number twice.** Numbers of nodes, disks, stripes and uploads only grow, and so does a block's generation.
+//! - **No number twice.** Numbers of nodes, disks, stripes, uploads and jobs only grow, and so does a block's generation.
 
 mod error;
+mod jobs;
 mod meta;
 mod model;
 mod packed;
 mod sqlite;
 
 pub use error::{MetaError, Result};
+pub use jobs::{
+    Amount, ENDED_JOBS_MAX, HelperSelect, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, NodeRepair,
+};
 pub use meta::Meta;
 pub use model::{
     Ack, Allocation, BlockState, BucketRecord, CORRUPT_RANGES_MAX, ClusterRecord, DiskNumber, DiskRecord, EndStripe, Epoch,

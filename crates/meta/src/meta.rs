@@ -56,6 +56,8 @@ pub trait Meta: Send + Sync {
     async fn objects(&self, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>>;
     /// Removes an object; its blocks become garbage.
     async fn remove_object(&self, epoch: Epoch, name: &ObjectName, garbage_not_before_ms: u64) -> Result<ObjectRecord>;
+    /// The stripes that have ended and have a block on a disk, in order, after one.
+    async fn stripes_on(&self, home: Home, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>>;
     /// Stripes of the object of a version, by number, from one on.
     async fn stripes(&self, version: UploadId, from: u64, limit: u32) -> Result<Page<StripeRecord>>;
     /// A stripe.
@@ -122,4 +124,23 @@ pub trait Meta: Send + Sync {
     async fn strangers(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>>;
     /// The node has removed them.
     async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()>;
+
+    /// Begins a job, which runs from then on. Refused while another one of its kind about the same is running or paused.
+    async fn create_job(&self, epoch: Epoch, work: JobWork, now_ms: u64) -> Result<JobRecord>;
+    /// A job.
+    async fn job(&self, job: JobId) -> Result<JobRecord>;
+    /// All jobs, by number: those that are running or paused, and the [`ENDED_JOBS_MAX`] that ended last.
+    async fn jobs(&self) -> Result<Vec<JobRecord>>;
+    /// A job changes its state, with how far it has come if that is known anew. Refused if that state cannot follow the one that
+    /// it has ([`JobState::may_become`]).
+    async fn set_job_state(
+        &self,
+        epoch: Epoch,
+        job: JobId,
+        state: JobState,
+        progress: Option<JobProgress>,
+        now_ms: u64,
+    ) -> Result<JobRecord>;
+    /// A job has come so far; also one that has ended, as what was under way then may have gone on.
+    async fn set_job_progress(&self, epoch: Epoch, job: JobId, progress: JobProgress, now_ms: u64) -> Result<JobRecord>;
 }

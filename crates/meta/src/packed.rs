@@ -1,6 +1,6 @@
-//! What is packed into a stripe's row. Each blob begins with its version, and every version stays readable.
+//! What is packed into the rows of stripes and jobs. Each blob begins with its version, and every version stays readable.
 
-use crate::{MetaError, PlacedBlock, Result};
+use crate::{JobWork, MetaError, PlacedBlock, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use weft_types::StripeLayout;
 
@@ -14,7 +14,7 @@ pub(crate) fn pack_layout(layout: &StripeLayout) -> Result<Vec<u8>> {
 
 /// The inverse of [`pack_layout`].
 pub(crate) fn unpack_layout(blob: &[u8]) -> Result<StripeLayout> {
-    unpack("layout", blob)
+    unpack("a stripe's layout", blob)
 }
 
 /// Packs where a stripe's blocks are.
@@ -24,7 +24,7 @@ pub(crate) fn pack_placement(blocks: &[PlacedBlock]) -> Result<Vec<u8>> {
 
 /// The inverse of [`pack_placement`].
 pub(crate) fn unpack_placement(blob: &[u8]) -> Result<Vec<PlacedBlock>> {
-    unpack("placement", blob)
+    unpack("a stripe's placement", blob)
 }
 
 /// Packs checksums. They look random, so they are kept as four bytes each: a variable-length number would take five.
@@ -35,8 +35,18 @@ pub(crate) fn pack_units(units: &[Vec<u32>]) -> Result<Vec<u8>> {
 
 /// The inverse of [`pack_units`].
 pub(crate) fn unpack_units(blob: &[u8]) -> Result<Vec<Vec<u32>>> {
-    let fixed: Vec<Vec<[u8; 4]>> = unpack("checksums", blob)?;
+    let fixed: Vec<Vec<[u8; 4]>> = unpack("a stripe's checksums", blob)?;
     Ok(fixed.into_iter().map(|block| block.into_iter().map(u32::from_le_bytes).collect()).collect())
+}
+
+/// Packs what a job does.
+pub(crate) fn pack_work(work: &JobWork) -> Result<Vec<u8>> {
+    pack(work)
+}
+
+/// The inverse of [`pack_work`].
+pub(crate) fn unpack_work(blob: &[u8]) -> Result<JobWork> {
+    unpack("what a job does", blob)
 }
 
 fn pack<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {
@@ -46,12 +56,12 @@ fn pack<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {
 fn unpack<T: DeserializeOwned>(what: &str, blob: &[u8]) -> Result<T> {
     match blob.split_first() {
         Some((&VERSION, packed)) => {
-            postcard::from_bytes(packed).map_err(|error| MetaError::Storage(format!("a stripe's {what} cannot be read: {error}")))
+            postcard::from_bytes(packed).map_err(|error| MetaError::Storage(format!("{what} cannot be read: {error}")))
         }
         Some((version, _)) => {
-            Err(MetaError::Storage(format!("a stripe's {what} is of version {version}; this weft knows version {VERSION}")))
+            Err(MetaError::Storage(format!("{what} is of version {version}; this weft knows version {VERSION}")))
         }
-        None => Err(MetaError::Storage(format!("a stripe's {what} is empty"))),
+        None => Err(MetaError::Storage(format!("{what} is empty"))),
     }
 }
 

@@ -151,7 +151,6 @@ impl Subject {
         session.client.remove(BUCKET, &self.key).await
     }
 
-
     /// Rebuilds the block once; what it took, and the plan.
     pub(crate) async fn rebuild(&mut self, session: &Session, case: &Case) -> Result<(Sample, Vec<u8>)> {
         let options = self.options(case, true);

@@ -9,12 +9,14 @@ mod code_info;
 mod daemon;
 mod demo;
 mod explain;
+mod job;
 mod link;
 mod node;
 mod object;
 mod plan;
 mod policy;
 mod repair;
+mod repair_node;
 mod status;
 mod testbed;
 mod transfer;
@@ -61,6 +63,7 @@ enum Command {
     Node(node::Node),
     Link(link::Link),
     Repair(repair::Repair),
+    Job(job::Job),
     Code(code::Code),
     Plan(plan::Plan),
     Demo(demo::Demo),
@@ -95,6 +98,7 @@ pub(crate) fn main() -> Exit {
         Command::Node(it) => it.run(&weft.target, output),
         Command::Link(it) => it.run(&weft.target, output),
         Command::Repair(it) => it.run(&weft.target, output),
+        Command::Job(it) => it.run(&weft.target, output),
         Command::Code(it) => it.run(output),
         Command::Plan(it) => it.run(output),
         Command::Demo(it) => it.run(output),

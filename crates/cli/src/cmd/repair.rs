@@ -1,6 +1,6 @@
 //! `weft repair`: rebuilding what is lost.
 
-use super::explain;
+use super::{explain, repair_node::RepairNode};
 use crate::{
     exit::Exit,
     names::{ObjectName, with_names},
@@ -24,6 +24,7 @@ pub(super) struct Repair {
 #[derive(Debug, Subcommand)]
 enum Command {
     Object(RepairObject),
+    Node(RepairNode),
 }
 
 /// Rebuild lost blocks of an object on other nodes
@@ -144,7 +145,10 @@ impl Report {
 
 impl Repair {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
-        let Command::Object(asked) = self.command;
+        let asked = match self.command {
+            Command::Object(asked) => asked,
+            Command::Node(asked) => return asked.run(options, output),
+        };
         let quiet = output.json || asked.explain;
         let (report, nodes, object) = Session::with(options, async |session| {
             let (bucket, key) = asked.object.resolve(session.bucket.as_deref())?;
@@ -152,7 +156,7 @@ impl Repair {
             let options = RepairOptions {
                 block: asked.block,
                 scheme: asked.scheme.clone().unwrap_or_default(),
-                to: asked.node(session).await?,
+                to: session.find_nodes(asked.to.as_slice()).await?.first().copied(),
                 slice_len: asked.slice_size,
                 select: asked.select.clone(),
                 paths: asked.paths,
@@ -170,17 +174,6 @@ impl Repair {
             output.result(&report, text)?;
         }
         report.still_lost().map_or(Ok(Exit::Ok), |error| Err(error.object(object)))
-    }
-}
-
-impl RepairObject {
-    /// The node that was named.
-    async fn node(&self, session: &Session) -> Result<Option<NodeId>> {
-        let Some(said) = &self.to else { return Ok(None) };
-        let nodes = session.client.status().await?.nodes;
-        let is_it = |node: &&api::Node| node.name == *said || NodeId(node.id).to_string() == *said;
-        let found = nodes.iter().find(is_it).map(|node| NodeId(node.id));
-        found.map(Some).ok_or_else(|| Error::not_found(format!("there is no node '{said}': `weft node ls` lists them")))
     }
 }
 

@@ -7,6 +7,7 @@ mod coordinator;
 mod corruption;
 mod disks;
 mod harness;
+mod jobs;
 mod local;
 mod losses;
 mod memory;

@@ -304,6 +304,7 @@ fn answer<T>(result: Result<T>) -> Answer<T> {
 
 #[tonic::async_trait]
 impl Weft for Coordinator {
+    type ExplainRepairNodeStream = Self::RepairObjectStream;
     type RepairObjectStream = tokio_stream::Iter<std::vec::IntoIter<std::result::Result<RepairEvent, Status>>>;
 
     async fn status(&self, _: Request<StatusRequest>) -> Answer<StatusReply> {
@@ -470,5 +471,25 @@ impl Weft for Coordinator {
 
     async fn remove_bucket(&self, _: Request<Name>) -> Answer<Empty> {
         answer(Ok(Empty {}))
+    }
+
+    async fn repair_node(&self, _: Request<RepairNodeRequest>) -> Answer<v1::Job> {
+        answer(Err(Error::invalid("this one has no jobs")))
+    }
+
+    async fn explain_repair_node(&self, _: Request<RepairNodeRequest>) -> Answer<Self::ExplainRepairNodeStream> {
+        answer(Err(Error::invalid("this one has no jobs")))
+    }
+
+    async fn list_jobs(&self, _: Request<Empty>) -> Answer<ListJobsReply> {
+        answer(Ok(ListJobsReply::default()))
+    }
+
+    async fn get_job(&self, request: Request<JobRequest>) -> Answer<v1::Job> {
+        answer(Err(Error::not_found(format!("there is no job {}", request.into_inner().id))))
+    }
+
+    async fn change_job(&self, request: Request<ChangeJobRequest>) -> Answer<v1::Job> {
+        answer(Err(Error::not_found(format!("there is no job {}", request.into_inner().id))))
     }
 }

@@ -32,7 +32,7 @@ fn view(racks: &[usize]) -> View {
 }
 
 fn ask<'a>(count: usize, tolerance: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> Ask<'a> {
-    Ask { code: "rs(k,m)", count, tolerance, failure_domain: FailureDomain::Rack, held, avoid, bytes: BLOCK }
+    Ask { code: "rs(k,m)", count, tolerance, failure_domain: FailureDomain::Rack, held, avoid, bytes: BLOCK, load: &NOTHING }
 }
 
 fn per_rack(view: &View, nodes: impl Iterator<Item = NodeId>) -> BTreeMap<String, usize> {
@@ -124,6 +124,20 @@ fn nodes_fill_up_evenly() {
     }
     let blocks = |node: &NodeView| node.disks.iter().map(|disk| disk.blocks).sum::<u64>();
     assert!(view.nodes.values().all(|node| blocks(node) == 20), "200 blocks on 10 nodes");
+}
+
+#[test]
+fn who_was_given_less_of_what_is_placed_together_comes_first() {
+    let (mut view, avoid) = (view(&[3, 3]), BTreeSet::from([NodeId(6)]));
+    // However full they are by other things.
+    view.nodes.get_mut(&NodeId(1)).unwrap().disks[0].blocks = 1000;
+    let (mut rng, mut load) = (StdRng::seed_from_u64(5), BTreeMap::new());
+    for _ in 0..31 {
+        let placed = place(&view, &Ask { load: &load, ..ask(1, 2, &[], &avoid) }, &mut rng).unwrap();
+        *load.entry(placed.homes[0].node).or_insert(0) += 1;
+    }
+    let given: Vec<u64> = load.values().copied().collect();
+    assert_eq!((given.len(), given.iter().min(), given.iter().max()), (5, Some(&6), Some(&7)));
 }
 
 #[test]

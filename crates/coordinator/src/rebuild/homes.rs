@@ -1,9 +1,15 @@
 //! Where rebuilt blocks go.
 
 use super::Rebuild;
-use crate::placement::{self, Placed};
+use crate::{
+    placement::{self, NOTHING, Placed},
+    view::View,
+};
 use rand::{SeedableRng, rngs::StdRng};
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 use weft_meta::Home;
 use weft_types::{Error, NodeId, Reaction, Result};
 
@@ -17,10 +23,49 @@ pub(super) struct Chosen {
     pub(super) short: Option<Error>,
 }
 
+/// Where rebuilt blocks may go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Destination<'a> {
+    /// Wherever the rules of placement say.
+    Anywhere,
+    /// There, and nowhere else.
+    Node(NodeId),
+    /// To the requestors of a job, evenly.
+    Among(&'a Requestors),
+}
+
+/// The nodes that get what a job rebuilds.
+#[derive(Debug, Default)]
+pub(crate) struct Requestors {
+    /// None: all nodes are.
+    only: BTreeSet<NodeId>,
+    /// How many blocks of this job each has got.
+    given: Mutex<BTreeMap<NodeId, u64>>,
+}
+
+impl Requestors {
+    /// These; none: all nodes are.
+    pub(crate) fn new(only: impl IntoIterator<Item = NodeId>) -> Self {
+        Self { only: only.into_iter().collect(), given: Mutex::default() }
+    }
+
+    fn given(&self) -> MutexGuard<'_, BTreeMap<NodeId, u64>> {
+        // Nobody leaves it half changed.
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Destination<'_> {
+    /// The only node that it may be.
+    pub(super) fn only(self) -> Option<NodeId> {
+        if let Self::Node(node) = self { Some(node) } else { None }
+    }
+}
+
 impl Rebuild<'_> {
     /// Homes for what is lost: for all of it, or for as much as there is room for.
     pub(super) fn choose_homes(&self) -> Result<Chosen> {
-        let Some(to) = self.to else {
+        let Some(to) = self.to.only() else {
             return match self.place(self.lost.len(), &BTreeSet::new()) {
                 Ok(Placed { homes, warnings }) => {
                     Ok(Chosen { homes: homes.into_iter().map(Some).collect(), warnings, short: None })
@@ -82,31 +127,58 @@ impl Rebuild<'_> {
         Ok(Chosen { homes, warnings, short: (missing > 0).then_some(short) })
     }
 
+    /// Homes for so many blocks, which get them.
     pub(super) fn place(&self, count: usize, avoid: &BTreeSet<NodeId>) -> Result<Placed> {
-        let view = self.shared.members.view();
-        let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
-        let spec = self.code.spec();
-        // Elsewhere, if there is an elsewhere: else a node may get its own lost block back, in a new generation.
-        let elsewhere: BTreeSet<NodeId> = avoid.iter().chain(&self.avoid).copied().chain(self.lost_nodes()).collect();
-        // What is left of a block that is lost in part helps: its node gets no other block of the stripe.
-        let helping = self.partly_lost().map(|(_, node)| node);
-        let anywhere: BTreeSet<NodeId> = avoid.iter().chain(&self.avoid).copied().chain(helping).collect();
-        let ask = self.ask(&spec, count, &held, &elsewhere);
-        // Drawn from the stripe: what is explained is what is done, as long as the nodes are as they were.
-        let mut rng = StdRng::seed_from_u64(self.stripe.id.0);
-        let placed = placement::place(&view, &ask, &mut rng)
-            .or_else(|_| placement::place(&view, &placement::Ask { avoid: &anywhere, ..ask }, &mut rng))
-            .map_err(|error| Error { reaction: Reaction::Unavailable, ..error })
-            .map_err(|error| self.shared.lacking_nodes(error).object(self.object))?;
+        let placed = self.find_homes(count, avoid)?;
         for warning in &placed.warnings {
             tracing::warn!(object = %self.object, stripe = %self.stripe.id, "{warning}");
+        }
+        if let Destination::Among(requestors) = self.to {
+            let mut given = requestors.given();
+            placed.homes.iter().for_each(|home| *given.entry(home.node).or_default() += 1);
         }
         Ok(placed)
     }
 
+    /// Homes that there would be for so many blocks.
+    pub(super) fn find_homes(&self, count: usize, avoid: &BTreeSet<NodeId>) -> Result<Placed> {
+        let view = self.shared.members.view();
+        let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
+        let spec = self.code.spec();
+        // Elsewhere, if there is an elsewhere: else a node may get its own lost block back, in a new generation.
+        let others = self.not_asked(&view);
+        let never = avoid.iter().chain(&self.avoid).chain(&others).copied();
+        let elsewhere: BTreeSet<NodeId> = never.clone().chain(self.lost_nodes()).collect();
+        // What is left of a block that is lost in part helps: its node gets no other block of the stripe.
+        let helping = self.partly_lost().map(|(_, node)| node);
+        let anywhere: BTreeSet<NodeId> = never.chain(helping).collect();
+        let given = if let Destination::Among(requestors) = self.to { requestors.given().clone() } else { BTreeMap::new() };
+        let ask = placement::Ask { load: &given, ..self.ask(&spec, count, &held, &elsewhere) };
+        // Drawn from the stripe: what is explained is what is done, as long as the nodes are as they were.
+        let mut rng = StdRng::seed_from_u64(self.stripe.id.0);
+        placement::place(&view, &ask, &mut rng)
+            .or_else(|_| placement::place(&view, &placement::Ask { avoid: &anywhere, ..ask }, &mut rng))
+            .map_err(|error| Error { reaction: Reaction::Unavailable, ..error })
+            .map_err(|error| self.shared.lacking_nodes(error).object(self.object))
+            .map_err(|error| match others.is_empty() {
+                true => error,
+                false => Error { message: format!("{}; only the nodes that were named may take it", error.message), ..error },
+            })
+    }
+
+    /// The nodes that are not among the requestors, where only some are.
+    fn not_asked(&self, view: &View) -> BTreeSet<NodeId> {
+        match self.to {
+            Destination::Among(Requestors { only, .. }) if !only.is_empty() => {
+                view.nodes.keys().filter(|node| !only.contains(node)).copied().collect()
+            }
+            _ => BTreeSet::new(),
+        }
+    }
+
     fn ask<'a>(&self, code: &'a str, count: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> placement::Ask<'a> {
         let (tolerance, failure_domain, bytes) = (self.code.tolerance(), self.failure_domain, self.bytes_needed());
-        placement::Ask { code, count, tolerance, failure_domain, held, avoid, bytes }
+        placement::Ask { code, count, tolerance, failure_domain, held, avoid, bytes, load: &NOTHING }
     }
 
     /// The blocks that stay, and where they are.

@@ -6,6 +6,7 @@
 mod blocks;
 mod cluster;
 mod garbage;
+mod jobs;
 mod nodes;
 mod objects;
 mod policies;
@@ -204,6 +205,10 @@ impl Meta for SqliteMeta {
         self.read(move |tx| objects::stripes(tx, version, from, limit)).await
     }
 
+    async fn stripes_on(&self, home: Home, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>> {
+        self.read(move |tx| rows::stripes_on(tx, home, after, limit)).await
+    }
+
     async fn stripe(&self, stripe: StripeId) -> Result<StripeRecord> {
         self.read(move |tx| rows::stripe(tx, stripe)).await
     }
@@ -300,5 +305,32 @@ impl Meta for SqliteMeta {
 
     async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()> {
         self.write(epoch, move |tx| garbage::forget(tx, node, &blocks)).await
+    }
+
+    async fn create_job(&self, epoch: Epoch, work: JobWork, now_ms: u64) -> Result<JobRecord> {
+        self.write(epoch, move |tx| jobs::create(tx, &work, now_ms)).await
+    }
+
+    async fn job(&self, job: JobId) -> Result<JobRecord> {
+        self.read(move |tx| jobs::get(tx, job)).await
+    }
+
+    async fn jobs(&self) -> Result<Vec<JobRecord>> {
+        self.read(jobs::list).await
+    }
+
+    async fn set_job_state(
+        &self,
+        epoch: Epoch,
+        job: JobId,
+        state: JobState,
+        progress: Option<JobProgress>,
+        now_ms: u64,
+    ) -> Result<JobRecord> {
+        self.write(epoch, move |tx| jobs::set_state(tx, job, state, progress, now_ms)).await
+    }
+
+    async fn set_job_progress(&self, epoch: Epoch, job: JobId, progress: JobProgress, now_ms: u64) -> Result<JobRecord> {
+        self.write(epoch, move |tx| jobs::set_progress(tx, job, progress, now_ms)).await
     }
 }

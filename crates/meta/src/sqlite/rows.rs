@@ -37,6 +37,19 @@ pub(super) fn stripes_of(tx: &Transaction<'_>, owner: Owner, from: u64, limit: u
     packed.into_iter().map(|packed| packed.unpack(tx)).collect()
 }
 
+/// Stripes that have ended and have a block on a disk, in order, after one.
+pub(super) fn stripes_on(tx: &Transaction<'_>, home: Home, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>> {
+    let sql = format!(
+        "SELECT {STRIPE} FROM stripes WHERE id IN (SELECT stripe FROM block_at WHERE node = ?1 AND disk = ?2 AND stripe > ?3
+         GROUP BY stripe ORDER BY stripe LIMIT ?4) ORDER BY id"
+    );
+    let after = after.map_or(0, |after| after.0);
+    let mut statement = tx.prepare_cached(&sql)?;
+    let packed = statement.query_map((home.node.0, home.disk.0, after, u64::from(limit) + 1), packed_row)?;
+    let packed = packed.collect::<Result<Vec<_>, _>>()?;
+    Ok(page(packed.into_iter().map(|packed| packed.unpack(tx)).collect::<Result<_>>()?, limit))
+}
+
 /// Writes which bytes of a block are corrupt, instead of those that were before.
 pub(super) fn set_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: &[Span]) -> Result<()> {
     let of = (block.stripe.0, block.index);

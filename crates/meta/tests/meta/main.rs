@@ -1,5 +1,6 @@
 //! The metadata against a model, and record by record.
 
 mod common;
+mod jobs;
 mod model;
 mod records;

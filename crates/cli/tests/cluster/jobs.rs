@@ -1,0 +1,267 @@
+//! Jobs: a whole node is rebuilt while coordinators, requestors and those who look on come and go.
+
+use crate::harness::{Cluster, Running, Setup, bytes, path, send_signal, wait_for, weft};
+use serde_json::Value;
+use std::{collections::BTreeMap, process::Stdio};
+
+const KEYS: [&str; 2] = ["a", "b"];
+
+/// A cluster with two objects of several stripes each.
+struct World {
+    cluster: Cluster,
+    contents: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl World {
+    fn new(nodes: u32, code: &str, stripes: usize, block_kib: usize) -> Self {
+        let cluster = Setup::nodes(nodes).up();
+        let k: usize = code.split(['(', ',']).nth(1).unwrap().parse().unwrap();
+        let block = format!("{block_kib}KiB");
+        // The last stripe is short: not all of its blocks are as long.
+        let len = (stripes * k * block_kib * 1024) / KEYS.len() - 5000;
+        let coding = ["--code", code, "--block-size", &block, "--cell-size", "16KiB"];
+        let contents: Vec<(&str, Vec<u8>)> = (0..).zip(KEYS).map(|(seed, key)| (key, bytes(len, seed))).collect();
+        contents.iter().for_each(|(key, content)| drop(cluster.put(key, content, &coding).ok()));
+        Self { cluster, contents }
+    }
+
+    /// How many blocks each node holds, by the node's name and the block's state.
+    fn holdings(&self) -> BTreeMap<(String, String), u64> {
+        let mut count = BTreeMap::new();
+        for block in KEYS.iter().flat_map(|key| self.cluster.blocks(key)) {
+            *count.entry((block.node, block.state)).or_default() += 1;
+        }
+        count
+    }
+
+    fn held_by(&self, node: &str) -> u64 {
+        self.holdings().iter().filter(|((holder, _), _)| holder == node).map(|(_, count)| count).sum()
+    }
+
+    /// Nothing is on the node any more, all else is well, and what is read is what was written.
+    fn is_rebuilt(&self, node: &str) {
+        let holdings = self.holdings();
+        assert!(holdings.keys().all(|(holder, state)| holder != node && state == "ok"), "{holdings:?}");
+        self.reads_well();
+    }
+
+    fn reads_well(&self) {
+        self.contents.iter().for_each(|(key, content)| drop(self.cluster.expect(key, content, &[])));
+    }
+
+    fn job(&self, id: u64) -> Value {
+        self.cluster.json(&["job", "show", &id.to_string()])
+    }
+
+    /// Begins to rebuild a node so slowly that it has a middle.
+    fn begin(&self, node: &str, options: &[&str]) -> Running {
+        let slow = ["repair", "node", node, "--concurrency", "1", "--slice-size", "4KiB", "--scheme", "pipeline"];
+        self.cluster.start(slow.iter().chain(options), Stdio::null())
+    }
+
+    /// Waits until a job has rebuilt so many blocks, and not all.
+    fn wait_for_middle(&self, job: u64, blocks: u64) {
+        wait_for("the middle of a job", || {
+            let listed = self.cluster.json(&["job", "ls"]);
+            let job = listed.as_array().unwrap().iter().find(|it| it["id"] == job);
+            job.is_some_and(|job| job["done"]["blocks"].as_u64() >= Some(blocks))
+        });
+        assert_eq!(self.job(job)["state"], "running", "the job was faster than the test");
+    }
+}
+
+fn amounts(job: &Value) -> [u64; 3] {
+    ["total", "done", "left"].map(|what| job[what]["blocks"].as_u64().unwrap())
+}
+
+#[test]
+fn a_lost_node_is_rebuilt_whoever_helps_and_every_block_is_accounted_for() {
+    let world = World::new(10, "rs(4,2)", 24, 64);
+    let cluster = &world.cluster;
+    let nodes = cluster.nodes();
+    cluster.weft(["repair", "node", &nodes[0]]).refused(2, &["is up", "nothing of it is lost", "--force"]);
+    cluster.weft(["repair", "node", "nobody"]).refused(3, &["'nobody'", "weft node ls"]);
+    cluster.weft(["repair", "node", &nodes[0], "--to", "nobody"]).refused(3, &["'nobody'"]);
+    cluster.weft(["repair", "node", &nodes[0], "--force", "--select", "best"]).refused(2, &["lru, random, index"]);
+    cluster.weft(["repair", "node", &nodes[0], "--force", "--to", &nodes[0]]).refused(2, &["cannot go to itself"]);
+    cluster.weft(["job", "show", "7"]).refused(3, &["there is no job 7", "weft job ls"]);
+    assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "what was refused has begun");
+
+    for (number, select) in ["lru", "random", "index"].into_iter().enumerate() {
+        let lost = &nodes[number];
+        let held = world.held_by(lost);
+        assert!(held > 4, "{lost} holds {held} blocks");
+        cluster.take_down(&[lost]);
+        if number == 0 {
+            cluster.weft(["repair", "node", &nodes[5], "--force", "--to", lost]).refused(2, &[lost, "is down"]);
+            let explained = cluster.weft(["repair", "node", lost, "--explain", "--json"]).ok();
+            let plans = cluster.write("plans.json", &explained.stdout);
+            assert!(weft(["plan", "verify", path(&plans)]).ok().text().contains("proved"));
+            assert_eq!((world.held_by(lost), cluster.json(&["job", "ls"])), (held, serde_json::json!([])), "it did something");
+        }
+        let job = cluster.json(&["repair", "node", lost, "--select", select]);
+        assert_eq!((amounts(&job), &job["state"]), ([held, held, 0], &"done".into()), "{job}");
+        assert_eq!((&job["select"], &job["last_error"], &job["name"]), (&select.into(), &"".into(), &lost.as_str().into()));
+        world.is_rebuilt(lost);
+    }
+    let again = cluster.weft(["repair", "node", &nodes[1]]).ok();
+    assert!(again.text().contains("nothing is lost"), "{}", again.text());
+    // A node that is up is emptied as if it were gone, onto others.
+    let forced = &nodes[3];
+    let held = world.held_by(forced);
+    let job = cluster.json(&["repair", "node", forced, "--force"]);
+    assert_eq!(amounts(&job), [held, held, 0], "{job}");
+    world.is_rebuilt(forced);
+    wait_for("the blocks that were replaced to be gone", || cluster.files_of(forced).is_empty());
+    assert_eq!(cluster.json(&["job", "ls"]).as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn named_requestors_get_as_much_as_each_other_and_what_none_can_take_is_left() {
+    let world = World::new(8, "rs(2,1)", 40, 32);
+    let cluster = &world.cluster;
+    let nodes = cluster.nodes();
+    let (lost, to) = (&nodes[0], [nodes[1].as_str(), nodes[2].as_str()]);
+    let before = to.map(|node| world.held_by(node));
+    let held = world.held_by(lost);
+    // Where both have a block of the stripe already, neither can take another.
+    let blocks: Vec<_> = KEYS.iter().flat_map(|key| cluster.blocks(key)).collect();
+    let has = |stripe: u64, node: &str| blocks.iter().any(|block| block.stripe == stripe && block.node == node);
+    let lost_in = blocks.iter().filter(|block| block.node == *lost).map(|block| block.stripe);
+    let full = lost_in.filter(|stripe| to.iter().all(|node| has(*stripe, node))).count() as u64;
+    cluster.take_down(&[lost]);
+    let ended = cluster.weft(["repair", "node", lost, "--to", to[0], "--to", to[1], "--json"]).code(if full > 0 { 4 } else { 0 });
+    let job = ended.json();
+    assert_eq!((amounts(&job), world.held_by(lost)), ([held, held - full, full], full), "{job}");
+    if full > 0 {
+        assert!(
+            ended.stderr.contains("still lost") && ended.stderr.contains("only the nodes that were named"),
+            "{}",
+            ended.stderr
+        );
+        assert_eq!(job["state"], "failed");
+    }
+    let [first, second] = [0, 1].map(|at| world.held_by(to[at]) - before[at]);
+    assert_eq!(first + second, held - full, "something went elsewhere");
+    assert!(first.abs_diff(second) <= 1 + held / 2 && first > 0 && second > 0, "{first} and {second}");
+    cluster.weft(["repair", "node", lost]).ok();
+    world.is_rebuilt(lost);
+
+    // Of stripes that have lost more than the code tolerates nothing is rebuilt; of all others it is.
+    let gone = [nodes[3].as_str(), nodes[4].as_str()];
+    let blocks: Vec<_> = KEYS.iter().flat_map(|key| cluster.blocks(key)).collect();
+    let has = |stripe: u64, node: &str| blocks.iter().any(|block| block.stripe == stripe && block.node == node);
+    let both = blocks.iter().filter(|block| block.node == gone[0] && has(block.stripe, gone[1])).count() as u64;
+    let held = world.held_by(gone[0]);
+    cluster.take_down(&gone);
+    let ended = cluster.weft(["repair", "node", gone[0], "--json"]).code(if both > 0 { 4 } else { 0 });
+    assert_eq!((amounts(&ended.json()), world.held_by(gone[0])), ([held, held - both, both], both));
+    if both > 0 {
+        assert!(ended.stderr.contains("rs(2,1) tolerates the loss of 1"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_job_outlives_coordinators_and_stays_paused_if_it_was() {
+    let world = World::new(4, "rs(2,1)", 16, 4096);
+    let cluster = &world.cluster;
+    let lost = cluster.nodes()[0].clone();
+    let held = world.held_by(&lost);
+    cluster.take_down(&[&lost]);
+    let told = world.begin(&lost, &["--no-wait", "--json"]).end().ok().json();
+    assert_eq!((&told["id"], &told["state"]), (&1.into(), &"running".into()));
+    world.wait_for_middle(1, 1);
+    cluster.weft(["repair", "node", &lost]).refused(2, &["job 1 does that already"]);
+    cluster.weft(["job", "pause", "1"]).ok();
+    wait_for("what is under way to end", || world.job(1)["stripes_under_way"] == 0);
+    let paused = world.job(1);
+    let [total, done, _] = amounts(&paused);
+    assert!(paused["state"] == "paused" && total == held && (1..held - 2).contains(&done), "{paused}");
+
+    // The node's agent comes back with the coordinator, and its disk does not: the blocks are as lost as before.
+    let disk = cluster.dir().join("nodes").join(&lost).join("disk-0");
+    std::fs::rename(disk, cluster.file("taken-out")).unwrap();
+    cluster.kill("coordinator");
+    cluster.up().ok();
+    let found = world.job(1);
+    assert_eq!((&found["state"], amounts(&found)), (&"paused".into(), [held, done, 0]));
+    assert_eq!(world.held_by(&lost), held - done, "it went on although it was paused");
+    let waiting = cluster.start(["job", "wait", "1", "--json"], Stdio::null());
+    cluster.weft(["job", "resume", "1"]).ok();
+    world.wait_for_middle(1, done + 1);
+    cluster.kill("coordinator");
+    cluster.up().ok();
+    let ended = waiting.end().ok().json();
+    assert_eq!((&ended["state"], amounts(&ended)), (&"done".into(), [held, held, 0]), "{ended}");
+    assert_eq!(cluster.log("coordinator").matches("a job is taken up").count(), 2);
+    cluster.weft(["job", "resume", "1"]).refused(2, &["job 1 is done"]);
+    assert!(cluster.weft(["repair", "node", &lost]).ok().text().contains("nothing is lost"));
+    world.is_rebuilt(&lost);
+}
+
+#[test]
+fn who_breaks_off_the_waiting_leaves_the_job_and_who_cancels_keeps_what_was_done() {
+    let world = World::new(4, "rs(2,1)", 16, 4096);
+    let cluster = &world.cluster;
+    let lost = cluster.nodes()[0].clone();
+    let held = world.held_by(&lost);
+    cluster.take_down(&[&lost]);
+    let mut waiting = world.begin(&lost, &[]);
+    world.wait_for_middle(1, 1);
+    send_signal(waiting.child().id(), "INT");
+    waiting.end().refused(130, &["job 1 goes on", "weft job wait 1"]);
+    assert_eq!(world.job(1)["state"], "running");
+    cluster.weft(["job", "cancel", "1"]).ok();
+    cluster.weft(["job", "cancel", "1"]).ok();
+    let ended = cluster.weft(["job", "wait", "1", "--json"]).code(1);
+    assert!(ended.stderr.contains("job 1 was cancelled"), "{}", ended.stderr);
+    let [total, done, left] = amounts(&ended.json());
+    assert!(total == held && (1..held).contains(&done) && left == 0, "{}", ended.json());
+    cluster.weft(["job", "pause", "1"]).refused(2, &["job 1 is cancelled"]);
+
+    let rest = cluster.json(&["repair", "node", &lost]);
+    assert_eq!(amounts(&rest), [held - done, held - done, 0], "what was done stays done");
+    let states: Vec<String> =
+        cluster.json(&["job", "ls"]).as_array().unwrap().iter().map(|job| job["state"].to_string()).collect();
+    assert_eq!(states, ["\"cancelled\"", "\"done\""]);
+    world.is_rebuilt(&lost);
+
+    // A node that comes back keeps what was not rebuilt yet.
+    let other = cluster.nodes()[1].clone();
+    cluster.up().ok();
+    let held = world.held_by(&other);
+    cluster.take_down(&[&other]);
+    world.begin(&other, &["--no-wait"]).end().ok();
+    world.wait_for_middle(3, 1);
+    cluster.weft(["job", "pause", "3"]).ok();
+    cluster.up().ok();
+    cluster.weft(["job", "resume", "3"]).ok();
+    let ended = cluster.json(&["job", "wait", "3"]);
+    let [total, done, left] = amounts(&ended);
+    assert!(ended["state"] == "done" && total == done && left == 0 && (1..held).contains(&done), "{ended}");
+    assert_eq!(world.held_by(&other), held - done, "more was rebuilt than was lost");
+    world.reads_well();
+}
+
+#[test]
+fn a_requestor_that_dies_in_the_middle_is_replaced() {
+    let world = World::new(6, "rs(2,2)", 12, 4096);
+    let cluster = &world.cluster;
+    let nodes = cluster.nodes();
+    let lost = &nodes[0];
+    let held = world.held_by(lost);
+    cluster.take_down(&[lost]);
+    let running = world.begin(lost, &["--json"]);
+    let mut requestor = None;
+    wait_for("a requestor", || {
+        requestor = nodes[1..].iter().find(|node| cluster.has_written(node, 1 << 20));
+        requestor.is_some()
+    });
+    let requestor = requestor.unwrap();
+    cluster.kill(requestor);
+    let job = running.end().ok().json();
+    assert_eq!(amounts(&job), [held, held, 0], "{job}");
+    let holdings = world.holdings();
+    assert!(holdings.keys().all(|(holder, state)| holder != lost && (state == "ok" || holder == requestor)), "{holdings:?}");
+    world.reads_well();
+}

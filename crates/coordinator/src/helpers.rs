@@ -1,0 +1,136 @@
+//! Who helps a repair where more could than are needed (ECPipe, section 3.3): over many stripes the work must not fall on few.
+//!
+//! The default takes those who have not helped for the longest time. It needs no more than one number for each node, and over a
+//! whole node's stripes every survivor helps about as often as any other, as far as the placement lets it.
+
+use rand::{Rng, seq::SliceRandom};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use weft_meta::HelperSelect;
+use weft_types::NodeId;
+
+/// Selects helpers. Clones remember together.
+#[derive(Debug, Clone)]
+pub(crate) struct Helpers {
+    select: HelperSelect,
+    used: Arc<Mutex<LastUsed>>,
+}
+
+/// When each node was last selected. In memory: after a restart all are equal, and a few stripes later nobody can tell.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastUsed {
+    /// Counts the selections: no clock, so that the same order of repairs selects the same helpers.
+    now: u64,
+    last: BTreeMap<NodeId, u64>,
+}
+
+impl Helpers {
+    /// Selects so, and remembers with everybody who selects by `used`.
+    pub(crate) fn new(select: HelperSelect, used: Arc<Mutex<LastUsed>>) -> Self {
+        Self { select, used }
+    }
+
+    /// Selects the same from now on, and remembers by itself: to explain is not to do.
+    pub(crate) fn fork(&self) -> Self {
+        Self { select: self.select, used: Arc::new(Mutex::new(self.lock().clone())) }
+    }
+
+    /// Who shall help, the preferred first: the blocks that can be read and their nodes, in order of their indexes, put in order.
+    pub(crate) fn order(&self, mut available: Vec<(u8, NodeId)>, rng: &mut impl Rng) -> Vec<NodeId> {
+        match self.select {
+            HelperSelect::Lru => {
+                let used = self.lock();
+                available.sort_by_key(|(_, node)| (used.last.get(node).copied().unwrap_or(0), *node));
+            }
+            HelperSelect::Random => available.shuffle(rng),
+            HelperSelect::Index => available.sort_unstable(),
+        }
+        available.into_iter().map(|(_, node)| node).collect()
+    }
+
+    /// They help now. Each gets a time of its own, in the order in which they were due: with one for all of a stripe, the ties would
+    /// go to the lowest numbers, and those would help in every stripe.
+    pub(crate) fn selected(&self, nodes: impl IntoIterator<Item = NodeId>) {
+        let mut used = self.lock();
+        let mut due: Vec<(u64, NodeId)> =
+            nodes.into_iter().map(|node| (used.last.get(&node).copied().unwrap_or(0), node)).collect();
+        due.sort_unstable();
+        for (_, node) in due {
+            used.now += 1;
+            let now = used.now;
+            used.last.insert(node, now);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LastUsed> {
+        // Nobody leaves it half changed.
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{SeedableRng, rngs::StdRng};
+
+    const K: usize = 4;
+
+    /// How often each of `nodes` helps, over many stripes of which `held` blocks are left on nodes by lot: least and most.
+    fn load(select: HelperSelect, nodes: u32, held: usize) -> (u64, u64) {
+        let (helpers, mut rng) = (Helpers::new(select, Arc::default()), StdRng::seed_from_u64(3));
+        let mut load: BTreeMap<NodeId, u64> = (1..=nodes).map(|node| (NodeId(node), 0)).collect();
+        for _ in 0..500 {
+            let mut homes: Vec<NodeId> = load.keys().copied().collect();
+            homes.shuffle(&mut rng);
+            homes.truncate(held);
+            let available = (0..).zip(homes).collect();
+            let chosen = helpers.order(available, &mut rng);
+            assert_eq!(chosen.len(), held, "whoever is not selected comes after those that are");
+            helpers.selected(chosen[..K].iter().copied());
+            chosen[..K].iter().for_each(|node| *load.get_mut(node).unwrap() += 1);
+        }
+        (load.values().copied().min().unwrap(), load.values().copied().max().unwrap())
+    }
+
+    #[test]
+    fn the_least_recently_used_share_the_work() {
+        // Every node has a block of every stripe: nothing stands in the way of evenness.
+        for nodes in [5, 9, 13] {
+            let (least, most) = load(HelperSelect::Lru, nodes, nodes as usize);
+            assert!(most - least <= 1, "{nodes} nodes: {least} to {most}");
+        }
+        // Few have: then what is there decides too.
+        let (least, most) = load(HelperSelect::Lru, 12, 6);
+        let mean = 500 * K as u64 / 12;
+        assert!(most - least <= mean / 5, "{least} to {most} of {mean}");
+        let (least_by_lot, most_by_lot) = load(HelperSelect::Random, 12, 6);
+        assert!(most_by_lot - least_by_lot > most - least, "by lot: {least_by_lot} to {most_by_lot}");
+    }
+
+    #[test]
+    fn by_index_the_same_ones_always_help() {
+        let helpers = Helpers::new(HelperSelect::Index, Arc::default());
+        let available = vec![(5, NodeId(1)), (0, NodeId(9)), (3, NodeId(2))];
+        for _ in 0..2 {
+            let chosen = helpers.order(available.clone(), &mut StdRng::seed_from_u64(1));
+            assert_eq!(chosen, [9, 2, 1].map(NodeId));
+            helpers.selected(chosen);
+        }
+    }
+
+    #[test]
+    fn ties_go_to_the_lowest_number_and_a_fork_remembers_by_itself() {
+        let helpers = Helpers::new(HelperSelect::Lru, Arc::default());
+        let order = |helpers: &Helpers| {
+            let available = [4, 2, 3, 1].into_iter().map(NodeId);
+            helpers.order((0..).zip(available).collect(), &mut StdRng::seed_from_u64(1))
+        };
+        assert_eq!(order(&helpers), [1, 2, 3, 4].map(NodeId));
+        let fork = helpers.fork();
+        fork.selected([NodeId(1), NodeId(2)]);
+        assert_eq!(order(&fork), [3, 4, 1, 2].map(NodeId));
+        assert_eq!(order(&helpers), [1, 2, 3, 4].map(NodeId), "what was explained was done");
+    }
+}

@@ -1,0 +1,437 @@
+//! The repair of a whole node: stripe after stripe, several at a time, the blocks that it held are rebuilt on other nodes.
+//!
+//! What is to be done is what the metadata has on the node's disks, at any moment: a block that was rebuilt is there no more.
+//! So a job needs no list of its own, and one that is taken up again begins from the start and finds only what is left.
+
+use super::Control;
+use crate::{
+    helpers::Helpers,
+    how::How,
+    rebuild::{self, Destination, Rebuild, Requestors, Told},
+    repair::{Events, event},
+    shared::Shared,
+    view::{Standing, View},
+};
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    sync::watch,
+    time::{Interval, MissedTickBehavior},
+};
+use weft_meta::{Amount, Home, JobId, JobProgress, JobState, MetaError, NodeRepair, ObjectRecord, Owner, StripeRecord};
+use weft_proto::v1::{self, repair_event};
+use weft_types::{Error, Reaction, Result, StripeId};
+
+/// Stripes that are looked up together.
+const STRIPES_PER_PAGE: u32 = 256;
+/// How often what could not be rebuilt is tried, if others could or the reason may have gone.
+const PASSES_MAX: u32 = 3;
+/// How often a job's progress is written while it works.
+const WRITE_INTERVAL: Duration = Duration::from_secs(2);
+/// Plans that are told of a repair that is explained, at most.
+const EXPLAINED_MAX: usize = 256;
+
+/// The repair of a node, at work.
+pub(super) struct NodeRepairJob<'a> {
+    id: JobId,
+    control: &'a Control,
+    state: watch::Receiver<JobState>,
+    work: Work<'a>,
+    /// Whether what is left was counted since this coordinator took up the job.
+    counted: bool,
+    /// Whether what failed in this pass may work the next time.
+    may_mend: bool,
+}
+
+/// What all stripes of the repair have in common.
+struct Work<'a> {
+    shared: &'a Arc<Shared>,
+    repair: NodeRepair,
+    how: How,
+    helpers: Helpers,
+    requestors: Requestors,
+}
+
+/// How a pass over the node's blocks ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Passed {
+    /// All were tried.
+    All,
+    /// Somebody paused or cancelled the job; nothing of it is under way.
+    Stopped,
+}
+
+/// A block of the node.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    stripe: StripeId,
+    index: u8,
+    bytes: u64,
+}
+
+/// What became of a block.
+enum Outcome {
+    Rebuilt,
+    /// It is not the node's any more, or not lost: there is nothing to do.
+    Gone,
+    Left(Error),
+}
+
+impl<'a> NodeRepairJob<'a> {
+    pub(super) fn new(shared: &'a Arc<Shared>, id: JobId, repair: NodeRepair, control: &'a Control) -> Self {
+        let work = Work::new(shared, repair, |helpers| helpers);
+        Self { id, control, state: control.state.subscribe(), work, counted: false, may_mend: false }
+    }
+
+    /// Works until the job has ended.
+    pub(super) async fn run(&mut self) {
+        loop {
+            let state = *self.state.borrow_and_update();
+            match state {
+                JobState::Running => {}
+                JobState::Paused => {
+                    // An error means that nobody is left who could say anything.
+                    if self.state.changed().await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                JobState::Done | JobState::Failed | JobState::Cancelled => return,
+            }
+            let end = match self.passes().await {
+                Ok(Passed::Stopped) => None,
+                Ok(Passed::All) if self.control.live().progress.left.blocks == 0 => Some(JobState::Done),
+                Ok(Passed::All) => Some(JobState::Failed),
+                Err(error) => {
+                    tracing::error!(job = %self.id, %error, "a job cannot go on");
+                    self.control.live().progress.last_error = error.to_string();
+                    Some(JobState::Failed)
+                }
+            };
+            let ended = match end {
+                Some(end) => self.end(end).await,
+                None => self.write().await.map(|()| false),
+            };
+            match ended {
+                Ok(true) => return,
+                Ok(false) => {}
+                // The next coordinator finds it as it was written last.
+                Err(error) => {
+                    return tracing::error!(job = %self.id, %error, "a job's progress could not be written; it stops here");
+                }
+            }
+        }
+    }
+
+    /// Writes that it has ended; tells whether it has, or was told otherwise meanwhile.
+    async fn end(&mut self, state: JobState) -> Result<bool> {
+        let shared = self.work.shared;
+        let progress = self.control.live().progress.clone();
+        match shared.meta.set_job_state(shared.epoch, self.id, state, Some(progress.clone()), shared.now_ms()).await {
+            Ok(_) => {
+                let (done, left, bytes) = (progress.done.blocks, progress.left.blocks, progress.done.bytes);
+                tracing::info!(job = %self.id, state = state.name(), done, left, bytes, "a job has ended");
+                Ok(true)
+            }
+            Err(MetaError::Refused(_)) => {
+                self.write().await?;
+                // Whoever has written another state tells of it next.
+                Ok(self.state.changed().await.is_err())
+            }
+            Err(error) => Err(shared.meta_error(error)),
+        }
+    }
+
+    async fn write(&self) -> Result<()> {
+        let shared = self.work.shared;
+        let progress = self.control.live().progress.clone();
+        let written = shared.meta.set_job_progress(shared.epoch, self.id, progress, shared.now_ms()).await;
+        written.map(drop).map_err(|error| shared.meta_error(error))
+    }
+
+    /// Tries again and again, as long as that helps. Whether anything is left is what the metadata say at the end, not what the
+    /// attempts told.
+    async fn passes(&mut self) -> Result<Passed> {
+        self.work.shared.until_nodes_are_back().await;
+        let (mut pass, mut helps) = (0, true);
+        loop {
+            let to_do = self.count().await?;
+            if to_do.blocks > 0 && (pass == PASSES_MAX || !helps) {
+                let progress = &mut self.control.live().progress;
+                progress.left = to_do;
+                if progress.last_error.is_empty() {
+                    progress.last_error =
+                        "blocks came to the node, or were lost, while the others were rebuilt: repair it again".to_owned();
+                }
+                return Ok(Passed::All);
+            }
+            self.write().await?;
+            if to_do.blocks == 0 {
+                return Ok(Passed::All);
+            }
+            self.may_mend = false;
+            let before = self.control.live().progress.done.blocks;
+            if self.pass().await? == Passed::Stopped {
+                return Ok(Passed::Stopped);
+            }
+            helps = self.may_mend || self.control.live().progress.done.blocks > before;
+            pass += 1;
+        }
+    }
+
+    /// Counts what there is to do.
+    async fn count(&mut self) -> Result<Amount> {
+        let view = self.work.shared.members.view();
+        let (mut there, mut to_do) = (Amount::default(), Amount::default());
+        let mut blocks = self.work.blocks();
+        while let Some((stripe, block)) = blocks.next().await? {
+            add(&mut there, block.bytes);
+            if self.work.is_wanted(&stripe, block.index, &view) {
+                add(&mut to_do, block.bytes);
+            }
+        }
+        let mut live = self.control.live();
+        let JobProgress { total, done, left, .. } = &mut live.progress;
+        if !self.counted && total.blocks > 0 {
+            // What an earlier coordinator did last it may not have written: what is not there any more is done.
+            done.blocks = done.blocks.max(total.blocks.saturating_sub(there.blocks));
+            done.bytes = done.bytes.max(total.bytes.saturating_sub(there.bytes));
+        }
+        (*total, *left) = (Amount { blocks: done.blocks + to_do.blocks, bytes: done.bytes + to_do.bytes }, Amount::default());
+        self.counted = true;
+        Ok(to_do)
+    }
+
+    /// Tries every block of the node once.
+    async fn pass(&mut self) -> Result<Passed> {
+        let (work, control) = (&self.work, self.control);
+        let mut blocks = work.blocks();
+        let mut under_way = FuturesUnordered::new();
+        let mut write = interval(WRITE_INTERVAL);
+        let (mut all_begun, mut changed_since) = (false, false);
+        let stopped = loop {
+            let go = *self.state.borrow() == JobState::Running;
+            while go && !all_begun && under_way.len() < work.repair.concurrency as usize {
+                match blocks.next().await? {
+                    Some((_, block)) => under_way.push(work.block(control, block)),
+                    None => all_begun = true,
+                }
+            }
+            if under_way.is_empty() {
+                break !all_begun;
+            }
+            tokio::select! {
+                Some((block, outcome)) = under_way.next() => {
+                    self.may_mend |= take(self.id, control, block, outcome);
+                    changed_since = true;
+                }
+                // Whoever is gone cannot tell anything; what is under way ends.
+                _ = self.state.changed() => {}
+                _ = write.tick(), if changed_since => {
+                    changed_since = false;
+                    let (shared, progress) = (work.shared, control.live().progress.clone());
+                    let written = shared.meta.set_job_progress(shared.epoch, self.id, progress, shared.now_ms()).await;
+                    written.map_err(|error| shared.meta_error(error))?;
+                }
+            }
+        };
+        Ok(if stopped { Passed::Stopped } else { Passed::All })
+    }
+}
+
+/// Counts what became of a block; tells whether it was left for a reason that may have gone soon.
+fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> bool {
+    let mut live = control.live();
+    live.moving.remove(&block.stripe);
+    let progress = &mut live.progress;
+    match outcome {
+        Outcome::Rebuilt => add(&mut progress.done, block.bytes),
+        Outcome::Gone => {}
+        Outcome::Left(error) => {
+            tracing::warn!(%job, stripe = %block.stripe, index = block.index, %error, "a block of a node could not be rebuilt");
+            add(&mut progress.left, block.bytes);
+            progress.last_error = error.to_string();
+            return matches!(error.reaction, Reaction::Retry | Reaction::Replan);
+        }
+    }
+    false
+}
+
+/// Tells the plans that the repair would begin with.
+pub(super) async fn explain(shared: &Arc<Shared>, repair: NodeRepair, events: &Events) -> Result<()> {
+    let tell = async |told: repair_event::Event| {
+        let sent = events.send(Ok(event(told))).await;
+        sent.map_err(|_| Error::retry("whoever asked for the plans is gone"))
+    };
+    let warn = |message: String| repair_event::Event::Progress(v1::RepairProgress { message, ..v1::RepairProgress::default() });
+    let work = Work::new(shared, repair, |helpers| helpers.fork());
+    let (mut blocks, mut told) = (work.blocks(), 0);
+    while let Some((stripe, block)) = blocks.next().await? {
+        if !work.is_wanted(&stripe, block.index, &shared.members.view()) {
+            continue;
+        }
+        if told == EXPLAINED_MAX {
+            return tell(warn(format!("only the plans of the first {EXPLAINED_MAX} stripes are shown"))).await;
+        }
+        told += 1;
+        match work.explained(stripe, block.index).await {
+            Ok((plan, warnings)) => {
+                for warning in warnings {
+                    tell(warn(warning)).await?;
+                }
+                tell(repair_event::Event::Plan(plan)).await?;
+            }
+            Err(error) => tell(warn(error.to_string())).await?,
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Work<'a> {
+    fn new(shared: &'a Arc<Shared>, repair: NodeRepair, remember: impl FnOnce(Helpers) -> Helpers) -> Self {
+        let (helpers, requestors) = (shared.lasting.helpers(repair.select), Requestors::new(repair.to.iter().copied()));
+        let how = How::of_node(shared, &repair);
+        Self { shared, repair, how, helpers: remember(helpers), requestors }
+    }
+
+    /// All blocks on the node's disks.
+    fn blocks(&self) -> Blocks<'a> {
+        let node = self.repair.node;
+        let disks = self.shared.members.view().node(node).map(|node| node.disks.clone()).unwrap_or_default();
+        let homes = disks.iter().map(|disk| Home { node, disk: disk.number }).collect();
+        Blocks { shared: self.shared, homes, after: None, page: VecDeque::new() }
+    }
+
+    /// Whether a block of the node is to be rebuilt.
+    fn is_wanted(&self, stripe: &StripeRecord, index: u8, view: &View) -> bool {
+        self.repair.force || matches!(view.standing(stripe, index), Standing::Lost(_))
+    }
+
+    async fn block(&self, control: &Control, block: Block) -> (Block, Outcome) {
+        control.live().moving.insert(block.stripe, 0);
+        let outcome = self.rebuild(control, block).await.unwrap_or_else(Outcome::Left);
+        (block, outcome)
+    }
+
+    async fn rebuild(&self, control: &Control, block: Block) -> Result<Outcome> {
+        // As it is by now: others repair, write and remove too.
+        let Some(stripe) = self.found(self.shared.meta.stripe(block.stripe).await)? else { return Ok(Outcome::Gone) };
+        let is_there = stripe.blocks.get(usize::from(block.index)).is_some_and(|placed| placed.home.node == self.repair.node);
+        if !is_there || !self.is_wanted(&stripe, block.index, &self.shared.members.view()) {
+            return Ok(Outcome::Gone);
+        }
+        let Owner::Object(version) = stripe.owner else {
+            let id = stripe.id;
+            return Err(Error::unavailable(format!("stripe {id} is of an object that is still being put: repair again later")));
+        };
+        let Some(object) = self.found(self.shared.meta.object_of(version).await)? else { return Ok(Outcome::Gone) };
+        let place = |error: Error| if error.object.is_some() { error } else { error.object(&object.name) };
+        let tell = |told: Told<'_>| {
+            if let Told::Thousandths(thousandths) = told {
+                let moved = (u128::from(block.bytes) * u128::from(thousandths) / 1000) as u64;
+                control.live().moving.insert(block.stripe, moved);
+            }
+        };
+        let rebuilt = self.with_rebuild(&object, stripe, block.index, async |rebuild| rebuild.repair(tell).await).await;
+        let rebuilt = rebuilt.map_err(place)?;
+        match rebuilt.left.into_iter().next() {
+            Some((_, reason)) => Err(place(Error::unavailable(reason))),
+            None => Ok(Outcome::Rebuilt),
+        }
+    }
+
+    /// What was looked up; none if it is not there any more.
+    fn found<T>(&self, looked_up: Result<T, MetaError>) -> Result<Option<T>> {
+        match looked_up {
+            Err(MetaError::NotFound(_)) => Ok(None),
+            found => found.map(Some).map_err(|error| self.shared.meta_error(error)),
+        }
+    }
+
+    async fn explained(&self, stripe: StripeRecord, index: u8) -> Result<(v1::RepairPlan, Vec<String>)> {
+        let Owner::Object(version) = stripe.owner else {
+            return Err(Error::unavailable(format!("stripe {} is of an object that is still being put", stripe.id)));
+        };
+        let object = self.shared.meta.object_of(version).await.map_err(|error| self.shared.meta_error(error))?;
+        let number = stripe.number;
+        let explained = self.with_rebuild(&object, stripe, index, async |rebuild| rebuild.explain()).await;
+        let (planned, warnings) = explained.map_err(|error| error.object(&object.name))?;
+        Ok((v1::RepairPlan { plan: planned.json()?, stripe: number, lost: vec![index.into()] }, warnings))
+    }
+
+    /// Does something with the rebuild of the node's block of a stripe. Others that the stripe may have lost stay as they are:
+    /// their nodes may come back, and to rebuild them is for who repairs those.
+    async fn with_rebuild<T>(
+        &self,
+        object: &ObjectRecord,
+        stripe: StripeRecord,
+        index: u8,
+        act: impl AsyncFnOnce(&mut Rebuild<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let code = self.shared.code(&object.code)?;
+        let bucket = self.shared.meta.bucket(&object.name.bucket).await;
+        let (_, policy) = bucket.map_err(|error| self.shared.meta_error(error))?;
+        let mut rebuild = Rebuild {
+            shared: self.shared,
+            code: &code,
+            object: &object.name,
+            version: object.version,
+            lost: rebuild::lost_blocks(&stripe, &View::default(), Some(index)),
+            stripe,
+            how: &self.how,
+            helpers: Some(&self.helpers),
+            to: Destination::Among(&self.requestors),
+            failure_domain: policy.failure_domain,
+            upload: None,
+            // A node that is up all the same gets nothing of it back.
+            avoid: if self.repair.force { BTreeSet::from([self.repair.node]) } else { BTreeSet::new() },
+        };
+        act(&mut rebuild).await
+    }
+}
+
+/// The blocks on disks, page by page.
+struct Blocks<'a> {
+    shared: &'a Arc<Shared>,
+    /// The last is the one that is looked at.
+    homes: Vec<Home>,
+    after: Option<StripeId>,
+    page: VecDeque<StripeRecord>,
+}
+
+impl Blocks<'_> {
+    async fn next(&mut self) -> Result<Option<(StripeRecord, Block)>> {
+        while let Some(home) = self.homes.last().copied() {
+            if let Some(stripe) = self.page.pop_front() {
+                self.after = Some(stripe.id);
+                let on = (0..=u8::MAX).zip(&stripe.blocks).find(|(_, placed)| placed.home == home).map(|(index, _)| index);
+                let Some(index) = on else { continue };
+                let block = Block { stripe: stripe.id, index, bytes: stripe.layout.block_len(index.into()) };
+                return Ok(Some((stripe, block)));
+            }
+            let page = self.shared.meta.stripes_on(home, self.after, STRIPES_PER_PAGE).await;
+            let page = page.map_err(|error| self.shared.meta_error(error))?;
+            if page.items.is_empty() {
+                self.homes.pop();
+                self.after = None;
+            }
+            self.page = page.items.into();
+        }
+        Ok(None)
+    }
+}
+
+fn add(amount: &mut Amount, bytes: u64) {
+    amount.blocks += 1;
+    amount.bytes = amount.bytes.saturating_add(bytes);
+}
+
+fn interval(every: Duration) -> Interval {
+    let mut interval = tokio::time::interval(every);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}

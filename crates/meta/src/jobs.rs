@@ -1,0 +1,176 @@
+//! Jobs: work of operators that takes long, and outlives the coordinator that began it.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use weft_types::NodeId;
+
+/// Jobs that have ended and are kept, at most: those that ended last.
+pub const ENDED_JOBS_MAX: u32 = 100;
+
+/// Bytes that are kept of a job's last error.
+pub const JOB_ERROR_BYTES_MAX: usize = 2048;
+
+/// A job, numbered from 1 and never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobId(pub u64);
+
+/// What a job does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobWork {
+    /// Rebuilds the blocks of a node elsewhere.
+    RepairNode(NodeRepair),
+}
+
+/// How the blocks of a node are rebuilt elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRepair {
+    /// The node.
+    pub node: NodeId,
+    /// Which nodes help.
+    pub select: HelperSelect,
+    /// The nodes that the blocks go to; none: wherever the rules of placement say.
+    pub to: Vec<NodeId>,
+    /// The scheme.
+    pub scheme: String,
+    /// Stripes that are repaired at the same time.
+    pub concurrency: u32,
+    /// Bytes of a slice; 0: as the coordinator's setting has it.
+    pub slice_len: u64,
+    /// All of its blocks, also those that can be read, as if it were gone.
+    pub force: bool,
+}
+
+/// Which nodes help where more could than are needed (ECPipe, section 3.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HelperSelect {
+    /// Those that have not helped for the longest time.
+    Lru,
+    /// By lot.
+    Random,
+    /// Those with the smallest block indexes.
+    Index,
+}
+
+/// How far a job has come in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JobState {
+    /// It goes on, under whichever coordinator leads.
+    Running,
+    /// It waits until somebody lets it go on.
+    Paused,
+    /// It did all that it was to do.
+    Done,
+    /// It ended, and not all was done: its last error tells why.
+    Failed,
+    /// Somebody has ended it.
+    Cancelled,
+}
+
+/// So much of a job's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Amount {
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// How far a job has come in its work.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct JobProgress {
+    /// What there is to do in all; zero until it has been counted.
+    pub total: Amount,
+    /// What is done.
+    pub done: Amount,
+    /// What was tried, and could not be done.
+    pub left: Amount,
+    /// What went wrong last, with object, stripe and block; empty: nothing did. At most [`JOB_ERROR_BYTES_MAX`] are kept.
+    pub last_error: String,
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobRecord {
+    /// Its number.
+    pub id: JobId,
+    /// What it does.
+    pub work: JobWork,
+    /// Whether it goes on.
+    pub state: JobState,
+    /// How far it had come when that was last written.
+    pub progress: JobProgress,
+    /// When it was begun, milliseconds since 1970.
+    pub created_ms: u64,
+    /// When its state or progress was last written, milliseconds since 1970.
+    pub changed_ms: u64,
+}
+
+impl JobWork {
+    /// What its kind is called.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::RepairNode(_) => "repair-node",
+        }
+    }
+
+    /// What it is about: of two jobs of one kind about the same, only one can be under way.
+    pub(crate) fn subject(&self) -> u64 {
+        match self {
+            Self::RepairNode(repair) => repair.node.0.into(),
+        }
+    }
+}
+
+impl JobState {
+    const ALL: [Self; 5] = [Self::Running, Self::Paused, Self::Done, Self::Failed, Self::Cancelled];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The state of that name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+
+    /// Whether it is over.
+    pub fn has_ended(self) -> bool {
+        !matches!(self, Self::Running | Self::Paused)
+    }
+
+    /// Whether another state may follow.
+    pub fn may_become(self, next: Self) -> bool {
+        match self {
+            Self::Running => next != Self::Running,
+            Self::Paused => matches!(next, Self::Running | Self::Cancelled),
+            Self::Done | Self::Failed | Self::Cancelled => false,
+        }
+    }
+}
+
+impl HelperSelect {
+    /// All of them, the usual one first.
+    pub const ALL: [Self; 3] = [Self::Lru, Self::Random, Self::Index];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lru => "lru",
+            Self::Random => "random",
+            Self::Index => "index",
+        }
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,123 @@
+//! Jobs of operators.
+
+use crate::{
+    Amount, ENDED_JOBS_MAX, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, MetaError, Result, packed,
+};
+use rusqlite::{OptionalExtension, Row, Transaction};
+
+const JOB: &str = "id, work, state, total_blocks, total_bytes, done_blocks, done_bytes, left_blocks, left_bytes, last_error,
+                   created_ms, changed_ms";
+
+pub(super) fn create(tx: &Transaction<'_>, work: &JobWork, now_ms: u64) -> Result<JobRecord> {
+    let (kind, subject) = (work.kind(), work.subject());
+    let sql = "SELECT id, state FROM jobs WHERE kind = ?1 AND subject = ?2 AND state IN ('running', 'paused')";
+    let other = tx.query_row(sql, (kind, subject), |row| Ok((row.get::<_, u64>(0)?, row.get::<_, String>(1)?))).optional()?;
+    if let Some((id, state)) = other {
+        return Err(MetaError::Refused(format!("job {id} does that already; it is {state}: see `weft job show {id}`")));
+    }
+    tx.execute(
+        "INSERT INTO jobs (kind, subject, work, state, total_blocks, total_bytes, done_blocks, done_bytes, left_blocks, left_bytes,
+         last_error, created_ms, changed_ms) VALUES (?1, ?2, ?3, ?4, 0, 0, 0, 0, 0, 0, '', ?5, ?5)",
+        (kind, subject, packed::pack_work(work)?, JobState::Running.name(), now_ms),
+    )?;
+    let id = u64::try_from(tx.last_insert_rowid()).map_err(|_| MetaError::Storage("a job's number is negative".into()))?;
+    get(tx, JobId(id))
+}
+
+pub(super) fn get(tx: &Transaction<'_>, job: JobId) -> Result<JobRecord> {
+    let sql = format!("SELECT {JOB} FROM jobs WHERE id = ?1");
+    let found = tx.prepare_cached(&sql)?.query_row([job.0], packed_row).optional()?;
+    found.ok_or_else(|| MetaError::NotFound(format!("there is no job {job}: `weft job ls` lists them")))?.unpack()
+}
+
+pub(super) fn list(tx: &Transaction<'_>) -> Result<Vec<JobRecord>> {
+    let mut statement = tx.prepare_cached(&format!("SELECT {JOB} FROM jobs ORDER BY id"))?;
+    let packed = statement.query_map([], packed_row)?.collect::<Result<Vec<_>, _>>()?;
+    packed.into_iter().map(PackedJob::unpack).collect()
+}
+
+pub(super) fn set_state(
+    tx: &Transaction<'_>,
+    job: JobId,
+    state: JobState,
+    progress: Option<JobProgress>,
+    now_ms: u64,
+) -> Result<JobRecord> {
+    let now = get(tx, job)?;
+    if !now.state.may_become(state) {
+        let (is, asked) = (now.state.name(), state.name());
+        return Err(MetaError::Refused(format!("job {job} is {is}, and cannot become {asked} any more")));
+    }
+    write(tx, job, state, progress.as_ref().unwrap_or(&now.progress), now_ms)?;
+    if state.has_ended() {
+        prune(tx)?;
+    }
+    // Not read again: it may be one of those that were forgotten.
+    Ok(JobRecord { state, progress: progress.unwrap_or(now.progress), changed_ms: now_ms, ..now })
+}
+
+pub(super) fn set_progress(tx: &Transaction<'_>, job: JobId, progress: JobProgress, now_ms: u64) -> Result<JobRecord> {
+    let now = get(tx, job)?;
+    write(tx, job, now.state, &progress, now_ms)?;
+    Ok(JobRecord { progress, changed_ms: now_ms, ..now })
+}
+
+fn write(tx: &Transaction<'_>, job: JobId, state: JobState, progress: &JobProgress, now_ms: u64) -> Result<()> {
+    let JobProgress { total, done, left, last_error } = progress;
+    let kept = (0..=last_error.len().min(JOB_ERROR_BYTES_MAX)).rev().find(|end| last_error.is_char_boundary(*end)).unwrap_or(0);
+    let sql =
+        "UPDATE jobs SET state = ?2, total_blocks = ?3, total_bytes = ?4, done_blocks = ?5, done_bytes = ?6, left_blocks = ?7,
+               left_bytes = ?8, last_error = ?9, changed_ms = ?10 WHERE id = ?1";
+    tx.prepare_cached(sql)?.execute((
+        job.0,
+        state.name(),
+        total.blocks,
+        total.bytes,
+        done.blocks,
+        done.bytes,
+        left.blocks,
+        left.bytes,
+        last_error.get(..kept).unwrap_or_default(),
+        now_ms,
+    ))?;
+    Ok(())
+}
+
+/// Forgets the jobs that ended longest ago.
+fn prune(tx: &Transaction<'_>) -> Result<()> {
+    let ended = "state NOT IN ('running', 'paused')";
+    let kept = format!("SELECT id FROM jobs WHERE {ended} ORDER BY changed_ms DESC, id DESC LIMIT ?1");
+    tx.execute(&format!("DELETE FROM jobs WHERE {ended} AND id NOT IN ({kept})"), [ENDED_JOBS_MAX])?;
+    Ok(())
+}
+
+/// A job's row before its texts and blobs are read.
+struct PackedJob {
+    id: u64,
+    work: Vec<u8>,
+    state: String,
+    progress: JobProgress,
+    created_ms: u64,
+    changed_ms: u64,
+}
+
+fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedJob> {
+    let amount = |at: usize| Ok::<_, rusqlite::Error>(Amount { blocks: row.get(at)?, bytes: row.get(at + 1)? });
+    Ok(PackedJob {
+        id: row.get(0)?,
+        work: row.get(1)?,
+        state: row.get(2)?,
+        progress: JobProgress { total: amount(3)?, done: amount(5)?, left: amount(7)?, last_error: row.get(9)? },
+        created_ms: row.get(10)?,
+        changed_ms: row.get(11)?,
+    })
+}
+
+impl PackedJob {
+    fn unpack(self) -> Result<JobRecord> {
+        let Self { id, work, state, progress, created_ms, changed_ms } = self;
+        let unknown = || MetaError::Storage(format!("job {id} is '{state}', which is no state"));
+        let state = JobState::by_name(&state).ok_or_else(unknown)?;
+        Ok(JobRecord { id: JobId(id), work: packed::unpack_work(&work)?, state, progress, created_ms, changed_ms })
+    }
+}
