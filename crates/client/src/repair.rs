@@ -17,16 +17,16 @@ pub(crate) fn slice_len(len: Option<AutoSize>) -> u64 {
 ///
 /// ```
 /// # use weft_client::RepairOptions;
-/// let options = RepairOptions { block: Some(3), scheme: "pipeline".into(), ..RepairOptions::default() };
+/// let options = RepairOptions { blocks: vec![3], scheme: "pipeline".into(), ..RepairOptions::default() };
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct RepairOptions {
-    /// The index of the block in its stripe; `None`: whatever is lost.
-    pub block: Option<u8>,
+    /// The indexes of blocks in their stripe, which are rebuilt together; none: whatever is lost.
+    pub blocks: Vec<u8>,
     /// The scheme; empty: the coordinator's choice.
     pub scheme: String,
-    /// The node that gets the rebuilt block; `None`: the coordinator chooses.
-    pub to: Option<NodeId>,
+    /// The nodes that get the rebuilt blocks, each one of a stripe; none: the coordinator chooses.
+    pub to: Vec<NodeId>,
     /// Bytes of a slice; `None`: the coordinator's setting.
     pub slice_len: Option<AutoSize>,
     /// Who helps, and in which order: `best`, `ordered`, `preferred` or `random`; empty: `best`.
@@ -61,9 +61,9 @@ impl Client {
         let request = RepairObjectRequest {
             bucket: bucket.into(),
             key: key.into(),
-            block: options.block.map_or(-1, i32::from),
+            blocks: options.blocks.iter().map(|index| u32::from(*index)).collect(),
             scheme: options.scheme.clone(),
-            to_node: options.to.map_or(0, |node| node.0),
+            to_nodes: options.to.iter().map(|node| node.0).collect(),
             explain: options.explain,
             slice_len: slice_len(options.slice_len),
             slice_auto: options.slice_len == Some(AutoSize::Auto),

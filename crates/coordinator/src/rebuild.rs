@@ -293,7 +293,7 @@ impl Rebuild<'_> {
     fn is_spare(&self, node: NodeId, failed: &BTreeSet<NodeId>, homes: &[NodeId]) -> bool {
         if homes.contains(&node) {
             let avoid: BTreeSet<NodeId> = homes.iter().chain(failed).copied().collect();
-            return !matches!(self.to, Destination::Node(to) if to == node) && self.place(1, &avoid).is_ok();
+            return !self.to.names(node) && self.place(1, &avoid).is_ok();
         }
         let readable = jobs::readable(&self.stripe, &self.shared.members.view(), |_| false);
         let helps = |index: &u8| {
@@ -467,7 +467,7 @@ impl Rebuild<'_> {
     /// and they are not blamed any more. Where no other node is left, the block stays. Tells whether any was moved.
     async fn replace_doubtful_targets(&self, arriving: &mut Vec<Arriving>, course: &mut Course, plans: u32) -> Result<bool> {
         let doubtful =
-            |node: &NodeId| course.quarrels.get(node).is_some_and(|quarrels| *quarrels >= plans) && self.to.only() != Some(*node);
+            |node: &NodeId| course.quarrels.get(node).is_some_and(|quarrels| *quarrels >= plans) && !self.to.names(*node);
         let pending = arriving.iter().filter(|new| new.durable.is_none()).map(|new| new.home.node);
         let doubtful: BTreeSet<NodeId> = pending.filter(doubtful).collect();
         let avoid: BTreeSet<NodeId> = arriving.iter().map(|new| new.home.node).chain(course.left_alone()).collect();
@@ -492,7 +492,7 @@ impl Rebuild<'_> {
                 at += 1;
                 continue;
             }
-            if self.to.only() == Some(new.home.node) {
+            if self.to.names(new.home.node) {
                 let name = self.shared.members.name(new.home.node);
                 return Err(Error::unavailable(format!("{name}, where the block was to go, failed")).block(new.block));
             }
@@ -588,12 +588,12 @@ pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
     }
 }
 
-/// The blocks of a stripe that are lost, wholly or in part, with what they must become.
-pub(crate) fn lost_blocks(stripe: &StripeRecord, view: &View, also: Option<u8>) -> Vec<Lost> {
+/// The blocks of a stripe that are asked for, or else those that are lost, wholly or in part; with what they must become.
+pub(crate) fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> Vec<Lost> {
     let blocks = (0..=u8::MAX).zip(&stripe.blocks).map(|(index, _)| index);
-    let lost = blocks.filter(|index| match also {
-        Some(asked) => *index == asked,
-        None => matches!(view.standing(stripe, *index), Standing::Lost(_)) || !stripe.corrupt_bytes(*index).is_empty(),
+    let lost = blocks.filter(|index| match asked {
+        [] => matches!(view.standing(stripe, *index), Standing::Lost(_)) || !stripe.corrupt_bytes(*index).is_empty(),
+        asked => asked.contains(index),
     });
     lost.map(|index| Lost { index, units: stripe.units.get(usize::from(index)).cloned() }).collect()
 }

@@ -45,9 +45,11 @@ struct Repair<'a> {
     events: &'a Events,
     object: ObjectRecord,
     failure_domain: FailureDomain,
-    block: Option<u8>,
+    /// None: whatever is lost.
+    blocks: Vec<u8>,
     how: How,
-    to: Option<NodeId>,
+    /// None: the coordinator chooses.
+    to: Vec<NodeId>,
     explain: bool,
     done_bytes: u64,
     total_bytes: u64,
@@ -59,22 +61,21 @@ impl<'a> Repair<'a> {
         let object = shared.meta.object(&name).await.map_err(|error| shared.meta_error(error))?;
         let (_, policy) = shared.meta.bucket(&name.bucket).await.map_err(|error| shared.meta_error(error))?;
         let code = shared.code(&object.code)?;
-        let block = match asked.block {
-            -1 => None,
-            index => Some(u8::try_from(index).ok().filter(|index| usize::from(*index) < code.n()).ok_or_else(|| {
-                Error::invalid(format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1))
-                    .object(&name)
-            })?),
+        let known = |index: &u32| {
+            u8::try_from(*index).ok().filter(|index| usize::from(*index) < code.n()).ok_or_else(|| {
+                Error::invalid(format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1)).object(&name)
+            })
         };
+        let blocks = asked.blocks.iter().map(known).collect::<Result<Vec<u8>>>()?;
         let how = How::of_repair(shared, asked)?;
         Ok(Self {
             shared,
             events,
             object,
             failure_domain: policy.failure_domain,
-            block,
+            blocks,
             how,
-            to: (asked.to_node != 0).then_some(NodeId(asked.to_node)),
+            to: asked.to_nodes.iter().map(|node| NodeId(*node)).collect(),
             explain: asked.explain,
             done_bytes: 0,
             total_bytes: 0,
@@ -138,7 +139,7 @@ impl<'a> Repair<'a> {
     }
 
     fn lost(&self, stripe: &StripeRecord) -> Vec<Lost> {
-        rebuild::lost_blocks(stripe, &self.shared.members.view(), self.block)
+        rebuild::lost_blocks(stripe, &self.shared.members.view(), &self.blocks)
     }
 
     async fn stripe(&mut self, stripe: &StripeRecord, done: &mut v1::RepairDone) -> Result<()> {
@@ -158,7 +159,7 @@ impl<'a> Repair<'a> {
             lost,
             how: &self.how,
             helpers: None,
-            to: self.to.map_or(Destination::Anywhere, Destination::Node),
+            to: if self.to.is_empty() { Destination::Anywhere } else { Destination::Nodes(&self.to) },
             failure_domain: self.failure_domain,
             upload: None,
             avoid: BTreeSet::new(),

@@ -43,14 +43,14 @@ pub(crate) struct Case {
 #[derive(Debug)]
 pub(crate) struct Subject {
     key: String,
-    /// The block that is rebuilt.
-    block: u8,
+    /// The blocks that are rebuilt.
+    blocks: Vec<u8>,
     /// Names by number.
     names: BTreeMap<u32, String>,
-    /// Who holds the block now.
-    home: NodeId,
-    /// Where it goes next.
-    spare: NodeId,
+    /// Who holds them now.
+    homes: Vec<NodeId>,
+    /// Where they go next.
+    spares: Vec<NodeId>,
 }
 
 impl Case {
@@ -76,14 +76,14 @@ impl Case {
 
 impl Subject {
     /// Stores an object of one stripe.
-    pub(crate) async fn store(session: &Session, code: &str, block_len: u64, block: u8, seed: u64, quiet: bool) -> Result<Self> {
+    pub(crate) async fn store(session: &Session, code: &str, block_len: u64, blocks: &[u8], seed: u64, quiet: bool) -> Result<Self> {
         let key = format!("{code} {}", ByteSize(block_len));
         let parsed = weft_codes::parse(code).map_err(Error::invalid)?;
         let (k, alpha) = (parsed.k() as u64, parsed.alpha() as u64);
         if !block_len.is_multiple_of(PAGE * alpha) {
             return Err(Error::invalid(format!("blocks of {code} are multiples of {}", ByteSize(PAGE * alpha))));
         }
-        if usize::from(block) >= parsed.n() {
+        if let Some(block) = blocks.iter().find(|block| usize::from(**block) >= parsed.n()) {
             return Err(Error::invalid(format!("there is no block {block}: {code} has blocks 0 to {}", parsed.n() - 1)));
         }
         if !session.client.buckets().await?.iter().any(|bucket| bucket.name == BUCKET) {
@@ -100,7 +100,7 @@ impl Subject {
         let data = Noise { random: StdRng::seed_from_u64(seed), left: k * block_len };
         session.client.put(BUCKET, &key, data, &options).await?;
         progress.finish();
-        let mut subject = Self { key, block, names: BTreeMap::new(), home: NodeId(0), spare: NodeId(0) };
+        let mut subject = Self { key, blocks: blocks.to_vec(), names: BTreeMap::new(), homes: Vec::new(), spares: Vec::new() };
         subject.refresh(session).await?;
         Ok(subject)
     }
@@ -111,12 +111,14 @@ impl Subject {
         self.names = nodes.iter().map(|node| (node.id, node.name.clone())).collect();
         let object = session.client.stat(BUCKET, &self.key).await?;
         let blocks = object.stripes.first().map(|stripe| stripe.blocks.as_slice()).unwrap_or_default();
-        let home = blocks.iter().find(|it| it.index == u32::from(self.block)).map(|it| it.node);
+        let home = |index: &u8| blocks.iter().find(|it| it.index == u32::from(*index)).map(|it| NodeId(it.node));
+        let none = || Error::fatal("what was stored has no such block");
+        self.homes = self.blocks.iter().map(|index| home(index).ok_or_else(none)).collect::<Result<_>>()?;
         let is_spare = |node: &&api::Node| node.state == "up" && !blocks.iter().any(|block| block.node == node.id);
-        let spare = nodes.iter().find(is_spare).map(|node| node.id);
-        self.home = NodeId(home.ok_or_else(|| Error::fatal("what was stored has no such block"))?);
-        let none = || Error::invalid("every node holds a block of the stripe: the requestor needs one more node");
-        self.spare = NodeId(spare.ok_or_else(none)?);
+        self.spares = nodes.iter().filter(is_spare).map(|node| NodeId(node.id)).take(self.blocks.len()).collect();
+        if self.spares.len() < self.blocks.len() {
+            return Err(Error::invalid("every node holds a block of the stripe: a requestor needs a node of its own"));
+        }
         Ok(())
     }
 
@@ -136,9 +138,9 @@ impl Subject {
     /// The repair of a case; onto the spare node, or onto whichever the coordinator takes.
     pub(crate) fn options(&self, case: &Case, onto_spare: bool) -> RepairOptions {
         RepairOptions {
-            block: Some(self.block),
+            blocks: self.blocks.clone(),
             scheme: case.scheme.clone(),
-            to: onto_spare.then_some(self.spare),
+            to: if onto_spare { self.spares.clone() } else { Vec::new() },
             slice_len: Some(case.slice_len),
             select: case.select.clone(),
             paths: case.paths,
@@ -165,10 +167,10 @@ impl Subject {
             }
         }
         let (done, seconds) = done.ok_or_else(|| Error::retry("the coordinator broke off a repair"))?;
-        if done.blocks.len() != 1 || !done.left.is_empty() {
-            return Err(Error::fatal(format!("block {} was to be rebuilt, and was not", self.block)));
+        if done.blocks.len() != self.blocks.len() || !done.left.is_empty() {
+            return Err(Error::fatal(format!("blocks {:?} were to be rebuilt, and were not", self.blocks)));
         }
-        std::mem::swap(&mut self.home, &mut self.spare);
+        std::mem::swap(&mut self.homes, &mut self.spares);
         let bytes_moved = done.traffic.map_or(0, |traffic| traffic.sent_bytes);
         Ok((Sample { seconds, bytes_moved, cpu_idle: idle.share() }, plan))
     }
@@ -201,6 +203,24 @@ impl Subject {
         }
         Ok(network)
     }
+}
+
+/// Has the links measured, so that plans are made for them.
+pub(crate) async fn probe(session: &Session, quiet: bool) -> Result<()> {
+    let mut probe = session.client.probe_links(&[], &[]).await?;
+    let (mut total, mut probed) = (0, 0u32);
+    while let Some(event) = probe.next().await? {
+        total = event.total.max(total);
+        if event.link.is_some() {
+            probed += 1;
+        } else if let Some(error) = weft_proto::status::decode_error(&event.error) {
+            return Err(error);
+        }
+        if !quiet && probed.is_multiple_of(32) {
+            eprintln!("measuring links: {probed} of {total}");
+        }
+    }
+    Ok(())
 }
 
 /// Runs all cases in turn, `runs` times each, and tells each one's outcome.

@@ -9,7 +9,7 @@ use crate::{
     bench::{
         self, IDLE_MIN, Machine, Outcome, Report,
         faults::{self, Fault, Place},
-        repair::{Case, Subject, measure},
+        repair::{self, Case, Subject, measure},
     },
     exit::Exit,
     local::{DaemonSettings, LocalCluster},
@@ -84,6 +84,18 @@ struct BenchRepair {
     /// How often each is measured
     #[arg(long, default_value_t = 5, value_name = "N")]
     runs: usize,
+    /// Blocks of the stripe that are rebuilt together, each at a requestor of its own
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    lost: u8,
+    /// Who helps, and in which order: best, ordered, preferred or random
+    #[arg(long, default_value = "best")]
+    select: String,
+    /// Over how many disjoint paths the block comes; 0: as many as should be the quickest
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    paths: u32,
+    /// Measure the links first, and let plans go by that
+    #[arg(long)]
+    probe: bool,
     /// Agents; without it, as many as the code needs and two more
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
@@ -169,19 +181,24 @@ impl BenchRepair {
     fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let cases: Vec<Vec<Case>> =
             self.schemes.iter().map(|text| Case::parse(text, self.slice_size, self.block_size.0)).collect::<Result<_>>()?;
-        let cases = cases.concat();
-        for case in &cases {
+        let mut cases = cases.concat();
+        for case in &mut cases {
+            (case.select, case.paths) = (self.select.clone(), self.paths);
             weft_schemes::repair::check_name(&case.scheme)?;
         }
-        if self.runs == 0 || cases.is_empty() {
-            return Err(Error::invalid("nothing is to be measured: --runs and --schemes say what"));
+        if self.runs == 0 || cases.is_empty() || self.lost == 0 {
+            return Err(Error::invalid("nothing is to be measured: --runs, --schemes and --lost say what"));
         }
         let code = weft_codes::parse(&self.code).map_err(Error::invalid)?;
-        let nodes = self.nodes.unwrap_or(code.n() as u32 + 2);
+        let nodes = self.nodes.unwrap_or(code.n() as u32 + 1 + u32::from(self.lost));
         let settings = self.links.settings(nodes, options.insecure)?;
         in_testbed(options, settings, async |session, testbed| {
-            let block = BLOCK.min(code.n() as u8 - 1);
-            let mut subject = Subject::store(session, &self.code, self.block_size.0, block, self.seed, output.json).await?;
+            let last = code.n() as u8 - 1;
+            let blocks: Vec<u8> = (0..self.lost).map(|at| (BLOCK.min(last) + at) % (last + 1)).collect();
+            let mut subject = Subject::store(session, &self.code, self.block_size.0, &blocks, self.seed, output.json).await?;
+            if self.probe {
+                repair::probe(session, output.json).await?;
+            }
             let mut results = measure(session, testbed.as_deref(), &mut subject, &cases, self.runs, output.json).await?;
             subject.remove(session).await?;
             bench::compare(&mut results, DIRECT);
@@ -231,7 +248,7 @@ impl BenchFaults {
             let testbed = testbed.ok_or_else(|| Error::invalid("processes can be killed only in a testbed"))?;
             let block = BLOCK.min(code.n() as u8 - 1);
             let case = Case::parse(&self.scheme, self.slice_size, self.block_size.0)?.remove(0);
-            let mut subject = Subject::store(session, &self.code, self.block_size.0, block, self.seed, output.json).await?;
+            let mut subject = Subject::store(session, &self.code, self.block_size.0, &[block], self.seed, output.json).await?;
             let measured = faults::measure(session, testbed, &mut subject, &case, &faults, self.runs, output.json).await?;
             let (mut results, resumed): (Vec<Outcome>, Vec<u32>) = measured.into_iter().unzip();
             bench::compare(&mut results, &Fault::None.label());
@@ -311,7 +328,7 @@ impl LinkCheck {
         // As much as a link of that rate carries in about a second.
         let block_len = (rate as u64).clamp(1 << 18, 64 << 20) >> 18 << 18;
         let case = Case::parse(DIRECT, AutoSize::Bytes(ByteSize(256 << 10)), block_len)?.remove(0);
-        let mut subject = Subject::store(session, "rs(2,1)", block_len, 0, 1, quiet).await?;
+        let mut subject = Subject::store(session, "rs(2,1)", block_len, &[0], 1, quiet).await?;
         let (mut best, mut bound) = (f64::INFINITY, None);
         for _ in 0..3 {
             let (sample, plan) = subject.rebuild(session, &case).await?;

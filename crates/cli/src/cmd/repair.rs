@@ -36,6 +36,7 @@ enum Command {
 EXAMPLE
   weft repair object photos/cat.jpg
   weft repair object photos/cat.jpg --block 3 --scheme pipeline --to node-05
+  weft repair object photos/cat.jpg --block 3,5 --to node-05,node-06
   weft repair object photos/cat.jpg --explain --json > plan.json && weft plan verify plan.json
 
 EXIT CODES
@@ -44,17 +45,17 @@ EXIT CODES
   4 more is lost than the code recovers, or no node is free; what could be rebuilt was, the rest is named   \
   5 what was rebuilt is not what was recorded")]
 struct RepairObject {
-    /// Rebuild this block, also if it is not lost; without it, whatever is lost
-    #[arg(long, value_name = "I")]
-    block: Option<u8>,
+    /// Rebuild this block, also if it is not lost; several are rebuilt together; without it, whatever is lost
+    #[arg(long, value_name = "I", value_delimiter = ',')]
+    block: Vec<u8>,
     /// How: auto (what is predicted to be the quickest), conventional, ppr, pipeline, cyclic, or direct (a copy of a
     /// block that is not lost, to compare with); without it, the coordinator's setting says,
     /// which is auto unless it was changed
     #[arg(long)]
     scheme: Option<String>,
-    /// Where the rebuilt block goes, by name or number; without it, the coordinator chooses
-    #[arg(long, value_name = "NODE")]
-    to: Option<String>,
+    /// Where the rebuilt block goes, by name or number, or one node for each of several; without it, the coordinator chooses
+    #[arg(long, value_name = "NODE", value_delimiter = ',')]
+    to: Vec<String>,
     /// Bytes of a slice, a multiple of 4 KiB, or auto: with which it should be the quickest; without it, the coordinator's setting
     /// says
     #[arg(long, value_name = "SIZE|auto")]
@@ -154,9 +155,9 @@ impl Repair {
             let (bucket, key) = asked.object.resolve(session.bucket.as_deref())?;
             let object = format!("{bucket}/{key}");
             let options = RepairOptions {
-                block: asked.block,
+                blocks: asked.block.clone(),
                 scheme: asked.scheme.clone().unwrap_or_default(),
-                to: session.find_nodes(asked.to.as_slice()).await?.first().copied(),
+                to: session.find_nodes(&asked.to).await?,
                 slice_len: asked.slice_size,
                 select: asked.select.clone(),
                 paths: asked.paths,

@@ -148,6 +148,8 @@ impl Testbed {
                     config.listen = format!("{}:{PORT}", Network::address_outside());
                     // What an experiment has left behind does not stay in memory for long.
                     (config.garbage_grace_ms, config.sweep_interval_ms) = (2_000, 1_000);
+                    // Links are measured when an experiment says so, and not in the middle of one.
+                    config.link_probe_interval_ms = 0;
                 }
                 DaemonSettings::Agent(number, config) => {
                     config.data_listen = listen(Network::address(*number));

@@ -427,7 +427,7 @@ impl Weft for Coordinator {
 
     async fn repair_object(&self, request: Request<RepairObjectRequest>) -> Answer<Self::RepairObjectStream> {
         let request = request.into_inner();
-        assert_eq!((request.block, request.scheme.as_str(), request.to_node), (-1, "ppr", 3));
+        assert_eq!((request.blocks.len(), request.scheme.as_str(), &request.to_nodes[..]), (0, "ppr", &[3][..]));
         let done = v1::repair_event::Event::Done(RepairDone { resumed: 1, ..RepairDone::default() });
         let failed = to_status(&Error::unavailable("then it failed"));
         answer(Ok(tokio_stream::iter(vec![Ok(RepairEvent { event: Some(done) }), Err(failed)])))

@@ -135,7 +135,7 @@ async fn lists_come_in_pages_and_repairs_as_events() {
     assert_eq!(pages, [vec!["a1", "a3"], vec!["b1"]]);
     assert_eq!(world.client.list("b", "z").next_page().await, Ok(None));
 
-    let options = RepairOptions { scheme: "ppr".into(), to: Some(NodeId(3)), ..RepairOptions::default() };
+    let options = RepairOptions { scheme: "ppr".into(), to: vec![NodeId(3)], ..RepairOptions::default() };
     let mut repair = world.client.repair("b", "a1", &options).await.unwrap();
     assert!(repair.next().await.unwrap().is_some());
     let error = repair.next().await.unwrap_err();

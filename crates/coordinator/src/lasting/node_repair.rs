@@ -380,7 +380,7 @@ impl<'a> Work<'a> {
             code: &code,
             object: &object.name,
             version: object.version,
-            lost: rebuild::lost_blocks(&stripe, &View::default(), Some(index)),
+            lost: rebuild::lost_blocks(&stripe, &View::default(), &[index]),
             stripe,
             how: &self.how,
             helpers: Some(&self.helpers),

@@ -28,8 +28,8 @@ pub(super) struct Chosen {
 pub(crate) enum Destination<'a> {
     /// Wherever the rules of placement say.
     Anywhere,
-    /// There, and nowhere else.
-    Node(NodeId),
+    /// There, one block of a stripe each, and nowhere else.
+    Nodes(&'a [NodeId]),
     /// To the requestors of a job, evenly.
     Among(&'a Requestors),
 }
@@ -56,16 +56,16 @@ impl Requestors {
 }
 
 impl Destination<'_> {
-    /// The only node that it may be.
-    pub(super) fn only(self) -> Option<NodeId> {
-        if let Self::Node(node) = self { Some(node) } else { None }
+    /// Whether a block must go to this very node.
+    pub(super) fn names(self, node: NodeId) -> bool {
+        matches!(self, Self::Nodes(nodes) if nodes.contains(&node))
     }
 }
 
 impl Rebuild<'_> {
     /// Homes for what is lost: for all of it, or for as much as there is room for.
     pub(super) fn choose_homes(&self) -> Result<Chosen> {
-        let Some(to) = self.to.only() else {
+        let Destination::Nodes(nodes) = self.to else {
             return match self.place(self.lost.len(), &BTreeSet::new()) {
                 Ok(Placed { homes, warnings }) => {
                     Ok(Chosen { homes: homes.into_iter().map(Some).collect(), warnings, short: None })
@@ -73,18 +73,31 @@ impl Rebuild<'_> {
                 Err(short) => self.choose_some(short),
             };
         };
+        let (lost, named) = (self.lost.len(), nodes.len());
+        if lost != named {
+            let number = self.stripe.number;
+            let message = format!("{lost} blocks of stripe {number} are to be rebuilt, and {named} nodes are named: a node takes one");
+            return Err(Error::invalid(message));
+        }
+        let mut chosen = Chosen { homes: Vec::with_capacity(named), warnings: Vec::new(), short: None };
+        for (at, to) in nodes.iter().enumerate() {
+            if nodes[..at].contains(to) {
+                return Err(Error::invalid(format!("{} is named twice, and a node takes one block", self.shared.members.name(*to))));
+            }
+            let (home, warning) = self.home_at(*to)?;
+            chosen.homes.push(Some(home));
+            chosen.warnings.extend(warning);
+        }
+        Ok(chosen)
+    }
+
+    /// A home on a node that was named, and what there is to say of it.
+    fn home_at(&self, to: NodeId) -> Result<(Home, Option<String>)> {
         let view = self.shared.members.view();
         let name = self.shared.members.name(to);
         let node = view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists them")))?;
         if !node.up {
             return Err(Error::invalid(format!("{name} is down: nothing can be rebuilt there")));
-        }
-        if self.lost.len() > 1 {
-            let count = self.lost.len();
-            return Err(Error::invalid(format!(
-                "{count} blocks of stripe {} are lost, and a node takes one",
-                self.stripe.number
-            )));
         }
         if let Some(index) = self.kept().find(|(_, node)| *node == to).map(|(index, _)| index) {
             let number = self.stripe.number;
@@ -100,8 +113,8 @@ impl Rebuild<'_> {
         }
         let (spec, nobody) = (self.code.spec(), BTreeSet::new());
         let ask = self.ask(&spec, 1, &[], &nobody);
-        let warnings = placement::rack_warning(&ask, &node.rack, in_rack, self.kept().count() + 1).into_iter().collect();
-        Ok(Chosen { homes: vec![Some(Home { node: to, disk: disk.number })], warnings, short: None })
+        let warning = placement::rack_warning(&ask, &node.rack, in_rack, self.kept().count() + 1);
+        Ok((Home { node: to, disk: disk.number }, warning))
     }
 
     /// There are not nodes enough. Blocks that are lost in part stay where they are, in a new generation, and the others go where

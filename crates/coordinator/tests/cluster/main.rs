@@ -63,7 +63,7 @@ async fn explaining_does_nothing() {
     world.put("k", &data(1 << 20, 4)).await.unwrap();
     let before = world.stat("k").await;
     for scheme in ["conventional", "ppr", "pipeline"] {
-        let options = RepairOptions { block: Some(1), scheme: scheme.into(), explain: true, ..RepairOptions::default() };
+        let options = RepairOptions { blocks: vec![1], scheme: scheme.into(), explain: true, ..RepairOptions::default() };
         let mut repair = world.client.repair("b", "k", &options).await.unwrap();
         let event = repair.next().await.unwrap().unwrap().event.unwrap();
         let weft_client::api::repair_event::Event::Plan(plan) = event else { panic!("not a plan: {event:?}") };

@@ -332,7 +332,7 @@ pub(crate) fn data(len: usize, seed: u64) -> Vec<u8> {
 
 /// A repair of one block.
 pub(crate) fn block(index: u8, to: Option<u32>) -> RepairOptions {
-    RepairOptions { block: Some(index), to: to.map(NodeId), ..RepairOptions::default() }
+    RepairOptions { blocks: vec![index], to: to.map(NodeId).into_iter().collect(), ..RepairOptions::default() }
 }
 
 const LEAST: &str = r#"
