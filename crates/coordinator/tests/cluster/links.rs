@@ -1,7 +1,8 @@
 //! What links carry, as the coordinator has it measured.
 
 use crate::world::World;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 use weft_agent::Throttle;
 use weft_client::api;
 use weft_types::{ByteSize, NodeId, Reaction, Result};
