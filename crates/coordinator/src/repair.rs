@@ -63,7 +63,8 @@ impl<'a> Repair<'a> {
         let code = shared.code(&object.code)?;
         let known = |index: &u32| {
             u8::try_from(*index).ok().filter(|index| usize::from(*index) < code.n()).ok_or_else(|| {
-                Error::invalid(format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1)).object(&name)
+                Error::invalid(format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1))
+                    .object(&name)
             })
         };
         let blocks = asked.blocks.iter().map(known).collect::<Result<Vec<u8>>>()?;

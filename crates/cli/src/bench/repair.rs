@@ -76,7 +76,14 @@ impl Case {
 
 impl Subject {
     /// Stores an object of one stripe.
-    pub(crate) async fn store(session: &Session, code: &str, block_len: u64, blocks: &[u8], seed: u64, quiet: bool) -> Result<Self> {
+    pub(crate) async fn store(
+        session: &Session,
+        code: &str,
+        block_len: u64,
+        blocks: &[u8],
+        seed: u64,
+        quiet: bool,
+    ) -> Result<Self> {
         let key = format!("{code} {}", ByteSize(block_len));
         let parsed = weft_codes::parse(code).map_err(Error::invalid)?;
         let (k, alpha) = (parsed.k() as u64, parsed.alpha() as u64);

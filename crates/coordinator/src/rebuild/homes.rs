@@ -76,13 +76,17 @@ impl Rebuild<'_> {
         let (lost, named) = (self.lost.len(), nodes.len());
         if lost != named {
             let number = self.stripe.number;
-            let message = format!("{lost} blocks of stripe {number} are to be rebuilt, and {named} nodes are named: a node takes one");
+            let message =
+                format!("{lost} blocks of stripe {number} are to be rebuilt, and {named} nodes are named: a node takes one");
             return Err(Error::invalid(message));
         }
         let mut chosen = Chosen { homes: Vec::with_capacity(named), warnings: Vec::new(), short: None };
         for (at, to) in nodes.iter().enumerate() {
             if nodes[..at].contains(to) {
-                return Err(Error::invalid(format!("{} is named twice, and a node takes one block", self.shared.members.name(*to))));
+                return Err(Error::invalid(format!(
+                    "{} is named twice, and a node takes one block",
+                    self.shared.members.name(*to)
+                )));
             }
             let (home, warning) = self.home_at(*to)?;
             chosen.homes.push(Some(home));
