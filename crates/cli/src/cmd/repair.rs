@@ -35,6 +35,7 @@ enum Command {
 EXAMPLE
   weft repair object photos/cat.jpg
   weft repair object photos/cat.jpg --block 3 --scheme pipeline --to node-05
+  weft repair object photos/cat.jpg --slice-size auto --select random --paths 1
   weft repair object photos/cat.jpg --explain --json > plan.json && weft plan verify plan.json
 
 EXIT CODES
@@ -46,9 +47,8 @@ struct RepairObject {
     /// Rebuild this block, also if it is not lost; without it, whatever is lost
     #[arg(long, value_name = "I")]
     block: Option<u8>,
-    /// How: auto (what is predicted to be the quickest), conventional, ppr, pipeline, cyclic, or direct (a copy of a
-    /// block that is not lost, to compare with); without it, the coordinator's setting says,
-    /// which is auto unless it was changed
+    /// How: auto (what is predicted to be the quickest), conventional, ppr, pipeline, cyclic, or direct (a copy of a block that is not
+    /// lost, to compare with); without it, the coordinator's setting says, which is auto unless it was changed
     #[arg(long)]
     scheme: Option<String>,
     /// Where the rebuilt block goes, by name or number; without it, the coordinator chooses
