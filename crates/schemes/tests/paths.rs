@@ -1,13 +1,9 @@
 //! Path selection: never worse than any path there is, on the paper's measurements, on an independent model's weights, and on random
 //! ones.
 
-// It is real time that is measured here.
-#![allow(clippy::disallowed_methods)]
-
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::Value;
-use std::time::{Duration, Instant};
 use weft_schemes::path::{self, EXACT_MAX, Route, Weights};
 
 fn vectors() -> Value {
@@ -207,68 +203,4 @@ proptest! {
         let weights = random_weights(&mut random, count, |random| random.random());
         prop_assert_eq!(path::algorithm_1(&weights, helpers).unwrap().weight, path(&weights, helpers).weight);
     }
-}
-
-/// Times of many runs, least, middle and most.
-fn times(runs: u64, mut run: impl FnMut(u64)) -> [Duration; 3] {
-    let time = |seed: u64, run: &mut dyn FnMut(u64)| {
-        let start = Instant::now();
-        run(seed);
-        start.elapsed()
-    };
-    let mut all: Vec<Duration> = (0..runs).map(|seed| time(seed, &mut run)).collect();
-    all.sort_unstable();
-    [all[0], all[all.len() / 2], all[all.len() - 1]]
-}
-
-/// `cargo test --release -p weft-schemes --test paths -- --ignored --nocapture`
-#[test]
-#[ignore = "it measures: for a release and a quiet machine"]
-fn how_long_it_takes() {
-    type Draw = fn(&mut StdRng) -> f64;
-    let draws: [(&str, Draw); 4] = [
-        ("uniform", |random| random.random()),
-        ("integers 0..8", |random| f64::from(random.random_range(0u8..8))),
-        ("all equal", |_| 1.0),
-        ("heavy tail", |random| random.random::<f64>().powi(-3)),
-    ];
-    for (count, helpers) in [(13, 10), (15, 12), (16, 12), (23, 16), (40, 30)] {
-        for (name, draw) in draws {
-            let mut exact = 0;
-            let drawn: Vec<Weights> =
-                (0..1000).map(|seed| random_weights(&mut StdRng::seed_from_u64(seed), count, draw)).collect();
-            let chain = times(1000, |seed| exact += u32::from(path(&drawn[seed as usize], helpers).exact));
-            println!("{helpers} of {count}, {name}: min, median, max {chain:?}; {exact} of 1000 exact");
-            if count <= 16 {
-                println!(
-                    "{helpers} of {count}, {name}, cycle: {:?}",
-                    times(1000, |seed| drop(cycle(&drawn[seed as usize], helpers)))
-                );
-            }
-        }
-        // Regions of which each has slow links to all others but one: thresholds at which many chains are nearly there.
-        let ring = |seed: u64| {
-            let mut random = StdRng::seed_from_u64(seed);
-            let jitter: Vec<f64> = (0..count * count).map(|_| random.random_range(0.99..1.01)).collect();
-            let slow = |from: usize, to: usize| {
-                if from % 4 == to % 4 {
-                    1.0
-                } else if (from + 1) % 4 == to % 4 {
-                    5.0
-                } else {
-                    9.0
-                }
-            };
-            weights(count, |from, to| slow(from, to) * jitter[from * count + to], |from| slow(from, 0) * jitter[from])
-        };
-        let drawn: Vec<Weights> = (0..1000).map(ring).collect();
-        println!("{helpers} of {count}, ring of regions: {:?}", times(1000, |seed| drop(path(&drawn[seed as usize], helpers))));
-    }
-    for name in ["NorthAmerica", "Asia"] {
-        let of = |seed: u64| continent(name, seed as usize % 4, &sixteen((seed % 5).checked_sub(1).map(|at| at as usize)));
-        let drawn: Vec<Weights> = (0..1000).map(of).collect();
-        println!("12 of 15 or 16, {name}: {:?}", times(1000, |seed| drop(path(&drawn[seed as usize], 12))));
-    }
-    let drawn = |seed| random_weights(&mut StdRng::seed_from_u64(seed), 13, |random| random.random());
-    println!("10 of 13, uniform, Algorithm 1: {:?}", times(20, |seed| drop(path::algorithm_1(&drawn(seed), 10))));
 }

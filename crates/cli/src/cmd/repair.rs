@@ -37,6 +37,7 @@ EXAMPLE
   weft repair object photos/cat.jpg
   weft repair object photos/cat.jpg --block 3 --scheme pipeline --to node-05
   weft repair object photos/cat.jpg --block 3,5 --to node-05,node-06
+  weft repair object photos/cat.jpg --slice-size auto --select random --paths 1
   weft repair object photos/cat.jpg --explain --json > plan.json && weft plan verify plan.json
 
 EXIT CODES
@@ -48,9 +49,8 @@ struct RepairObject {
     /// Rebuild this block, also if it is not lost; several are rebuilt together; without it, whatever is lost
     #[arg(long, value_name = "I", value_delimiter = ',')]
     block: Vec<u8>,
-    /// How: auto (what is predicted to be the quickest), conventional, ppr, pipeline, cyclic, or direct (a copy of a
-    /// block that is not lost, to compare with); without it, the coordinator's setting says,
-    /// which is auto unless it was changed
+    /// How: auto (what is predicted to be the quickest), conventional, ppr, pipeline, cyclic, or direct (a copy of a block that is not
+    /// lost, to compare with); without it, the coordinator's setting says, which is auto unless it was changed
     #[arg(long)]
     scheme: Option<String>,
     /// Where the rebuilt block goes, by name or number, or one node for each of several; without it, the coordinator chooses

@@ -70,8 +70,8 @@ pub(super) struct Get {
     /// The bytes A to B, both included; also `A-`, to the end, and `-N`, the last N
     #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
     range: Option<ByteRange>,
-    /// How lost blocks are rebuilt: auto (what is predicted to be the quickest), conventional, ppr, pipeline or cyclic; without it, the
-    /// coordinator's setting says, which is auto unless it was changed
+    /// How lost blocks are rebuilt: auto (what is predicted to be the quickest), conventional, ppr, pipeline or cyclic; without it,
+    /// the coordinator's setting says, which is auto unless it was changed
     #[arg(long)]
     scheme: Option<String>,
     /// Bytes of a slice of what is lost, a multiple of 4 KiB, or auto: with which it should be the quickest; without it, the

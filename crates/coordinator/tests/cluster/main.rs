@@ -12,6 +12,7 @@ mod slow_net;
 mod world;
 
 use weft_client::{PutOptions, RepairOptions};
+use weft_types::AutoSize;
 use world::{World, data};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,4 +88,39 @@ async fn what_is_explained_is_what_is_done() {
         let done = world.repair(&key, &world::block(1, None)).await.unwrap();
         assert_eq!(done.blocks[0].node, explained, "{key}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repair_goes_as_it_is_asked_to() {
+    let mut world = World::new(9, 3).await;
+    let bytes = data(1 << 20, 6);
+    world.put("k", &bytes).await.unwrap();
+    let len = world.stat("k").await.stripes[0].blocks[1].len;
+    let one = || world::block(1, None);
+    for (options, blocks_moved) in [
+        (RepairOptions { scheme: "cyclic".into(), slice_len: Some(AutoSize::bytes(8192)), ..one() }, 4),
+        (RepairOptions { scheme: "pipeline".into(), select: "random".into(), slice_len: Some(AutoSize::Auto), ..one() }, 4),
+        (RepairOptions { scheme: "pipeline".into(), paths: 2, ..one() }, 4),
+        (RepairOptions { scheme: "direct".into(), ..one() }, 1),
+    ] {
+        let done = world.repair("k", &options).await.unwrap();
+        let traffic = done.traffic.unwrap();
+        assert_eq!((done.blocks[0].len, traffic.read_bytes), (len, blocks_moved * len), "{options:?}");
+        assert_eq!(world.get("k", "").await.unwrap().0, bytes, "{options:?}");
+    }
+    for (options, says) in [
+        (RepairOptions { select: "worst".into(), ..one() }, "selected by 'worst'"),
+        (RepairOptions { paths: 99, ..one() }, "99 paths are too many"),
+        (RepairOptions { slice_len: Some(AutoSize::bytes(1000)), ..one() }, "multiple of 4KiB"),
+        (RepairOptions { scheme: "ppr".into(), paths: 2, ..one() }, "'ppr' has one path"),
+    ] {
+        let error = world.repair("k", &options).await.unwrap_err();
+        assert!(error.reaction == weft_types::Reaction::InvalidInput && error.message.contains(says), "{error}");
+    }
+    let holder = world.holder("k", 1).await;
+    world.kill(holder);
+    world.until("it is down", async |world| !world.up().await.contains(&holder)).await;
+    let error = world.repair("k", &RepairOptions { scheme: "direct".into(), ..one() }).await.unwrap_err();
+    assert!(error.message.contains("'direct' copies blocks that are there"), "{error}");
+    world.repair("k", &one()).await.unwrap();
 }
