@@ -4,21 +4,21 @@ pub(crate) mod faults;
 pub(crate) mod repair;
 
 use crate::table::table;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// What a benchmark found out. All `weft bench` commands print this form.
-#[derive(Debug, Serialize)]
-pub(crate) struct Report<S: Serialize> {
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Report<S, R = Outcome> {
     pub(crate) machine: Machine,
     pub(crate) settings: S,
-    pub(crate) results: Vec<Outcome>,
+    pub(crate) results: Vec<R>,
     /// What the reader should know before believing the results.
     pub(crate) warnings: Vec<String>,
 }
 
 /// The machine that it ran on.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) processor: String,
     pub(crate) cores: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Machine {
 }
 
 /// How one scheme did.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) scheme: String,
     pub(crate) median_s: f64,
