@@ -51,9 +51,10 @@ const SLICE_SIZE: Figure = Figure {
     racks: 1,
     setups: |scale| {
         let mut cases = Vec::new();
-        for slice in [4, 8, 16, 32, 64, 128, 256, 1024].map(|kib| kib * KIB) {
+        let slices = [4, 8, 16, 32, 64, 128, 256, 1024].map(|kib| kib * KIB);
+        for slice in slices.into_iter().filter(|slice| *slice <= scale.block_len) {
             for scheme in [PIPELINE, CYCLIC] {
-                cases.push((Some(ByteSize(slice).to_string()), case(scheme, slice.min(scale.block_len), scale.block_len)));
+                cases.push((Some(ByteSize(slice).to_string()), case(scheme, slice, scale.block_len)));
             }
         }
         cases.extend([DIRECT, CONVENTIONAL, PPR].map(|scheme| (None, case(scheme, SLICE, scale.block_len))));
@@ -70,7 +71,8 @@ const SLICE_SIZE: Figure = Figure {
 const BLOCK_SIZE: Figure = Figure {
     name: "6b",
     title: "Repair time and the size of a block",
-    about: "One block of rs(10,4) is rebuilt, from blocks of different sizes, in slices of 32 KiB. The paper has blocks of 8 to 256 MiB.",
+    about: "One block of rs(10,4) is rebuilt, from blocks of different sizes, in slices of 32 KiB. The paper has blocks \
+            of 8 to 256 MiB.",
     differs: "Smaller blocks have fewer slices, and what every repair costs whatever its size weighs more.",
     x: "size of a block",
     value: Value::Seconds,
