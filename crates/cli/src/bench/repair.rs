@@ -3,7 +3,7 @@
 //! The block goes back and forth between its home and a spare node, so that the requestor never holds a block of the stripe and
 //! every run finds the same helpers. What is timed is the whole command: planning, moving, checking, storing, committing.
 
-use super::{IdleMeter, Outcome, Sample};
+use super::{IdleMeter, Outcome, Sample, median};
 use crate::{
     progress::Progress,
     session::Session,
@@ -269,7 +269,7 @@ pub(crate) async fn measure(
     says: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<Outcome>> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
-    let mut bounds: Vec<Option<f64>> = vec![None; cases.len()];
+    let mut bounds: Vec<Vec<f64>> = vec![Vec::new(); cases.len()];
     // Connections are made and code is read for the first time in a run that does not count.
     if let Some(first) = cases.first() {
         subject.rebuild(session, first).await?;
@@ -278,14 +278,15 @@ pub(crate) async fn measure(
         for (at, case) in cases.iter().enumerate() {
             says(run, at);
             let (sample, plan) = subject.rebuild(session, case).await?;
-            if let Some(testbed) = testbed.filter(|_| bounds[at].is_none()) {
-                bounds[at] = subject.bound_s(&plan, testbed.settings())?;
+            // Only plans that are drawn are others each time.
+            if let Some(testbed) = testbed.filter(|_| bounds[at].is_empty() || case.select == "random") {
+                bounds[at].extend(subject.bound_s(&plan, testbed.settings())?);
             }
             samples[at].push(sample);
         }
     }
     let outcomes = cases.iter().zip(&samples).zip(&bounds);
-    Ok(outcomes.map(|((case, samples), bound)| Outcome::of(case.label.clone(), samples, *bound)).collect())
+    Ok(outcomes.map(|((case, samples), bounds)| Outcome::of(case.label.clone(), samples, median(bounds))).collect())
 }
 
 /// So many random bytes, the same for the same seed.

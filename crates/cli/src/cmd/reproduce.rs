@@ -145,8 +145,8 @@ impl What {
         let part = if self.quick { QUICK_PART } else { 1 };
         let block_len = self.block_size.map_or(figure.block_len / part, |size| size.0);
         let runs = self.runs.unwrap_or(if self.quick { QUICK_RUNS.min(figure.runs) } else { figure.runs });
-        let scale = Scale { link: self.link, block_len };
-        run::Options { scale, runs, quick: self.quick, seed: self.seed, quiet: output.json }
+        let scale = Scale { link: self.link, block_len, quick: self.quick };
+        run::Options { scale, runs, seed: self.seed, quiet: output.json }
     }
 
     fn measure(&self, paper: &Paper, figure: &Figure, options: &target::Options, output: Output) -> Result<Report> {

@@ -124,6 +124,8 @@ pub(crate) struct Scale {
     pub(crate) link: LinkRate,
     /// The largest block.
     pub(crate) block_len: u64,
+    /// Only as much as shows that it works.
+    pub(crate) quick: bool,
 }
 
 /// One object on links of one kind, and what is measured with it.

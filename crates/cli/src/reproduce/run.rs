@@ -18,7 +18,6 @@ use weft_types::{ByteSize, Error, Result};
 pub(crate) struct Options {
     pub(crate) scale: Scale,
     pub(crate) runs: usize,
-    pub(crate) quick: bool,
     pub(crate) seed: u64,
     pub(crate) quiet: bool,
 }
@@ -35,10 +34,11 @@ struct Steps {
     begun: Instant,
 }
 
-/// What the testbed of a figure is like at the start.
+/// What the testbed of a figure is like at the start. Between racks, the figure says what links carry.
 pub(crate) fn settings(figure: &Figure, link: LinkRate, insecure: bool) -> Settings {
     let Figure { nodes, racks, .. } = *figure;
-    Settings { nodes, racks, link: Some(link), rack_link: None, limits: Vec::new(), insecure, slow: Vec::new(), matrix: None }
+    let link = (racks == 1).then_some(link);
+    Settings { nodes, racks, link, rack_link: None, limits: Vec::new(), insecure, slow: Vec::new(), matrix: None }
 }
 
 /// Measures all points of a figure.
@@ -55,7 +55,7 @@ pub(crate) async fn run(
         figure: figure.name.to_owned(),
         block_size: ByteSize(options.scale.block_len),
         runs: options.runs,
-        quick: options.quick,
+        quick: options.scale.quick,
         testbed: testbed.settings().clone(),
     };
     let mut steps = Steps::begin(format!("figure {}", figure.name), &setups, options);

@@ -157,7 +157,7 @@ fn every_figure_can_be_run_and_every_claim_be_told() {
     let link = "200mbit".parse().unwrap();
     for figure in ecpipe::PAPER.figures {
         for block_len in [figure.block_len, 64 << 10] {
-            let setups = (figure.setups)(crate::reproduce::Scale { link, block_len }).unwrap();
+            let setups = (figure.setups)(crate::reproduce::Scale { link, block_len, quick: false }).unwrap();
             let cases = || setups.iter().flat_map(|setup| &setup.cases);
             let mut points: Vec<Point> = cases().map(|(x, case)| point(x.as_deref(), &case.label, 2.0, Some(1.0))).collect();
             for (_, case) in cases() {
