@@ -7,10 +7,10 @@ export CARGO_TERM_PROGRESS_WHEN ?= auto
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test simulate fuzz lint bench codes docs
+.PHONY: help demo build test simulate fuzz lint bench codes reproduce docs
 
 help: ## what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## the main job: sixteen agents, a real file, a killed node, three ways to read it all the same
 	@tools/need.sh cc cargo
@@ -48,6 +48,10 @@ bench: ## ratios measured in one run, against other libraries and this machine's
 codes: ## measure every code, and write the page that compares them: docs/codes.md
 	@tools/need.sh cc cargo
 	@tools/codes.sh
+
+reproduce: ## papers' experiments on shaped links (as root), and the page of them: docs/reproduce.md
+	@tools/need.sh cc cargo
+	@tools/reproduce.sh $(REPRODUCE)
 
 docs: ## the API's documentation, as target/doc/weft_types/index.html and its siblings
 	@tools/need.sh cc cargo

@@ -1,6 +1,6 @@
 //! The `weft` binary: one command line over everything that weft does. One file a noun in `cmd/`; what works on plain files
 //! without a cluster is in `offline/`, a cluster of processes on this machine in `local/`, the network around it in
-//! `testbed/`, and what is measured on it in `bench/`.
+//! `testbed/`, what is measured on it in `bench/`, and experiments of papers in `reproduce/`.
 
 mod bench;
 mod cmd;
@@ -11,6 +11,7 @@ mod names;
 mod offline;
 mod output;
 mod progress;
+mod reproduce;
 mod session;
 mod settings;
 mod table;

@@ -159,3 +159,36 @@ fn a_benchmark_has_the_one_form_and_a_ctrl_c_leaves_nothing() {
     assert!(hubs(&after.0) < hubs(&during.0) || hubs(&after.0) == 0, "{:?}", after.0);
     assert!(after.1.len() < during.1.len() || during.1.is_empty(), "{:?}", after.1);
 }
+
+#[test]
+fn a_figure_is_measured_again_and_written_in_all_its_forms() {
+    if skipped() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("figures");
+    let args = ["--json", "reproduce", "ecpipe", "--figure", "6a", "--quick", "--block-size", "64KiB", "--runs", "1", "--out"];
+    let reports = json(&weft(&[&args[..], &[out.to_str().unwrap()]].concat()));
+    let report = &reports[0];
+    assert_eq!((&report["settings"]["figure"], &report["settings"]["quick"]), (&Value::from("6a"), &Value::from(true)));
+    let results = report["results"].as_array().unwrap();
+    for scheme in ["direct", "conventional", "ppr", "pipeline", "cyclic"] {
+        let of_scheme: Vec<&Value> = results.iter().filter(|it| it["scheme"] == scheme).collect();
+        let expected = if ["pipeline", "cyclic"].contains(&scheme) { 5 } else { 1 };
+        assert_eq!(of_scheme.len(), expected, "slices of 4 to 64 KiB: {of_scheme:?}");
+        for result in of_scheme {
+            assert!(result["median_s"].as_f64().unwrap() > 0.0 && result["bound_s"].as_f64().unwrap() > 0.0, "{result}");
+        }
+    }
+    let written = |ending: &str| std::fs::read(out.join(format!("ecpipe-6a.{ending}"))).unwrap();
+    assert_eq!(written("csv").split(|byte| *byte == b'\n').count(), results.len() + 2);
+    assert_eq!(serde_json::from_slice::<Value>(&written("json")).unwrap(), *report);
+    assert!(written("svg").starts_with(b"<svg") && written("png").starts_with(b"\x89PNG"));
+    let page = std::fs::read_to_string(out.join("ecpipe.md")).unwrap();
+    assert!(page.contains("90.9 %") && page.contains("ecpipe-6a.svg"), "{page}");
+
+    for (args, code) in [(&["--figure", "9"][..], 2), (&["--figure", "6a", "--block-size", "5000"], 2), (&[], 2)] {
+        let ended = weft(&[&["reproduce", "ecpipe"][..], args].concat());
+        assert_eq!(ended.status.code(), Some(code), "{args:?}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+}

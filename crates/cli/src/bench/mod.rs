@@ -4,21 +4,21 @@ pub(crate) mod faults;
 pub(crate) mod repair;
 
 use crate::table::table;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// What a benchmark found out. All `weft bench` commands print this form.
-#[derive(Debug, Serialize)]
-pub(crate) struct Report<S: Serialize> {
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Report<S, R = Outcome> {
     pub(crate) machine: Machine,
     pub(crate) settings: S,
-    pub(crate) results: Vec<Outcome>,
+    pub(crate) results: Vec<R>,
     /// What the reader should know before believing the results.
     pub(crate) warnings: Vec<String>,
 }
 
 /// The machine that it ran on.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     pub(crate) processor: String,
     pub(crate) cores: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Machine {
 }
 
 /// How one scheme did.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) scheme: String,
     pub(crate) median_s: f64,
@@ -114,9 +114,8 @@ impl Outcome {
         let mut sorted = samples.to_vec();
         sorted.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
         let at = |index: usize| sorted.get(index).map_or(f64::NAN, |sample| sample.seconds);
-        let middle = sorted.len() / 2;
-        let median_s =
-            if sorted.len().is_multiple_of(2) { (at(middle.saturating_sub(1)) + at(middle)) / 2.0 } else { at(middle) };
+        let seconds: Vec<f64> = sorted.iter().map(|sample| sample.seconds).collect();
+        let (middle, median_s) = (sorted.len() / 2, median(&seconds).unwrap_or(f64::NAN));
         let idle: f64 = sorted.iter().map(|sample| sample.cpu_idle).sum();
         Self {
             scheme,
@@ -130,6 +129,15 @@ impl Outcome {
             ratio: None,
         }
     }
+}
+
+/// The one in the middle, or the mean of the two; none: there is nothing.
+pub(crate) fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    let lower = *sorted.get((sorted.len() - 1) / 2)?;
+    Some(f64::midpoint(lower, upper))
 }
 
 /// Puts each median beside that of `base`.

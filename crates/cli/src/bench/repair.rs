@@ -3,7 +3,7 @@
 //! The block goes back and forth between its home and a spare node, so that the requestor never holds a block of the stripe and
 //! every run finds the same helpers. What is timed is the whole command: planning, moving, checking, storing, committing.
 
-use super::{IdleMeter, Outcome, Sample};
+use super::{IdleMeter, Outcome, Sample, median};
 use crate::{
     progress::Progress,
     session::Session,
@@ -84,7 +84,7 @@ impl Subject {
         seed: u64,
         quiet: bool,
     ) -> Result<Self> {
-        let key = format!("{code} {}", ByteSize(block_len));
+        let key = key(code, block_len);
         let parsed = weft_codes::parse(code).map_err(Error::invalid)?;
         let (k, alpha) = (parsed.k() as u64, parsed.alpha() as u64);
         if !block_len.is_multiple_of(PAGE * alpha) {
@@ -127,6 +127,31 @@ impl Subject {
             return Err(Error::invalid("every node holds a block of the stripe: a requestor needs a node of its own"));
         }
         Ok(())
+    }
+
+    /// From now on a block that lies there is rebuilt, on another node there.
+    pub(crate) async fn settle(&mut self, session: &Session, is_there: impl Fn(&str) -> bool) -> Result<()> {
+        let nodes = session.client.status().await?.nodes;
+        let object = session.client.stat(BUCKET, &self.key).await?;
+        let blocks = object.stripes.first().map(|stripe| stripe.blocks.as_slice()).unwrap_or_default();
+        let holds = |node: &&api::Node| blocks.iter().find(|block| block.node == node.id);
+        let there = || nodes.iter().filter(|node| node.state == "up" && is_there(&node.name));
+        let home = there().find_map(|node| Some((node.id, holds(&node)?.index)));
+        let spare = there().find(|node| holds(node).is_none()).map(|node| node.id);
+        let none = || Error::invalid("a block and a node without one are not at the same place: more nodes would do");
+        let ((home, block), spare) = home.zip(spare).ok_or_else(none)?;
+        (self.blocks, self.homes, self.spares) = (vec![block as u8], vec![NodeId(home)], vec![NodeId(spare)]);
+        Ok(())
+    }
+
+    /// The names of the nodes between which the blocks go back and forth.
+    pub(crate) fn requestors(&self) -> Vec<String> {
+        self.homes.iter().chain(&self.spares).map(|node| self.name(*node)).collect()
+    }
+
+    /// Whether it is an object of such blocks.
+    pub(crate) fn is_of(&self, code: &str, block_len: u64) -> bool {
+        self.key == key(code, block_len)
     }
 
     pub(crate) fn bucket() -> &'static str {
@@ -230,35 +255,38 @@ pub(crate) async fn probe(session: &Session, quiet: bool) -> Result<()> {
     Ok(())
 }
 
-/// Runs all cases in turn, `runs` times each, and tells each one's outcome.
+fn key(code: &str, block_len: u64) -> String {
+    format!("{code} {}", ByteSize(block_len))
+}
+
+/// Runs all cases in turn, `runs` times each, and tells each one's outcome; `says` which run of which case comes.
 pub(crate) async fn measure(
     session: &Session,
     testbed: Option<&Testbed>,
     subject: &mut Subject,
     cases: &[Case],
     runs: usize,
-    quiet: bool,
+    says: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<Outcome>> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
-    let mut bounds: Vec<Option<f64>> = vec![None; cases.len()];
+    let mut bounds: Vec<Vec<f64>> = vec![Vec::new(); cases.len()];
     // Connections are made and code is read for the first time in a run that does not count.
     if let Some(first) = cases.first() {
         subject.rebuild(session, first).await?;
     }
     for run in 0..runs {
         for (at, case) in cases.iter().enumerate() {
-            if !quiet {
-                eprintln!("run {} of {runs}: {}", run + 1, case.label);
-            }
+            says(run, at);
             let (sample, plan) = subject.rebuild(session, case).await?;
-            if let Some(testbed) = testbed.filter(|_| bounds[at].is_none()) {
-                bounds[at] = subject.bound_s(&plan, testbed.settings())?;
+            // Only plans that are drawn are others each time.
+            if let Some(testbed) = testbed.filter(|_| bounds[at].is_empty() || case.select == "random") {
+                bounds[at].extend(subject.bound_s(&plan, testbed.settings())?);
             }
             samples[at].push(sample);
         }
     }
     let outcomes = cases.iter().zip(&samples).zip(&bounds);
-    Ok(outcomes.map(|((case, samples), bound)| Outcome::of(case.label.clone(), samples, *bound)).collect())
+    Ok(outcomes.map(|((case, samples), bounds)| Outcome::of(case.label.clone(), samples, median(bounds))).collect())
 }
 
 /// So many random bytes, the same for the same seed.

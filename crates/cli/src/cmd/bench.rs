@@ -12,6 +12,7 @@ use crate::{
         repair::{self, Case, Subject, measure},
     },
     exit::Exit,
+    interrupt,
     local::{DaemonSettings, LocalCluster},
     offline::io_error,
     output::Output,
@@ -170,6 +171,8 @@ pub(super) struct Scratch {
 
 impl Bench {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        // Also while a testbed is made: nothing of it stays.
+        let _watch = interrupt::Watch::begin()?;
         match self.command {
             Command::Repair(it) => it.run(options, output),
             Command::Faults(it) => it.run(options, output),
@@ -199,7 +202,12 @@ impl BenchRepair {
             if self.probe {
                 repair::probe(session, output.json).await?;
             }
-            let mut results = measure(session, testbed.as_deref(), &mut subject, &cases, self.runs, output.json).await?;
+            let mut says = |run: usize, case: usize| {
+                if !output.json {
+                    eprintln!("run {} of {}: {}", run + 1, self.runs, cases[case].label);
+                }
+            };
+            let mut results = measure(session, testbed.as_deref(), &mut subject, &cases, self.runs, &mut says).await?;
             subject.remove(session).await?;
             bench::compare(&mut results, DIRECT);
             let (code, block_size, slice_size, seed) = (self.code.clone(), self.block_size, self.slice_size, self.seed);
@@ -290,6 +298,7 @@ pub(super) fn in_testbed<T>(
     let _lock = LocalCluster::lock(&scratch.dir)?;
     let (mut testbed, cluster) = Testbed::make(&scratch.dir, settings, seed()?, quick)?;
     testbed.enter()?;
+    interrupt::check()?;
     session::run(async {
         let session = bring_up(&cluster).await?;
         let done = work(&session, Some(&mut testbed)).await;
@@ -305,17 +314,22 @@ fn quick(it: DaemonSettings<'_>) {
     }
 }
 
-fn warnings(results: &[Outcome]) -> Vec<String> {
+/// What the reader should know before believing the results.
+pub(super) fn warnings(results: &[Outcome]) -> Vec<String> {
     let mut warnings = Vec::new();
     let direct = results.iter().find(|outcome| outcome.scheme == DIRECT);
     if let Some((direct, bound_s)) = direct.and_then(|direct| Some((direct, direct.bound_s?))) {
         let check = LinkCheck { seconds: direct.median_s, bound_s };
         warnings.extend(check.error().map(|error| error.message));
     }
-    for outcome in results.iter().filter(|outcome| outcome.cpu_idle < IDLE_MIN) {
-        let (scheme, idle) = (&outcome.scheme, outcome.cpu_idle * 100.0);
-        warnings
-            .push(format!("the processors were idle for {idle:.0} % of {scheme}: slower links would show the links, not them"));
+    let busy = || results.iter().filter(|outcome| outcome.cpu_idle < IDLE_MIN);
+    if let Some(most) = busy().min_by(|a, b| a.cpu_idle.total_cmp(&b.cpu_idle)) {
+        let (count, all, least, idle) = (busy().count(), results.len(), IDLE_MIN * 100.0, most.cpu_idle * 100.0);
+        warnings.push(format!(
+            "the processors were idle for less than {least:.0} % of {count} of {all} results ({idle:.0} % of {}): slower links would \
+             show the links, not them",
+            most.scheme
+        ));
     }
     warnings
 }

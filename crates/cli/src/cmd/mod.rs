@@ -17,6 +17,7 @@ mod plan;
 mod policy;
 mod repair;
 mod repair_node;
+mod reproduce;
 mod status;
 mod testbed;
 mod transfer;
@@ -69,6 +70,7 @@ enum Command {
     Demo(demo::Demo),
     Testbed(testbed::TestbedCommand),
     Bench(bench::Bench),
+    Reproduce(reproduce::Reproduce),
     Certificate(certificate::Certificate),
     Coordinator(daemon::RunCoordinator),
     Agent(daemon::RunAgent),
@@ -104,6 +106,7 @@ pub(crate) fn main() -> Exit {
         Command::Demo(it) => it.run(output),
         Command::Testbed(it) => it.run(&weft.target, output),
         Command::Bench(it) => it.run(&weft.target, output),
+        Command::Reproduce(it) => it.run(&weft.target, output),
         Command::Certificate(it) => it.run(output),
         Command::Coordinator(it) => it.run(),
         Command::Agent(it) => it.run(),

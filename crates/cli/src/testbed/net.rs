@@ -220,7 +220,8 @@ fn limit(device: &str, rate: LinkRate) -> String {
 fn limited(device: &str, rate: Option<LinkRate>) -> Vec<String> {
     match rate {
         Some(rate) => vec![limit(device, rate)],
-        None => vec![format!("qdisc replace dev {device} root handle 1: pfifo limit 1000")],
+        // A handle of its own: one that is taken cannot be made another kind.
+        None => vec![format!("qdisc replace dev {device} root handle 2: pfifo limit 1000")],
     }
 }
 

@@ -1,0 +1,165 @@
+//! `weft reproduce`: experiments of papers, run again on a testbed of this machine.
+
+use super::{
+    bench::{in_testbed, warnings},
+    testbed::DEFAULT_LINK,
+};
+use crate::{
+    exit::Exit,
+    interrupt::{self, Watch},
+    output::{Output, print},
+    reproduce::{
+        Figure, Paper, Report, Scale, ecpipe,
+        report::{labelled, read, text, write, write_page},
+        run::{self, settings},
+    },
+    target,
+    testbed::LinkRate,
+};
+use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
+use weft_types::{ByteSize, Error, Result};
+
+/// With --quick, blocks are smaller by this.
+const QUICK_PART: u64 = 8;
+const QUICK_RUNS: usize = 2;
+
+/// Run experiments of papers again, and put our numbers beside theirs
+///
+/// Every figure is measured on a testbed of its own (see `weft testbed`), which is gone afterwards. It is scaled to one machine:
+/// slower links and smaller blocks, and the result says so.
+#[derive(Debug, Args)]
+pub(super) struct Reproduce {
+    #[command(subcommand)]
+    paper: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Ecpipe(Ecpipe),
+}
+
+/// Repair pipelining: figures 6 and 7 of "Repair Pipelining for Erasure-Coded Storage" (USENIX ATC 2017)
+///
+/// 6a: the size of a slice. 6b: the size of a block. 6c: the code's parameters. 6d: codes that read less to repair. 6f: little
+/// bandwidth to the requestor. 7: across regions.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  sudo weft reproduce ecpipe --figure 6a
+  sudo weft reproduce ecpipe --all --out figures
+  sudo weft reproduce ecpipe --figure 6b,6f --quick --json
+
+EXIT CODES
+  0 measured   1 failed on the way   2 settings that make no sense   \
+  4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 broken off, and nothing is left behind")]
+struct Ecpipe {
+    #[command(flatten)]
+    what: What,
+}
+
+/// What is run, and how.
+#[derive(Debug, Args)]
+struct What {
+    /// Which figures
+    #[arg(long, value_name = "FIGURE", value_delimiter = ',', required_unless_present = "all")]
+    figure: Vec<String>,
+    /// All figures
+    #[arg(long, conflicts_with = "figure")]
+    all: bool,
+    /// Write tables (CSV, JSON), charts (SVG, PNG) and a page of all figures there into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Measure nothing: draw and compare again what DIR has of these figures
+    #[arg(long, requires = "out", conflicts_with_all = ["quick", "runs", "block_size"])]
+    redraw: bool,
+    /// Small blocks and two runs: to see that it works, not to be cited
+    #[arg(long)]
+    quick: bool,
+    /// How often each point is measured; without it, as often as the figure says
+    #[arg(long, value_name = "N")]
+    runs: Option<usize>,
+    /// Bytes of the largest block; without it, as the figure says
+    #[arg(long, value_name = "SIZE")]
+    block_size: Option<ByteSize>,
+    /// What each node sends, and what it receives, where the figure does not say (the paper: 1gbit)
+    #[arg(long, value_name = "RATE", default_value = DEFAULT_LINK)]
+    link: LinkRate,
+    /// The data, and all else that is left to chance
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Reproduce {
+    pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
+        match self.paper {
+            Command::Ecpipe(it) => it.what.run(&ecpipe::PAPER, options, output),
+        }
+    }
+}
+
+impl What {
+    fn run(&self, paper: &'static Paper, options: &target::Options, output: Output) -> Result<Exit> {
+        // Its testbeds are its own, whatever cluster is the usual one.
+        let options = target::Options { cluster: None, ..options.clone() };
+        let figures = self.figures(paper)?;
+        for figure in &figures {
+            run::check(self.options(figure, output))?;
+        }
+        let _watch = Watch::begin()?;
+        let mut reports = Vec::new();
+        for figure in figures {
+            interrupt::check()?;
+            let report = match (&self.out, self.redraw) {
+                (Some(out), true) => self.read(paper, figure, out)?,
+                _ => self.measure(paper, figure, &options, output)?,
+            };
+            if let Some(out) = &self.out {
+                write(paper, figure, &report, out)?;
+                write_page(paper, out)?;
+            }
+            if !output.json {
+                print(&format!("{}\n", text(figure, &report)))?;
+            }
+            reports.push(report);
+        }
+        if output.json {
+            output.result(&reports, |_| String::new())?;
+        }
+        Ok(Exit::Ok)
+    }
+
+    fn figures(&self, paper: &'static Paper) -> Result<Vec<&'static Figure>> {
+        if self.all {
+            return Ok(paper.figures.iter().collect());
+        }
+        let named = |name: &String| {
+            let all: Vec<&str> = paper.figures.iter().map(|figure| figure.name).collect();
+            let none = || Error::invalid(format!("there is no figure '{name}' of {}; there are: {}", paper.name, all.join(", ")));
+            paper.figure(name).ok_or_else(none)
+        };
+        self.figure.iter().map(named).collect()
+    }
+
+    fn options(&self, figure: &Figure, output: Output) -> run::Options {
+        let part = if self.quick { QUICK_PART } else { 1 };
+        let block_len = self.block_size.map_or(figure.block_len / part, |size| size.0);
+        let runs = self.runs.unwrap_or(if self.quick { QUICK_RUNS.min(figure.runs) } else { figure.runs });
+        let scale = Scale { link: self.link, block_len, quick: self.quick };
+        run::Options { scale, runs, seed: self.seed, quiet: output.json }
+    }
+
+    fn measure(&self, paper: &Paper, figure: &Figure, options: &target::Options, output: Output) -> Result<Report> {
+        let how = self.options(figure, output);
+        in_testbed(options, settings(figure, self.link, options.insecure), async |session, testbed| {
+            let testbed = testbed.ok_or_else(|| Error::fatal("figures are measured on a testbed"))?;
+            let report = run::run(paper, figure, how, session, testbed).await?;
+            Ok(Report { warnings: warnings(&labelled(&report.results)), ..report })
+        })
+    }
+
+    fn read(&self, paper: &Paper, figure: &Figure, dir: &Path) -> Result<Report> {
+        let none = || Error::not_found(format!("{} has no {}.json", dir.display(), figure.stem(paper)));
+        read(paper, figure, dir)?.ok_or_else(none)
+    }
+}

@@ -1,0 +1,265 @@
+//! Figures 6 and 7 of "Repair Pipelining for Erasure-Coded Storage" (Li, Li, Lee, Hu; USENIX ATC 2017), §6.1 and §6.2. The paper
+//! gives numbers in its text only for some of the points; those are the claims here.
+
+use super::{At, Base, Claim, Figure, How, Links, Mark, Paper, Setup, Value};
+use crate::{
+    bench::repair::Case,
+    testbed::{LinkRate, Matrix},
+};
+use weft_types::{AutoSize, ByteSize, Error};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// The slice of all figures that do not vary it.
+const SLICE: u64 = 32 * KIB;
+/// The code of all figures that do not vary it; (14,10) to the paper.
+const CODE: &str = "rs(10,4)";
+
+const DIRECT: &str = "direct";
+const CONVENTIONAL: &str = "conventional";
+const PPR: &str = "ppr";
+const PIPELINE: &str = "pipeline";
+const CYCLIC: &str = "cyclic";
+const RANDOM_PATH: &str = "pipeline, random path";
+const BEST_PATH: &str = "pipeline, best path";
+
+/// The paper's Table 1.
+const NORTH_AMERICA: &str = include_str!("north-america.csv");
+const ASIA: &str = include_str!("asia.csv");
+
+pub(crate) static PAPER: Paper = Paper {
+    name: "ecpipe",
+    title: "Repair Pipelining for Erasure-Coded Storage (R. Li, X. Li, P. P. C. Lee, Q. Huang; USENIX ATC 2017)",
+    figures: &[SLICE_SIZE, BLOCK_SIZE, PARAMETERS, FRIENDLY_CODES, EDGE, GEOGRAPHY],
+};
+
+const SLICE_SIZE: Figure = Figure {
+    name: "6a",
+    title: "Repair time and the size of a slice",
+    about: "One block of rs(10,4) is rebuilt with slices of different sizes; a direct send, conventional repair and PPR have none \
+            and are lines. The paper has blocks of 64 MiB, and slices from 1 KiB on: ours are whole pages of 4 KiB.",
+    differs: "Small slices cost the paper a request each, and cost us a frame each: ours may be smaller before it shows. At the other \
+              end (k-1)/s of a block's time is spent filling the chain, which is more where blocks are smaller than the paper's.",
+    x: "size of a slice",
+    value: Value::Seconds,
+    mark: Mark::LogLines,
+    schemes: &[DIRECT, CONVENTIONAL, PPR, PIPELINE, CYCLIC],
+    base: Base { scheme: DIRECT, x: None },
+    block_len: 16 * MIB,
+    runs: 5,
+    nodes: 16,
+    racks: 1,
+    setups: |scale| {
+        let mut cases = Vec::new();
+        let slices = [4, 8, 16, 32, 64, 128, 256, 1024].map(|kib| kib * KIB);
+        for slice in slices.into_iter().filter(|slice| *slice <= scale.block_len) {
+            for scheme in [PIPELINE, CYCLIC] {
+                cases.push((Some(ByteSize(slice).to_string()), case(scheme, slice, scale.block_len)));
+            }
+        }
+        cases.extend([DIRECT, CONVENTIONAL, PPR].map(|scheme| (None, case(scheme, SLICE, scale.block_len))));
+        Ok(vec![Setup { code: CODE.to_owned(), block_len: scale.block_len, links: Links::Even, cases }])
+    },
+    claims: &[
+        claim("pipeline less than conventional, slices of 32 KiB", "90.9 %", PIPELINE, CONVENTIONAL, At::X("32KiB"), How::Less),
+        claim("pipeline less than PPR, slices of 32 KiB", "80.4 %", PIPELINE, PPR, At::X("32KiB"), How::Less),
+        claim("pipeline less than cyclic, slices of 32 KiB", "10.7 %", PIPELINE, CYCLIC, At::X("32KiB"), How::Less),
+        claim("pipeline more than a direct send, slices of 32 KiB", "7.0 %", PIPELINE, DIRECT, At::X("32KiB"), How::More),
+    ],
+};
+
+const BLOCK_SIZE: Figure = Figure {
+    name: "6b",
+    title: "Repair time and the size of a block",
+    about: "One block of rs(10,4) is rebuilt, from blocks of different sizes, in slices of 32 KiB. The paper has blocks \
+            of 8 to 256 MiB.",
+    differs: "Smaller blocks have fewer slices, and what every repair costs whatever its size weighs more.",
+    x: "size of a block",
+    value: Value::Seconds,
+    mark: Mark::LogLines,
+    schemes: &[CONVENTIONAL, PPR, PIPELINE, CYCLIC],
+    base: Base { scheme: CONVENTIONAL, x: None },
+    block_len: 64 * MIB,
+    runs: 2,
+    nodes: 16,
+    racks: 1,
+    setups: |scale| {
+        let sizes = [64, 16, 4, 1].map(|part| whole_pages(scale.block_len / part));
+        Ok(sizes.map(|len| setup(ByteSize(len).to_string(), CODE, len, &[PIPELINE, CYCLIC, CONVENTIONAL, PPR])).into())
+    },
+    claims: &[
+        claim("pipeline less than conventional, at most", "91.4 %", PIPELINE, CONVENTIONAL, At::Most, How::Less),
+        claim("pipeline less than PPR, at most", "80.9 %", PIPELINE, PPR, At::Most, How::Less),
+        claim("pipeline less than cyclic, at most", "16.7 %", PIPELINE, CYCLIC, At::Most, How::Less),
+    ],
+};
+
+const PARAMETERS: Figure = Figure {
+    name: "6c",
+    title: "Repair time and the parameters of the code",
+    about: "One block is rebuilt in slices of 32 KiB. The paper's text names k from 6 to 12; how many parity blocks there are does not \
+            matter, since k blocks are read.",
+    differs: "",
+    x: "code",
+    value: Value::Seconds,
+    mark: Mark::Bars,
+    schemes: &[DIRECT, CONVENTIONAL, PPR, PIPELINE, CYCLIC],
+    base: Base { scheme: DIRECT, x: None },
+    block_len: 16 * MIB,
+    runs: 3,
+    nodes: 18,
+    racks: 1,
+    setups: |scale| {
+        let codes = ["rs(6,4)", "rs(8,4)", "rs(10,4)", "rs(12,4)"];
+        let schemes = [PIPELINE, CYCLIC, DIRECT, CONVENTIONAL, PPR];
+        Ok(codes.map(|code| setup(code.to_owned(), code, scale.block_len, &schemes)).into())
+    },
+    claims: &[
+        claim("pipeline less than conventional, k = 6", "85.1 %", PIPELINE, CONVENTIONAL, At::X("rs(6,4)"), How::Less),
+        claim("pipeline less than conventional, k = 12", "92.1 %", PIPELINE, CONVENTIONAL, At::X("rs(12,4)"), How::Less),
+        claim("pipeline less than PPR, k = 6", "75.7 %", PIPELINE, PPR, At::X("rs(6,4)"), How::Less),
+        claim("pipeline less than PPR, k = 12", "83.3 %", PIPELINE, PPR, At::X("rs(12,4)"), How::Less),
+    ],
+};
+
+const FRIENDLY_CODES: Figure = Figure {
+    name: "6d",
+    title: "Codes that read less to repair, and schemes that need no such code",
+    about: "One data block is rebuilt in slices of 32 KiB, and its time is put to that of conventional repair with rs(12,4).",
+    differs: "The layout of Rotated Reed-Solomon as it was published reads 7.5 blocks for a data block (8.6 averaged over all blocks), \
+              not nine; what it sends is counted above.",
+    x: "code",
+    value: Value::Ratio,
+    mark: Mark::Bars,
+    schemes: &[CONVENTIONAL, PPR, PIPELINE],
+    base: Base { scheme: CONVENTIONAL, x: Some("rs(12,4)") },
+    block_len: 16 * MIB,
+    runs: 3,
+    nodes: 18,
+    racks: 1,
+    setups: |scale| {
+        let codes = ["rs(12,4)", "rotated-rs(12,4)", "lrc(12,2,2)"];
+        Ok(codes.map(|code| setup(code.to_owned(), code, scale.block_len, &[PIPELINE, CONVENTIONAL, PPR])).into())
+    },
+    claims: &[
+        claim("blocks sent, LRC", "6", CONVENTIONAL, "", At::X("lrc(12,2,2)"), How::Blocks),
+        claim("blocks sent, Rotated Reed-Solomon", "9 on average", CONVENTIONAL, "", At::X("rotated-rs(12,4)"), How::Blocks),
+        claim("pipeline with rs(12,4), to its conventional repair", "about 0.1", PIPELINE, "", At::X("rs(12,4)"), How::Ratio),
+    ],
+};
+
+const EDGE: Figure = Figure {
+    name: "6f",
+    title: "Repair time and what the links to the requestor carry",
+    about: "The requestor sits at the edge: each link from a helper to it carries only a part of what the others do. One block of \
+            rs(10,4) is rebuilt in slices of 32 KiB.",
+    differs: "",
+    x: "each link to the requestor",
+    value: Value::Seconds,
+    mark: Mark::Lines,
+    schemes: &[PIPELINE, CYCLIC],
+    base: Base { scheme: CYCLIC, x: None },
+    block_len: 16 * MIB,
+    runs: 5,
+    nodes: 16,
+    racks: 1,
+    setups: |scale| {
+        let edge = |part: f64| {
+            let rate = LinkRate::new(scale.link.bits_per_s() * part).map_err(Error::invalid)?;
+            let setup = setup(rate.to_string(), CODE, scale.block_len, &[CYCLIC, PIPELINE]);
+            Ok(Setup { links: Links::Edge(rate), ..setup })
+        };
+        [0.1, 0.2, 0.4, 0.6, 0.8, 1.0].into_iter().map(edge).collect()
+    },
+    claims: &[claim(
+        "cyclic less than pipeline, links to the requestor of a tenth of the others",
+        "80.1 %",
+        CYCLIC,
+        PIPELINE,
+        At::First,
+        How::Less,
+    )],
+};
+
+const IN_NORTH_AMERICA: &[&str] = &["California", "Canada", "Ohio", "Oregon"];
+const IN_ASIA: &[&str] = &["Mumbai", "Seoul", "Singapore", "Tokyo"];
+
+const GEOGRAPHY: Figure = Figure {
+    name: "7",
+    title: "Repair across regions, by where the requestor is",
+    about: "The blocks of rs(12,4) lie in four regions, whose links carry what the paper's Table 1 says (the rates are not scaled, the \
+            blocks are); five nodes a region, of which one is the requestor. Best paths are chosen by links that were measured just before. Only North America with --quick.",
+    differs: "The paper's bandwidths changed while it measured; ours stay what its table says.",
+    x: "region of the requestor (North America, then Asia)",
+    value: Value::Seconds,
+    mark: Mark::Bars,
+    schemes: &[PPR, RANDOM_PATH, BEST_PATH],
+    base: Base { scheme: PPR, x: None },
+    block_len: 4 * MIB,
+    runs: 4,
+    nodes: 20,
+    racks: 4,
+    setups: |scale| {
+        let mut setups = Vec::new();
+        let tables = [NORTH_AMERICA, ASIA];
+        for table in tables.into_iter().take(if scale.quick { 1 } else { 2 }) {
+            let matrix = Matrix::parse(table)?;
+            for (number, name) in matrix.names.iter().enumerate() {
+                // As many slices as a block of the paper has, as far as pages allow.
+                let slice = whole_pages(scale.block_len / (64 * MIB / SLICE));
+                let by = |label: &str, scheme, select: &str| {
+                    let case =
+                        Case { label: label.to_owned(), select: select.to_owned(), ..case(scheme, slice, scale.block_len) };
+                    (Some(name.clone()), case)
+                };
+                let cases = vec![by(BEST_PATH, PIPELINE, "best"), by(RANDOM_PATH, PIPELINE, "random"), by(PPR, PPR, "random")];
+                let links = Links::Places(matrix.clone(), number);
+                setups.push(Setup { code: "rs(12,4)".to_owned(), block_len: scale.block_len, links, cases });
+            }
+        }
+        Ok(setups)
+    },
+    claims: &[
+        claim(
+            "random path less than PPR, North America",
+            "62.7-78.0 %",
+            RANDOM_PATH,
+            PPR,
+            At::Range(IN_NORTH_AMERICA),
+            How::Less,
+        ),
+        claim("random path less than PPR, Asia", "66.6-87.1 %", RANDOM_PATH, PPR, At::Range(IN_ASIA), How::Less),
+        claim(
+            "best path less than random path, North America",
+            "7.3-45.4 %",
+            BEST_PATH,
+            RANDOM_PATH,
+            At::Range(IN_NORTH_AMERICA),
+            How::Less,
+        ),
+        claim("best path less than random path, Asia", "14.5-45.0 %", BEST_PATH, RANDOM_PATH, At::Range(IN_ASIA), How::Less),
+    ],
+};
+
+const fn claim(text: &'static str, paper: &'static str, of: &'static str, than: &'static str, at: At, how: How) -> Claim {
+    Claim { text, paper, of, than, at, how }
+}
+
+/// One place of the axis on even links, in the usual slices.
+fn setup(x: String, code: &str, block_len: u64, schemes: &[&str]) -> Setup {
+    let cases = schemes.iter().map(|scheme| (Some(x.clone()), case(scheme, SLICE, block_len))).collect();
+    Setup { code: code.to_owned(), block_len, links: Links::Even, cases }
+}
+
+/// PPR goes block by block, as its paper has it; a chain leads through the helpers over one path.
+fn case(scheme: &str, slice_len: u64, block_len: u64) -> Case {
+    let slice_len = if scheme == PPR { block_len } else { slice_len.min(block_len) };
+    let slice_len = AutoSize::Bytes(ByteSize(slice_len));
+    Case { label: scheme.to_owned(), scheme: scheme.to_owned(), slice_len, select: String::new(), paths: 1 }
+}
+
+/// Not less than one; blocks of two sub-blocks fit too.
+fn whole_pages(bytes: u64) -> u64 {
+    const PAGES: u64 = 4 * KIB;
+    (bytes / PAGES * PAGES).max(PAGES)
+}

@@ -1,0 +1,221 @@
+//! Experiments of papers, run again on a testbed: what each figure measures and what the paper says of it, as data.
+//!
+//! A paper is a file here ([`ecpipe`]), which lists its figures; [`run`] measures one, [`report`] puts our numbers beside the
+//! paper's and writes the files, [`chart`] draws.
+
+pub(crate) mod chart;
+pub(crate) mod ecpipe;
+pub(crate) mod report;
+pub(crate) mod run;
+
+use crate::{
+    bench::{self, Outcome, repair::Case},
+    testbed::{LinkRate, Matrix, Settings},
+};
+use serde::{Deserialize, Serialize};
+use weft_types::{ByteSize, Result};
+
+/// What was measured of a figure: the form of `weft bench`.
+pub(crate) type Report = bench::Report<Asked, Point>;
+
+/// A paper whose experiments can be run.
+#[derive(Debug)]
+pub(crate) struct Paper {
+    /// What it is called on the command line.
+    pub(crate) name: &'static str,
+    /// Whose it is.
+    pub(crate) title: &'static str,
+    pub(crate) figures: &'static [Figure],
+}
+
+/// A figure: what is run, and what the paper's text says came of it.
+#[derive(Debug)]
+pub(crate) struct Figure {
+    /// As the paper counts: `6a`.
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    /// What is measured, and in what it is not what the paper did.
+    pub(crate) about: &'static str,
+    /// Why ours is not theirs where it is not.
+    pub(crate) differs: &'static str,
+    /// What the horizontal axis says, with its unit.
+    pub(crate) x: &'static str,
+    pub(crate) value: Value,
+    pub(crate) mark: Mark,
+    /// In the order of legend and table.
+    pub(crate) schemes: &'static [&'static str],
+    pub(crate) base: Base,
+    /// The largest block, unless told otherwise.
+    pub(crate) block_len: u64,
+    /// How often each point is measured, unless told otherwise.
+    pub(crate) runs: usize,
+    pub(crate) nodes: u32,
+    pub(crate) racks: u32,
+    pub(crate) setups: fn(Scale) -> Result<Vec<Setup>>,
+    pub(crate) claims: &'static [Claim],
+}
+
+/// What the vertical axis shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// The median of the runs, in seconds.
+    Seconds,
+    /// The same to that of the base.
+    Ratio,
+}
+
+/// How points are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Lines,
+    /// On a logarithmic axis.
+    LogLines,
+    Bars,
+}
+
+/// What points are put beside: a scheme, at the same place of the axis or always at the one named.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Base {
+    pub(crate) scheme: &'static str,
+    pub(crate) x: Option<&'static str>,
+}
+
+/// A statement of the paper's text: `of` took so much less (or more) than `than`.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) text: &'static str,
+    /// What the paper says, with its unit.
+    pub(crate) paper: &'static str,
+    pub(crate) of: &'static str,
+    pub(crate) than: &'static str,
+    pub(crate) at: At,
+    pub(crate) how: How,
+}
+
+/// Where on the axis a claim holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum At {
+    /// There.
+    X(&'static str),
+    /// At the smallest (or first) one.
+    First,
+    /// Where it is largest.
+    Most,
+    /// From the least to the most of these.
+    Range(&'static [&'static str]),
+}
+
+/// What a claim is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// So many percent less time.
+    Less,
+    /// So many percent more time.
+    More,
+    /// Time to the base's.
+    Ratio,
+    /// Blocks that helpers sent.
+    Blocks,
+}
+
+/// The size in which an experiment is run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scale {
+    pub(crate) link: LinkRate,
+    /// The largest block.
+    pub(crate) block_len: u64,
+    /// Only as much as shows that it works.
+    pub(crate) quick: bool,
+}
+
+/// One object on links of one kind, and what is measured with it.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) code: String,
+    pub(crate) block_len: u64,
+    pub(crate) links: Links,
+    /// Where on the axis, and what; no place: the same everywhere on the axis. The first one also warms up.
+    pub(crate) cases: Vec<(Option<String>, Case)>,
+}
+
+/// What the links carry, and where the requestor stands.
+#[derive(Debug, Clone)]
+pub(crate) enum Links {
+    /// All the same.
+    Even,
+    /// All the same, and from every helper to the requestor so much.
+    Edge(LinkRate),
+    /// Between places, among which the nodes are dealt out; the requestor is at the one of that number.
+    Places(Matrix, usize),
+}
+
+/// One point: an outcome at a place of the axis.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Point {
+    /// The place as its label; none: the same everywhere.
+    pub(crate) x: Option<String>,
+    #[serde(flatten)]
+    pub(crate) outcome: Outcome,
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Asked {
+    pub(crate) paper: String,
+    pub(crate) figure: String,
+    /// The largest block.
+    pub(crate) block_size: ByteSize,
+    pub(crate) runs: usize,
+    /// Small and few: nothing that is worth citing.
+    pub(crate) quick: bool,
+    /// As it was at the start.
+    pub(crate) testbed: Settings,
+}
+
+impl Paper {
+    /// Its figure of that name.
+    pub(crate) fn figure(&self, name: &str) -> Option<&'static Figure> {
+        self.figures.iter().find(|figure| figure.name == name)
+    }
+}
+
+impl Figure {
+    /// What files about it are called, without an ending: `ecpipe-6a`.
+    pub(crate) fn stem(&self, paper: &Paper) -> String {
+        format!("{}-{}", paper.name, self.name)
+    }
+
+    /// The places of the axis, in the order in which they were measured.
+    pub(crate) fn places(&self, points: &[Point]) -> Vec<String> {
+        let mut places: Vec<String> = Vec::new();
+        for x in points.iter().filter_map(|point| point.x.as_ref()) {
+            if !places.contains(x) {
+                places.push(x.clone());
+            }
+        }
+        places
+    }
+
+    /// Puts points in the order of the legend, each beside its base.
+    pub(crate) fn arrange(&self, points: &mut [Point]) {
+        let places = self.places(points);
+        let place = |point: &Point| point.x.as_ref().map(|x| places.iter().position(|it| it == x));
+        let scheme = |point: &Point| self.schemes.iter().position(|it| *it == point.outcome.scheme);
+        points.sort_by_key(|point| (place(point), scheme(point)));
+        let bases: Vec<Option<f64>> = points.iter().map(|point| self.base_of(points, point)).collect();
+        for (point, base) in points.iter_mut().zip(bases) {
+            point.outcome.ratio = base.map(|base| point.outcome.median_s / base);
+        }
+    }
+
+    fn base_of(&self, points: &[Point], of: &Point) -> Option<f64> {
+        let x = self.base.x.or(of.x.as_deref());
+        find(points, self.base.scheme, x).map(|point| point.outcome.median_s)
+    }
+}
+
+/// What a scheme took at a place of the axis; what is the same everywhere is so there too.
+pub(crate) fn find<'a>(points: &'a [Point], scheme: &str, x: Option<&str>) -> Option<&'a Point> {
+    let mut of_scheme = points.iter().filter(|point| point.outcome.scheme == scheme);
+    of_scheme.find(|point| point.x.is_none() || point.x.as_deref() == x)
+}

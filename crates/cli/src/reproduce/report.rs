@@ -1,0 +1,189 @@
+//! Our numbers beside the paper's, for a person, and as files: `ecpipe-6a.csv`, `.json`, `.svg`, `.png`, and a page for all
+//! figures of which there are files.
+
+use super::{At, Claim, Figure, How, Paper, Point, Report, chart, find};
+use crate::{
+    bench::{self, Outcome},
+    offline::io_error,
+    table::table,
+};
+use std::{fs, io::ErrorKind, path::Path};
+use weft_types::{Error, Result};
+
+/// A claim, with what came of it here.
+struct Beside {
+    text: &'static str,
+    paper: &'static str,
+    ours: String,
+    /// What the links alone would make of it.
+    links: String,
+}
+
+/// All of a figure for a person.
+pub(crate) fn text(figure: &Figure, report: &Report) -> String {
+    let asked = &report.settings;
+    let rows = beside(figure, report).into_iter().map(|it| [it.text.to_owned(), it.paper.to_owned(), it.ours, it.links]);
+    let claims = table(["", "paper", "here", "links say"], &[1, 2, 3], rows);
+    let warnings: String = report.warnings.iter().map(|warning| format!("\nwarning: {warning}")).collect();
+    let (name, title, scale, machine) = (figure.name, figure.title, scale(report), &report.machine);
+    let results = bench::results(&labelled(&report.results), &base_label(figure));
+    format!("figure {name} of {}: {title}\n{scale}\n\n{results}\n\n{claims}\n\n{machine}{warnings}", asked.paper)
+}
+
+/// Outcomes, each with its place in its name.
+pub(crate) fn labelled(points: &[Point]) -> Vec<Outcome> {
+    let label = |point: &Point| match &point.x {
+        Some(x) => format!("{x}  {}", point.outcome.scheme),
+        None => point.outcome.scheme.clone(),
+    };
+    points.iter().map(|point| Outcome { scheme: label(point), ..point.outcome.clone() }).collect()
+}
+
+/// In which size it was run.
+fn scale(report: &Report) -> String {
+    let asked = &report.settings;
+    let nodes = asked.testbed.nodes;
+    let links = asked.testbed.link.map(|link| format!(", links of {link} (the paper: 1gbit)")).unwrap_or_default();
+    let (runs, block) = (asked.runs, asked.block_size);
+    let runs = if runs == 1 { "1 run".to_owned() } else { format!("medians of {runs} runs") };
+    let quick = if asked.quick { "; quick: too small and too few to be cited" } else { "" };
+    format!("{nodes} nodes{links}, blocks of {block} at most, {runs}{quick}")
+}
+
+fn base_label(figure: &Figure) -> String {
+    figure.base.x.map_or_else(|| figure.base.scheme.to_owned(), |x| format!("{} of {x}", figure.base.scheme))
+}
+
+fn beside(figure: &Figure, report: &Report) -> Vec<Beside> {
+    let of = |claim: &Claim, seconds: fn(&Outcome) -> Option<f64>| {
+        value(figure, claim, report, seconds).unwrap_or_else(|| "-".to_owned())
+    };
+    let beside = |claim: &Claim| Beside {
+        text: claim.text,
+        paper: claim.paper,
+        ours: of(claim, |outcome| Some(outcome.median_s)),
+        links: of(claim, |outcome| outcome.bound_s),
+    };
+    figure.claims.iter().map(beside).collect()
+}
+
+/// What a claim says of our numbers; none: they are not all there.
+fn value(figure: &Figure, claim: &Claim, report: &Report, seconds: fn(&Outcome) -> Option<f64>) -> Option<String> {
+    let points = &report.results;
+    let of = |scheme: &str, x: Option<&str>| find(points, scheme, x).and_then(|point| seconds(&point.outcome));
+    let places = figure.places(points);
+    let at = |x: &str| -> Option<f64> {
+        let base = || of(figure.base.scheme, figure.base.x.or(Some(x)));
+        Some(match claim.how {
+            How::Less => 100.0 * (1.0 - of(claim.of, Some(x))? / of(claim.than, Some(x))?),
+            How::More => 100.0 * (of(claim.of, Some(x))? / of(claim.than, Some(x))? - 1.0),
+            How::Ratio => of(claim.of, Some(x))? / base()?,
+            How::Blocks => find(points, claim.of, Some(x))?.outcome.bytes_moved as f64 / report.settings.block_size.0 as f64,
+        })
+    };
+    let unit = match claim.how {
+        How::Less | How::More => " %",
+        How::Ratio | How::Blocks => "",
+    };
+    let digits = if claim.how == How::Ratio { 3 } else { 1 };
+    let all: Option<Vec<f64>> = match claim.at {
+        At::X(x) => at(x).map(|value| vec![value]),
+        At::First => places.first().and_then(|x| at(x)).map(|value| vec![value]),
+        At::Most => places.iter().map(|x| at(x)).collect(),
+        At::Range(places) => places.iter().map(|x| at(x)).collect(),
+    };
+    let all = all.filter(|all| !all.is_empty())?;
+    let (least, most) = all.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), it| (low.min(*it), high.max(*it)));
+    Some(match claim.at {
+        At::Range(_) => format!("{least:.digits$}-{most:.digits$}{unit}"),
+        _ => format!("{most:.digits$}{unit}"),
+    })
+}
+
+/// Writes what was measured, and the figure, into `dir`.
+pub(crate) fn write(paper: &Paper, figure: &Figure, report: &Report, dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))?;
+    let stem = figure.stem(paper);
+    let put = |ending: &str, content: &[u8]| {
+        let path = dir.join(format!("{stem}.{ending}"));
+        fs::write(&path, content).map_err(|error| io_error(&path, "write", &error))
+    };
+    put("csv", csv(&report.results).as_bytes())?;
+    let json = serde_json::to_string_pretty(report).map_err(Error::fatal)?;
+    put("json", format!("{json}\n").as_bytes())?;
+    let chart = chart::Chart::of(paper, figure, report);
+    put("svg", chart.svg()?.as_bytes())?;
+    put("png", &chart.png()?)
+}
+
+/// What was measured of a figure, if `dir` has it.
+pub(crate) fn read(paper: &Paper, figure: &Figure, dir: &Path) -> Result<Option<Report>> {
+    let path = dir.join(format!("{}.json", figure.stem(paper)));
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|error| io_error(&path, "read", &error))?,
+    };
+    serde_json::from_str(&text).map(Some).map_err(|error| Error::invalid(format!("{}: {error}", path.display())))
+}
+
+/// Writes the page of all figures that `dir` has, measured now or before.
+pub(crate) fn write_page(paper: &Paper, dir: &Path) -> Result<()> {
+    let mut page = format!("## {}: {}\n", paper.name, paper.title);
+    for figure in paper.figures {
+        if let Some(report) = read(paper, figure, dir)? {
+            page.push_str(&section(paper, figure, &report));
+        }
+    }
+    let path = dir.join(format!("{}.md", paper.name));
+    fs::write(&path, page).map_err(|error| io_error(&path, "write", &error))
+}
+
+fn section(paper: &Paper, figure: &Figure, report: &Report) -> String {
+    let Figure { name, title, about, differs, .. } = figure;
+    let stem = figure.stem(paper);
+    let quick = if report.settings.quick { " --quick" } else { "" };
+    let claims = beside(figure, report);
+    let rows = claims.iter().map(|Beside { text, paper, ours, links }| format!("| {text} | {paper} | {ours} | {links} |\n"));
+    let rows: String = rows.collect();
+    let warnings: String = report.warnings.iter().map(|warning| format!("\nWarning: {warning}.\n")).collect();
+    let differs = if differs.is_empty() { String::new() } else { format!("\n{differs}\n") };
+    let (scale, machine) = (scale(report), &report.machine);
+    format!(
+        "\n### Figure {name}: {title}\n\n{about}\n\n```text\nsudo weft reproduce {} --figure {name}{quick}\n```\n\n\
+         ![{title}]({stem}.svg)\n\n| | paper | here | links say |\n| --- | --: | --: | --: |\n{rows}{differs}{warnings}\n\
+         {scale}; {machine}. All points: [{stem}.csv]({stem}.csv), [{stem}.json]({stem}.json), [{stem}.png]({stem}.png).\n",
+        paper.name
+    )
+}
+
+/// A line a point; what is not known is empty.
+fn csv(points: &[Point]) -> String {
+    let mut text = "x,scheme,median_s,min_s,max_s,runs,bytes_moved,bound_s,cpu_idle,ratio\n".to_owned();
+    for Point { x, outcome: it } in points {
+        let number = |it: Option<f64>| it.map(|it| it.to_string()).unwrap_or_default();
+        let cells = [
+            quoted(x.as_deref().unwrap_or_default()),
+            quoted(&it.scheme),
+            it.median_s.to_string(),
+            it.min_s.to_string(),
+            it.max_s.to_string(),
+            it.runs.to_string(),
+            it.bytes_moved.to_string(),
+            number(it.bound_s),
+            it.cpu_idle.to_string(),
+            number(it.ratio),
+        ];
+        text.push_str(&cells.join(","));
+        text.push('\n');
+    }
+    text
+}
+
+/// As RFC 4180 has it.
+fn quoted(cell: &str) -> String {
+    if cell.contains([',', '"', '\n']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

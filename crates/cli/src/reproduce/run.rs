@@ -1,0 +1,187 @@
+//! Measures a figure: one testbed for all of it, whose links are shaped anew where the figure says so.
+
+use super::{Asked, Figure, Links, Paper, Point, Report, Scale, Setup};
+use crate::{
+    bench::{
+        Machine,
+        repair::{Case, Subject, measure, probe},
+    },
+    session::Session,
+    testbed::{Limit, LinkRate, Settings, Testbed},
+};
+use std::io::IsTerminal as _;
+use tokio::time::Instant;
+use weft_types::{ByteSize, Error, Result};
+
+/// How a figure is run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    pub(crate) scale: Scale,
+    pub(crate) runs: usize,
+    pub(crate) seed: u64,
+    pub(crate) quiet: bool,
+}
+
+/// Says how far it is.
+struct Steps {
+    what: String,
+    quiet: bool,
+    steps: usize,
+    step: usize,
+    /// What all is estimated to take, and what of it is done, in any unit.
+    weight: f64,
+    weight_done: f64,
+    begun: Instant,
+}
+
+/// What the testbed of a figure is like at the start. Between racks, the figure says what links carry.
+pub(crate) fn settings(figure: &Figure, link: LinkRate, insecure: bool) -> Settings {
+    let Figure { nodes, racks, .. } = *figure;
+    let link = (racks == 1).then_some(link);
+    Settings { nodes, racks, link, rack_link: None, limits: Vec::new(), insecure, slow: Vec::new(), matrix: None }
+}
+
+/// Measures all points of a figure.
+pub(crate) async fn run(
+    paper: &Paper,
+    figure: &Figure,
+    options: Options,
+    session: &Session,
+    testbed: &mut Testbed,
+) -> Result<Report> {
+    let setups = (figure.setups)(options.scale)?;
+    let asked = Asked {
+        paper: paper.name.to_owned(),
+        figure: figure.name.to_owned(),
+        block_size: ByteSize(options.scale.block_len),
+        runs: options.runs,
+        quick: options.scale.quick,
+        testbed: testbed.settings().clone(),
+    };
+    let mut steps = Steps::begin(format!("figure {}", figure.name), &setups, options);
+    let mut results = Vec::new();
+    let mut stored: Option<Subject> = None;
+    for setup in &setups {
+        let same = stored.take_if(|subject| subject.is_of(&setup.code, setup.block_len));
+        let mut subject = match same {
+            Some(subject) => subject,
+            None => {
+                if let Some(other) = stored.take() {
+                    other.remove(session).await?;
+                }
+                store(session, testbed, setup, options).await?
+            }
+        };
+        shape(session, testbed, &mut subject, &setup.links, options.quiet).await?;
+        let cases: Vec<Case> = setup.cases.iter().map(|(_, case)| case.clone()).collect();
+        let mut says = |run: usize, at: usize| {
+            let case = &setup.cases[at];
+            steps.next(case.0.as_deref(), &case.1, run, options.runs, weight(setup, &case.1));
+        };
+        let outcomes = measure(session, Some(testbed), &mut subject, &cases, options.runs, &mut says).await?;
+        results.extend(setup.cases.iter().zip(outcomes).map(|((x, _), outcome)| Point { x: x.clone(), outcome }));
+        stored = Some(subject);
+    }
+    steps.end();
+    if let Some(subject) = stored {
+        subject.remove(session).await?;
+    }
+    figure.arrange(&mut results);
+    Ok(Report { machine: Machine::this(), settings: asked, results, warnings: Vec::new() })
+}
+
+/// Stores what is repaired, over links that are not in the way.
+async fn store(session: &Session, testbed: &mut Testbed, setup: &Setup, options: Options) -> Result<Subject> {
+    let link = (!matches!(setup.links, Links::Places(..))).then_some(options.scale.link);
+    testbed.reshape(|it| *it = Settings { link, limits: Vec::new(), matrix: None, ..it.clone() })?;
+    Subject::store(session, &setup.code, setup.block_len, &[0], options.seed, true).await
+}
+
+/// Shapes the links as the figure has them, and puts the requestor where it says.
+async fn shape(session: &Session, testbed: &mut Testbed, subject: &mut Subject, links: &Links, quiet: bool) -> Result<()> {
+    match links {
+        Links::Even => testbed.reshape(|it| it.limits.clear()),
+        Links::Edge(rate) => {
+            let nodes = testbed.settings().nodes;
+            let name = |number: u32| format!("node-{number:02}");
+            let to = subject.requestors();
+            let pairs = to.iter().flat_map(|to| (1..=nodes).map(move |from| (name(from), to.clone())));
+            let limits = pairs
+                .filter(|(from, to)| from != to)
+                .map(|(from, to)| Limit { from: Some(from), to: Some(to), rate: *rate })
+                .collect();
+            testbed.reshape(|it| it.limits = limits)
+        }
+        Links::Places(matrix, place) => {
+            // Regions are measured one after the other: what is known is good as long as the matrix is.
+            if testbed.settings().matrix.as_ref() != Some(matrix) {
+                testbed.reshape(|it| *it = Settings { link: None, ..it.clone() }.with_matrix(matrix.clone()))?;
+                probe(session, quiet).await?;
+            }
+            let settings = testbed.settings();
+            let is_there = |name: &str| settings.number(name).is_ok_and(|number| (number % settings.racks) as usize == *place);
+            subject.settle(session, is_there).await
+        }
+    }
+}
+
+/// How long a run should take beside others: bytes over its busiest link. Only the time left hangs on it.
+fn weight(setup: &Setup, case: &Case) -> f64 {
+    let k = weft_codes::parse(&setup.code).map_or(1, |code| code.k());
+    let blocks = match case.scheme.as_str() {
+        "conventional" => k as f64,
+        "ppr" => ((k + 1) as f64).log2().ceil(),
+        _ => 1.0,
+    };
+    blocks * setup.block_len as f64
+}
+
+impl Steps {
+    fn begin(what: String, setups: &[Setup], options: Options) -> Self {
+        let runs = options.runs;
+        let steps = setups.iter().map(|setup| setup.cases.len() * runs).sum();
+        let weights = setups.iter().flat_map(|setup| setup.cases.iter().map(|(_, case)| weight(setup, case)));
+        let weight = weights.sum::<f64>() * runs as f64;
+        Self { what, quiet: options.quiet, steps, step: 0, weight, weight_done: 0.0, begun: Instant::now() }
+    }
+
+    /// The next run, of so much weight, begins.
+    fn next(&mut self, x: Option<&str>, case: &Case, run: usize, runs: usize, weight: f64) {
+        self.step += 1;
+        let (what, step, steps) = (&self.what, self.step, self.steps);
+        let place = x.map(|x| format!(" at {x}")).unwrap_or_default();
+        let left = self.left_s().map(|left| format!(", about {left:.0} s left")).unwrap_or_default();
+        self.weight_done += weight;
+        let line = format!("{what}, {step} of {steps}: {}{place}, run {} of {runs}{left}", case.label, run + 1);
+        match (self.quiet, std::io::stderr().is_terminal()) {
+            (true, _) => {}
+            (false, true) => eprint!("\r\x1b[K{line}"),
+            (false, false) => eprintln!("{line}"),
+        }
+    }
+
+    /// Nothing says how fast it goes before something is done.
+    fn left_s(&self) -> Option<f64> {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        (self.weight_done > 0.0).then(|| seconds / self.weight_done * (self.weight - self.weight_done))
+    }
+
+    fn end(&self) {
+        if !self.quiet && std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+/// Whether a figure can be run so.
+pub(crate) fn check(options: Options) -> Result<()> {
+    const MULTIPLE: u64 = 8 << 10;
+    let block = ByteSize(options.scale.block_len);
+    if block.0 == 0 || !block.0.is_multiple_of(MULTIPLE) {
+        return Err(Error::invalid(format!("blocks of {block} do not do: they are multiples of {}", ByteSize(MULTIPLE))));
+    }
+    match options.runs {
+        0 => Err(Error::invalid("nothing is to be measured: --runs says how often")),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,180 @@
+use super::{super::ecpipe, *};
+use crate::{
+    bench::Machine,
+    reproduce::{Asked, run},
+};
+use weft_types::ByteSize;
+
+fn point(x: Option<&str>, scheme: &str, median_s: f64, bound_s: Option<f64>) -> Point {
+    let outcome = Outcome {
+        scheme: scheme.to_owned(),
+        median_s,
+        min_s: median_s * 0.75,
+        max_s: median_s * 1.25,
+        runs: 3,
+        bytes_moved: 7 << 20,
+        bound_s,
+        cpu_idle: 0.5,
+        ratio: None,
+    };
+    Point { x: x.map(ToOwned::to_owned), outcome }
+}
+
+/// Figure 6a, with numbers that are easy to compute with.
+fn report() -> (&'static Figure, Report) {
+    let figure = ecpipe::PAPER.figure("6a").unwrap();
+    let mut results = vec![
+        point(Some("32KiB"), "pipeline", 2.5, Some(2.0)),
+        point(Some("32KiB"), "cyclic", 2.0, None),
+        point(Some("64KiB"), "pipeline", 3.0, Some(2.25)),
+        point(Some("64KiB"), "cyclic", 2.75, None),
+        point(None, "direct", 2.0, Some(2.0)),
+        point(None, "conventional", 25.0, Some(20.0)),
+        point(None, "ppr", 10.0, Some(8.0)),
+    ];
+    figure.arrange(&mut results);
+    let settings = Asked {
+        paper: "ecpipe".to_owned(),
+        figure: "6a".to_owned(),
+        block_size: ByteSize(1 << 20),
+        runs: 3,
+        quick: false,
+        testbed: run::settings(figure, "200mbit".parse().unwrap(), false),
+    };
+    (figure, Report { machine: Machine::this(), settings, results, warnings: vec!["mind".to_owned()] })
+}
+
+#[test]
+fn points_stand_in_the_order_of_the_legend_beside_their_base() {
+    let (_, report) = report();
+    let order: Vec<String> = labelled(&report.results).into_iter().map(|it| it.scheme).collect();
+    let expected = ["direct", "conventional", "ppr", "32KiB  pipeline", "32KiB  cyclic", "64KiB  pipeline", "64KiB  cyclic"];
+    assert_eq!(order, expected);
+    assert_eq!(report.results[3].outcome.ratio, Some(1.25));
+}
+
+#[test]
+fn claims_are_what_the_numbers_make_of_them_here_and_by_the_links() {
+    let (figure, report) = report();
+    let beside = beside(figure, &report);
+    let row = |at: usize| (beside[at].paper, beside[at].ours.as_str(), beside[at].links.as_str());
+    assert_eq!(row(0), ("90.9 %", "90.0 %", "90.0 %"));
+    assert_eq!(row(1), ("80.4 %", "75.0 %", "75.0 %"));
+    assert_eq!(row(2), ("10.7 %", "-25.0 %", "-"));
+    assert_eq!(row(3), ("7.0 %", "25.0 %", "0.0 %"));
+    let claim = |at, how| Claim { text: "", paper: "", of: "pipeline", than: "cyclic", at, how };
+    let ours = |claim: &Claim| value(figure, claim, &report, |it| Some(it.median_s)).unwrap();
+    assert_eq!(ours(&claim(At::Most, How::More)), "25.0 %");
+    assert_eq!(ours(&claim(At::First, How::Ratio)), "1.250");
+    assert_eq!(ours(&claim(At::Range(&["32KiB", "64KiB"]), How::More)), "9.1-25.0 %");
+    assert_eq!(ours(&claim(At::X("32KiB"), How::Blocks)), "7.0");
+    let text = text(figure, &report);
+    assert!(text.contains("90.9 %") && text.contains("warning: mind") && text.contains("links of 200mbit"), "{text}");
+}
+
+#[test]
+fn files_say_what_was_measured_and_are_read_again() {
+    let (figure, report) = report();
+    let dir = tempfile::tempdir().unwrap();
+    write(&ecpipe::PAPER, figure, &report, dir.path()).unwrap();
+    let read = read(&ecpipe::PAPER, figure, dir.path()).unwrap().unwrap();
+    assert_eq!((&read.results, &read.settings, &read.machine), (&report.results, &report.settings, &report.machine));
+    let csv = fs::read_to_string(dir.path().join("ecpipe-6a.csv")).unwrap();
+    let rows: Vec<Point> = csv.lines().skip(1).map(parsed).collect();
+    assert_eq!(rows, report.results);
+    write_page(&ecpipe::PAPER, dir.path()).unwrap();
+    let page = fs::read_to_string(dir.path().join("ecpipe.md")).unwrap();
+    assert!(page.contains("Figure 6a") && page.contains("| 90.9 % | 90.0 % |") && !page.contains("Figure 6b"), "{page}");
+}
+
+/// A line of a CSV file, as a spreadsheet reads it.
+fn parsed(line: &str) -> Point {
+    let (mut cells, mut is_quoted) = (vec![String::new()], false);
+    for letter in line.chars() {
+        match letter {
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => cells.push(String::new()),
+            letter => cells.last_mut().unwrap().push(letter),
+        }
+    }
+    let number = |at: usize| cells[at].parse::<f64>().ok();
+    let outcome = Outcome {
+        scheme: cells[1].clone(),
+        median_s: number(2).unwrap(),
+        min_s: number(3).unwrap(),
+        max_s: number(4).unwrap(),
+        runs: cells[5].parse().unwrap(),
+        bytes_moved: cells[6].parse().unwrap(),
+        bound_s: number(7),
+        cpu_idle: number(8).unwrap(),
+        ratio: number(9),
+    };
+    Point { x: Some(cells[0].clone()).filter(|x| !x.is_empty()), outcome }
+}
+
+#[test]
+fn places_with_commas_stay_one_cell() {
+    let mut of_code = point(Some("rs(12,4)"), "pipeline, best path", 1.5, None);
+    of_code.outcome.ratio = Some(0.5);
+    let csv = csv(std::slice::from_ref(&of_code));
+    assert_eq!(parsed(csv.lines().nth(1).unwrap()), of_code);
+}
+
+#[test]
+fn charts_hold_every_series_and_are_the_same_each_time() {
+    let (figure, report) = report();
+    let chart = || chart::Chart::of(&ecpipe::PAPER, figure, &report);
+    let svg = chart().svg().unwrap();
+    assert_eq!(svg, chart().svg().unwrap());
+    for name in figure.schemes.iter().chain(&["what the links say", "32KiB", "size of a slice", "repair time, seconds"]) {
+        assert!(svg.contains(&format!("\n{name}\n")), "{name} is not in the chart");
+    }
+    // Elements are closed in the order in which they were opened.
+    let mut open = Vec::new();
+    for tag in svg.split('<').skip(1).map(|tag| tag.split_once('>').unwrap().0) {
+        let name = tag.trim_start_matches('/').split([' ', '\n', '/']).next().unwrap();
+        match () {
+            () if tag.starts_with('?') || tag.ends_with('/') => {}
+            () if tag.starts_with('/') => assert_eq!(open.pop(), Some(name)),
+            () => open.push(name),
+        }
+    }
+    assert!(open.is_empty() && svg.starts_with("<svg"), "{open:?} is not closed");
+
+    let png = chart().png().unwrap();
+    assert_eq!(png, chart().png().unwrap());
+    let mut reader = png::Decoder::new(std::io::Cursor::new(&png)).read_info().unwrap();
+    let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+    let info = reader.next_frame(&mut pixels).unwrap();
+    assert_eq!((info.width, info.height, info.color_type), (1600, 1000, png::ColorType::Rgb));
+    // It is white, and something is drawn on it.
+    let white = pixels.iter().filter(|byte| **byte == 255).count();
+    assert!(white > pixels.len() * 7 / 10 && white < pixels.len() * 99 / 100, "{white} of {}", pixels.len());
+}
+
+#[test]
+fn every_figure_can_be_run_and_every_claim_be_told() {
+    let link = "200mbit".parse().unwrap();
+    for figure in ecpipe::PAPER.figures {
+        for block_len in [figure.block_len, 64 << 10] {
+            let setups = (figure.setups)(crate::reproduce::Scale { link, block_len, quick: false }).unwrap();
+            let cases = || setups.iter().flat_map(|setup| &setup.cases);
+            let mut points: Vec<Point> = cases().map(|(x, case)| point(x.as_deref(), &case.label, 2.0, Some(1.0))).collect();
+            for (_, case) in cases() {
+                weft_schemes::repair::check_name(&case.scheme).unwrap();
+                assert!(figure.schemes.contains(&case.label.as_str()), "{} of figure {}", case.label, figure.name);
+            }
+            for setup in &setups {
+                let code = weft_codes::parse(&setup.code).unwrap();
+                assert!(code.n() < figure.nodes as usize, "{} leaves no node for the requestor", setup.code);
+                assert!(setup.block_len.is_multiple_of(4096 * code.alpha() as u64), "{}", setup.block_len);
+            }
+            figure.arrange(&mut points);
+            let (_, report) = report();
+            let report = Report { results: points, ..report };
+            for claim in beside(figure, &report) {
+                assert!(claim.ours != "-" && claim.links != "-", "figure {}: {}", figure.name, claim.text);
+            }
+        }
+    }
+}
