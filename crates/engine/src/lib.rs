@@ -11,6 +11,7 @@
 mod buffers;
 mod combiner;
 mod observer;
+mod pace;
 mod ports;
 mod run;
 mod stage;

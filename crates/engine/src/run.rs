@@ -1,6 +1,6 @@
 //! Runs all stages of all lanes of a task side by side, in one future.
 
-use crate::{Observer, Ports, stage::StageRun};
+use crate::{Observer, Ports, pace::Pace, stage::StageRun};
 use futures::future::join_all;
 use std::sync::{Mutex, PoisonError};
 use weft_plan::Task;
@@ -42,7 +42,7 @@ pub async fn run(task: &Task, ports: &dyn Ports) -> Outcome {
 
 /// As [`run`], and somebody else may look at what its stages wait for. The observer must be one for this very task.
 pub async fn run_observed(task: &Task, ports: &dyn Ports, observer: &Observer) -> Outcome {
-    let failures = Failures::default();
+    let (failures, pace) = (Failures::default(), Pace::default());
     let mut runs = Vec::new();
     for lane in &task.lanes {
         for stage in &lane.stages {
@@ -50,7 +50,8 @@ pub async fn run_observed(task: &Task, ports: &dyn Ports, observer: &Observer) -
                 failures.add(Error::fatal("the observer is one for another task"));
                 continue;
             };
-            runs.push(StageRun { task, lane, stage, ports, watch, failures: &failures }.run());
+            let step = pace.join(lane, runs.len());
+            runs.push(StageRun { task, lane, stage, ports, watch, step, failures: &failures }.run());
         }
     }
     let stages = join_all(runs).await;

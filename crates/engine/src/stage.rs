@@ -1,6 +1,8 @@
 //! One stage of a lane: slice after slice, take from all sources, combine, give to all sinks.
 
-use crate::{Port, Ports, SliceSink, SliceSource, StageOutcome, combiner::Combiner, observer::WatchedStage, run::Failures};
+use crate::{
+    Port, Ports, SliceSink, SliceSource, StageOutcome, combiner::Combiner, observer::WatchedStage, pace::Step, run::Failures,
+};
 use bytes::Bytes;
 use futures::future::{join_all, try_join, try_join_all};
 use weft_plan::{Sink, Source, Task, TaskLane, TaskStage, link_id};
@@ -13,6 +15,7 @@ pub(crate) struct StageRun<'a> {
     pub(crate) stage: &'a TaskStage,
     pub(crate) ports: &'a dyn Ports,
     pub(crate) watch: WatchedStage<'a>,
+    pub(crate) step: Step<'a>,
     pub(crate) failures: &'a Failures,
 }
 
@@ -39,10 +42,12 @@ impl StageRun<'_> {
         })?;
         let (mut sources, mut sinks) = try_join(self.open_sources(), self.open_sinks()).await?;
         for slice in self.lane.slices(self.task.slice_len) {
+            self.step.turn().await;
             let inputs = self.take(&mut sources, &combiner, slice).await?;
             let results = combiner.apply(&inputs, slice);
             drop(inputs);
             self.give(&mut sinks, results, slice).await?;
+            self.step.done();
             self.watch.add_done(slice.len());
         }
         try_join_all(sources.iter_mut().enumerate().map(|(number, source)| self.finish_source(number, source))).await?;

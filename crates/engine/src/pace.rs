@@ -1,0 +1,158 @@
+//! Lanes that take turns over one span go in step.
+//!
+//! Where several links share a line, the network gives each of them some share of it, and rarely a fair one. Lanes that share all
+//! their lines would drift apart: some end early, and what then stands idle is missed by those that are left. So at each party no
+//! stage goes more than a few slices ahead of the slowest of its siblings. It cannot lock up: of all stages of the plan, the one
+//! that is furthest behind waits for nobody's pace, has what it needs from the one before it, and room at the one after it.
+
+use std::{
+    collections::BTreeMap,
+    future::poll_fn,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
+};
+use weft_plan::TaskLane;
+use weft_types::Span;
+
+/// How far all stages of a task are that go in step.
+#[derive(Debug, Default)]
+pub(crate) struct Pace(Mutex<Groups>);
+
+type Groups = BTreeMap<Group, Members>;
+/// Lanes of one span that take turns.
+type Group = (u64, u64, u32);
+
+#[derive(Debug, Default)]
+struct Members {
+    /// The slices that each stage has done, by its number in the task.
+    done: BTreeMap<usize, u64>,
+    /// Who waits for others.
+    waiting: Vec<Waker>,
+}
+
+/// A stage's place among those that it goes in step with. It leaves them when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Step<'a> {
+    pace: &'a Pace,
+    group: Option<Group>,
+    number: usize,
+    lead: u64,
+}
+
+impl Pace {
+    /// The place of stage `number` of the task. All stages take theirs before any of them begins.
+    pub(crate) fn join(&self, lane: &TaskLane, number: usize) -> Step<'_> {
+        let Span { start, end } = lane.span;
+        // A lane that has its span to itself takes turns with nobody.
+        let group = (lane.step > 1).then_some((start, end, lane.step));
+        if let Some(group) = group {
+            self.lock().entry(group).or_default().done.insert(number, 0);
+        }
+        Step { pace: self, group, number, lead: u64::from(lane.window.max(1)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Groups> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Members {
+    fn wake(&mut self) {
+        self.waiting.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl Step<'_> {
+    /// Waits until the stage is not too far ahead of the others.
+    pub(crate) async fn turn(&self) {
+        let Some(group) = self.group else { return };
+        poll_fn(|context| {
+            let mut groups = self.pace.lock();
+            let Some(members) = groups.get_mut(&group) else { return Poll::Ready(()) };
+            let own = members.done.get(&self.number).copied().unwrap_or(0);
+            let slowest = members.done.values().copied().min().unwrap_or(own);
+            if own < slowest.saturating_add(self.lead) {
+                return Poll::Ready(());
+            }
+            members.waiting.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// The stage has done another slice.
+    pub(crate) fn done(&self) {
+        let Some(group) = self.group else { return };
+        if let Some(members) = self.pace.lock().get_mut(&group) {
+            *members.done.entry(self.number).or_default() += 1;
+            members.wake();
+        }
+    }
+}
+
+impl Drop for Step<'_> {
+    /// Whoever has ended, well or not, holds nobody up.
+    fn drop(&mut self) {
+        let Some(group) = self.group else { return };
+        if let Some(members) = self.pace.lock().get_mut(&group) {
+            members.done.remove(&self.number);
+            members.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+
+    fn lane(first: u32, step: u32) -> TaskLane {
+        TaskLane { lane: first as u16, span: Span::new(0, 100), first, step, window: 2, stages: Vec::new() }
+    }
+
+    #[test]
+    fn nobody_goes_far_ahead_of_the_slowest_and_who_has_left_holds_nobody_up() {
+        let pace = Pace::default();
+        let (slow, fast) = (pace.join(&lane(0, 2), 0), pace.join(&lane(1, 2), 1));
+        for _ in 0..2 {
+            assert_eq!(fast.turn().now_or_never(), Some(()));
+            fast.done();
+        }
+        assert_eq!(fast.turn().now_or_never(), None, "two ahead");
+        slow.done();
+        assert_eq!(fast.turn().now_or_never(), Some(()));
+        fast.done();
+        assert_eq!(fast.turn().now_or_never(), None);
+        drop(slow);
+        assert_eq!(fast.turn().now_or_never(), Some(()));
+    }
+
+    #[test]
+    fn a_lane_of_its_own_waits_for_nobody() {
+        let pace = Pace::default();
+        let (_other, alone) = (pace.join(&lane(0, 2), 0), pace.join(&lane(0, 1), 1));
+        for _ in 0..10 {
+            assert_eq!(alone.turn().now_or_never(), Some(()));
+            alone.done();
+        }
+    }
+
+    #[test]
+    fn who_waits_is_woken() {
+        let pace = Pace::default();
+        let (slow, fast) = (pace.join(&lane(0, 2), 0), pace.join(&lane(1, 2), 1));
+        let ahead = async {
+            for _ in 0..10 {
+                fast.turn().await;
+                fast.done();
+            }
+        };
+        let behind = async {
+            for _ in 0..10 {
+                slow.turn().await;
+                slow.done();
+            }
+        };
+        futures::executor::block_on(async { futures::join!(ahead, behind) });
+    }
+}
