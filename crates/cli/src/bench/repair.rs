@@ -74,6 +74,14 @@ impl Case {
     }
 }
 
+impl Case {
+    /// A copy of the block, so that the next case begins where the last one did.
+    fn back() -> Self {
+        let slice_len = AutoSize::Bytes(ByteSize(256 << 10));
+        Self { label: String::new(), scheme: "direct".to_owned(), slice_len, select: String::new(), paths: 1 }
+    }
+}
+
 impl Subject {
     /// Stores an object of one stripe.
     pub(crate) async fn store(
@@ -229,6 +237,13 @@ impl Subject {
             set(&mut network.up_bytes_per_s, &shaping.up);
             set(&mut network.down_bytes_per_s, &shaping.down);
         }
+        if let Some(rate) = shaping.rack.map(crate::testbed::LinkRate::goodput_bytes_per_s) {
+            let rack = |number: usize| format!("rack-{}", number as u32 % settings.racks + 1);
+            let stands = (0..).zip(&party).filter_map(|(number, party)| Some(((*party)?, rack(number))));
+            network.racks = stands.collect();
+            let lines: BTreeMap<String, f64> = network.racks.values().map(|rack| (rack.clone(), rate)).collect();
+            (network.rack_up_bytes_per_s, network.rack_down_bytes_per_s) = (lines.clone(), lines);
+        }
         let at = |number: u32| party.get(number as usize).copied().flatten();
         for (from, to, rate) in &shaping.pairs {
             at(*from).zip(at(*to)).map(|pair| network.pair_bytes_per_s.insert(pair, rate.goodput_bytes_per_s()));
@@ -259,13 +274,15 @@ fn key(code: &str, block_len: u64) -> String {
     format!("{code} {}", ByteSize(block_len))
 }
 
-/// Runs all cases in turn, `runs` times each, and tells each one's outcome; `says` which run of which case comes.
+/// Runs all cases in turn, `runs` times each, and tells each one's outcome; `says` which run of which case comes. On links that are
+/// not all alike, a copy that does not count brings the block back each time: all cases then have the same requestor.
 pub(crate) async fn measure(
     session: &Session,
     testbed: Option<&Testbed>,
     subject: &mut Subject,
     cases: &[Case],
     runs: usize,
+    uneven: bool,
     says: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<Outcome>> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
@@ -273,16 +290,21 @@ pub(crate) async fn measure(
     // Connections are made and code is read for the first time in a run that does not count.
     if let Some(first) = cases.first() {
         subject.rebuild(session, first).await?;
+        subject.rebuild(session, first).await?;
     }
+    let back = Case::back();
     for run in 0..runs {
-        for (at, case) in cases.iter().enumerate() {
+        // Whoever comes first is not always the same.
+        for at in (0..cases.len()).map(|at| (at + run) % cases.len()) {
             says(run, at);
-            let (sample, plan) = subject.rebuild(session, case).await?;
-            // Only plans that are drawn are others each time.
-            if let Some(testbed) = testbed.filter(|_| bounds[at].is_empty() || case.select == "random") {
+            let (sample, plan) = subject.rebuild(session, &cases[at]).await?;
+            if let Some(testbed) = testbed {
                 bounds[at].extend(subject.bound_s(&plan, testbed.settings())?);
             }
             samples[at].push(sample);
+            if uneven {
+                subject.rebuild(session, &back).await?;
+            }
         }
     }
     let outcomes = cases.iter().zip(&samples).zip(&bounds);

@@ -37,6 +37,8 @@ const TOLERANCE: f64 = 0.03;
 const IN_MEMORY: &str = "/dev/shm";
 /// The baseline of all repairs.
 const DIRECT: &str = "direct";
+/// The check stores three blocks and copies one of them to a fourth node.
+const CHECK_NODES_MIN: u32 = 4;
 /// The block that is rebuilt.
 const BLOCK: u8 = 3;
 
@@ -153,6 +155,13 @@ struct Asked {
     block_size: ByteSize,
     slice_size: AutoSize,
     seed: u64,
+    /// Blocks that were rebuilt together.
+    lost: u8,
+    /// Empty: the best path.
+    select: String,
+    paths: u32,
+    /// Whether links were measured first.
+    probed: bool,
     /// None: a cluster whose links nobody here has shaped.
     testbed: Option<Settings>,
 }
@@ -186,7 +195,13 @@ impl BenchRepair {
             self.schemes.iter().map(|text| Case::parse(text, self.slice_size, self.block_size.0)).collect::<Result<_>>()?;
         let mut cases = cases.concat();
         for case in &mut cases {
-            (case.select, case.paths) = (self.select.clone(), self.paths);
+            // What has no path is what it is.
+            if case.scheme != DIRECT {
+                case.select.clone_from(&self.select);
+            }
+            if matches!(case.scheme.as_str(), "pipeline" | weft_schemes::repair::AUTO) {
+                case.paths = self.paths;
+            }
             weft_schemes::repair::check_name(&case.scheme)?;
         }
         if self.runs == 0 || cases.is_empty() || self.lost == 0 {
@@ -207,11 +222,17 @@ impl BenchRepair {
                     eprintln!("run {} of {}: {}", run + 1, self.runs, cases[case].label);
                 }
             };
-            let mut results = measure(session, testbed.as_deref(), &mut subject, &cases, self.runs, &mut says).await?;
-            subject.remove(session).await?;
+            // Of a cluster whose links nobody here has shaped, nothing is known.
+            let uneven = testbed.as_ref().is_none_or(|testbed| testbed.settings().is_uneven());
+            let measured = measure(session, testbed.as_deref(), &mut subject, &cases, self.runs, uneven, &mut says).await;
+            let removed = subject.remove(session).await;
+            let mut results = measured?;
+            removed?;
             bench::compare(&mut results, DIRECT);
             let (code, block_size, slice_size, seed) = (self.code.clone(), self.block_size, self.slice_size, self.seed);
-            let asked = Asked { code, block_size, slice_size, seed, testbed: testbed.map(|testbed| testbed.settings().clone()) };
+            let (lost, select, paths, probed) = (self.lost, self.select.clone(), self.paths, self.probe);
+            let testbed = testbed.map(|testbed| testbed.settings().clone());
+            let asked = Asked { code, block_size, slice_size, seed, lost, select, paths, probed, testbed };
             let report = Report { machine: Machine::this(), settings: asked, warnings: warnings(&results), results };
             output.result(&report, |it| {
                 let links = it.settings.testbed.as_ref().and_then(|testbed| testbed.link);
@@ -219,7 +240,8 @@ impl BenchRepair {
                 let (code, block) = (&it.settings.code, it.settings.block_size);
                 let warnings = it.warnings.iter().map(|warning| format!("\nwarning: {warning}"));
                 format!(
-                    "one block of {block} of {code}{links}; {} runs each\n{}\n{}{}",
+                    "{} of {block} of {code}{links}; {} runs each\n{}\n{}{}",
+                    if self.lost == 1 { "one block".to_owned() } else { format!("{} blocks together", self.lost) },
                     self.runs,
                     bench::results(&it.results, DIRECT),
                     it.machine,
@@ -252,6 +274,11 @@ impl BenchFaults {
         faults.extend([Fault::Flip(middle), Fault::Truncate(middle)]);
         // One more than the code needs stays free while a requestor is exchanged and the last one's process comes back.
         let settings = self.links.settings(code.n() as u32 + 3, options.insecure)?;
+        if options.cluster.is_some() {
+            return Err(Error::invalid(
+                "processes are killed and blocks damaged: only in a testbed of its own, so without --cluster and WEFT_CLUSTER",
+            ));
+        }
         in_testbed(options, settings, async |session, testbed| {
             let testbed = testbed.ok_or_else(|| Error::invalid("processes can be killed only in a testbed"))?;
             let block = BLOCK.min(code.n() as u8 - 1);
@@ -261,7 +288,9 @@ impl BenchFaults {
             let (mut results, resumed): (Vec<Outcome>, Vec<u32>) = measured.into_iter().unzip();
             bench::compare(&mut results, &Fault::None.label());
             let (code, block_size, slice_size, seed) = (self.code.clone(), self.block_size, self.slice_size, self.seed);
-            let asked = Asked { code, block_size, slice_size, seed, testbed: Some(testbed.settings().clone()) };
+            let testbed = Some(testbed.settings().clone());
+            let (lost, select, paths, probed) = (1, case.select.clone(), case.paths, false);
+            let asked = Asked { code, block_size, slice_size, seed, lost, select, paths, probed, testbed };
             let warnings = Vec::new();
             let report = Report { machine: Machine::this(), settings: asked, warnings, results };
             output.result(&report, |it| {
@@ -294,6 +323,7 @@ pub(super) fn in_testbed<T>(
         }
         return Session::with(options, async |session| work(session, testbed.as_mut()).await);
     }
+    Testbed::check_machine()?;
     let scratch = Scratch::make()?;
     let _lock = LocalCluster::lock(&scratch.dir)?;
     let (mut testbed, cluster) = Testbed::make(&scratch.dir, settings, seed()?, quick)?;
@@ -336,13 +366,15 @@ pub(super) fn warnings(results: &[Outcome]) -> Vec<String> {
 
 impl LinkCheck {
     /// Sends a block from one node to another, and looks what it took.
-    pub(super) async fn run(session: &Session, testbed: &Testbed, quiet: bool) -> Result<Self> {
+    /// None: what a link should carry is not only the link's to say, or nothing says it.
+    pub(super) async fn run(session: &Session, testbed: &Testbed) -> Result<Option<Self>> {
         let settings = testbed.settings();
-        let rate = settings.between(0, 1.min(settings.nodes - 1))?.map_or(125e6, |rate| rate.goodput_bytes_per_s());
+        let rate = settings.between(0, 1.min(settings.nodes - 1))?.map(crate::testbed::LinkRate::goodput_bytes_per_s);
+        let Some(rate) = rate.filter(|_| settings.slow.is_empty() && settings.nodes >= CHECK_NODES_MIN) else { return Ok(None) };
         // As much as a link of that rate carries in about a second.
         let block_len = (rate as u64).clamp(1 << 18, 64 << 20) >> 18 << 18;
         let case = Case::parse(DIRECT, AutoSize::Bytes(ByteSize(256 << 10)), block_len)?.remove(0);
-        let mut subject = Subject::store(session, "rs(2,1)", block_len, &[0], 1, quiet).await?;
+        let mut subject = Subject::store(session, "rs(2,1)", block_len, &[0], 1, true).await?;
         let (mut best, mut bound) = (f64::INFINITY, None);
         for _ in 0..3 {
             let (sample, plan) = subject.rebuild(session, &case).await?;
@@ -350,7 +382,7 @@ impl LinkCheck {
             best = best.min(sample.seconds);
         }
         subject.remove(session).await?;
-        Ok(Self { seconds: best, bound_s: bound.unwrap_or(best) })
+        Ok(bound.map(|bound_s| Self { seconds: best, bound_s }))
     }
 
     /// Says so, if the machine does not carry what its links say.

@@ -77,7 +77,7 @@ fn path_text(path: &ChosenPath) -> String {
 
 /// The schemes among which one was chosen.
 fn considered_text(considered: &[Considered]) -> String {
-    let mut text = "Schemes considered, on links of 1 Gbit/s:".to_owned();
+    let mut text = "Schemes considered, for the links as they are known (1 Gbit/s where none was measured):".to_owned();
     for (at, Considered { scheme, moved_bytes, read_bytes, seconds, paths }) in considered.iter().enumerate() {
         let (time, read, moved) = (human_time(*seconds), human_bytes(*read_bytes), human_bytes(*moved_bytes));
         let several = if paths.len() > 1 { format!("   over {} paths", paths.len()) } else { String::new() };

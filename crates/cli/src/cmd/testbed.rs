@@ -3,10 +3,11 @@
 use super::{bench, cluster::bring_up, daemon::seed};
 use crate::{
     exit::Exit,
+    interrupt,
     local::LocalCluster,
     output::Output,
     session, target,
-    testbed::{Limit, LinkRate, Matrix, Settings, Slow, Testbed},
+    testbed::{self, Limit, LinkRate, Matrix, Settings, Slow, Testbed},
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -203,6 +204,8 @@ impl Up {
         let dir = self.dir.unwrap_or_else(|| DEFAULT_DIR.into());
         let settings = self.links.settings(self.nodes, options.insecure)?;
         let _lock = LocalCluster::lock(&dir)?;
+        let _watch = interrupt::Watch::begin()?;
+        let ran = LocalCluster::is_in(&dir) && LocalCluster::open(&dir)?.processes()?.iter().any(|(_, it)| it.is_some());
         let (testbed, cluster) = match LocalCluster::is_in(&dir) {
             true => {
                 let mut testbed = Testbed::open(&dir)?;
@@ -226,12 +229,12 @@ impl Up {
             }
             false => Testbed::make(&dir, settings, seed()?, |_| {})?,
         };
-        let started = start(&testbed, &cluster, !self.no_check, output);
+        let started = start(&testbed, &cluster, !self.no_check);
         let check = match started {
             Ok(check) => check,
             Err(error) => {
-                // What is half up is of no use to anybody; the first error counts.
-                let _down = Testbed::down(&dir);
+                // What is half up is of no use to anybody, but what ran before goes on; the first error counts.
+                let _down = (!ran).then(|| Testbed::down(&dir));
                 return Err(error);
             }
         };
@@ -245,7 +248,7 @@ impl Up {
 }
 
 /// Starts the processes, and measures a link.
-fn start(testbed: &Testbed, cluster: &LocalCluster, check: bool, output: Output) -> Result<Option<bench::LinkCheck>> {
+fn start(testbed: &Testbed, cluster: &LocalCluster, check: bool) -> Result<Option<bench::LinkCheck>> {
     testbed.enter()?;
     session::run(async {
         let session = bring_up(cluster).await?;
@@ -254,7 +257,7 @@ fn start(testbed: &Testbed, cluster: &LocalCluster, check: bool, output: Output)
             cluster.was_up()?;
         }
         let done = match check {
-            true => bench::LinkCheck::run(&session, testbed, output.json).await.map(Some),
+            true => bench::LinkCheck::run(&session, testbed).await,
             false => Ok(None),
         };
         session.client.close().await;
@@ -295,6 +298,13 @@ impl Shape {
         let _lock = LocalCluster::lock(&dir)?;
         let there = testbed.settings().clone();
         let settings = self.links.settings(there.nodes, there.insecure)?;
+        let racks = (self.links.racks != 1 || self.links.matrix.is_some()).then_some(settings.racks);
+        if racks.is_some_and(|racks| racks != there.racks) || !settings.slow.is_empty() && settings.slow != there.slow {
+            let racks = there.racks;
+            let message =
+                format!("the testbed has its {racks} racks and its slow nodes as it was made: only what links carry can change");
+            return Err(Error::invalid(message));
+        }
         testbed.reshape(|it| *it = Settings { racks: there.racks, slow: there.slow, ..settings })?;
         output.result(testbed.settings(), |_| "shaped".to_owned()).map(|()| Exit::Ok)
     }
@@ -306,8 +316,7 @@ impl Down {
         let (mut stopped, mut first) = (0, None);
         for dir in &dirs {
             let down = || -> Result<usize> {
-                let is_known = || Ok::<_, Error>(Testbed::all()?.contains(&std::path::absolute(dir).unwrap_or_default()));
-                if !LocalCluster::is_in(dir) && !is_known()? {
+                if !testbed::is_known(dir)? {
                     return Testbed::open(dir).map(|_| 0);
                 }
                 // One whose directory is gone has nothing to lock.

@@ -5,6 +5,7 @@ use crate::{
     offline::io_error,
     settings,
     target::{ClusterFile, FILE_NAME},
+    testbed,
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde::Serialize;
@@ -93,7 +94,8 @@ impl LocalCluster {
         let is_half_made = dir.join(NEW).join(FILE_NAME).exists();
         for entry in entries {
             let name = entry.map_err(|error| io_error(dir, "read", &error))?.file_name();
-            let is_ours = [LOCK, NEW].iter().any(|it| name == *it) || is_half_made && PARTS.iter().any(|it| name == *it);
+            let is_ours = [LOCK, NEW, testbed::FILE_NAME].iter().any(|it| name == *it)
+                || is_half_made && PARTS.iter().any(|it| name == *it);
             if !is_ours {
                 let dir = dir.display();
                 return Err(Error::invalid(format!("{dir} is not empty and holds no cluster: choose another directory")));

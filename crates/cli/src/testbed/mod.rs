@@ -108,6 +108,11 @@ pub(crate) struct Testbed {
 }
 
 impl Testbed {
+    /// Says plainly what the machine lacks.
+    pub(crate) fn check_machine() -> Result<()> {
+        Network::check_machine()
+    }
+
     /// The one in `dir`.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let dir = absolute(dir)?;
@@ -140,6 +145,8 @@ impl Testbed {
         let Settings { nodes, racks, insecure, .. } = testbed.settings;
         let size = Size { nodes, racks, disks_per_node: 1, insecure };
         LocalCluster::check_free(&testbed.dir, size)?;
+        // First: whatever happens next, it is known to be a testbed, and can be taken down.
+        testbed.save()?;
         testbed.make_network()?;
         let place = |mut it: DaemonSettings<'_>| {
             let listen = |address| format!("{address}:0");
@@ -169,10 +176,15 @@ impl Testbed {
             }
             adjust(it);
         };
-        LocalCluster::make(&testbed.dir, size, seed, place)?;
-        testbed.save()?;
-        let cluster = LocalCluster::open(&testbed.dir)?;
-        Ok((testbed, cluster))
+        let made = LocalCluster::make(&testbed.dir, size, seed, place);
+        match made {
+            Ok(cluster) => Ok((testbed, cluster)),
+            Err(error) => {
+                // The first error counts.
+                let _down = Self::down(&testbed.dir);
+                Err(error)
+            }
+        }
     }
 
     /// Makes the network anew, unless something runs in it. The caller holds the lock.
@@ -275,6 +287,12 @@ impl Settings {
         }
         self.matrix = Some(matrix);
         self
+    }
+
+    /// Whether it matters which nodes take part.
+    pub(crate) fn is_uneven(&self) -> bool {
+        let has_racks = self.rack_link.is_some();
+        has_racks || self.matrix.is_some() || !self.limits.is_empty() || self.slow.iter().any(|slow| slow.node.is_some())
     }
 
     fn check(&self) -> Result<()> {
@@ -400,8 +418,19 @@ impl TryFrom<String> for Slow {
     }
 }
 
+/// One directory has one path, however it is written; one that is not there is written as it was said.
 fn absolute(dir: &Path) -> Result<PathBuf> {
-    std::path::absolute(dir).map_err(|error| io_error(dir, "find", &error))
+    match fs::canonicalize(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => std::path::absolute(dir),
+        found => found,
+    }
+    .map_err(|error| io_error(dir, "find", &error))
+}
+
+/// Whether a testbed in `dir` is known on this machine: as long as its directory is there, and longer, if it was not taken down.
+pub(crate) fn is_known(dir: &Path) -> Result<bool> {
+    let dir = absolute(dir)?;
+    Ok(dir.join(FILE_NAME).is_file() || Testbed::all()?.contains(&dir))
 }
 
 #[cfg(test)]
@@ -425,6 +454,17 @@ mod tests {
         }
         let text = toml::to_string(&it).unwrap();
         assert_eq!(toml::from_str::<Settings>(&text).unwrap(), it);
+    }
+
+    #[test]
+    fn one_directory_is_one_testbed_however_it_is_written() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("bed");
+        fs::create_dir(&dir).unwrap();
+        let ids = [dir.clone(), dir.join(""), dir.join("../bed"), dir.join(".")].map(|dir| id_of(&absolute(&dir).unwrap()));
+        assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+        fs::write(dir.join("weft.toml"), "").unwrap();
+        assert!(!is_known(&dir).unwrap(), "a cluster is no testbed");
     }
 
     #[test]

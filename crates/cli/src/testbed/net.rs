@@ -25,6 +25,8 @@ use weft_types::{Error, Result};
 const BURST: &str = "128kb";
 const QUEUE: &str = "200ms";
 const QUEUE_S: f64 = 0.2;
+/// What a class of a sender has for itself: as good as nothing.
+const OWN: &str = "8kbit";
 const BURST_BYTES: f64 = 131_072.0;
 /// More agents do not fit into the testbed's addresses, nor onto a machine.
 pub(crate) const NODES_MAX: u32 = 250;
@@ -174,10 +176,9 @@ impl Network {
 
     /// Takes away whatever of it is there. Its processes must have ended.
     pub(crate) fn remove(&self) -> Result<()> {
-        for namespace in self.namespaces()? {
-            ip(&["netns", "del", &namespace])?;
-        }
-        Ok(())
+        let removed = self.namespaces()?.into_iter().map(|namespace| ip(&["netns", "del", &namespace]));
+        // One that cannot be removed keeps no other.
+        removed.fold(Ok(()), |first: Result<()>, removed| first.and(removed))
     }
 
     fn namespaces(&self) -> Result<Vec<String>> {
@@ -194,18 +195,17 @@ fn sending(up: Option<LinkRate>, pairs: &[(u32, LinkRate)]) -> Vec<String> {
         return up.map(|rate| limit("eth0", rate)).into_iter().collect();
     }
     let whole = up.map_or_else(|| "100gbit".to_owned(), LinkRate::tc);
+    // A class may always send at its own rate, whatever its parent has left: so all that they send is borrowed.
+    let shape = |rate: &str, ceil: &str| format!("htb rate {rate} ceil {ceil} burst {BURST} cburst {BURST} quantum 60000");
     let mut lines = vec![
         "qdisc add dev eth0 root handle 1: htb default ffff".to_owned(),
-        format!("class add dev eth0 parent 1: classid 1:1 htb rate {whole} burst {BURST} cburst {BURST} quantum 60000"),
-        format!("class add dev eth0 parent 1:1 classid 1:ffff htb rate {whole} burst {BURST} cburst {BURST} quantum 60000"),
+        format!("class add dev eth0 parent 1: classid 1:1 {}", shape(&whole, &whole)),
+        format!("class add dev eth0 parent 1:1 classid 1:ffff {}", shape(OWN, &whole)),
     ];
     for (to, rate) in pairs {
         let (class, address) = (format!("{:x}", to + 16), Network::address(*to));
-        let rate_text = rate.tc();
         let queue = (rate.bits_per_s() / 8.0 * QUEUE_S + BURST_BYTES) as u64;
-        lines.push(format!(
-            "class add dev eth0 parent 1:1 classid 1:{class} htb rate {rate_text} ceil {rate_text} burst {BURST} cburst {BURST} quantum 60000"
-        ));
+        lines.push(format!("class add dev eth0 parent 1:1 classid 1:{class} {}", shape(OWN, &rate.tc())));
         lines.push(format!("qdisc add dev eth0 parent 1:{class} bfifo limit {queue}"));
         lines.push(format!("filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst {address}/32 flowid 1:{class}"));
     }
