@@ -145,6 +145,32 @@ fn who_delivers_the_slowest_does_not_in_the_cyclic_version() {
 }
 
 #[test]
+fn the_slow_way_of_who_delivers_nothing_is_no_reason_for_slow_links_between_helpers() {
+    let (mut world, rate) = (World::whole("rs(4,1)", BLOCK_LEN), BLOCK_LEN as f64);
+    // All that are left must help. One way around is quick.
+    let all = [1, 2, 3, 4].map(holder);
+    let ring = [1, 3, 2, 4, 1].map(holder);
+    for (from, to) in all.iter().flat_map(|from| all.iter().map(move |to| (*from, *to))) {
+        world.network.pair_bytes_per_s.insert((from, to), rate / 9.0);
+    }
+    world.network.pair_bytes_per_s.extend(ring.windows(2).map(|pair| ((pair[0], pair[1]), rate)));
+    world.network.pair_bytes_per_s.insert((holder(2), spare(0)), rate / 100.0);
+    let (_, considered) = choose(&world, &[0], 64, "cyclic");
+    let ChosenPath { bottleneck, bytes_per_s, exact, .. } = &considered[0].paths[0];
+    assert!(considered[0].seconds < 1.2, "{}", considered[0].seconds);
+    assert_eq!((*bytes_per_s, *exact), (rate, Some(true)), "{bottleneck:?}: a link that nobody uses is not told");
+}
+
+#[test]
+fn the_requestors_own_line_is_told_where_it_is_the_slowest() {
+    let (mut world, rate) = (World::whole("rs(4,2)", BLOCK_LEN), BLOCK_LEN as f64);
+    world.network.down_bytes_per_s.insert(spare(0), rate / 2.0);
+    let (_, considered) = choose(&world, &[0], 64, "cyclic");
+    let ChosenPath { bottleneck, bytes_per_s, .. } = &considered[0].paths[0];
+    assert_eq!((bottleneck.1, *bytes_per_s), (spare(0), rate / 2.0), "all its chains together get no more");
+}
+
+#[test]
 fn several_paths_are_taken_where_they_are_quicker_and_only_there() {
     // Between nodes there are only slow pairs; everybody's own line carries much more.
     let mut world = World::whole("rs(3,6)", BLOCK_LEN);
@@ -197,6 +223,25 @@ fn a_path_gets_as_much_as_it_carries() {
     assert!(refused(&world, "ppr").contains("'ppr' has one path"));
     world.select = Select::AsPreferred;
     assert!(refused(&world, "pipeline").contains("'best' or 'ordered'"));
+}
+
+#[test]
+fn paths_share_a_racks_line_and_there_are_no_more_than_there_are_links() {
+    let mut world = World::whole("rs(1,3)", 600);
+    // Two copies stand in one rack, whose line carries twice what a link carries by which the third one comes.
+    world.network.link_bytes_per_s = 1e6;
+    world.network.racks.extend([1, 2].map(|at| (holder(at), "a".to_owned())));
+    world.network.rack_up_bytes_per_s.insert("a".to_owned(), 400.0);
+    world.network.pair_bytes_per_s.insert((holder(3), spare(0)), 200.0);
+    world.paths = Paths::Count(3);
+    let (plan, considered) = choose(&world, &[0], 4, "pipeline");
+    let spans: Vec<Span> = plan.shape.lanes.iter().map(|lane| lane.span).collect();
+    assert_eq!(spans, [Span::new(0, 200), Span::new(200, 400), Span::new(400, 600)], "{:?}", considered[0].paths);
+    assert!(considered[0].seconds < 1.1, "{} s", considered[0].seconds);
+
+    world.paths = Paths::Count(16);
+    let (plan, considered) = choose(&world, &[0], 4, "pipeline");
+    assert_eq!((plan.shape.lanes.len(), considered[0].paths.len()), (3, 3), "nobody sends to the requestor twice");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What a chain needs at least: below it no search is needed. The helpers of a chain have as many different successors as there are
-//! helpers, and all of them reach the requestor; a cycle's members have different successors among themselves.
+//! helpers, and all of them reach the requestor; a cycle's members have different successors among themselves, and all but one of them
+//! reach the requestor at once.
 
 use super::{Form, Graph};
 
@@ -32,14 +33,18 @@ fn matching(graph: &Graph<'_>, successors: &[Vec<usize>], helpers: usize) -> boo
     let count = successors.len();
     let mut of: Vec<Option<usize>> = vec![None; count + 1];
     let ends = |from: usize| graph.form == Form::Chain && graph.has_end(from);
+    // Who is matched can stay so when more are: a cycle's one who is spared comes last.
+    let is_spared = |from: &usize| graph.form == Form::Cycle && !graph.has_end(*from);
+    let (spared, all): (Vec<usize>, Vec<usize>) = (0..count).partition(is_spared);
+    let mut is_matched = |from: usize| augment(from, successors, &ends, &mut of, &mut vec![false; count + 1]);
     let mut size = 0;
-    for from in 0..count {
-        size += usize::from(augment(from, successors, &ends, &mut of, &mut vec![false; count + 1]));
+    for from in all {
+        size += usize::from(is_matched(from));
         if size >= helpers {
             return true;
         }
     }
-    false
+    size + 1 == helpers && spared.into_iter().any(is_matched)
 }
 
 /// Finds a successor for one more, who may take that of another who can take a different one.

@@ -36,15 +36,17 @@ impl Dive<'_> {
     fn extend(&mut self) -> bool {
         if self.chain.len() == self.helpers {
             return match (self.graph.form, self.chain.first(), self.chain.last()) {
-                (Form::Cycle, Some(last), Some(first)) => self.helpers == 1 || self.graph.has(*last, *first),
+                (Form::Cycle, Some(last), Some(first)) => self.graph.has(*last, *first),
                 _ => true,
             };
         }
         let weights = self.graph.weights;
         self.looks += weights.count();
         let head = self.chain.last().copied();
-        let fits =
-            |from: &usize| !self.used[*from] && head.map_or_else(|| self.graph.has_end(*from), |to| self.graph.has(*from, to));
+        // One member of a cycle need not send to the requestor.
+        let spares = self.graph.form == Form::Chain || self.chain.iter().all(|at| self.graph.has_end(*at));
+        let goes_on = |from: usize| head.map_or_else(|| self.graph.has_end(from), |to| self.graph.has(from, to));
+        let fits = |from: &usize| !self.used[*from] && goes_on(*from) && (spares || self.graph.has_end(*from));
         let rack = weights.racks[head.unwrap_or(weights.count())];
         // The preferred helpers in their order, seen from the chain's end; then the others.
         let place = |from: usize| if from < self.helpers { self.helpers - 1 - from } else { from };

@@ -7,9 +7,11 @@
 //! exact whatever the weights are, in a time that only the number of helpers decides. For more helpers than [`EXACT_MAX`] a bounded
 //! search stands in for the table ([`dive`]): it finds a chain or gives up, and a [`Route`] says whether a better one is ruled out.
 //!
-//! Among equally quick chains, that which crosses from rack to rack seldom is taken, and then that of those who come first.
+//! Among equally quick chains, that which crosses from rack to rack seldom is taken, and then that of those who come first. Where all
+//! links are quick enough, that takes no search ([`any`]).
 
 mod algorithm_1;
+mod any;
 mod bound;
 mod dive;
 mod subsets;
@@ -47,7 +49,7 @@ pub struct Route {
 pub(crate) enum Form {
     /// A chain to the requestor.
     Chain,
-    /// A cycle, each of whose members sends to the requestor.
+    /// A cycle, each of whose members but one sends to the requestor.
     Cycle,
 }
 
@@ -96,6 +98,13 @@ impl Weights {
         }
     }
 
+    /// Whether some of the candidates and the requestor share a rack, and some do not: else the order has no part in how often racks
+    /// are crossed.
+    fn has_racks(&self) -> bool {
+        let is_alone = |(at, rack): (usize, &usize)| at == *rack;
+        !self.racks.iter().enumerate().all(is_alone) && self.racks.iter().any(|rack| *rack != 0)
+    }
+
     /// What the link from one candidate to another takes.
     pub fn link(&self, from: usize, to: usize) -> f64 {
         self.links[from * self.count + to]
@@ -112,11 +121,15 @@ impl Weights {
         links.chain(order.last().map(|last| self.end(*last))).fold(0.0, f64::max)
     }
 
-    /// The largest weight of a cycle of these candidates and of what each of them sends to the requestor.
+    /// The largest weight of a cycle of these candidates and of what each of them sends to the requestor, but for the one with the
+    /// slowest link to it.
     pub fn cycle(&self, order: &[usize]) -> f64 {
         let next = order.iter().cycle().skip(1);
         let links = order.iter().zip(next).filter(|(from, to)| from != to).map(|(from, to)| self.link(*from, *to));
-        links.chain(order.iter().map(|from| self.end(*from))).fold(0.0, f64::max)
+        let mut ends: Vec<f64> = order.iter().map(|from| self.end(*from)).collect();
+        ends.sort_unstable_by(f64::total_cmp);
+        ends.pop();
+        links.chain(ends).fold(0.0, f64::max)
     }
 
     /// Links of a chain that go from one rack to another.
@@ -135,15 +148,22 @@ impl<'a> Graph<'a> {
         Self { weights, most, form }
     }
 
-    /// Whether the link from one candidate to another may be used.
+    /// Whether the link from one candidate to another may be used. A cycle has room for one member that cannot send to the requestor.
     pub(crate) fn has(&self, from: usize, to: usize) -> bool {
         let is_quick = from != to && self.weights.link(from, to) <= self.most;
-        is_quick && (self.form == Form::Chain || self.has_end(from) && self.has_end(to))
+        is_quick && (self.form == Form::Chain || self.has_end(from) || self.has_end(to))
     }
 
     /// Whether a candidate may send to the requestor.
     pub(crate) fn has_end(&self, from: usize) -> bool {
         self.weights.end(from) <= self.most
+    }
+
+    /// Whether all links may be used: then any chain will do.
+    fn is_complete(&self) -> bool {
+        let (links, ends) = (&self.weights.links, &self.weights.ends);
+        let to_itself = |at: usize| at % (self.weights.count + 1) == 0;
+        ends.iter().all(|end| *end <= self.most) && (0..links.len()).all(|at| to_itself(at) || links[at] <= self.most)
     }
 }
 
@@ -152,10 +172,17 @@ pub fn path(weights: &Weights, helpers: usize) -> Option<Route> {
     best(weights, helpers, Form::Chain)
 }
 
-/// The quickest cycle of `helpers` of the candidates, each of which is also held to its link to the requestor. None, if there are not
-/// so many, or fewer than two.
+/// The quickest cycle of `helpers` of the candidates, each of which but the last but one is also held to its link to the requestor.
+/// None, if there are not so many, or fewer than three.
 pub fn cycle(weights: &Weights, helpers: usize) -> Option<Route> {
-    if helpers < 2 { None } else { best(weights, helpers, Form::Cycle) }
+    let spared = helpers.checked_sub(2).filter(|spared| *spared > 0)?;
+    let mut route = best(weights, helpers, Form::Cycle)?;
+    let end = |at: usize| weights.end(route.order[at]);
+    let slowest = (0..helpers).max_by(|a, b| end(*a).total_cmp(&end(*b))).filter(|at| end(*at) > end(spared));
+    if let Some(at) = slowest {
+        route.order.rotate_left((at + helpers - spared) % helpers);
+    }
+    Some(route)
 }
 
 fn best(weights: &Weights, helpers: usize, form: Form) -> Option<Route> {
@@ -166,9 +193,10 @@ fn best(weights: &Weights, helpers: usize, form: Form) -> Option<Route> {
     let steps = thresholds(weights);
     let graph = |at: usize| Graph::new(weights, form, steps[at]);
     let lowest = first(0, steps.len() - 1, |at| bound::allows(&graph(at), helpers));
-    // With all links any helpers do. What is found is often better than the threshold for which it was looked for.
-    let mut found = Found { at: steps.len() - 1, order: (0..helpers).collect() };
     let place = |order: &[usize]| steps.partition_point(|step| *step < weigh(order));
+    // What is found, or only comes first, is often better than the threshold for which it was looked for.
+    let preferred: Vec<usize> = (0..helpers).collect();
+    let mut found = Found { at: place(&preferred), order: preferred };
     let dive = |at: usize, looks_max: usize| dive::dive(&graph(at), helpers, false, looks_max);
     found.halve(lowest, |at| dive(at, dive::QUICK_LOOKS_MAX), place);
     let mut table = (weights.count() <= EXACT_MAX).then(|| Table::new(weights.count()));
@@ -182,9 +210,12 @@ fn best(weights: &Weights, helpers: usize, form: Form) -> Option<Route> {
             found.at == lowest
         }
     };
+    let quick = graph(found.at);
     let liked = match &mut table {
-        Some(table) => table.pick(&graph(found.at), helpers),
-        None => dive::dive(&graph(found.at), helpers, true, dive::LOOKS_MAX),
+        _ if quick.is_complete() => Some(any::preferred(weights, helpers)),
+        Some(table) if weights.has_racks() => table.pick(&quick, helpers),
+        Some(table) => table.find(&quick, helpers),
+        None => dive::dive(&quick, helpers, true, dive::LOOKS_MAX),
     };
     let order = liked.unwrap_or(found.order);
     Some(Route { weight: weigh(&order), order, exact })

@@ -4,7 +4,8 @@
 //! The table is filled in blocks of the sets that differ in the first four candidates only, so that the same step for the sixteen
 //! sets of a block is one that processors do at once.
 //!
-//! For cycles the lowest candidate of a set stands for the requestor: the chain ends there, and closes if it can send to the first.
+//! For cycles the lowest candidate of a set stands for the requestor: the chain ends there, and closes if it can send to the first. Sets
+//! with more than one who cannot send to the requestor have none.
 
 use super::{Form, Graph};
 
@@ -48,11 +49,10 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(count: usize) -> Self {
-        let blocks = 1usize << count.saturating_sub(LOW);
-        Self { count, firsts: vec![[0; BLOCK]; blocks], successors: vec![0; count.max(LOW)], ends: 0, form: Form::Chain }
+        Self { count, firsts: Vec::new(), successors: vec![0; count.max(LOW)], ends: 0, form: Form::Chain }
     }
 
-    /// A chain or cycle of so many helpers; none if there is none.
+    /// A chain or cycle of so many helpers, of those without whom the last ones can be left out; none if there is none.
     pub(super) fn find(&mut self, graph: &Graph<'_>, helpers: usize) -> Option<Vec<usize>> {
         self.load(graph);
         let set = self.fill(helpers, true)?;
@@ -95,6 +95,8 @@ impl Table {
     }
 
     fn load(&mut self, graph: &Graph<'_>) {
+        // Often nothing is looked for in it.
+        self.firsts.resize(1usize << self.count.saturating_sub(LOW), [0; BLOCK]);
         let all = 0..self.count;
         let mask = |of: &dyn Fn(usize) -> bool| all.clone().filter(|at| of(*at)).fold(0u32, |mask, at| mask | 1 << at);
         for from in all.clone() {
@@ -113,7 +115,6 @@ impl Table {
         let firsts = self.at(set);
         match self.form {
             Form::Chain => firsts,
-            Form::Cycle if set.count_ones() == 1 => firsts,
             Form::Cycle => firsts & self.successors[set.trailing_zeros() as usize],
         }
     }
@@ -139,6 +140,10 @@ impl Table {
     /// The sets of a block, from those with one member less.
     fn block(&self, block: usize) -> [u32; BLOCK] {
         let mut firsts = [0u32; BLOCK];
+        let spared = |set: usize| ((block * BLOCK + set) as u32 & !self.ends).count_ones();
+        if self.form == Form::Cycle && spared(0) > 1 {
+            return firsts;
+        }
         for high in bits(block as u32) {
             let candidate = high + LOW;
             let (rests, successors) = (&self.firsts[block & !(1 << high)], self.successors[candidate]);
@@ -161,6 +166,9 @@ impl Table {
         for (set, candidate, is_lowest) in STEPS {
             let is_first = u32::from(firsts[set & !(1 << candidate)] & low[candidate] != 0);
             firsts[set] |= (is_first & (is_chain | is_lowest ^ 1)) << candidate;
+        }
+        if self.form == Form::Cycle {
+            (0..BLOCK).filter(|set| spared(*set) > 1).for_each(|set| firsts[set] = 0);
         }
         firsts
     }

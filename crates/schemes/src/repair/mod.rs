@@ -122,10 +122,10 @@ pub const AUTO: &str = "auto";
 /// Where the number of paths is left open, several are taken only if they are predicted to be quicker by more than a little.
 pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
     let schemes = if scheme == AUTO { SCHEMES.to_vec() } else { vec![by_name(scheme)?] };
-    let mut refused = None;
+    let (mut refused, mut known) = (None, routes::Known::new());
     let mut plans: Vec<(Plan, Considered)> = Vec::with_capacity(schemes.len());
     for scheme in schemes {
-        match consider(request, scheme) {
+        match consider(request, scheme, &mut known) {
             Ok(considered) => plans.extend(considered),
             Err(error) => refused = refused.or(Some(error)),
         }
@@ -144,9 +144,9 @@ pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Con
 }
 
 /// The plans of one scheme among which to choose: of one path, and of several where that is quicker.
-fn consider(request: &Request<'_>, scheme: &dyn RepairScheme) -> Result<Vec<(Plan, Considered)>> {
-    let weighed = |paths: u32| {
-        let (plan, paths) = planner::plan(&Request { paths: Paths::Count(paths), ..*request }, scheme)?;
+fn consider(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut routes::Known) -> Result<Vec<(Plan, Considered)>> {
+    let mut weighed = |paths: u32| {
+        let (plan, paths) = planner::plan(&Request { paths: Paths::Count(paths), ..*request }, scheme, known)?;
         let (cost, seconds) = (cost(&plan)?, predict(&plan, request.network)?);
         let (moved_bytes, read_bytes) = (cost.moved_bytes(), cost.read_bytes());
         let considered = Considered { scheme: scheme.name().to_owned(), moved_bytes, read_bytes, seconds, paths };

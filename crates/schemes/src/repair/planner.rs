@@ -1,6 +1,9 @@
 //! From a job to the plan of a scheme: region by region, who helps by which recipe, and what is only read.
 
-use super::{Helper, Repair, RepairScheme, Walk, diagonal, routes::Routes};
+use super::{
+    Helper, Repair, RepairScheme, Walk, diagonal,
+    routes::{Known, Routes},
+};
 use crate::{
     Paths, Request, Run, Select, read,
     region::{self, Delivery, Region},
@@ -15,11 +18,11 @@ use weft_types::{Error, Party, Result};
 ///
 /// A block with so many holes that a plan around each of them would be too large counts as lost, that with the most first.
 pub fn plan_repair(request: &Request<'_>, scheme: &dyn RepairScheme) -> Result<Plan> {
-    plan(request, scheme).map(|(plan, _)| plan)
+    plan(request, scheme, &mut Known::new()).map(|(plan, _)| plan)
 }
 
-/// The plan, and the paths that it takes, as far as they are chains or cycles.
-pub(super) fn plan(request: &Request<'_>, scheme: &dyn RepairScheme) -> Result<(Plan, Vec<ChosenPath>)> {
+/// The plan, and the paths that it takes, as far as they are chains or cycles. What is known must be of the same network.
+pub(super) fn plan(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut Known) -> Result<(Plan, Vec<ChosenPath>)> {
     request.check()?;
     let paths = request.paths;
     if !matches!(paths, Paths::Auto | Paths::Count(1)) {
@@ -32,23 +35,28 @@ pub(super) fn plan(request: &Request<'_>, scheme: &dyn RepairScheme) -> Result<(
         }
     }
     let first = match region::cut(request.job, request.prefer) {
-        Ok(regions) => return plan_regions(request, scheme, &regions),
+        Ok(regions) => return plan_regions(request, scheme, &regions, known),
         Err(too_many) => too_many,
     };
     let mut fewer = region::without_the_most_holes(request.job);
     while let Some(job) = fewer {
         if let Ok(regions) = region::cut(&job, request.prefer) {
             let request = Request { job: &job, ..*request };
-            return plan_regions(&request, scheme, &regions).map_err(|_| first);
+            return plan_regions(&request, scheme, &regions, known).map_err(|_| first);
         }
         fewer = region::without_the_most_holes(&job);
     }
     Err(first)
 }
 
-fn plan_regions(request: &Request<'_>, scheme: &dyn RepairScheme, regions: &[Region]) -> Result<(Plan, Vec<ChosenPath>)> {
+fn plan_regions(
+    request: &Request<'_>,
+    scheme: &dyn RepairScheme,
+    regions: &[Region],
+    known: &mut Known,
+) -> Result<(Plan, Vec<ChosenPath>)> {
     let (vertices, lanes, chosen) = (Vertices::default(), Vec::new(), Vec::new());
-    let mut planner = Planner { request, scheme, vertices, lanes, chosen };
+    let mut planner = Planner { request, scheme, vertices, lanes, chosen, known };
     regions.iter().try_for_each(|region| planner.region(region))?;
     Ok((request.plan(planner.vertices, planner.lanes)?, planner.chosen))
 }
@@ -61,6 +69,7 @@ struct Planner<'a> {
     lanes: Vec<Vec<Lane>>,
     /// The paths that were chosen, each once.
     chosen: Vec<ChosenPath>,
+    known: &'a mut Known,
 }
 
 impl Planner<'_> {
@@ -98,10 +107,10 @@ impl Planner<'_> {
         let mut routes = Routes::new(self.request, self.scheme.walk(), region, deliveries, &wanted);
         let mut built = Vec::new();
         for _ in 0..paths {
-            let region = routes.select();
+            let region = routes.select(self.known);
             let recipe = self.recipe(&region, &wanted, &readers)?;
             let used: Vec<Party> = recipe.helpers.iter().filter_map(|share| region.holder(share.index, &readers)).collect();
-            let region = routes.order(region, &used);
+            let Some(region) = routes.order(region, &used, self.known) else { break };
             let (helpers, combine) = self.helpers(&region, &recipe, &readers)?;
             let requestors = region::requestors(deliveries, &wanted, &mut self.vertices)?;
             built.push(self.scheme.build(&Repair { rows: wanted.len(), helpers, combine, requestors })?);
@@ -183,4 +192,48 @@ fn groups<'a>(lost: &[&'a Delivery]) -> Vec<Vec<&'a Delivery>> {
         }
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repair::SCHEMES;
+    use weft_plan::{Class, Hold, Job, Network, Want, WantKind};
+    use weft_types::{BlockId, Layout, NodeId, PlanId, Span, StripeId, StripeLayout};
+
+    #[test]
+    fn regions_in_which_the_same_could_help_are_searched_once() {
+        let code = weft_codes::parse("rs(4,3)").unwrap();
+        let (block_len, requestor) = (1 << 12, Party::Node(NodeId(100)));
+        let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
+        // Block 1 has a hole in every other one of 200 pieces.
+        let holds = (1..7u8).flat_map(|index| {
+            let spans = if index == 1 {
+                (0..100).map(|at| Span::new(at * 20, at * 20 + 10)).collect()
+            } else {
+                vec![Span::new(0, block_len)]
+            };
+            spans.into_iter().map(move |span| Hold { party: Party::Node(NodeId(index.into())), block: block(index), span })
+        });
+        let want = Want { kind: WantKind::Store, party: requestor, index: 0, sub_blocks: vec![0], span: Span::new(0, block_len) };
+        let job = Job { holds: holds.collect(), wants: vec![want], ..Job::default() };
+        let stripe = StripeLayout { layout: Layout::new(block_len, block_len, 1).unwrap(), k: 4, m: 3, data_len: 4 * block_len };
+        let request = Request {
+            code: code.as_ref(),
+            stripe,
+            job: &job,
+            stores: &[(requestor, block(0))],
+            prefer: &[],
+            network: &Network::uniform(1e6),
+            select: Select::Best,
+            paths: Paths::Count(1),
+            run: Run::new(PlanId(1), 1, Class::Repair, 2),
+        };
+        let mut known = Known::new();
+        for scheme in SCHEMES {
+            let (plan, _) = plan(&request, *scheme, &mut known).unwrap();
+            assert!(plan.shape.lanes.len() >= 200, "{}", scheme.name());
+        }
+        assert_eq!(known.len(), 4, "a chain and a cycle, each with block 1 and without it");
+    }
 }

@@ -2,14 +2,31 @@
 
 use super::Walk;
 use crate::{
-    Request, Select,
+    Paths, Request, Select,
     path::{self, Route, Weights},
     region::{Delivery, Region},
 };
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 use weft_codes::SubBlock;
 use weft_plan::{ChosenPath, Network};
 use weft_types::{Party, Span};
+
+/// What was found for earlier regions, schemes and numbers of paths, on the same network: most of them ask the same.
+pub(super) type Known = BTreeMap<Question, Option<Route>>;
+
+/// All that a route depends on, besides the network.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Question {
+    is_cycle: bool,
+    /// Those who could help, the preferred first, and how many of them shall.
+    parties: Vec<Party>,
+    helpers: usize,
+    /// Who gets how much of what is made: the bits of its share.
+    ends: Vec<(Party, u64)>,
+    own_end: Option<Party>,
+    /// The paths that are there.
+    taken: Vec<Vec<Party>>,
+}
 
 /// The selection for one region. See [`Self::select`].
 pub(super) struct Routes<'a> {
@@ -25,11 +42,11 @@ pub(super) struct Routes<'a> {
     /// Of those, how many a code that takes any k blocks needs.
     helpers: usize,
     /// What earlier paths leave of the network.
-    network: Network,
+    network: Cow<'a, Network>,
     uses: Uses,
     found: Vec<Found>,
-    /// Who was selected last, and whether no better ones exist.
-    selected: Option<(Vec<Party>, bool)>,
+    /// The route that was selected last, and who stands in it.
+    selected: Option<(Vec<Party>, Route)>,
 }
 
 /// How many paths go over each line.
@@ -75,22 +92,23 @@ impl<'a> Routes<'a> {
         let helpers = request.code.k().saturating_sub(local.count()).min(candidates.len());
         // The chain's own order: the first of them is at the very end, so that what comes before it goes to the last.
         let own_end = targets.iter().rev().map(|(party, _)| *party).find(|party| region.holders.iter().any(|(_, p)| p == party));
-        let (network, uses) = (request.network.clone(), Uses::default());
-        Self { request, walk, region, targets, own_end, candidates, helpers, network, uses, found: Vec::new(), selected: None }
+        let (network, uses, found) = (Cow::Borrowed(request.network), Uses::default(), Vec::new());
+        Self { request, walk, region, targets, own_end, candidates, helpers, network, uses, found, selected: None }
     }
 
     /// The region with its holders in the order in which a code shall take them: for another path than those before.
-    pub(super) fn select(&mut self) -> Region {
+    pub(super) fn select(&mut self, known: &mut Known) -> Region {
         let order = match self.request.select {
             Select::AsPreferred | Select::Ordered => self.candidates.clone(),
             Select::Random { seed } => shuffled(&self.candidates, seed),
-            Select::Best => self.best(),
+            Select::Best => self.best(known),
         };
         self.reordered(self.region, &order)
     }
 
-    /// The region once more, with those that a recipe takes in the order in which they shall stand.
-    pub(super) fn order(&mut self, region: Region, used: &[Party]) -> Region {
+    /// The region once more, with those that a recipe takes in the order in which they shall stand. None, if there are paths, and
+    /// they leave no links for another one.
+    pub(super) fn order(&mut self, region: Region, used: &[Party], known: &mut Known) -> Option<Region> {
         let mut helpers: Vec<Party> = Vec::new();
         for (_, party) in region.holders.iter().filter(|(_, party)| used.contains(party) && self.candidates.contains(party)) {
             if !helpers.contains(party) {
@@ -100,68 +118,75 @@ impl<'a> Routes<'a> {
         let is_ordered = matches!(self.request.select, Select::Best | Select::Ordered) && self.walk != Walk::Hub;
         let (mut order, mut exact) = (helpers.clone(), None);
         if is_ordered && !helpers.is_empty() {
-            let weights = self.weigh(&helpers);
-            if let Some(route) = self.route(&weights, helpers.len()) {
+            let selected = self.selected.take().filter(|(selected, _)| selected.iter().all(|party| helpers.contains(party)));
+            let is_settled = |(parties, route): &(Vec<Party>, Route)| parties.len() == helpers.len() && route.exact;
+            let is_best = selected.as_ref().is_none_or(|(_, route)| route.exact);
+            let route = match selected.filter(is_settled) {
+                Some((parties, route)) => Some((parties, route)),
+                None => self.route(&helpers, helpers.len(), known).map(|route| (chosen(&helpers, &route), route)),
+            };
+            if let Some((parties, route)) = route {
+                if route.weight.is_infinite() && !self.found.is_empty() {
+                    return None;
+                }
                 // A code may have wanted others than were selected: then no better order of these is what is known.
-                let selected =
-                    self.selected.as_ref().filter(|(selected, _)| selected.iter().all(|party| helpers.contains(party)));
-                exact = Some(route.exact && selected.is_none_or(|(_, exact)| *exact));
-                order = route.order.iter().map(|at| helpers[*at]).collect();
+                exact = Some(route.exact && is_best);
+                order = parties;
             }
         }
         self.take(&order);
         let region = self.reordered(&region, &order);
         self.found.push(Found { order, exact });
-        region
+        Some(region)
     }
 
     /// All candidates, those through which the best path leads first.
-    fn best(&mut self) -> Vec<Party> {
+    fn best(&mut self, known: &mut Known) -> Vec<Party> {
         // Rather by nodes that no path leads through yet.
         self.candidates.sort_by_key(|party| self.found.iter().any(|found| found.order.contains(party)));
-        let weights = self.weigh(&self.candidates);
-        let chosen = match self.walk {
-            Walk::Hub => {
-                let mut all: Vec<usize> = (0..self.candidates.len()).collect();
-                all.sort_by(|a, b| weights.end(*a).total_cmp(&weights.end(*b)));
-                all
-            }
-            _ => {
-                let route = self.route(&weights, self.helpers);
-                let parties = |route: &Route| route.order.iter().map(|at| self.candidates[*at]).collect();
-                self.selected = route.as_ref().map(|route| (parties(route), route.exact));
-                route.map(|route| route.order).unwrap_or_default()
-            }
+        let candidates = self.candidates.clone();
+        if self.walk == Walk::Hub {
+            let mut all: Vec<(f64, Party)> = candidates.into_iter().map(|party| (self.end(party, 1.0), party)).collect();
+            all.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+            return all.into_iter().map(|(_, party)| party).collect();
+        }
+        let route = self.route(&candidates, self.helpers, known);
+        self.selected = route.map(|route| (chosen(&candidates, &route), route));
+        let mut first = self.selected.as_ref().map(|(parties, _)| parties.clone()).unwrap_or_default();
+        let rest = candidates.into_iter().filter(|party| !first.contains(party)).collect::<Vec<_>>();
+        first.extend(rest);
+        first
+    }
+
+    /// The best way through so many of these, on what earlier paths leave.
+    fn route(&self, parties: &[Party], helpers: usize, known: &mut Known) -> Option<Route> {
+        let is_cycle = self.walk == Walk::Cycle && helpers > 2;
+        let question = Question {
+            is_cycle,
+            parties: parties.to_vec(),
+            helpers,
+            ends: self.targets.iter().map(|(party, share)| (*party, share.to_bits())).collect(),
+            own_end: self.own_end,
+            taken: self.found.iter().map(|found| found.order.clone()).collect(),
         };
-        let rest = (0..self.candidates.len()).filter(|at| !chosen.contains(at));
-        chosen.iter().copied().chain(rest).map(|at| self.candidates[at]).collect()
+        if let Some(route) = known.get(&question) {
+            return route.clone();
+        }
+        // Of a cycle's chains, each brings its part to the requestor.
+        let weights = self.weigh(parties, if is_cycle { (helpers - 1) as f64 } else { 1.0 });
+        let route = if is_cycle { path::cycle(&weights, helpers) } else { path::path(&weights, helpers) };
+        known.insert(question, route.clone());
+        route
     }
 
-    fn route(&self, weights: &Weights, helpers: usize) -> Option<Route> {
-        if self.walk != Walk::Cycle || helpers <= 2 {
-            return path::path(weights, helpers);
-        }
-        let mut route = path::cycle(weights, helpers)?;
-        // No chain ends at the last but one: it is the one with the slowest link to the requestor.
-        let end = |at: usize| weights.end(route.order[at]);
-        let spared = helpers - 2;
-        let slowest = (0..helpers).max_by(|a, b| end(*a).total_cmp(&end(*b))).filter(|at| end(*at) > end(spared));
-        if let Some(at) = slowest {
-            route.order.rotate_left((at + helpers - spared) % helpers);
-        }
-        Some(route)
-    }
-
-    /// What links between these take for a byte of the sum, on what earlier paths leave.
-    fn weigh(&self, parties: &[Party]) -> Weights {
+    /// What links between these take for a byte of the sum, of which each of so many chains brings its part.
+    fn weigh(&self, parties: &[Party], parts: f64) -> Weights {
         let mut weights = Weights::new(parties.len());
-        // Of a cycle's chains, each brings its share to the requestor.
-        let part = if self.walk == Walk::Cycle && parties.len() > 2 { (self.helpers.max(2) - 1) as f64 } else { 1.0 };
         for (at, from) in parties.iter().enumerate() {
             for (other, to) in parties.iter().enumerate().filter(|(other, _)| *other != at) {
                 weights.set_link(at, other, self.network.between(*from, *to).recip());
             }
-            weights.set_end(at, self.end(&self.network, *from) / part);
+            weights.set_end(at, self.end(*from, parts));
         }
         let last = self.own_end.or_else(|| self.targets.first().map(|(party, _)| *party));
         let stands = parties.iter().copied().map(Some).chain([last]);
@@ -170,14 +195,17 @@ impl<'a> Routes<'a> {
         weights
     }
 
-    /// What a helper takes to give the requestors what is theirs.
-    fn end(&self, network: &Network, from: Party) -> f64 {
+    /// What a helper takes to give the requestors what is theirs, of which it brings one of so many parts. Their lines down carry all
+    /// of it, whoever brings it, and so does its own line up: what it does not bring it sends on.
+    fn end(&self, from: Party, parts: f64) -> f64 {
+        let network = &self.network;
+        let one = |to: Party, share: f64| (share / parts / network.between(from, to)).max(share / network.down(to));
         if let Some(own) = self.own_end {
-            return network.between(from, own).recip();
+            return one(own, 1.0).max(network.up(from).recip());
         }
         let all: f64 = self.targets.iter().map(|(_, share)| share).sum();
-        let one = |(to, share): &(Party, f64)| share / network.between(from, *to);
-        self.targets.iter().map(one).fold(all / network.up(from), f64::max)
+        let up = (parts - 1.0 + all) / parts / network.up(from);
+        self.targets.iter().map(|(to, share)| one(*to, *share)).fold(up, f64::max)
     }
 
     /// A holder's place among those that are ordered; who wants something himself comes first, for what he has need not be sent.
@@ -199,7 +227,9 @@ impl<'a> Routes<'a> {
         match (self.walk, order.last(), order.first()) {
             (Walk::Cycle, Some(last), Some(first)) if order.len() > 2 => {
                 links.push((*last, *first));
-                links.extend(order.iter().flat_map(|from| ends.iter().map(move |to| (*from, *to))));
+                // No chain ends at the last but one.
+                let last_ones = order.iter().enumerate().filter(|(at, _)| at + 2 != order.len());
+                links.extend(last_ones.flat_map(|(_, from)| ends.iter().map(move |to| (*from, *to))));
             }
             (_, Some(last), _) => links.extend(ends.into_iter().map(|to| (*last, to))),
             _ => {}
@@ -209,7 +239,11 @@ impl<'a> Routes<'a> {
 
     /// What a path goes over is left to the next one by halves, by thirds, and so on; its links are not left at all.
     fn take(&mut self, order: &[Party]) {
-        let (mut network, full) = (self.network.clone(), self.request.network);
+        if !matches!(self.request.paths, Paths::Count(2..)) {
+            return;
+        }
+        let full = self.request.network;
+        let mut network = self.network.as_ref().clone();
         for (from, to) in self.links(order) {
             let share = |used: &mut BTreeMap<Party, f64>, party: Party, all: f64| {
                 let uses = used.entry(party).or_insert(0.0);
@@ -231,16 +265,23 @@ impl<'a> Routes<'a> {
             }
             network.pair_bytes_per_s.insert((from, to), 0.0);
         }
-        self.network = network;
+        self.network = Cow::Owned(network);
     }
 
     /// What each path carries beside the others, bytes a second.
     fn rates(&self) -> Vec<f64> {
         let full = self.request.network;
         let uses = |used: &BTreeMap<Party, f64>, party: &Party| used.get(party).copied().unwrap_or(1.0);
+        let line = |rack: Option<&str>, rates: &BTreeMap<String, f64>, used: &BTreeMap<String, f64>| {
+            let rate = rack.and_then(|rack| Some(rates.get(rack)? / used.get(rack)?));
+            rate.unwrap_or(f64::INFINITY)
+        };
         let rate = |(from, to): (Party, Party)| {
             let lines = (full.up(from) / uses(&self.uses.up, &from)).min(full.down(to) / uses(&self.uses.down, &to));
-            full.between(from, to).min(lines)
+            let (leaves, enters) = full.crosses(from, to);
+            let out = line(leaves, &full.rack_up_bytes_per_s, &self.uses.rack_up);
+            let into = line(enters, &full.rack_down_bytes_per_s, &self.uses.rack_down);
+            full.between(from, to).min(lines).min(out).min(into)
         };
         self.found.iter().map(|found| self.links(&found.order).into_iter().map(rate).fold(f64::INFINITY, f64::min)).collect()
     }
@@ -275,12 +316,14 @@ impl<'a> Routes<'a> {
         }
         let full = self.request.network;
         let chosen = |found: &Found| {
-            let part = |link: &(Party, Party)| {
-                let is_end = self.targets.iter().any(|(party, _)| *party == link.1);
-                if is_end && self.walk == Walk::Cycle && found.order.len() > 2 { (found.order.len() - 1) as f64 } else { 1.0 }
-            };
             let links = self.links(&found.order);
-            let quickness = |link: &(Party, Party)| full.between(link.0, link.1) * part(link);
+            let is_cycle = self.walk == Walk::Cycle && found.order.len() > 2;
+            let quickness = |link: &(Party, Party)| {
+                let rate = full.between(link.0, link.1);
+                // One of so many ends carries its part; the requestor's line down carries all of them.
+                let is_end = is_cycle && self.targets.iter().any(|(party, _)| *party == link.1);
+                if is_end { (rate * (found.order.len() - 1) as f64).min(full.down(link.1)) } else { rate }
+            };
             let bottleneck = links.iter().copied().min_by(|a, b| quickness(a).total_cmp(&quickness(b)))?;
             let ends = self.own_end.into_iter().chain(self.targets.iter().map(|(party, _)| *party));
             let parties = found.order.iter().copied().chain(ends.take(1)).collect();
@@ -289,6 +332,11 @@ impl<'a> Routes<'a> {
         };
         self.found.iter().filter_map(chosen).collect()
     }
+}
+
+/// Those through whom a route leads, in its order.
+fn chosen(parties: &[Party], route: &Route) -> Vec<Party> {
+    route.order.iter().map(|at| parties[*at]).collect()
 }
 
 /// In an order that the seed decides (Fisher and Yates, with splitmix64).
