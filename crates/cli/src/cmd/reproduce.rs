@@ -41,8 +41,8 @@ enum Command {
 
 /// Repair pipelining: figures 6 and 7 of "Repair Pipelining for Erasure-Coded Storage" (USENIX ATC 2017)
 ///
-/// 6a: the size of a slice. 6b: the size of a block. 6c: the code's parameters. 6d: codes that read less to repair. 6f: little
-/// bandwidth to the requestor. 7: across regions.
+/// 6a: the size of a slice. 6b: the size of a block. 6c: the code's parameters. 6d: codes that read less to repair. 6e: recovery of
+/// a whole node. 6f: little bandwidth to the requestor. 7: across regions.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
