@@ -215,4 +215,3 @@ async fn ended(session: &Session, node: NodeId, begun: &Job) -> Result<Job> {
         state => Err(Error::fatal(format!("the recovery of node {node} is {state}: {}", job.last_error))),
     }
 }
-

@@ -159,7 +159,7 @@ const RECOVERY: Figure = Figure {
     title: "Recovery of a whole node, and on how many requestors",
     about: "18 nodes hold stripes of rs(10,4), of which one loses its 16 blocks; they are rebuilt all at the same time, in slices of \
             32 KiB, evenly on 1 to 16 nodes that hold nothing else. The helpers of a stripe are those with its first blocks, or those \
-            that have not helped for the longest time. The paper has 64 blocks. Only 6 blocks, and 1 and 4 requestors, with --quick.",
+            that have not helped for the longest time. The paper has 64 blocks. Only 8 blocks, and 1 and 4 requestors, with --quick.",
     differs: "The paper always takes the nodes of the lowest numbers, we the nodes of the stripe's first blocks, which lie elsewhere in \
               each stripe: the work is less uneven before helpers take turns. What links say reckons with full links all the time; \
               with fewer blocks, the beginning and the end, where they are not, weigh more.",
@@ -173,7 +173,7 @@ const RECOVERY: Figure = Figure {
     nodes: HOLDERS + REQUESTORS_MAX,
     racks: 1,
     setups: |scale| {
-        let (all, lost): (&[usize], usize) = if scale.quick { (&[1, 4], 6) } else { (&[1, 2, 4, 8, 16], 16) };
+        let (all, lost): (&[usize], usize) = if scale.quick { (&[1, 4], 8) } else { (&[1, 2, 4, 8, 16], 16) };
         let setup = |requestors: &usize| {
             let by = |label: &str, scheme, select: &str| {
                 let case = Case { label: label.to_owned(), select: select.to_owned(), ..case(scheme, SLICE, scale.block_len) };

@@ -5,7 +5,7 @@ use super::{At, Claim, Figure, How, Paper, Point, Report, Value, chart, find};
 use crate::{
     bench::{self, Outcome},
     offline::io_error,
-    table::table,
+    table::{columns, table},
 };
 use std::{fs, io::ErrorKind, path::Path};
 use weft_types::{Error, Result};
@@ -42,7 +42,7 @@ fn rates(figure: &Figure, report: &Report) -> String {
     };
     let heading: Vec<&str> = std::iter::once(figure.x).chain(figure.schemes.iter().copied()).collect();
     let numbers: Vec<usize> = (1..heading.len()).collect();
-    format!("rebuilt, MiB a second\n{}", table(heading, &numbers, figure.places(points).into_iter().map(row)))
+    format!("rebuilt, MiB a second\n{}", columns(heading, &numbers, figure.places(points).into_iter().map(row)))
 }
 
 /// Outcomes, each with its place in its name.
