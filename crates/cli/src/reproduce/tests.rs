@@ -1,7 +1,7 @@
 use super::{super::ecpipe, *};
 use crate::{
     bench::Machine,
-    reproduce::{Asked, run},
+    reproduce::{Asked, Links, Recovery, run},
 };
 use weft_types::ByteSize;
 
