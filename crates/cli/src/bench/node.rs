@@ -88,15 +88,14 @@ impl LostNode {
         self.blocks as u64 * self.block_len
     }
 
-    /// Rebuilds all blocks of the node on so many requestors, all at the same time, and brings them back; what it took, and what the
-    /// links say that it takes at least.
+    /// Rebuilds all blocks of the node on so many requestors, all at the same time, and brings them back.
     pub(crate) async fn rebuild(
         &self,
         session: &Session,
         testbed: &mut Testbed,
         case: &Case,
         requestors: usize,
-    ) -> Result<(Sample, Option<f64>)> {
+    ) -> Result<Recovered> {
         let to = self.requestors.get(..requestors).filter(|to| !to.is_empty());
         let to = to.ok_or_else(|| Error::invalid(format!("there are not {requestors} requestors")))?;
         let slice_len = match case.slice_len {
@@ -123,12 +122,12 @@ impl LostNode {
         // By both times as the coordinator wrote them: whoever looks on sees the end later.
         let seconds = job.changed_ms.saturating_sub(job.created_ms) as f64 / 1e3;
         let bound_s = testbed.settings().link.map(|link| load.seconds(link.goodput_bytes_per_s()));
-        self.bring_back(session, testbed, to).await?;
-        Ok((Sample { seconds, bytes_moved: load.moved_bytes, cpu_idle }, bound_s))
+        let most = self.bring_back(session, testbed, to).await?;
+        Ok(Recovered { sample: Sample { seconds, bytes_moved: load.moved_bytes, cpu_idle }, bound_s, most })
     }
 
-    /// Every block goes back to where it was.
-    async fn bring_back(&self, session: &Session, testbed: &mut Testbed, from: &[NodeId]) -> Result<()> {
+    /// Every block goes back to where it was; how many the requestor with the most had.
+    async fn bring_back(&self, session: &Session, testbed: &mut Testbed, from: &[NodeId]) -> Result<usize> {
         let link = testbed.settings().link;
         set_links(testbed, None)?;
         let options = RepairNodeOptions {
@@ -143,14 +142,16 @@ impl LostNode {
         for node in from {
             jobs.push((*node, session.client.repair_node(*node, &options).await?));
         }
-        let mut brought = 0;
+        let (mut brought, mut most) = (0, 0);
         for (node, job) in jobs {
-            brought += done_blocks(&ended(session, node, &job).await?);
+            let blocks = done_blocks(&ended(session, node, &job).await?);
+            (brought, most) = (brought + blocks, blocks.max(most));
         }
         if brought != self.blocks as u64 {
             return Err(Error::fatal(format!("{brought} of {} blocks came back to {}", self.blocks, self.node)));
         }
-        set_links(testbed, link)
+        set_links(testbed, link)?;
+        Ok(most as usize)
     }
 
     /// Takes what was stored away again.
@@ -160,6 +161,16 @@ impl LostNode {
         }
         Ok(())
     }
+}
+
+/// How a recovery went.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) sample: Sample,
+    /// What the links say that it takes at least.
+    pub(crate) bound_s: Option<f64>,
+    /// Blocks that the requestor with the most got.
+    pub(crate) most: usize,
 }
 
 /// What the plans of a recovery have each node send and receive.

@@ -1,7 +1,7 @@
 //! `weft reproduce`: experiments of papers, run again on a testbed of this machine.
 
 use super::{
-    bench::{in_testbed, warnings},
+    bench::{in_testbed_with, warnings},
     testbed::DEFAULT_LINK,
 };
 use crate::{
@@ -151,10 +151,11 @@ impl What {
 
     fn measure(&self, paper: &Paper, figure: &Figure, options: &target::Options, output: Output) -> Result<Report> {
         let how = self.options(figure, output);
-        in_testbed(options, settings(figure, self.link, options.insecure), async |session, testbed| {
+        in_testbed_with(options, settings(figure, self.link, options.insecure), run::adjust, async |session, testbed| {
             let testbed = testbed.ok_or_else(|| Error::fatal("figures are measured on a testbed"))?;
-            let report = run::run(paper, figure, how, session, testbed).await?;
-            Ok(Report { warnings: warnings(&labelled(&report.results)), ..report })
+            let mut report = run::run(paper, figure, how, session, testbed).await?;
+            report.warnings.extend(warnings(&labelled(&report.results)));
+            Ok(report)
         })
     }
 

@@ -12,6 +12,7 @@ use crate::{
 };
 use std::io::IsTerminal as _;
 use tokio::time::Instant;
+use weft_coordinator::CoordinatorConfig;
 use weft_types::{ByteSize, Error, Result};
 
 const MIB: f64 = 1048576.0;
@@ -44,6 +45,12 @@ pub(crate) fn settings(figure: &Figure, link: LinkRate, insecure: bool) -> Setti
     Settings { nodes, racks, link, rack_link: None, limits: Vec::new(), insecure, slow: Vec::new(), matrix: None }
 }
 
+/// Figures show how long schemes take. Where many repairs share the link of one requestor, none of them is held up by somebody who
+/// would have to be got around.
+pub(crate) fn adjust(config: &mut CoordinatorConfig) {
+    config.repair_stall_ms = 0;
+}
+
 /// Measures all points of a figure.
 pub(crate) async fn run(
     paper: &Paper,
@@ -62,13 +69,14 @@ pub(crate) async fn run(
         testbed: testbed.settings().clone(),
     };
     let mut steps = Steps::begin(format!("figure {}", figure.name), &setups, options);
+    let mut warnings = Vec::new();
     let mut results = match setups.iter().any(|setup| matches!(setup.links, Links::Node(_))) {
-        true => of_node(&setups, options, session, testbed, &mut steps).await?,
+        true => of_node(&setups, options, session, testbed, &mut steps, &mut warnings).await?,
         false => of_block(&setups, options, session, testbed, &mut steps).await?,
     };
     steps.end();
     figure.arrange(&mut results);
-    Ok(Report { machine: Machine::this(), settings: asked, results, warnings: Vec::new() })
+    Ok(Report { machine: Machine::this(), settings: asked, results, warnings })
 }
 
 /// Measures repairs of one block.
@@ -116,6 +124,7 @@ async fn of_node(
     session: &Session,
     testbed: &mut Testbed,
     steps: &mut Steps,
+    warnings: &mut Vec<String>,
 ) -> Result<Vec<Point>> {
     let (mut results, mut stored): (Vec<Point>, Option<LostNode>) = (Vec::new(), None);
     for setup in setups {
@@ -138,9 +147,13 @@ async fn of_node(
         for run in 0..options.runs {
             for ((x, case), (samples, bounds)) in setup.cases.iter().zip(&mut measured) {
                 steps.next(x.as_deref(), case, run, options.runs, weight(setup, case));
-                let (sample, bound_s) = node.rebuild(session, testbed, case, requestors).await?;
-                samples.push(sample);
-                bounds.extend(bound_s);
+                let recovered = node.rebuild(session, testbed, case, requestors).await?;
+                samples.push(recovered.sample);
+                bounds.extend(recovered.bound_s);
+                if recovered.most > lost.div_ceil(requestors) {
+                    let (label, most) = (&case.label, recovered.most);
+                    warnings.push(format!("{label}: one of {requestors} requestors got {most} of {lost} blocks"));
+                }
             }
         }
         for ((x, case), (samples, bounds)) in setup.cases.iter().zip(measured) {
