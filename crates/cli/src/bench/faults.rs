@@ -4,6 +4,7 @@
 use super::{
     IdleMeter, Outcome, Sample,
     repair::{Case, Subject},
+    until_nodes,
 };
 use crate::{
     local::{LocalCluster, Signal},
@@ -21,9 +22,6 @@ use tokio::time::Instant;
 use weft_client::{RepairOptions, api::repair_event::Event};
 use weft_plan::{Plan, Sink, Source};
 use weft_types::{BlockId, Error, NodeId, Party, Result};
-
-/// A node that was started again is up within this time, or something is wrong.
-const UP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What happens to whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,16 +185,9 @@ async fn mend(session: &Session, cluster: &LocalCluster, fault: Fault, name: &st
         Fault::Stop(_) => cluster.signal(name, Signal::Continue)?,
         Fault::Flip(_) | Fault::Truncate(_) => return Ok(()),
     }
-    let until = Instant::now() + UP_TIMEOUT;
     // It is up when it is heard of anew; a moment before, it may still seem to be.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    while !session.client.status().await?.nodes.iter().any(|node| node.name == name && node.state == "up") {
-        if Instant::now() > until {
-            return Err(Error::fatal(format!("{name} did not come back within {UP_TIMEOUT:?}")));
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
+    until_nodes(session, &[name], |node| node.state == "up").await
 }
 
 /// The outcome of each fault, and how often its repair went on around it.

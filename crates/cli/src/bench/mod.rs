@@ -1,11 +1,15 @@
 //! What all benchmarks have in common: how often, on which machine, and the one form in which results are told.
 
 pub(crate) mod faults;
+pub(crate) mod node;
 pub(crate) mod repair;
 
-use crate::table::table;
+use crate::{session::Session, table::table};
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::{fs, time::Duration};
+use tokio::time::Instant;
+use weft_client::api;
+use weft_types::{Error, Result};
 
 /// What a benchmark found out. All `weft bench` commands print this form.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,6 +56,8 @@ pub(crate) struct Sample {
     pub(crate) cpu_idle: f64,
 }
 
+/// A node that was started or stopped is seen to be so within this time, or something is wrong.
+const NODES_TIMEOUT: Duration = Duration::from_secs(30);
 /// Below this share of idle time, the processors rather than the links may have been measured.
 pub(crate) const IDLE_MIN: f64 = 0.10;
 
@@ -138,6 +144,23 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let upper = *sorted.get(sorted.len() / 2)?;
     let lower = *sorted.get((sorted.len() - 1) / 2)?;
     Some(f64::midpoint(lower, upper))
+}
+
+/// Waits until all nodes of these names are as they should be.
+pub(crate) async fn until_nodes<S: AsRef<str>>(session: &Session, names: &[S], are: impl Fn(&api::Node) -> bool) -> Result<()> {
+    let until = Instant::now() + NODES_TIMEOUT;
+    loop {
+        let nodes = session.client.status().await?.nodes;
+        let is = |name: &str| nodes.iter().any(|node| node.name == name && are(node));
+        match names.iter().find(|name| !is(name.as_ref())) {
+            None => return Ok(()),
+            Some(name) if Instant::now() > until => {
+                let name = name.as_ref();
+                return Err(Error::fatal(format!("{name} did not come or go within {NODES_TIMEOUT:?}, as it was to")));
+            }
+            Some(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
 }
 
 /// Puts each median beside that of `base`.

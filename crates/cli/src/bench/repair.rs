@@ -94,27 +94,10 @@ impl Subject {
     ) -> Result<Self> {
         let key = key(code, block_len);
         let parsed = weft_codes::parse(code).map_err(Error::invalid)?;
-        let (k, alpha) = (parsed.k() as u64, parsed.alpha() as u64);
-        if !block_len.is_multiple_of(PAGE * alpha) {
-            return Err(Error::invalid(format!("blocks of {code} are multiples of {}", ByteSize(PAGE * alpha))));
-        }
         if let Some(block) = blocks.iter().find(|block| usize::from(**block) >= parsed.n()) {
             return Err(Error::invalid(format!("there is no block {block}: {code} has blocks 0 to {}", parsed.n() - 1)));
         }
-        if !session.client.buckets().await?.iter().any(|bucket| bucket.name == BUCKET) {
-            session.client.create_bucket(BUCKET, "").await?;
-        }
-        let progress = Progress::new("storing", k * block_len, quiet);
-        let shown = progress.clone();
-        let options = PutOptions {
-            code: code.to_owned(),
-            block_len,
-            cell_len: block_len,
-            progress: weft_client::ProgressFn::new(move |it| shown.set(it.done_bytes, it.total_bytes)),
-        };
-        let data = Noise { random: StdRng::seed_from_u64(seed), left: k * block_len };
-        session.client.put(BUCKET, &key, data, &options).await?;
-        progress.finish();
+        store_stripe(session, &key, code, block_len, seed, quiet).await?;
         let mut subject = Self { key, blocks: blocks.to_vec(), names: BTreeMap::new(), homes: Vec::new(), spares: Vec::new() };
         subject.refresh(session).await?;
         Ok(subject)
@@ -268,6 +251,38 @@ pub(crate) async fn probe(session: &Session, quiet: bool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Stores an object of one stripe; where its blocks are.
+pub(crate) async fn store_stripe(
+    session: &Session,
+    key: &str,
+    code: &str,
+    block_len: u64,
+    seed: u64,
+    quiet: bool,
+) -> Result<Vec<api::PlacedBlock>> {
+    let parsed = weft_codes::parse(code).map_err(Error::invalid)?;
+    let (k, alpha) = (parsed.k() as u64, parsed.alpha() as u64);
+    if !block_len.is_multiple_of(PAGE * alpha) {
+        return Err(Error::invalid(format!("blocks of {code} are multiples of {}", ByteSize(PAGE * alpha))));
+    }
+    if !session.client.buckets().await?.iter().any(|bucket| bucket.name == BUCKET) {
+        session.client.create_bucket(BUCKET, "").await?;
+    }
+    let progress = Progress::new("storing", k * block_len, quiet);
+    let shown = progress.clone();
+    let options = PutOptions {
+        code: code.to_owned(),
+        block_len,
+        cell_len: block_len,
+        progress: weft_client::ProgressFn::new(move |it| shown.set(it.done_bytes, it.total_bytes)),
+    };
+    let data = Noise { random: StdRng::seed_from_u64(seed), left: k * block_len };
+    session.client.put(BUCKET, key, data, &options).await?;
+    progress.finish();
+    let object = session.client.stat(BUCKET, key).await?;
+    Ok(object.stripes.into_iter().next().map(|stripe| stripe.blocks).unwrap_or_default())
 }
 
 fn key(code: &str, block_len: u64) -> String {

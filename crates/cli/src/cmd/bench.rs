@@ -29,6 +29,7 @@ use std::{
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
+use weft_coordinator::CoordinatorConfig;
 use weft_types::{AutoSize, ByteSize, Error, Result};
 
 /// A direct send may be so far from what its link says.
@@ -316,6 +317,16 @@ pub(super) fn in_testbed<T>(
     settings: Settings,
     work: impl AsyncFnOnce(&Session, Option<&mut Testbed>) -> Result<T>,
 ) -> Result<T> {
+    in_testbed_with(options, settings, |_| {}, work)
+}
+
+/// The same; the coordinator of a testbed of its own is as `adjust` has it.
+pub(super) fn in_testbed_with<T>(
+    options: &target::Options,
+    settings: Settings,
+    adjust: fn(&mut CoordinatorConfig),
+    work: impl AsyncFnOnce(&Session, Option<&mut Testbed>) -> Result<T>,
+) -> Result<T> {
     if let Some(named) = &options.cluster {
         let mut testbed = Testbed::open(Path::new(named)).ok();
         if let Some(testbed) = &testbed {
@@ -326,7 +337,13 @@ pub(super) fn in_testbed<T>(
     Testbed::check_machine()?;
     let scratch = Scratch::make()?;
     let _lock = LocalCluster::lock(&scratch.dir)?;
-    let (mut testbed, cluster) = Testbed::make(&scratch.dir, settings, seed()?, quick)?;
+    let (mut testbed, cluster) = Testbed::make(&scratch.dir, settings, seed()?, |it| {
+        if let DaemonSettings::Coordinator(config) = it {
+            // An experiment should not have to wait for a dead node to be noticed.
+            (config.heartbeat_interval_ms, config.down_after_ms) = (500, 2500);
+            adjust(config);
+        }
+    })?;
     testbed.enter()?;
     interrupt::check()?;
     session::run(async {
@@ -335,13 +352,6 @@ pub(super) fn in_testbed<T>(
         session.client.close().await;
         done
     })
-}
-
-/// An experiment should not have to wait for a dead node to be noticed.
-fn quick(it: DaemonSettings<'_>) {
-    if let DaemonSettings::Coordinator(config) = it {
-        (config.heartbeat_interval_ms, config.down_after_ms) = (500, 2500);
-    }
 }
 
 /// What the reader should know before believing the results.

@@ -1,7 +1,7 @@
 //! `weft reproduce`: experiments of papers, run again on a testbed of this machine.
 
 use super::{
-    bench::{in_testbed, warnings},
+    bench::{in_testbed_with, warnings},
     testbed::DEFAULT_LINK,
 };
 use crate::{
@@ -41,8 +41,8 @@ enum Command {
 
 /// Repair pipelining: figures 6 and 7 of "Repair Pipelining for Erasure-Coded Storage" (USENIX ATC 2017)
 ///
-/// 6a: the size of a slice. 6b: the size of a block. 6c: the code's parameters. 6d: codes that read less to repair. 6f: little
-/// bandwidth to the requestor. 7: across regions.
+/// 6a: the size of a slice. 6b: the size of a block. 6c: the code's parameters. 6d: codes that read less to repair. 6e: recovery of
+/// a whole node. 6f: little bandwidth to the requestor. 7: across regions.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -151,10 +151,11 @@ impl What {
 
     fn measure(&self, paper: &Paper, figure: &Figure, options: &target::Options, output: Output) -> Result<Report> {
         let how = self.options(figure, output);
-        in_testbed(options, settings(figure, self.link, options.insecure), async |session, testbed| {
+        in_testbed_with(options, settings(figure, self.link, options.insecure), run::adjust, async |session, testbed| {
             let testbed = testbed.ok_or_else(|| Error::fatal("figures are measured on a testbed"))?;
-            let report = run::run(paper, figure, how, session, testbed).await?;
-            Ok(Report { warnings: warnings(&labelled(&report.results)), ..report })
+            let mut report = run::run(paper, figure, how, session, testbed).await?;
+            report.warnings.extend(warnings(&labelled(&report.results)));
+            Ok(report)
         })
     }
 

@@ -34,13 +34,14 @@ const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 /// A scheme has one colour in all figures. They are those that people who see fewer colours can tell apart too (Okabe and Ito's);
 /// what others are put beside recedes.
-const COLOURS: [(&str, RGBColor); 6] = [
+const COLOURS: [(&str, RGBColor); 7] = [
     ("direct", RGBColor(0x77, 0x77, 0x77)),
     ("conventional", RGBColor(0xd5, 0x5e, 0x00)),
     ("ppr", RGBColor(0xe6, 0x9f, 0x00)),
     ("pipeline", RGBColor(0x00, 0x72, 0xb2)),
     ("cyclic", RGBColor(0x00, 0x9e, 0x73)),
     ("pipeline, random path", RGBColor(0x56, 0xb4, 0xe9)),
+    ("pipeline, helpers by index", RGBColor(0x56, 0xb4, 0xe9)),
 ];
 /// Of a scheme that is in no other figure.
 const COLOUR: RGBColor = RGBColor(0x00, 0x72, 0xb2);
@@ -102,13 +103,14 @@ impl Chart {
         let places = figure.places(&report.results);
         let dot = |point: &Point| {
             let it = &point.outcome;
-            let unit = match figure.value {
-                Value::Seconds => 1.0,
-                Value::Ratio => it.ratio.unwrap_or(f64::NAN) / it.median_s,
+            let value = |seconds: f64| match figure.value {
+                Value::Seconds => seconds,
+                Value::Ratio => it.ratio.unwrap_or(f64::NAN) / it.median_s * seconds,
+                Value::Rate => point.rate_mib_s.unwrap_or(f64::NAN) * it.median_s / seconds,
             };
             let place = point.x.as_ref().and_then(|x| places.iter().position(|it| it == x));
-            let (value, spread) = (it.median_s * unit, (it.min_s * unit, it.max_s * unit));
-            Dot { place, value, spread, bound: it.bound_s.map(|bound| bound * unit) }
+            let (a, b) = (value(it.min_s), value(it.max_s));
+            Dot { place, value: value(it.median_s), spread: (a.min(b), a.max(b)), bound: it.bound_s.map(value) }
         };
         let of_scheme = |scheme: &str| report.results.iter().filter(|point| point.outcome.scheme == scheme).map(dot).collect();
         let series = |scheme: &&str| {
@@ -127,6 +129,7 @@ impl Chart {
             y_title: match figure.value {
                 Value::Seconds => "repair time, seconds",
                 Value::Ratio => "repair time, to conventional rs(12,4)",
+                Value::Rate => "rebuilt, MiB a second",
             },
             mark: figure.mark,
             series: figure.schemes.iter().map(series).filter(|series| !series.dots.is_empty()).collect(),

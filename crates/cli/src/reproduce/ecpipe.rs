@@ -1,7 +1,7 @@
 //! Figures 6 and 7 of "Repair Pipelining for Erasure-Coded Storage" (Li, Li, Lee, Hu; USENIX ATC 2017), §6.1 and §6.2. The paper
 //! gives numbers in its text only for some of the points; those are the claims here.
 
-use super::{At, Base, Claim, Figure, How, Links, Mark, Paper, Setup, Value};
+use super::{At, Base, Claim, Figure, How, Links, Mark, Paper, Recovery, Setup, Value};
 use crate::{
     bench::repair::Case,
     testbed::{LinkRate, Matrix},
@@ -22,6 +22,8 @@ const PIPELINE: &str = "pipeline";
 const CYCLIC: &str = "cyclic";
 const RANDOM_PATH: &str = "pipeline, random path";
 const BEST_PATH: &str = "pipeline, best path";
+const BY_INDEX: &str = "pipeline, helpers by index";
+const IN_TURN: &str = "pipeline, helpers in turn";
 
 /// The paper's Table 1.
 const NORTH_AMERICA: &str = include_str!("north-america.csv");
@@ -30,7 +32,7 @@ const ASIA: &str = include_str!("asia.csv");
 pub(crate) static PAPER: Paper = Paper {
     name: "ecpipe",
     title: "Repair Pipelining for Erasure-Coded Storage (R. Li, X. Li, P. P. C. Lee, Q. Huang; USENIX ATC 2017)",
-    figures: &[SLICE_SIZE, BLOCK_SIZE, PARAMETERS, FRIENDLY_CODES, EDGE, GEOGRAPHY],
+    figures: &[SLICE_SIZE, BLOCK_SIZE, PARAMETERS, FRIENDLY_CODES, RECOVERY, EDGE, GEOGRAPHY],
 };
 
 const SLICE_SIZE: Figure = Figure {
@@ -147,6 +149,55 @@ const FRIENDLY_CODES: Figure = Figure {
         claim("pipeline with rs(12,4), to its conventional repair", "about 0.1", PIPELINE, "", At::X("rs(12,4)"), How::Ratio),
     ],
 };
+
+/// Nodes that hold blocks; as many as the paper's cluster has.
+const HOLDERS: u32 = 18;
+const REQUESTORS_MAX: u32 = 16;
+
+const RECOVERY: Figure = Figure {
+    name: "6e",
+    title: "Recovery of a whole node, and on how many requestors",
+    about: "18 nodes hold stripes of rs(10,4), of which one loses its 16 blocks; they are rebuilt all at the same time, in slices of \
+            32 KiB, evenly on 1 to 16 nodes that hold nothing else. The helpers of a stripe are those with its first blocks, or those \
+            that have not helped for the longest time. The paper has 64 blocks. Only 8 blocks, and 1 and 4 requestors, with --quick.",
+    differs: "The paper always takes the nodes of the lowest numbers, we the nodes of the stripe's first blocks, which lie elsewhere in \
+              each stripe: the work is less uneven before helpers take turns. What links say reckons with full links all the time; \
+              with fewer blocks, the beginning and the end, where they are not, weigh more.",
+    x: "requestors",
+    value: Value::Rate,
+    mark: Mark::Lines,
+    schemes: &[CONVENTIONAL, PPR, BY_INDEX, IN_TURN],
+    base: Base { scheme: CONVENTIONAL, x: None },
+    block_len: 4 * MIB,
+    runs: 1,
+    nodes: HOLDERS + REQUESTORS_MAX,
+    racks: 1,
+    setups: |scale| {
+        let (all, lost): (&[usize], usize) = if scale.quick { (&[1, 4], 8) } else { (&[1, 2, 4, 8, 16], 16) };
+        let setup = |requestors: &usize| {
+            let by = |label: &str, scheme, select: &str| {
+                let case = Case { label: label.to_owned(), select: select.to_owned(), ..case(scheme, SLICE, scale.block_len) };
+                (Some(requestors.to_string()), case)
+            };
+            let cases = vec![
+                by(IN_TURN, PIPELINE, "lru"),
+                by(BY_INDEX, PIPELINE, "index"),
+                by(PPR, PPR, "index"),
+                by(CONVENTIONAL, CONVENTIONAL, "index"),
+            ];
+            let links = Links::Node(Recovery { holders: HOLDERS, requestors: *requestors, lost });
+            Setup { code: CODE.to_owned(), block_len: scale.block_len, links, cases }
+        };
+        Ok(all.iter().map(setup).collect())
+    },
+    claims: &[
+        claim("rate of pipeline by index to conventional, 16 requestors", "1.63 x", BY_INDEX, CONVENTIONAL, AT_16, How::Times),
+        claim("rate in turn more than by index, 16 requestors", "27.9 %", IN_TURN, BY_INDEX, AT_16, How::Faster),
+        claim("rate of PPR to conventional, 1 requestor", "-", PPR, CONVENTIONAL, At::X("1"), How::Times),
+        claim("rate of PPR to conventional, 16 requestors", "close", PPR, CONVENTIONAL, AT_16, How::Times),
+    ],
+};
+const AT_16: At = At::X("16");
 
 const EDGE: Figure = Figure {
     name: "6f",

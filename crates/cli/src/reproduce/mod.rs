@@ -62,6 +62,8 @@ pub(crate) enum Value {
     Seconds,
     /// The same to that of the base.
     Ratio,
+    /// MiB rebuilt in a second.
+    Rate,
 }
 
 /// How points are drawn.
@@ -112,6 +114,10 @@ pub(crate) enum How {
     Less,
     /// So many percent more time.
     More,
+    /// So many times as fast.
+    Times,
+    /// So many percent faster.
+    Faster,
     /// Time to the base's.
     Ratio,
     /// Blocks that helpers sent.
@@ -147,6 +153,19 @@ pub(crate) enum Links {
     Edge(LinkRate),
     /// Between places, among which the nodes are dealt out; the requestor is at the one of that number.
     Places(Matrix, usize),
+    /// All the same; all blocks of a node are rebuilt, and go to several requestors.
+    Node(Recovery),
+}
+
+/// The recovery of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Recovery {
+    /// Nodes that hold blocks; the others are requestors.
+    pub(crate) holders: u32,
+    /// How many of them get blocks.
+    pub(crate) requestors: usize,
+    /// Blocks that the lost node had.
+    pub(crate) lost: usize,
 }
 
 /// One point: an outcome at a place of the axis.
@@ -154,6 +173,9 @@ pub(crate) enum Links {
 pub(crate) struct Point {
     /// The place as its label; none: the same everywhere.
     pub(crate) x: Option<String>,
+    /// MiB that were rebuilt in a second, where a node's blocks were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rate_mib_s: Option<f64>,
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
 }

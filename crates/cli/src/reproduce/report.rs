@@ -1,11 +1,11 @@
 //! Our numbers beside the paper's, for a person, and as files: `ecpipe-6a.csv`, `.json`, `.svg`, `.png`, and a page for all
 //! figures of which there are files.
 
-use super::{At, Claim, Figure, How, Paper, Point, Report, chart, find};
+use super::{At, Claim, Figure, How, Paper, Point, Report, Value, chart, find};
 use crate::{
     bench::{self, Outcome},
     offline::io_error,
-    table::table,
+    table::{columns, table},
 };
 use std::{fs, io::ErrorKind, path::Path};
 use weft_types::{Error, Result};
@@ -27,7 +27,22 @@ pub(crate) fn text(figure: &Figure, report: &Report) -> String {
     let warnings: String = report.warnings.iter().map(|warning| format!("\nwarning: {warning}")).collect();
     let (name, title, scale, machine) = (figure.name, figure.title, scale(report), &report.machine);
     let results = bench::results(&labelled(&report.results), &base_label(figure));
-    format!("figure {name} of {}: {title}\n{scale}\n\n{results}\n\n{claims}\n\n{machine}{warnings}", asked.paper)
+    let rates = if figure.value == Value::Rate { format!("\n\n{}", rates(figure, report)) } else { String::new() };
+    format!("figure {name} of {}: {title}\n{scale}\n\n{results}{rates}\n\n{claims}\n\n{machine}{warnings}", asked.paper)
+}
+
+/// What was rebuilt in a second, places below each other.
+fn rates(figure: &Figure, report: &Report) -> String {
+    let points = &report.results;
+    let rate = |scheme: &str, x: &str| find(points, scheme, Some(x)).and_then(|point| point.rate_mib_s);
+    let row = |x: String| -> Vec<String> {
+        let rate = |scheme: &&str| rate(scheme, &x).map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
+        let rates: Vec<String> = figure.schemes.iter().map(rate).collect();
+        std::iter::once(x.clone()).chain(rates).collect()
+    };
+    let heading: Vec<&str> = std::iter::once(figure.x).chain(figure.schemes.iter().copied()).collect();
+    let numbers: Vec<usize> = (1..heading.len()).collect();
+    format!("rebuilt, MiB a second\n{}", columns(heading, &numbers, figure.places(points).into_iter().map(row)))
 }
 
 /// Outcomes, each with its place in its name.
@@ -77,15 +92,22 @@ fn value(figure: &Figure, claim: &Claim, report: &Report, seconds: fn(&Outcome) 
         Some(match claim.how {
             How::Less => 100.0 * (1.0 - of(claim.of, Some(x))? / of(claim.than, Some(x))?),
             How::More => 100.0 * (of(claim.of, Some(x))? / of(claim.than, Some(x))? - 1.0),
+            How::Times => of(claim.than, Some(x))? / of(claim.of, Some(x))?,
+            How::Faster => 100.0 * (of(claim.than, Some(x))? / of(claim.of, Some(x))? - 1.0),
             How::Ratio => of(claim.of, Some(x))? / base()?,
             How::Blocks => find(points, claim.of, Some(x))?.outcome.bytes_moved as f64 / report.settings.block_size.0 as f64,
         })
     };
     let unit = match claim.how {
-        How::Less | How::More => " %",
+        How::Less | How::More | How::Faster => " %",
+        How::Times => " x",
         How::Ratio | How::Blocks => "",
     };
-    let digits = if claim.how == How::Ratio { 3 } else { 1 };
+    let digits = match claim.how {
+        How::Ratio => 3,
+        How::Times => 2,
+        How::Less | How::More | How::Faster | How::Blocks => 1,
+    };
     let all: Option<Vec<f64>> = match claim.at {
         At::X(x) => at(x).map(|value| vec![value]),
         At::First => places.first().and_then(|x| at(x)).map(|value| vec![value]),
@@ -158,8 +180,8 @@ fn section(paper: &Paper, figure: &Figure, report: &Report) -> String {
 
 /// A line a point; what is not known is empty.
 fn csv(points: &[Point]) -> String {
-    let mut text = "x,scheme,median_s,min_s,max_s,runs,bytes_moved,bound_s,cpu_idle,ratio\n".to_owned();
-    for Point { x, outcome: it } in points {
+    let mut text = "x,scheme,median_s,min_s,max_s,runs,bytes_moved,bound_s,cpu_idle,ratio,rate_mib_s\n".to_owned();
+    for Point { x, rate_mib_s, outcome: it } in points {
         let number = |it: Option<f64>| it.map(|it| it.to_string()).unwrap_or_default();
         let cells = [
             quoted(x.as_deref().unwrap_or_default()),
@@ -172,6 +194,7 @@ fn csv(points: &[Point]) -> String {
             number(it.bound_s),
             it.cpu_idle.to_string(),
             number(it.ratio),
+            number(*rate_mib_s),
         ];
         text.push_str(&cells.join(","));
         text.push('\n');

@@ -1,9 +1,10 @@
 //! Measures a figure: one testbed for all of it, whose links are shaped anew where the figure says so.
 
-use super::{Asked, Figure, Links, Paper, Point, Report, Scale, Setup};
+use super::{Asked, Figure, Links, Paper, Point, Recovery, Report, Scale, Setup};
 use crate::{
     bench::{
-        Machine,
+        Machine, Outcome, Sample, median,
+        node::{Layout, LostNode},
         repair::{Case, Subject, measure, probe},
     },
     session::Session,
@@ -11,7 +12,10 @@ use crate::{
 };
 use std::io::IsTerminal as _;
 use tokio::time::Instant;
+use weft_coordinator::CoordinatorConfig;
 use weft_types::{ByteSize, Error, Result};
+
+const MIB: f64 = 1048576.0;
 
 /// How a figure is run.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +45,12 @@ pub(crate) fn settings(figure: &Figure, link: LinkRate, insecure: bool) -> Setti
     Settings { nodes, racks, link, rack_link: None, limits: Vec::new(), insecure, slow: Vec::new(), matrix: None }
 }
 
+/// Figures show how long schemes take. Where many repairs share the link of one requestor, none of them is held up by somebody who
+/// would have to be got around.
+pub(crate) fn adjust(config: &mut CoordinatorConfig) {
+    config.repair_stall_ms = 0;
+}
+
 /// Measures all points of a figure.
 pub(crate) async fn run(
     paper: &Paper,
@@ -59,9 +69,27 @@ pub(crate) async fn run(
         testbed: testbed.settings().clone(),
     };
     let mut steps = Steps::begin(format!("figure {}", figure.name), &setups, options);
+    let mut warnings = Vec::new();
+    let mut results = match setups.iter().any(|setup| matches!(setup.links, Links::Node(_))) {
+        true => of_node(&setups, options, session, testbed, &mut steps, &mut warnings).await?,
+        false => of_block(&setups, options, session, testbed, &mut steps).await?,
+    };
+    steps.end();
+    figure.arrange(&mut results);
+    Ok(Report { machine: Machine::this(), settings: asked, results, warnings })
+}
+
+/// Measures repairs of one block.
+async fn of_block(
+    setups: &[Setup],
+    options: Options,
+    session: &Session,
+    testbed: &mut Testbed,
+    steps: &mut Steps,
+) -> Result<Vec<Point>> {
     let mut results = Vec::new();
     let mut stored: Option<Subject> = None;
-    for setup in &setups {
+    for setup in setups {
         let same = stored.take_if(|subject| subject.is_of(&setup.code, setup.block_len));
         let mut subject = match same {
             Some(subject) => subject,
@@ -80,15 +108,66 @@ pub(crate) async fn run(
         };
         // The figures see to it that both requestors have the same links.
         let outcomes = measure(session, Some(testbed), &mut subject, &cases, options.runs, false, &mut says).await?;
-        results.extend(setup.cases.iter().zip(outcomes).map(|((x, _), outcome)| Point { x: x.clone(), outcome }));
+        let point = |((x, _), outcome): (&(Option<String>, Case), _)| Point { x: x.clone(), rate_mib_s: None, outcome };
+        results.extend(setup.cases.iter().zip(outcomes).map(point));
         stored = Some(subject);
     }
-    steps.end();
     if let Some(subject) = stored {
         subject.remove(session).await?;
     }
-    figure.arrange(&mut results);
-    Ok(Report { machine: Machine::this(), settings: asked, results, warnings: Vec::new() })
+    Ok(results)
+}
+
+/// Measures recoveries of a node: always of the same one, onto more and more requestors.
+async fn of_node(
+    setups: &[Setup],
+    options: Options,
+    session: &Session,
+    testbed: &mut Testbed,
+    steps: &mut Steps,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Point>> {
+    let (mut results, mut stored): (Vec<Point>, Option<LostNode>) = (Vec::new(), None);
+    for setup in setups {
+        let Links::Node(Recovery { holders, requestors, lost }) = setup.links else {
+            return Err(Error::fatal("a figure measures recoveries of a node, or repairs of a block"));
+        };
+        let node = match stored.take() {
+            Some(node) => node,
+            None => {
+                let layout = Layout { code: &setup.code, block_len: setup.block_len, holders, lost };
+                let node = LostNode::store(session, testbed, layout, options.seed).await?;
+                // Connections are made and code is read for the first time in a run that does not count.
+                if let Some((_, first)) = setup.cases.first() {
+                    node.rebuild(session, testbed, first, node.requestors()).await?;
+                }
+                node
+            }
+        };
+        let mut measured: Vec<(Vec<Sample>, Vec<f64>)> = vec![Default::default(); setup.cases.len()];
+        for run in 0..options.runs {
+            for ((x, case), (samples, bounds)) in setup.cases.iter().zip(&mut measured) {
+                steps.next(x.as_deref(), case, run, options.runs, weight(setup, case));
+                let recovered = node.rebuild(session, testbed, case, requestors).await?;
+                samples.push(recovered.sample);
+                bounds.extend(recovered.bound_s);
+                if recovered.most > lost.div_ceil(requestors) {
+                    let (label, most) = (&case.label, recovered.most);
+                    warnings.push(format!("{label}: one of {requestors} requestors got {most} of {lost} blocks"));
+                }
+            }
+        }
+        for ((x, case), (samples, bounds)) in setup.cases.iter().zip(measured) {
+            let outcome = Outcome::of(case.label.clone(), &samples, median(&bounds));
+            let rate_mib_s = Some(node.rebuilt_bytes() as f64 / MIB / outcome.median_s);
+            results.push(Point { x: x.clone(), rate_mib_s, outcome });
+        }
+        stored = Some(node);
+    }
+    if let Some(node) = stored {
+        node.remove(session).await?;
+    }
+    Ok(results)
 }
 
 /// Stores what is repaired, over links that are not in the way.
@@ -101,7 +180,7 @@ async fn store(session: &Session, testbed: &mut Testbed, setup: &Setup, options:
 /// Shapes the links as the figure has them, and puts the requestor where it says.
 async fn shape(session: &Session, testbed: &mut Testbed, subject: &mut Subject, links: &Links, quiet: bool) -> Result<()> {
     match links {
-        Links::Even => testbed.reshape(|it| it.limits.clear()),
+        Links::Even | Links::Node(_) => testbed.reshape(|it| it.limits.clear()),
         Links::Edge(rate) => {
             let nodes = testbed.settings().nodes;
             let name = |number: u32| format!("node-{number:02}");
@@ -133,6 +212,14 @@ fn weight(setup: &Setup, case: &Case) -> f64 {
         "conventional" => k as f64,
         "ppr" => ((k + 1) as f64).log2().ceil(),
         _ => 1.0,
+    };
+    let blocks = match setup.links {
+        // The requestors share what each repair would have one receive, the helpers what all send.
+        Links::Node(Recovery { holders, requestors, lost }) => {
+            let (lost, helpers) = (lost as f64, f64::from(holders) - 1.0);
+            (blocks * lost / requestors as f64).max(k as f64 * lost / helpers)
+        }
+        _ => blocks,
     };
     blocks * setup.block_len as f64
 }

@@ -1,7 +1,7 @@
 use super::{super::ecpipe, *};
 use crate::{
     bench::Machine,
-    reproduce::{Asked, run},
+    reproduce::{Asked, Links, Recovery, run},
 };
 use weft_types::ByteSize;
 
@@ -17,7 +17,7 @@ fn point(x: Option<&str>, scheme: &str, median_s: f64, bound_s: Option<f64>) -> 
         cpu_idle: 0.5,
         ratio: None,
     };
-    Point { x: x.map(ToOwned::to_owned), outcome }
+    Point { x: x.map(ToOwned::to_owned), rate_mib_s: None, outcome }
 }
 
 /// Figure 6a, with numbers that are easy to compute with.
@@ -109,15 +109,41 @@ fn parsed(line: &str) -> Point {
         cpu_idle: number(8).unwrap(),
         ratio: number(9),
     };
-    Point { x: Some(cells[0].clone()).filter(|x| !x.is_empty()), outcome }
+    Point { x: Some(cells[0].clone()).filter(|x| !x.is_empty()), rate_mib_s: number(10), outcome }
 }
 
 #[test]
 fn places_with_commas_stay_one_cell() {
     let mut of_code = point(Some("rs(12,4)"), "pipeline, best path", 1.5, None);
     of_code.outcome.ratio = Some(0.5);
+    of_code.rate_mib_s = Some(12.5);
     let csv = csv(std::slice::from_ref(&of_code));
     assert_eq!(parsed(csv.lines().nth(1).unwrap()), of_code);
+}
+
+#[test]
+fn rates_are_shown_as_the_axis_has_them() {
+    let figure = ecpipe::PAPER.figure("6e").unwrap();
+    let of =
+        |x, scheme, median_s: f64| Point { rate_mib_s: Some(60.0 / median_s), ..point(Some(x), scheme, median_s, Some(1.0)) };
+    let [conventional, ppr, by_index, in_turn] = figure.schemes else { panic!("{:?}", figure.schemes) };
+    let mut results = Vec::new();
+    for (x, factor) in [("1", 4.0), ("16", 1.0)] {
+        let all = [(in_turn, 2.0), (by_index, 2.5), (ppr, 4.0), (conventional, 5.0)];
+        results.extend(all.map(|(scheme, seconds)| of(x, scheme, seconds * factor)));
+    }
+    figure.arrange(&mut results);
+    let (_, report) = report();
+    let report = Report { results, ..report };
+    let ours: Vec<String> = beside(figure, &report).into_iter().map(|it| it.ours).collect();
+    assert_eq!(ours, ["2.00 x", "25.0 %", "1.25 x", "1.25 x"]);
+    let text = text(figure, &report);
+    let row = text.lines().skip_while(|line| *line != "rebuilt, MiB a second").find(|line| line.starts_with("16 ")).unwrap();
+    let rates: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(rates, ["16", "12.0", "15.0", "24.0", "30.0"]);
+    // The longest run has the least rate, and the links allow the most.
+    let svg = chart::Chart::of(&ecpipe::PAPER, figure, &report).svg().unwrap();
+    assert!(svg.contains("\nrebuilt, MiB a second\n") && svg.contains("\n60\n"), "{svg}");
 }
 
 #[test]
@@ -168,6 +194,10 @@ fn every_figure_can_be_run_and_every_claim_be_told() {
                 let code = weft_codes::parse(&setup.code).unwrap();
                 assert!(code.n() < figure.nodes as usize, "{} leaves no node for the requestor", setup.code);
                 assert!(setup.block_len.is_multiple_of(4096 * code.alpha() as u64), "{}", setup.block_len);
+                if let Links::Node(Recovery { holders, requestors, lost }) = setup.links {
+                    assert!(code.n() <= holders as usize && holders as usize + requestors <= figure.nodes as usize);
+                    assert_eq!(lost % requestors, 0, "requestors get different amounts");
+                }
             }
             figure.arrange(&mut points);
             let (_, report) = report();
