@@ -141,6 +141,7 @@ async fn of_node(
                 if let Some((_, first)) = setup.cases.first() {
                     node.rebuild(session, testbed, first, node.requestors()).await?;
                 }
+                steps.begun = Instant::now();
                 node
             }
         };
