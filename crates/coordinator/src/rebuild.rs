@@ -138,6 +138,11 @@ impl Course {
             }
             return;
         };
+        if report.held_up.is_some() && stores(&node) {
+            // If it has said in time what had arrived, it goes on with that, unless it does so again.
+            *self.quarrels.entry(node).or_default() += 1;
+            return;
+        }
         for target in [node, accuser].iter().filter(|node| stores(node)) {
             *self.quarrels.entry(*target).or_default() += 1;
         }
