@@ -79,6 +79,8 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
             avoid(shared, &object, &stripe, &error, blamed);
         }
     }
+    // A client does not say how often it has come; that it has is known.
+    let resumed = u32::from(!asked.errors.is_empty());
     let mut plans = 0;
     loop {
         plans += 1;
@@ -86,7 +88,7 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
         if asked.explain {
             return reply(&stripe, planned, None).map_err(place);
         }
-        match begin(shared, &code, &stripe, &planned).await {
+        match begin(shared, &code, &stripe, &planned, resumed).await {
             Ok(task) => return reply(&stripe, planned, Some(task)).map_err(place),
             // Whoever could not be asked is suspect by now, a bad block is known as one: the next plan goes around it.
             Err(error) if error.reaction == Reaction::Replan && plans < PLANS_MAX => {
@@ -238,7 +240,13 @@ fn widen(stripe: &StripeRecord, ranges: &[Range], rebuilt: &BTreeSet<u8>) -> Vec
 }
 
 /// Opens and starts a read, and watches over it while the client takes its share.
-async fn begin(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, read: &PlannedRead) -> Result<v1::ClientTask> {
+async fn begin(
+    shared: &Arc<Shared>,
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    read: &PlannedRead,
+    resumed: u32,
+) -> Result<v1::ClientTask> {
     let plan = &read.planned.plan;
     let mut sealed = seal::seal(shared, &read.planned, stripe, &BTreeMap::new())?;
     let client = sealed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
@@ -247,7 +255,7 @@ async fn begin(shared: &Arc<Shared>, code: &SharedCode, stripe: &StripeRecord, r
     let (running, settle) = supervise::start(shared, sealed, OnFailure::EndAll).await;
     let running = running.all_started().await?;
     let slice_bytes = plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
-    let patience = shared.standstill(slice_bytes, 0).map(|still| {
+    let patience = shared.standstill(slice_bytes, resumed).map(|still| {
         let (shared, code, stripe) = (Arc::clone(shared), Arc::clone(code), stripe.clone());
         let wanted = jobs::wanted(&stripe, &read.delivers);
         let is_spare = move |node| {

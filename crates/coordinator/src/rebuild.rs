@@ -33,6 +33,9 @@ const SLOWEST_BYTES_PER_MS: u64 = 64;
 /// A node that is in quarrel with its helpers in so many plans gets no block any more.
 const QUARRELS_MAX: u32 = 2;
 
+/// How many homes are tried for a block while others bring blocks of the stripe to them.
+const HOMES_MAX: usize = 4;
+
 /// How often helpers who were blamed are tried again when nobody else is left.
 const PARDONS_MAX: u32 = 2;
 
@@ -135,6 +138,11 @@ impl Course {
             }
             return;
         };
+        if report.held_up.is_some() && stores(&node) {
+            // If it has said in time what had arrived, it goes on with that, unless it does so again.
+            *self.quarrels.entry(node).or_default() += 1;
+            return;
+        }
         for target in [node, accuser].iter().filter(|node| stores(node)) {
             *self.quarrels.entry(*target).or_default() += 1;
         }
@@ -187,12 +195,22 @@ impl Rebuild<'_> {
 
     async fn run_allocated(&mut self, arriving: &mut Vec<Arriving>, tell: &mut (impl FnMut(Told<'_>) + Send)) -> Result<Rebuilt> {
         let Chosen { homes, warnings, short } = self.choose_homes()?;
-        let mut course = Course::default();
+        let (mut course, mut conflict) = (Course::default(), None);
         for (lost, home) in self.lost.iter().zip(homes) {
             match home {
-                Some(home) => arriving.push(self.allocate(lost, home).await?),
+                Some(home) => match self.allocate_free(lost, home, arriving, &BTreeSet::new()).await {
+                    Ok(new) => arriving.push(new),
+                    Err(error) if self.upload.is_none() && error.reaction == Reaction::Replan => {
+                        course.left.push((lost.index, error.message.clone()));
+                        conflict.get_or_insert(error);
+                    }
+                    Err(error) => return Err(error),
+                },
                 None => course.left.push((lost.index, short.as_ref().map(|error| error.message.clone()).unwrap_or_default())),
             }
+        }
+        if let Some(error) = conflict.filter(|_| arriving.is_empty()) {
+            return Err(error);
         }
         let mut traffic = v1::TaskTraffic::default();
         let mut resumed = 0;
@@ -496,7 +514,8 @@ impl Rebuild<'_> {
                 let name = self.shared.members.name(new.home.node);
                 return Err(Error::unavailable(format!("{name}, where the block was to go, failed")).block(new.block));
             }
-            let avoid: BTreeSet<NodeId> = taken.iter().chain(&course.failed).copied().collect();
+            let taken = taken.iter().copied().chain(self.lost_nodes_of_others(new.block.index));
+            let avoid: BTreeSet<NodeId> = taken.chain(course.failed.iter().copied()).collect();
             let placed = self.place(1, &avoid);
             let home =
                 placed.and_then(|placed| placed.homes.first().copied().ok_or_else(|| Error::unavailable("no node is left")));
@@ -504,7 +523,7 @@ impl Rebuild<'_> {
                 Ok(home) => {
                     let lost = Lost { index: new.block.index, units: new.expected.clone() };
                     self.give_up(new).await;
-                    let other = self.allocate(&lost, home).await?;
+                    let other = self.allocate_free(&lost, home, arriving, &course.failed).await?;
                     arriving[at] = other;
                     at += 1;
                 }
@@ -517,6 +536,33 @@ impl Rebuild<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Allocates a block where it is to go or, while somebody else brings another block of the stripe there, elsewhere.
+    async fn allocate_free(
+        &self,
+        lost: &Lost,
+        mut home: Home,
+        arriving: &[Arriving],
+        failed: &BTreeSet<NodeId>,
+    ) -> Result<Arriving> {
+        let others = self.lost_nodes_of_others(lost.index);
+        let taken = arriving.iter().map(|new| new.home.node).chain(failed.iter().copied()).chain(others);
+        let mut avoid: BTreeSet<NodeId> = taken.collect();
+        let mut tried = 1;
+        loop {
+            let error = match self.allocate(lost, home).await {
+                Err(error) if error.reaction == Reaction::Replan => error,
+                allocated => return allocated,
+            };
+            avoid.insert(home.node);
+            if self.to.names(home.node) || tried == HOMES_MAX {
+                return Err(error);
+            }
+            let other = self.place(1, &avoid).ok().and_then(|placed| placed.homes.first().copied());
+            let Some(other) = other else { return Err(error) };
+            (home, tried) = (other, tried + 1);
+        }
     }
 
     async fn allocate(&self, lost: &Lost, home: Home) -> Result<Arriving> {

@@ -93,8 +93,9 @@ impl<'a> Repair<'a> {
             let page = self.page(from).await?;
             for stripe in &page.items {
                 match self.stripe(stripe, &mut done).await.map_err(|error| error.object(&self.object.name)) {
-                    // What can be rebuilt of the others is: the more so when something is lost for good.
-                    Err(error) if error.reaction == Reaction::Unavailable && !self.explain => {
+                    // What can be rebuilt of the others is: the more so when something is lost for good. Others may be at work on
+                    // the very same stripe.
+                    Err(error) if matches!(error.reaction, Reaction::Unavailable | Reaction::Replan) && !self.explain => {
                         self.leave(stripe, &error, &mut done);
                         first_left.get_or_insert(error);
                     }

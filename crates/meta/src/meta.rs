@@ -89,10 +89,12 @@ pub trait Meta: Send + Sync {
     /// The puts whose lease has ended, the oldest first.
     async fn expired_uploads(&self, now_ms: u64, limit: u32) -> Result<Vec<UploadRecord>>;
 
-    /// Allocates a block's next generation.
+    /// Allocates a block's next generation. A conflict, if its node has another block of the stripe, or is to get one: a node
+    /// takes one.
     async fn allocate_repair(&self, epoch: Epoch, repair: NewRepair) -> Result<BlockId>;
     /// The rebuilt block takes the place of the one of generation `old`, if that is still the one that counts and the rebuilt
-    /// one's checksums `units` are those that are recorded. The old one becomes garbage.
+    /// one's checksums `units` are those that are recorded. The old one becomes garbage. A conflict, if its node has
+    /// another block of the stripe by now.
     async fn commit_repair(
         &self,
         epoch: Epoch,

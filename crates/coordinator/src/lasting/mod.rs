@@ -130,8 +130,11 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
         record = changed.map_err(|error| shared.meta_error(error))?;
         tracing::info!(%job, state = state.name(), "a job was told");
     }
-    if let Some(control) = shared.lasting.control(job) {
-        control.state.send_replace(state);
+    match shared.lasting.control(job) {
+        Some(control) => drop(control.state.send_replace(state)),
+        // Nobody works on it, for whatever reason: from now on somebody does.
+        None if state == JobState::Running => work_on(shared, record.clone()),
+        None => {}
     }
     Ok(show(shared, record))
 }
@@ -144,9 +147,21 @@ fn work_on(shared: &Arc<Shared>, job: JobRecord) {
     let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
     tokio::spawn(until_stopped(stopped, async move {
         let JobWork::RepairNode(repair) = job.work;
+        let _working = Working { shared: &shared, job: job.id };
         NodeRepairJob::new(&shared, job.id, repair, &control).run().await;
-        shared.lasting.lock().remove(&job.id);
     }));
+}
+
+/// Dropped, however that comes, nobody works on the job any more.
+struct Working<'a> {
+    shared: &'a Shared,
+    job: JobId,
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.shared.lasting.lock().remove(&self.job);
+    }
 }
 
 /// What is asked, if it can be done.

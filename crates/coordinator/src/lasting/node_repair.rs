@@ -32,6 +32,9 @@ const STRIPES_PER_PAGE: u32 = 256;
 const PASSES_MAX: u32 = 3;
 /// How often a job's progress is written while it works.
 const WRITE_INTERVAL: Duration = Duration::from_secs(2);
+/// The first pause after the metadata could not be read or written; each next one is twice as long, up to the last.
+const RETRY_FIRST: Duration = Duration::from_millis(250);
+const RETRY_LAST: Duration = Duration::from_secs(10);
 /// Plans that are told of a repair that is explained, at most.
 const EXPLAINED_MAX: usize = 256;
 
@@ -89,6 +92,7 @@ impl<'a> NodeRepairJob<'a> {
 
     /// Works until the job has ended.
     pub(super) async fn run(&mut self) {
+        let mut pause = RETRY_FIRST;
         loop {
             let state = *self.state.borrow_and_update();
             match state {
@@ -106,25 +110,51 @@ impl<'a> NodeRepairJob<'a> {
                 Ok(Passed::Stopped) => None,
                 Ok(Passed::All) if self.control.live().progress.left.blocks == 0 => Some(JobState::Done),
                 Ok(Passed::All) => Some(JobState::Failed),
+                Err(error) if error.reaction == Reaction::Retry => {
+                    tracing::warn!(job = %self.id, %error, "a job pauses");
+                    self.control.live().progress.last_error = error.to_string();
+                    self.wait(&mut pause).await;
+                    continue;
+                }
                 Err(error) => {
                     tracing::error!(job = %self.id, %error, "a job cannot go on");
                     self.control.live().progress.last_error = error.to_string();
                     Some(JobState::Failed)
                 }
             };
+            if self.written(end).await {
+                return;
+            }
+        }
+    }
+
+    /// Writes how it stands, again and again until that works; tells whether it has ended. Who leads no more is stopped meanwhile.
+    async fn written(&mut self, end: Option<JobState>) -> bool {
+        let mut pause = RETRY_FIRST;
+        loop {
             let ended = match end {
                 Some(end) => self.end(end).await,
                 None => self.write().await.map(|()| false),
             };
             match ended {
-                Ok(true) => return,
-                Ok(false) => {}
-                // The next coordinator finds it as it was written last.
+                Ok(ended) => return ended,
+                Err(error) if matches!(error.reaction, Reaction::Retry | Reaction::Fatal) => {
+                    tracing::error!(job = %self.id, %error, "a job's progress could not be written; it is tried again");
+                    self.wait(&mut pause).await;
+                }
+                // The job is not there any more, or has ended: its state says which.
                 Err(error) => {
-                    return tracing::error!(job = %self.id, %error, "a job's progress could not be written; it stops here");
+                    tracing::warn!(job = %self.id, %error, "a job's progress was not taken");
+                    return *self.state.borrow() == JobState::Running;
                 }
             }
         }
+    }
+
+    /// Pauses, the longer the more often it did.
+    async fn wait(&self, pause: &mut Duration) {
+        tokio::time::sleep(*pause).await;
+        *pause = (*pause * 2).min(RETRY_LAST);
     }
 
     /// Writes that it has ended; tells whether it has, or was told otherwise meanwhile.
@@ -138,6 +168,10 @@ impl<'a> NodeRepairJob<'a> {
                 Ok(true)
             }
             Err(MetaError::Refused(_)) => {
+                // Told otherwise while its last stripes were under way: it has been told of it already, and will not be again.
+                if *self.state.borrow() != JobState::Running {
+                    return Ok(false);
+                }
                 self.write().await?;
                 // Whoever has written another state tells of it next.
                 Ok(self.state.changed().await.is_err())
@@ -212,13 +246,15 @@ impl<'a> NodeRepairJob<'a> {
         let mut blocks = work.blocks();
         let mut under_way = FuturesUnordered::new();
         let mut write = interval(WRITE_INTERVAL);
-        let (mut all_begun, mut changed_since) = (false, false);
+        let (mut all_begun, mut changed_since, mut failed) = (false, false, None);
         let stopped = loop {
             let go = *self.state.borrow() == JobState::Running;
-            while go && !all_begun && under_way.len() < work.repair.concurrency as usize {
-                match blocks.next().await? {
-                    Some((_, block)) => under_way.push(work.block(control, block)),
-                    None => all_begun = true,
+            while go && !all_begun && failed.is_none() && under_way.len() < work.repair.concurrency as usize {
+                match blocks.next().await {
+                    Ok(Some((_, block))) => under_way.push(work.block(control, block)),
+                    Ok(None) => all_begun = true,
+                    // What is under way ends first: it is not to be lost for this.
+                    Err(error) => failed = Some(error),
                 }
             }
             if under_way.is_empty() {
@@ -235,10 +271,17 @@ impl<'a> NodeRepairJob<'a> {
                     changed_since = false;
                     let (shared, progress) = (work.shared, control.live().progress.clone());
                     let written = shared.meta.set_job_progress(shared.epoch, self.id, progress, shared.now_ms()).await;
-                    written.map_err(|error| shared.meta_error(error))?;
+                    if let Err(error) = written {
+                        changed_since = true;
+                        let error = shared.meta_error(error);
+                        tracing::warn!(job = %self.id, %error, "a job's progress could not be written; it is tried again");
+                    }
                 }
             }
         };
+        if let Some(error) = failed {
+            return Err(error);
+        }
         Ok(if stopped { Passed::Stopped } else { Passed::All })
     }
 }

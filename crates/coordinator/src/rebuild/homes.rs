@@ -68,7 +68,9 @@ impl Rebuild<'_> {
         let Destination::Nodes(nodes) = self.to else {
             return match self.place(self.lost.len(), &BTreeSet::new()) {
                 Ok(Placed { homes, warnings }) => {
-                    Ok(Chosen { homes: homes.into_iter().map(Some).collect(), warnings, short: None })
+                    let mut chosen = vec![None; self.lost.len()];
+                    self.fill(&mut chosen, homes);
+                    Ok(Chosen { homes: chosen, warnings, short: None })
                 }
                 Err(short) => self.choose_some(short),
             };
@@ -134,14 +136,32 @@ impl Rebuild<'_> {
         let homeless = homes.iter().filter(|home| home.is_none()).count();
         let placed = (1..=homeless).rev().find_map(|count| self.place(count, &BTreeSet::new()).ok());
         let Placed { homes: found, warnings } = placed.unwrap_or_default();
-        for (home, found) in homes.iter_mut().filter(|home| home.is_none()).zip(found) {
-            *home = Some(found);
-        }
+        self.fill(&mut homes, found);
         let missing = homes.iter().filter(|home| home.is_none()).count();
         if missing == homes.len() || missing > 0 && self.upload.is_some() {
             return Err(short);
         }
         Ok(Chosen { homes, warnings, short: (missing > 0).then_some(short) })
+    }
+
+    /// Gives the blocks that have no home yet one of these each. The node of one that is lost gets no other than that one.
+    fn fill(&self, homes: &mut [Option<Home>], mut found: Vec<Home>) {
+        let open = |homes: &[Option<Home>], at: usize| homes.get(at).is_some_and(Option::is_none);
+        for (at, lost) in self.lost.iter().enumerate() {
+            let own = self.stripe.blocks.get(usize::from(lost.index)).map(|placed| placed.home.node);
+            if let Some(found_at) = found.iter().position(|home| open(homes, at) && Some(home.node) == own) {
+                homes[at] = Some(found.remove(found_at));
+            }
+        }
+        for (home, found) in homes.iter_mut().filter(|home| home.is_none()).zip(found) {
+            *home = Some(found);
+        }
+    }
+
+    /// Where the other lost blocks were: theirs to come back to.
+    pub(super) fn lost_nodes_of_others(&self, index: u8) -> impl Iterator<Item = NodeId> + '_ {
+        let others = self.lost.iter().map(|lost| lost.index).filter(move |other| *other != index);
+        others.filter_map(|other| Some(self.stripe.blocks.get(usize::from(other))?.home.node))
     }
 
     /// Homes for so many blocks, which get them.

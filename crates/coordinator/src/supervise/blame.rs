@@ -18,6 +18,9 @@ pub(crate) struct Blame {
 
 /// The node to blame. None: nothing failed, a client did, or nobody was told to be busy by anybody else.
 pub(super) fn culprit(report: &Report) -> Option<Blame> {
+    if let Some((blame, _)) = report.held_up {
+        return Some(blame);
+    }
     let certain = |node: NodeId| Some(Blame { node, accuser: None });
     // Of whom nothing was heard any more, nobody need complain.
     let broken = report.nodes.iter().find(|(_, node)| matches!(node.end, Some(End::Broken(_))));

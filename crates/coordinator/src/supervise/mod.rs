@@ -35,6 +35,8 @@ const BACKOFF_FIRST_MS: u64 = 10;
 const BACKOFF_LAST_MS: u64 = 1_000;
 /// How often it is looked whether nodes went down while their streams are silent.
 const LOOK_INTERVAL_MS: u64 = 250;
+/// Who holds up everybody may say for so long what has arrived there.
+const HELD_UP_GRACE: Duration = Duration::from_millis(300);
 /// Events of one plan that may wait to be looked at.
 const EVENTS_MAX: usize = 256;
 
@@ -141,7 +143,7 @@ impl Running {
         let grace = Duration::from_millis(self.shared.config.failure_grace_ms);
         let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
         let mut deadlines = Deadlines::default();
-        let mut settled = false;
+        let (mut settled, mut held_up_until) = (false, None);
         while !self.report.all_ended() {
             if self.on_failure == OnFailure::EndAll && self.report.any_failed() {
                 self.failing.send_replace(true);
@@ -158,12 +160,17 @@ impl Running {
                 }
                 _ = look.tick() => {
                     self.look_who_is_down();
-                    if let Some(patience) = patience.as_ref().filter(|_| !self.report.any_failed())
+                    if let Some(patience) = patience.as_ref().filter(|_| !self.report.any_failed() && self.report.held_up.is_none())
                         && self.end_standstill(patience).await
                     {
                         self.failing.send_replace(true);
                         deadlines.cancel_sent(grace);
+                        held_up_until = Some(Instant::now() + HELD_UP_GRACE.min(grace));
                     }
+                }
+                () = until(held_up_until) => {
+                    held_up_until = None;
+                    self.break_who_holds_up();
                 }
                 () = deadlines.passed() => {
                     if deadlines.cancelled {
@@ -213,13 +220,14 @@ impl Running {
 
     /// Ends a plan that somebody holds up whom there is a way around; tells whether it did.
     async fn end_standstill(&mut self, patience: &Patience<'_>) -> bool {
-        let culprit = self.flow.culprit(&self.report, patience.still).filter(|node| (patience.is_spare)(*node));
-        let Some(node) = culprit else { return false };
+        let culprit = self.flow.culprit(&self.report, patience.still).filter(|(node, _)| (patience.is_spare)(*node));
+        let Some((node, accuser)) = culprit else { return false };
         let (name, still_ms) = (self.shared.members.name(node), patience.still.as_millis());
         let error = Error::replan(format!("{name} holds up everybody: nothing has moved for {still_ms} ms"));
-        self.report.broken(node, error.party(Party::Node(node)));
+        // Perhaps it was but a moment: so it is blamed as one of whom another complains.
+        self.report.held_up = Some((Blame { node, accuser: Some(accuser) }, error.party(Party::Node(node))));
         self.shared.members.suspect(node);
-        // It may never answer: nobody waits for that.
+        // It may never answer: nobody waits for that call.
         if let Some(task) = self.tasks.get(&node) {
             let (shared, plan, session) = (Arc::clone(&self.shared), self.plan, task.session.clone());
             tokio::spawn(async move { cancel(&shared, plan, &session).await });
@@ -228,8 +236,16 @@ impl Running {
         true
     }
 
+    /// Who held up everybody has had its time to say what has arrived.
+    fn break_who_holds_up(&mut self) {
+        if let Some((blame, error)) = self.report.held_up.clone() {
+            self.report.broken(blame.node, error);
+        }
+    }
+
     async fn cancel_rest(&self) {
-        let rest = self.report.running();
+        let mut rest = self.report.running();
+        rest.retain(|node| self.report.held_up.as_ref().is_none_or(|(blame, _)| blame.node != *node));
         join_all(rest.iter().filter_map(|node| self.tasks.get(node)).map(|task| cancel(&self.shared, self.plan, &task.session)))
             .await;
     }
@@ -267,10 +283,14 @@ impl Deadlines {
     }
 
     async fn passed(&self) {
-        match self.at {
-            Some(at) => tokio::time::sleep_until(at).await,
-            None => std::future::pending().await,
-        }
+        until(self.at).await;
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

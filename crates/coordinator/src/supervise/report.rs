@@ -12,6 +12,8 @@ pub(crate) struct Report {
     pub(crate) nodes: BTreeMap<NodeId, NodeReport>,
     /// Who is to blame, if the plan failed and it is known.
     pub(crate) blame: Option<Blame>,
+    /// Who held up the plan until it was ended, and how that is told.
+    pub(crate) held_up: Option<(Blame, Error)>,
 }
 
 /// What became of one agent's task.
@@ -51,7 +53,7 @@ pub(crate) struct Stored {
 
 impl Report {
     pub(crate) fn new(nodes: impl Iterator<Item = NodeId>) -> Self {
-        Self { nodes: nodes.map(|node| (node, NodeReport::default())).collect(), blame: None }
+        Self { nodes: nodes.map(|node| (node, NodeReport::default())).collect(), blame: None, held_up: None }
     }
 
     pub(crate) fn all_ended(&self) -> bool {
@@ -77,6 +79,9 @@ impl Report {
 
     /// Why the plan failed, for a person: the culprit's own words, if there are any.
     pub(crate) fn cause(&self) -> Error {
+        if let Some((_, error)) = &self.held_up {
+            return error.clone();
+        }
         let ends = |id: &NodeId| self.nodes.get(id).and_then(NodeReport::first_error);
         let culprit = self.blame.and_then(|blame| ends(&blame.node));
         let any = || self.nodes.values().find_map(NodeReport::first_error);

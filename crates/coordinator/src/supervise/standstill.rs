@@ -16,34 +16,46 @@ pub(crate) struct Patience<'a> {
 /// Who is heard of, and whether a plan's bytes move.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// Whether each node has moved anything, and when it was last heard of.
-    nodes: BTreeMap<NodeId, (bool, Instant)>,
+    nodes: BTreeMap<NodeId, NodeFlow>,
+}
+
+/// What a node has moved, and when.
+#[derive(Debug)]
+struct NodeFlow {
+    moved_bytes: u64,
+    /// When that last grew. None: it has moved nothing.
+    grew_at: Option<Instant>,
+    heard_at: Instant,
 }
 
 impl Flow {
     /// Of a plan that begins now.
     pub(super) fn new(nodes: impl Iterator<Item = NodeId>) -> Self {
         let now = Instant::now();
-        Self { nodes: nodes.map(|node| (node, (false, now))).collect() }
+        Self { nodes: nodes.map(|node| (node, NodeFlow { moved_bytes: 0, grew_at: None, heard_at: now })).collect() }
     }
 
     /// A node has told what it has moved since the start.
     pub(super) fn told(&mut self, node: NodeId, bytes_moved: u64) {
-        if let Some((has_moved, heard_at)) = self.nodes.get_mut(&node) {
-            (*has_moved, *heard_at) = (*has_moved || bytes_moved > 0, Instant::now());
+        let now = Instant::now();
+        if let Some(flow) = self.nodes.get_mut(&node) {
+            flow.heard_at = now;
+            if bytes_moved > flow.moved_bytes {
+                (flow.moved_bytes, flow.grew_at) = (bytes_moved, Some(now));
+            }
         }
     }
 
     /// A node has done its part, perhaps before it told of any progress.
     pub(super) fn done(&mut self, node: NodeId) {
-        self.told(node, 1);
+        self.told(node, u64::MAX);
     }
 
-    /// Who holds up others: one on whom somebody has waited for about as long as `still`, and who was not heard of for that long,
-    /// or waits for its own disk. The others' buffers may fill for a while yet. What has not begun to flow is being connected, and
+    /// Who holds up others, and one of them: one on whom somebody has waited for about as long as `still`, who has moved nothing
+    /// for that long, and who was not heard of for that long or waits for its own disk. The others' buffers may fill for a while yet. What has not begun to flow is being connected, and
     /// nobody is blamed for that.
-    pub(super) fn culprit(&self, report: &Report, still: Duration) -> Option<NodeId> {
-        if !self.nodes.values().all(|(has_moved, _)| *has_moved) {
+    pub(super) fn culprit(&self, report: &Report, still: Duration) -> Option<(NodeId, NodeId)> {
+        if !self.nodes.values().all(|flow| flow.grew_at.is_some()) {
             return None;
         }
         // Agents look at their stages now and then: a wait may have begun a little earlier than they say.
@@ -52,13 +64,17 @@ impl Flow {
         let waits = |id: &NodeId| report.nodes.get(id).map(|node| node.waiting.as_slice()).unwrap_or_default();
         let waits_long =
             |of: &NodeId, party: Party| waits(of).iter().any(|(on, since_ms)| *on == party && u128::from(*since_ms) >= long_ms);
-        let is_silent = |node: &NodeId| self.nodes.get(node).is_some_and(|(_, heard_at)| heard_at.elapsed() >= still);
+        let is_silent = |node: &NodeId| self.nodes.get(node).is_some_and(|flow| flow.heard_at.elapsed() >= still);
+        let moves = |node: &NodeId| {
+            let grew_at = self.nodes.get(node).and_then(|flow| flow.grew_at);
+            grew_at.is_some_and(|grew_at| grew_at.elapsed() < still)
+        };
         let holds_up = |node: &NodeId| {
             let party = Party::Node(*node);
-            let is_waited_for = running.iter().any(|other| other != node && !is_silent(other) && waits_long(other, party));
-            is_waited_for && (is_silent(node) || waits_long(node, party))
+            let accuser = running.iter().find(|other| *other != node && !is_silent(other) && waits_long(other, party))?;
+            (!moves(node) && (is_silent(node) || waits_long(node, party))).then_some((*node, *accuser))
         };
-        running.iter().copied().find(holds_up)
+        running.iter().find_map(holds_up)
     }
 }
 
@@ -95,7 +111,7 @@ mod tests {
         heard(&mut flow, &[1, 3, 4], STILL / 2).await;
         assert_eq!(flow.culprit(&report, STILL), None, "too early");
         heard(&mut flow, &[1, 3, 4], STILL / 2).await;
-        assert_eq!(flow.culprit(&report, STILL), Some(node(2)));
+        assert_eq!(flow.culprit(&report, STILL), Some((node(2), node(1))));
         let (mut flow, report) = chain(&[]);
         heard(&mut flow, &[1, 3, 4], STILL * 2).await;
         assert_eq!(
@@ -110,7 +126,9 @@ mod tests {
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
         heard(&mut flow, &[1, 2, 3, 4], STILL).await;
-        assert_eq!(flow.culprit(&report, STILL), Some(node(2)), "it waits for itself");
+        assert_eq!(flow.culprit(&report, STILL), Some((node(2), node(1))), "it waits for itself");
+        flow.told(node(2), 101);
+        assert_eq!(flow.culprit(&report, STILL), None, "it has moved something a moment ago");
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(3)), (3, on(4)), (4, Party::Client(7))]);
         heard(&mut flow, &[1, 2, 3, 4], STILL).await;
         assert_eq!(flow.culprit(&report, STILL), None, "a reader may be slow");

@@ -9,6 +9,7 @@ mod orphans;
 mod refusals;
 mod restarts;
 mod slow_net;
+mod two_repairs;
 mod world;
 
 use weft_client::{PutOptions, RepairOptions};

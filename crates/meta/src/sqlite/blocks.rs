@@ -19,6 +19,8 @@ pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> R
     if !fits {
         return Err(MetaError::Conflict(format!("stripe {} changed hands: plan again", new.stripe)));
     }
+    require_alone(&stripe, new.index, new.home)?;
+    require_alone_on_the_way(tx, new)?;
     let placed = placed_mut(&mut stripe, new.index)?;
     placed.generation_high_water += 1;
     let block = BlockId { stripe: new.stripe, index: new.index, copy: 0, generation: placed.generation_high_water };
@@ -47,6 +49,7 @@ pub(super) fn commit(tx: &Transaction<'_>, block: BlockId, old: u32, units: &[u3
     if stripe.units.get(usize::from(block.index)).map(Vec::as_slice) != Some(units) {
         return Err(MetaError::Refused(format!("block {block} was rebuilt, but its checksums are not those that are recorded")));
     }
+    require_alone(&stripe, block.index, home)?;
     let placed = placed_mut(&mut stripe, block.index)?;
     if placed.generation != old {
         let now = placed.generation;
@@ -140,6 +143,31 @@ pub(super) fn strangers(tx: &Transaction<'_>, node: NodeId, mut blocks: Vec<Bloc
         !known || block.copy != 0
     });
     failed.map_or(Ok(blocks), |error| Err(error.into()))
+}
+
+/// A node takes one block of a stripe: also one that is lost there, since its node may come back with it.
+fn require_alone(stripe: &StripeRecord, index: u8, home: Home) -> Result<()> {
+    let others = (0..=u8::MAX).zip(&stripe.blocks).filter(|(other, _)| *other != index);
+    match others.map(|(other, placed)| (other, placed.home.node)).find(|(_, node)| *node == home.node) {
+        Some((other, node)) => Err(MetaError::Conflict(format!(
+            "block {index} of stripe {} cannot go to {node}, which has block {other} of it: another home is needed",
+            stripe.id
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Nor do two blocks of a stripe go to one node, whoever brings them there.
+fn require_alone_on_the_way(tx: &Transaction<'_>, new: &NewRepair) -> Result<()> {
+    let sql = "SELECT idx FROM allocations WHERE stripe = ?1 AND node = ?2 AND idx <> ?3 LIMIT 1";
+    let other = tx.query_row(sql, (new.stripe.0, new.home.node.0, new.index), |row| row.get::<_, u8>(0)).optional()?;
+    match other {
+        Some(other) => Err(MetaError::Conflict(format!(
+            "block {} of stripe {} cannot go to {}, to which block {other} of it is on its way: another home is needed",
+            new.index, new.stripe, new.home.node
+        ))),
+        None => Ok(()),
+    }
 }
 
 fn placed_mut(stripe: &mut StripeRecord, index: u8) -> Result<&mut PlacedBlock> {

@@ -278,6 +278,10 @@ impl Model {
             _ => false,
         };
         fits.then_some(())?;
+        let is_other = |id: BlockId, home: Home| id.stripe == new.stripe && id.index != new.index && home.node == new.home.node;
+        let mut on_the_way = self.allocations.values().map(|other| (other.block, other.home));
+        let taken = is_taken(stripe, new.index, new.home) || on_the_way.any(|(id, home)| is_other(id, home));
+        (!taken).then_some(())?;
         let placed = stripe.blocks.get_mut(usize::from(new.index))?;
         placed.generation_high_water += 1;
         let block = BlockId { stripe: new.stripe, index: new.index, copy: 0, generation: placed.generation_high_water };
@@ -307,6 +311,7 @@ impl Model {
         let home = self.allocations.get(&block)?.home;
         let stripe = self.stripes.get_mut(&block.stripe)?;
         (stripe.units.get(usize::from(block.index))? == units).then_some(())?;
+        (!is_taken(stripe, block.index, home)).then_some(())?;
         let placed = stripe.blocks.get_mut(usize::from(block.index))?;
         (placed.generation == old).then_some(())?;
         let before = placed.home;
@@ -446,6 +451,11 @@ fn draw_end(model: &Model, stripe: &StripeRecord, upload: UploadId, random: &mut
 }
 
 /// Of all blocks that there may be, strangers are those that are nowhere in the model.
+/// Whether the node has another block of the stripe.
+fn is_taken(stripe: &StripeRecord, index: u8, home: Home) -> bool {
+    (0u8..).zip(&stripe.blocks).any(|(other, placed)| other != index && placed.home.node == home.node)
+}
+
 async fn check_strangers(meta: &dyn Meta, model: &Model) {
     let last = model.stripes.keys().map(|stripe| stripe.0).max().unwrap_or(0) + 2;
     let generations = |stripe, index| (1..5).map(move |generation| BlockId { stripe, index, copy: 0, generation });

@@ -166,3 +166,41 @@ async fn lists_come_in_pages() {
     assert_eq!(list("c", "", 10).await, (String::new(), false));
     assert!(meta.objects("nobody", "", "", 1).await.is_err());
 }
+
+#[tokio::test]
+async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
+    let (_dir, meta, epoch) = fresh().await;
+    let name = ObjectName { bucket: "b".into(), key: "k".into() };
+    let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
+    let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
+    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2 };
+    let upload = meta.begin_put(epoch, new).await.unwrap().id;
+    let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
+    let homes = vec![home(1), home(2), home(3)];
+    let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
+    let stripe = meta.allocate_stripe(epoch, NewStripe { upload, number: 0, layout, homes: homes.clone() }, 1).await.unwrap().id;
+    let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
+    let units = vec![vec![1], vec![2], vec![3]];
+    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, units: units.clone(), garbage_not_before_ms: 1 }).await.unwrap();
+    meta.commit_put(epoch, upload, 2 << 20, 1, 1).await.unwrap();
+
+    let ask = async |index, node| {
+        let new = NewRepair { stripe, index, home: home(node), upload: None, expires_ms: 1000 };
+        meta.allocate_repair(epoch, new).await
+    };
+    let conflict = |error: MetaError, says: &str| {
+        assert!(matches!(&error, MetaError::Conflict(message) if message.contains(says)), "{error}");
+    };
+    conflict(ask(0, 2).await.unwrap_err(), "n2, which has block 1 of it");
+    let first = ask(0, 4).await.unwrap();
+    conflict(ask(1, 4).await.unwrap_err(), "n4, to which block 0 of it is on its way");
+    assert_eq!(ask(0, 4).await.unwrap().generation, 3, "the same block may come twice");
+    ask(1, 2).await.expect("its own node gets it back");
+    meta.abort_repair(epoch, first, 1).await.unwrap();
+    meta.abort_repair(epoch, BlockId { generation: 3, ..first }, 1).await.unwrap();
+    let other = ask(1, 4).await.expect("it was given up");
+    meta.commit_repair(epoch, other, 1, units[1].clone(), 1).await.unwrap();
+    let nodes: Vec<u32> = meta.stripe(stripe).await.unwrap().blocks.iter().map(|placed| placed.home.node.0).collect();
+    assert_eq!(nodes, [1, 4, 3]);
+    conflict(ask(0, 4).await.unwrap_err(), "n4, which has block 1 of it");
+}

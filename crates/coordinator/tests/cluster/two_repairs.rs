@@ -1,0 +1,67 @@
+//! Several repairs at once.
+
+use crate::world::{World, data};
+use weft_client::{RepairNodeOptions, RepairOptions, api::Job};
+use weft_types::NodeId;
+
+impl World {
+    /// Waits until a job has ended.
+    async fn ended(&self, job: u64) -> Job {
+        self.until("the job has ended", async |world| {
+            !matches!(world.client.job(job).await.unwrap().state.as_str(), "running" | "paused")
+        })
+        .await;
+        self.client.job(job).await.unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_jobs_with_one_spare_node_bring_it_one_block_of_a_stripe() {
+    let mut world = World::new(7, 7).await;
+    let bytes = data(1 << 20, 21);
+    // All of them on the same six nodes, and so that one is spare.
+    world.put("k0", &bytes).await.unwrap();
+    let lost = [world.holder("k0", 0).await, world.holder("k0", 3).await];
+    for key in 1..12 {
+        world.put(&format!("k{key}"), &bytes).await.unwrap();
+    }
+    lost.iter().for_each(|node| world.kill(*node));
+    world.until("two are down", async |world| world.up().await.len() == 5).await;
+    let repair = async |node| world.client.repair_node(NodeId(node), &RepairNodeOptions::default()).await.unwrap().id;
+    let (one, two) = tokio::join!(repair(lost[0]), repair(lost[1]));
+    let (one, two) = (world.ended(one).await, world.ended(two).await);
+    let mut lost_still = 0;
+    for key in 0..12 {
+        let key = format!("k{key}");
+        let blocks = world.stat(&key).await.stripes[0].blocks.clone();
+        let mut nodes: Vec<u32> = blocks.iter().map(|block| block.node).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        assert_eq!(nodes.len(), 6, "{key}: a node has two blocks of a stripe: {blocks:?}");
+        lost_still += blocks.iter().filter(|block| block.state != "ok").count() as u64;
+        assert_eq!(world.get(&key, "").await.unwrap().0, bytes);
+    }
+    let left = |job: &Job| job.left.as_ref().map_or(0, |left| left.blocks);
+    assert_eq!(left(&one) + left(&two), lost_still, "what could not be rebuilt is told: {one:?} {two:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_repairs_of_an_object_end_and_say_what_is_left() {
+    let mut world = World::new(7, 7).await;
+    let bytes = data(1 << 20, 22);
+    world.put("k", &bytes).await.unwrap();
+    let lost = [world.holder("k", 0).await, world.holder("k", 3).await];
+    lost.iter().for_each(|node| world.kill(*node));
+    world.until("two are down", async |world| world.up().await.len() == 5).await;
+    let repair = async |index| {
+        let options = RepairOptions { blocks: vec![index], ..RepairOptions::default() };
+        world.repair("k", &options).await
+    };
+    let (one, two) = tokio::join!(repair(0), repair(3));
+    let (done, failed) = if one.is_ok() { (one, two) } else { (two, one) };
+    assert_eq!(done.unwrap().blocks.len(), 1);
+    let error = failed.unwrap_err().to_string();
+    assert!(error.contains("on its way") || error.contains("which has block") || error.contains("nodes are up"), "{error}");
+    assert_eq!(world.not_ok("k").await.len(), 1);
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+}
