@@ -182,8 +182,9 @@ pub struct Link {
     pub to: u16,
     /// Sub-blocks that it carries.
     pub width: u32,
-    /// Orders it against other links at the same party: that goes first whose slice's place in the lane times the lane's step, plus
-    /// the rank, is lower. A rank counts slices' times.
+    /// For predictions, orders it against other links of the same sender that have a slice ready at the same time: that goes first
+    /// whose slice's place in the lane times the lane's step, plus the rank, is lower. A rank counts slices' times. When a plan runs,
+    /// links are not put in order: lanes that take turns go in step at each party, and their links share its line.
     pub rank: u32,
 }
 

@@ -1,8 +1,10 @@
 //! How long a plan takes on a network of given bandwidths: its slices sent one by one over virtual links.
 //!
 //! A party has one line up and one line down, each of which serves one slice after another; a pair of parties may have a line
-//! of its own between them, and so may the way out of a rack and into it. A stage goes on when the next slice of everything that it receives is there and there is room for
-//! what it sends. Disks and arithmetic take no time: on the machines that weft is for, the network is everything.
+//! of its own between them, and so may the way out of a rack and into it. A stage goes on when the next slice of everything that it
+//! receives is there and there is room for what it sends. Where several links have a slice ready for one line up, their ranks decide;
+//! real links share it, and lanes that take turns go in step. Disks and arithmetic take no time: on the machines that weft is for,
+//! the network is everything.
 
 use crate::cost::check;
 use crate::{Plan, Refusal, Rule, Sink, Source};
@@ -130,7 +132,8 @@ impl Event {
     }
 }
 
-/// A link that waits for its party's line up: what is due first is sent first (see [`crate::Link::rank`]), then earlier slices.
+/// A link that waits for its party's line up. Of slices that are ready at the same time what is due first is sent first (see
+/// [`crate::Link::rank`]), then earlier ones: an order of predictions, to which lanes that go in step at each party come close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Waiting {
     due: u64,

@@ -162,7 +162,7 @@ impl<'a> Graph<'a> {
     /// Whether all links may be used: then any chain will do.
     fn is_complete(&self) -> bool {
         let (links, ends) = (&self.weights.links, &self.weights.ends);
-        let to_itself = |at: usize| at % (self.weights.count + 1) == 0;
+        let to_itself = |at: usize| at.is_multiple_of(self.weights.count + 1);
         ends.iter().all(|end| *end <= self.most) && (0..links.len()).all(|at| to_itself(at) || links[at] <= self.most)
     }
 }

@@ -32,8 +32,10 @@ impl RepairScheme for Cyclic {
             pipeline::chain(repair)?.into_iter().partition(|(helper, _)| repair.asks(helper.vertex).is_some());
         let chains = others.len().saturating_sub(1).max(1);
         let rotated = |by: usize| others.iter().cycle().skip(by).take(others.len()).chain(&own).cloned().collect();
-        // When what is due, in slices' times: all chains begin together, each hop takes one, and then they deliver one after another.
-        // A helper sends what is due first, so that no delivery holds up the next slices.
+        // For predictions, when what is due, in slices' times: all chains begin together, each hop takes one, and then they deliver one
+        // after another. Where a helper has several slices ready, what is due first is predicted to go first, so that no delivery holds
+        // up the next slices. When it runs, nothing is put in this order: lanes that take turns go in step at each party, which comes
+        // close to it.
         let hops = (others.len() + own.len()).saturating_sub(1);
         let lane = |by: usize| {
             let mut lane = pipeline::lane(repair, rotated(by));
