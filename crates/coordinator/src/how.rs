@@ -79,11 +79,17 @@ impl How {
     }
 }
 
-/// Whether slices of this length are whole pages.
+/// The longest slice that may be asked for: more of it in the agents' memory speeds up nothing.
+pub(crate) const SLICE_BYTES_MAX: u64 = 64 << 20;
+
+/// Whether slices of this length are whole pages, and not too long.
 pub(crate) fn check_slice_len(name: &str, len: AutoSize) -> Result<()> {
     match len {
         AutoSize::Bytes(size) if size.0 == 0 || !size.0.is_multiple_of(PAGE_LEN) => {
             Err(Error::invalid(format!("{name} is {size}: it must be a multiple of {}", weft_types::ByteSize(PAGE_LEN))))
+        }
+        AutoSize::Bytes(size) if size.0 > SLICE_BYTES_MAX => {
+            Err(Error::invalid(format!("{name} is {size}: at most {} is possible", weft_types::ByteSize(SLICE_BYTES_MAX))))
         }
         _ => Ok(()),
     }
@@ -117,9 +123,12 @@ mod tests {
         assert_eq!(how().with("", 0, false).unwrap().slice_len, AutoSize::bytes(64 << 10));
         assert_eq!(how().with("ppr", 0, true).unwrap().slice_len, AutoSize::Auto);
         assert_eq!(how().with("", 8192, false).unwrap().slice_len, AutoSize::bytes(8192));
-        for (scheme, len, auto, says) in
-            [("", 1000, false, "is 1000"), ("", 4096, true, "both said"), ("pigeon", 0, false, "no repair scheme 'pigeon'")]
-        {
+        for (scheme, len, auto, says) in [
+            ("", 1000, false, "is 1000"),
+            ("", 65 << 20, false, "at most 64MiB"),
+            ("", 4096, true, "both said"),
+            ("pigeon", 0, false, "no repair scheme 'pigeon'"),
+        ] {
             assert!(how().with(scheme, len, auto).unwrap_err().message.contains(says));
         }
     }

@@ -311,7 +311,7 @@ impl Rebuild<'_> {
     fn is_spare(&self, node: NodeId, failed: &BTreeSet<NodeId>, homes: &[NodeId]) -> bool {
         if homes.contains(&node) {
             let avoid: BTreeSet<NodeId> = homes.iter().chain(failed).copied().collect();
-            return !self.to.names(node) && self.place(1, &avoid).is_ok();
+            return !self.to.names(node) && self.find_homes(1, &avoid).is_ok();
         }
         let readable = jobs::readable(&self.stripe, &self.shared.members.view(), |_| false);
         let helps = |index: &u8| {
@@ -642,4 +642,40 @@ pub(crate) fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> V
         asked => asked.contains(index),
     });
     lost.map(|index| Lost { index, units: stripe.units.get(usize::from(index)).cloned() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_meta::DiskNumber;
+    use weft_types::StripeId;
+
+    fn arriving_at(node: u32) -> Vec<Arriving> {
+        let block = BlockId { stripe: StripeId(1), index: 0, copy: 0, generation: 2 };
+        let home = Home { node: NodeId(node), disk: DiskNumber(1) };
+        vec![Arriving { block, home, expected: None, missing: Vec::new(), durable: None }]
+    }
+
+    /// Node 5 has waited for this one.
+    fn held_up_by(node: u32) -> Report {
+        let blame = Blame { node: NodeId(node), accuser: Some(NodeId(5)) };
+        Report { blame: Some(blame), held_up: Some((blame, Error::replan("it holds up everybody"))), ..Report::default() }
+    }
+
+    #[test]
+    fn who_held_up_a_plan_is_left_alone_next_and_may_help_again_later() {
+        let (mut course, arriving) = (Course::default(), arriving_at(9));
+        course.learn(&held_up_by(2), &arriving, false);
+        assert_eq!(course.left_alone(), BTreeSet::from([NodeId(2)]));
+        assert!(course.pardons() && course.left_alone().is_empty(), "a moment's hiccup uses up a helper");
+    }
+
+    #[test]
+    fn a_new_home_that_held_up_a_plan_keeps_what_has_arrived_unless_it_does_so_again() {
+        let (mut course, arriving) = (Course::default(), arriving_at(9));
+        course.learn(&held_up_by(9), &arriving, false);
+        assert!(course.left_alone().is_empty() && course.quarrels[&NodeId(9)] < QUARRELS_MAX, "{course:?}");
+        course.learn(&held_up_by(9), &arriving, false);
+        assert_eq!(course.quarrels[&NodeId(9)], QUARRELS_MAX);
+    }
 }

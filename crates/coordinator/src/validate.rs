@@ -1,6 +1,6 @@
 //! What may be asked: names, keys, codes and sizes. Every message says what would be right.
 
-use crate::config::CoordinatorConfig;
+use crate::{config::CoordinatorConfig, how::SLICE_BYTES_MAX};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_meta::{Ack, FailureDomain, HelperSelect, NodeRepair, ObjectName, PolicyRecord};
@@ -20,8 +20,6 @@ const BLOCK_BYTES_MAX: u64 = 4 << 30;
 /// of many nodes busy; more take memory at all of these and time from readers.
 const JOB_CONCURRENCY: u32 = 4;
 const JOB_CONCURRENCY_MAX: u32 = 64;
-/// The largest slice that can be asked for.
-const SLICE_BYTES_MAX: u64 = 64 << 20;
 /// Requestors that can be named, at most.
 const TO_NODES_MAX: usize = 1024;
 

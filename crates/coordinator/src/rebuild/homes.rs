@@ -127,8 +127,11 @@ impl Rebuild<'_> {
     /// there is room.
     fn choose_some(&self, short: Error) -> Result<Chosen> {
         let view = self.shared.members.view();
+        let others = self.not_asked(&view);
+        let may_take = |node: NodeId| !self.avoid.contains(&node) && !others.contains(&node);
         let at_home = |index: u8| {
-            let node = view.node(self.partly_lost().find(|(lost, _)| *lost == index)?.1).filter(|node| node.up)?;
+            let node = self.partly_lost().find(|(lost, _)| *lost == index)?.1;
+            let node = view.node(node).filter(|node| node.up && may_take(node.id))?;
             let disk = placement::disk_for(node, self.bytes_needed())?;
             Some(Home { node: node.id, disk: disk.number })
         };

@@ -310,7 +310,8 @@ async fn open_once(shared: &Arc<Shared>, sealed: &Sealed) -> Result<()> {
     Err(worst.clone())
 }
 
-/// Opens a task. Busy is the only answer after which asking again helps: all else calls for a plan without that node.
+/// Opens a task. Busy is the only answer after which asking again helps; a task that is refused as such is no node's fault; all
+/// else calls for a plan without that node.
 async fn open_one(shared: &Shared, node: NodeId, task: &SealedTask) -> Result<()> {
     let place = |error: Error| error.party(Party::Node(node));
     // Who has registered anew since takes neither this task nor the tokens of it.
@@ -330,6 +331,8 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SealedTask) -> Result<()
     }
     match error.reaction {
         Reaction::Retry => Err(error),
+        // The task can never be taken, and it is not for a block of the node's.
+        Reaction::InvalidInput if error.block.is_none() => Err(error),
         _ => Err(Error { reaction: Reaction::Replan, ..error }),
     }
 }
