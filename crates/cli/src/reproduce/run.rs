@@ -48,7 +48,7 @@ pub(crate) fn settings(figure: &Figure, link: LinkRate, insecure: bool) -> Setti
 /// Figures show how long schemes take. Where many repairs share the link of one requestor, none of them is held up by somebody who
 /// would have to be got around.
 pub(crate) fn adjust(config: &mut CoordinatorConfig) {
-    config.repair_stall_ms = 0;
+    (config.repair_stall_ms, config.stall_ms) = (0, 25_000);
 }
 
 /// Measures all points of a figure.
