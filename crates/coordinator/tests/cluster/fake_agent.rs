@@ -28,6 +28,8 @@ pub(crate) struct Told {
     pub(crate) opens: usize,
     /// It answers that it is busy.
     pub(crate) busy: bool,
+    /// It answers that it can never take such a task.
+    pub(crate) refuses: bool,
     /// What it was asked to remove, call by call.
     pub(crate) removals: Vec<v1::RemoveRequest>,
     /// Blocks of which it does not say that they are gone.
@@ -94,6 +96,9 @@ impl v1::agent_server::Agent for Service {
     async fn open(&self, _: Request<v1::OpenRequest>) -> Result<Response<v1::OpenReply>, Status> {
         let mut told = self.0.0.lock().unwrap();
         told.opens += 1;
+        if told.refuses {
+            return Err(to_status(&Error::invalid("the task needs more memory than there is")));
+        }
         if told.busy { Err(to_status(&Error::retry("busy"))) } else { Ok(Response::new(v1::OpenReply::default())) }
     }
 

@@ -7,9 +7,9 @@ mod given_up;
 mod links;
 mod orphans;
 mod refusals;
+mod repairs;
 mod restarts;
 mod slow_net;
-mod two_repairs;
 mod world;
 
 use weft_client::{PutOptions, RepairOptions};

@@ -1,8 +1,11 @@
-//! Several repairs at once.
+//! Repairs that meet others, or nodes that cannot take them.
 
-use crate::world::{World, data};
+use crate::{
+    fake_agent::FakeAgent,
+    world::{World, block, data},
+};
 use weft_client::{RepairNodeOptions, RepairOptions, api::Job};
-use weft_types::NodeId;
+use weft_types::{NodeId, Reaction};
 
 impl World {
     /// Waits until a job has ended.
@@ -64,4 +67,16 @@ async fn two_repairs_of_an_object_end_and_say_what_is_left() {
     assert!(error.contains("on its way") || error.contains("which has block") || error.contains("nodes are up"), "{error}");
     assert_eq!(world.not_ok("k").await.len(), 1);
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_that_can_never_be_taken_is_told_as_such() {
+    let world = World::new(6, 6).await;
+    world.put("k", &data(1 << 20, 23)).await.unwrap();
+    let fake = FakeAgent::start(&world, "fake").await;
+    fake.asked().refuses = true;
+    world.until("it is up", async |world| world.up().await.contains(&7)).await;
+    let error = world.repair("k", &block(0, Some(7))).await.unwrap_err();
+    assert!(error.reaction == Reaction::InvalidInput && error.message.contains("more memory than there is"), "{error}");
+    assert_eq!(fake.asked().opens, 1, "another plan would ask for as much");
 }
