@@ -7,10 +7,18 @@ use std::{
     io::{BufRead as _, BufReader},
     path::Path,
     process::{Command, Output, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
+
+/// One at a time: a machine carries only so many links, and each test looks at what the others would make too.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Why testbeds cannot be had here, if they cannot.
 fn skipped() -> bool {
@@ -64,7 +72,9 @@ fn without_its_tools_it_says_plainly_what_it_lacks() {
         (&["--slow", "node-01:memory=1MiB"], "coding"),
         (&["--rack-link", "10mbit"], "--racks"),
     ] {
-        let ended = weft(&[&["testbed", "up", "--nodes", "3"][..], args].concat());
+        let bed = dir.path().join("other");
+        let ended = weft(&[&["testbed", "up", "--nodes", "3", "--dir", bed.to_str().unwrap()][..], args].concat());
+        assert!(!bed.exists(), "{args:?}: what makes no sense makes nothing");
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(!ended.status.success() && (said.contains(hint) || said.contains("needs")), "{args:?}: {said}");
     }
@@ -72,19 +82,22 @@ fn without_its_tools_it_says_plainly_what_it_lacks() {
 
 #[test]
 fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
+    let _alone = alone();
     if skipped() {
         return;
     }
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("bed");
     let dir = dir.to_str().unwrap();
-    let before = namespaces();
     // Not checked here: on a machine that runs other tests besides, a link may seem slower than it is.
     let up = json(&weft(&["--json", "testbed", "up", "--nodes", "4", "--link", "100mbit", "--no-check", "--dir", dir]));
     assert_eq!(up["settings"]["link"], "100mbit");
-    let made: BTreeSet<String> = namespaces().difference(&before).cloned().collect();
-    let ours: Vec<&String> = made.iter().filter(|name| name.starts_with("weft-")).collect();
-    assert!(ours.len() >= 6, "a hub, an outside, and four nodes: {made:?}");
+    // Other programs may have testbeds too: ours is the one that is registered with its directory.
+    let entries = std::fs::read_dir("/run/weft-testbeds").unwrap().map(|entry| entry.unwrap());
+    let entry = entries.into_iter().find(|entry| std::fs::read_to_string(entry.path()).unwrap().trim_end() == dir).unwrap();
+    let prefix = format!("weft-{}-", entry.file_name().to_str().unwrap());
+    let ours = || -> Vec<String> { namespaces().into_iter().filter(|name| name.starts_with(&prefix)).collect() };
+    assert_eq!(ours().len(), 6, "a hub, an outside, and four nodes: {:?}", ours());
     let listed = json(&weft(&["--json", "testbed", "ls"]));
     assert!(listed.as_array().unwrap().iter().any(|it| it.as_str() == Some(dir)), "{listed}");
 
@@ -97,20 +110,19 @@ fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
     assert_eq!(repaired["blocks"].as_array().unwrap().len(), 1);
 
     // Whoever kills its processes has not taken its network away.
-    let outside = ours.iter().find(|name| name.ends_with("-01")).unwrap();
-    let pids = Command::new("ip").args(["netns", "pids", outside]).output().unwrap();
+    let pids = Command::new("ip").args(["netns", "pids", &format!("{prefix}01")]).output().unwrap();
     for pid in String::from_utf8(pids.stdout).unwrap().split_whitespace() {
         assert!(Command::new("kill").args(["-9", pid]).status().unwrap().success());
     }
     let down = weft(&["testbed", "down", "--dir", dir]);
     assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
-    let left: Vec<String> = namespaces().intersection(&made).cloned().collect();
-    assert!(!left.iter().any(|name| ours.contains(&name) && name[..11] == outside[..11]), "{left:?}");
+    assert!(ours().is_empty(), "{:?}", ours());
     assert!(!json(&weft(&["--json", "testbed", "ls"])).as_array().unwrap().iter().any(|it| it.as_str() == Some(dir)));
 }
 
 #[test]
 fn a_benchmark_has_the_one_form_and_a_ctrl_c_leaves_nothing() {
+    let _alone = alone();
     if skipped() {
         return;
     }
@@ -127,8 +139,9 @@ fn a_benchmark_has_the_one_form_and_a_ctrl_c_leaves_nothing() {
         }
         assert!((0.0..=1.0).contains(&result["cpu_idle"].as_f64().unwrap()), "{result}");
         assert_eq!(result["runs"], 1);
-        // Nothing is faster than its links; how much slower it is, is the machine's to say.
-        assert!(result["median_s"].as_f64().unwrap() > 0.97 * result["bound_s"].as_f64().unwrap(), "{result}");
+        // Nothing is faster than its links, but for what a shaper lets pass at once: 128 KiB at each end of a link, of this 1 MiB. How
+        // much slower it is, is the machine's to say.
+        assert!(result["median_s"].as_f64().unwrap() > 0.97 * 0.75 * result["bound_s"].as_f64().unwrap(), "{result}");
     }
     let moved = |name: usize| report["results"][name]["bytes_moved"].as_u64().unwrap();
     assert_eq!([moved(0), moved(1), moved(4)], [1 << 20, 2 << 20, 2 << 20]);
@@ -162,6 +175,7 @@ fn a_benchmark_has_the_one_form_and_a_ctrl_c_leaves_nothing() {
 
 #[test]
 fn a_figure_is_measured_again_and_written_in_all_its_forms() {
+    let _alone = alone();
     if skipped() {
         return;
     }

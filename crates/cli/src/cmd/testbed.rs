@@ -203,6 +203,7 @@ impl Up {
     fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let dir = self.dir.unwrap_or_else(|| DEFAULT_DIR.into());
         let settings = self.links.settings(self.nodes, options.insecure)?;
+        settings.check()?;
         let _lock = LocalCluster::lock(&dir)?;
         let _watch = interrupt::Watch::begin()?;
         let ran = LocalCluster::is_in(&dir) && LocalCluster::open(&dir)?.processes()?.iter().any(|(_, it)| it.is_some());

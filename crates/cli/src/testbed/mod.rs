@@ -295,7 +295,8 @@ impl Settings {
         has_racks || self.matrix.is_some() || !self.limits.is_empty() || self.slow.iter().any(|slow| slow.node.is_some())
     }
 
-    fn check(&self) -> Result<()> {
+    /// Whether it makes sense.
+    pub(crate) fn check(&self) -> Result<()> {
         if !(1..=net::NODES_MAX).contains(&self.nodes) || !(1..=self.nodes).contains(&self.racks) {
             let (nodes, racks, most) = (self.nodes, self.racks, net::NODES_MAX);
             return Err(Error::invalid(format!(

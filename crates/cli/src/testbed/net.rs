@@ -176,9 +176,9 @@ impl Network {
 
     /// Takes away whatever of it is there. Its processes must have ended.
     pub(crate) fn remove(&self) -> Result<()> {
-        let removed = self.namespaces()?.into_iter().map(|namespace| ip(&["netns", "del", &namespace]));
         // One that cannot be removed keeps no other.
-        removed.fold(Ok(()), |first: Result<()>, removed| first.and(removed))
+        let removed: Vec<Result<()>> = self.namespaces()?.iter().map(|namespace| ip(&["netns", "del", namespace])).collect();
+        removed.into_iter().collect()
     }
 
     fn namespaces(&self) -> Result<Vec<String>> {

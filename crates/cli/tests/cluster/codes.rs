@@ -191,7 +191,7 @@ fn is_explained(cluster: &Cluster, key: &str, spec: &str) {
     let args = ["repair", "object", key, "--block", "0", "--explain"];
     let text = cluster.weft(args).ok().text().to_owned();
     let schemes = text.split("Schemes considered").nth(1).unwrap_or_else(|| panic!("{spec}: {text}"));
-    let lines: Vec<&str> = schemes.lines().skip(1).take(3).map(str::trim).collect();
+    let lines: Vec<&str> = schemes.lines().skip(1).take(4).map(str::trim).collect();
     assert!(lines[0].ends_with("chosen: the quickest"), "{spec}: {text}");
     for scheme in &SCHEMES[..3] {
         let line = lines.iter().find(|line| line.starts_with(scheme)).unwrap_or_else(|| panic!("{spec}: {text}"));
