@@ -209,11 +209,18 @@ impl BenchRepair {
             return Err(Error::invalid("nothing is to be measured: --runs, --schemes and --lost say what"));
         }
         let code = weft_codes::parse(&self.code).map_err(Error::invalid)?;
+        if usize::from(self.lost) > code.tolerance() {
+            return Err(Error::invalid(format!(
+                "{} cannot rebuild {} blocks: {} at most",
+                self.code,
+                self.lost,
+                code.tolerance()
+            )));
+        }
         let nodes = self.nodes.unwrap_or(code.n() as u32 + 1 + u32::from(self.lost));
         let settings = self.links.settings(nodes, options.insecure)?;
         in_testbed(options, settings, async |session, testbed| {
-            let last = code.n() as u8 - 1;
-            let blocks: Vec<u8> = (0..self.lost).map(|at| (BLOCK.min(last) + at) % (last + 1)).collect();
+            let blocks: Vec<u8> = (0..usize::from(self.lost)).map(|at| ((usize::from(BLOCK) + at) % code.n()) as u8).collect();
             let mut subject = Subject::store(session, &self.code, self.block_size.0, &blocks, self.seed, output.json).await?;
             if self.probe {
                 repair::probe(session, output.json).await?;
@@ -282,7 +289,7 @@ impl BenchFaults {
         }
         in_testbed(options, settings, async |session, testbed| {
             let testbed = testbed.ok_or_else(|| Error::invalid("processes can be killed only in a testbed"))?;
-            let block = BLOCK.min(code.n() as u8 - 1);
+            let block = usize::from(BLOCK).min(code.n() - 1) as u8;
             let case = Case::parse(&self.scheme, self.slice_size, self.block_size.0)?.remove(0);
             let mut subject = Subject::store(session, &self.code, self.block_size.0, &[block], self.seed, output.json).await?;
             let measured = faults::measure(session, testbed, &mut subject, &case, &faults, self.runs, output.json).await?;
