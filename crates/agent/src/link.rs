@@ -212,9 +212,12 @@ async fn send_all(
             Some(Outgoing::Slice(slice, rows, _room)) => {
                 let send = async {
                     if let Some(uplink) = &link.uplink {
+                        sender.flush().await?;
                         uplink.take(rows.len() as u64).await;
                     }
-                    sender.send(slice, &rows).await
+                    sender.feed(slice, &rows).await?;
+                    // Small slices that wait already go with it.
+                    if queue.is_empty() { sender.flush().await } else { Ok(()) }
                 };
                 tokio::select! {
                     biased;

@@ -24,6 +24,12 @@ pub const CONTROL_PAYLOAD_BYTES_MAX: usize = 8192;
 /// Who has begun a frame, or owes an answer, and moves nothing for this long is gone (a link says how long itself).
 pub const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Data frames up to this size are copied and go through the system many at once: a system call, and a packet of their own, cost
+/// more than the copy.
+const SMALL_FRAME_BYTES: usize = 16 << 10;
+/// So much is sent, and read, at once.
+const BATCH_BYTES: usize = 64 << 10;
+
 const MAGIC: [u8; 4] = *b"WEFT";
 const CRC_AT: usize = 32;
 /// Features that a peer may have and another may do without: none yet.
@@ -32,9 +38,12 @@ const FEATURES: u64 = 0;
 /// A connection that carries frames.
 pub struct FrameStream<S = BoxStream> {
     stream: S,
-    /// The beginning of the next header, which was read together with the last payload.
-    ahead: [u8; HEADER_LEN],
-    ahead_len: usize,
+    /// What was read beyond the last frame: the beginning of the next header, or many small frames.
+    ahead: BytesMut,
+    /// Small frames that wait to be sent together.
+    waiting: BytesMut,
+    /// The last frame was a small one of data, and so may the next ones be.
+    reads_many: bool,
     stall: Duration,
 }
 
@@ -242,7 +251,7 @@ pub(crate) struct Announced {
 impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     /// Frames over a connection.
     pub fn new(stream: S) -> Self {
-        Self { stream, ahead: [0; HEADER_LEN], ahead_len: 0, stall: PEER_TIMEOUT }
+        Self { stream, ahead: BytesMut::new(), waiting: BytesMut::new(), reads_many: false, stall: PEER_TIMEOUT }
     }
 
     /// The connection itself.
@@ -255,23 +264,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         self.stall = stall;
     }
 
-    /// Sends a frame; the payload is not copied. Returns the frame's checksum.
+    /// Sends a frame, or has it wait for [`flush`](Self::flush) if it is small; a large one's payload is not copied. Returns the
+    /// frame's checksum.
     pub async fn write_frame(&mut self, header: &Header, payload: &[u8]) -> Result<u32, FrameError> {
         debug_assert_eq!(header.payload_len, payload.len());
         let (bytes, checksum) = header.encode(payload);
-        let mut rest = Buf::chain(&bytes[..], payload);
-        while rest.has_remaining() {
-            let written = within(self.stall, self.stream.write_buf(&mut rest)).await?;
-            if written == 0 {
-                return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+        if payload.len() <= SMALL_FRAME_BYTES {
+            self.waiting.reserve(HEADER_LEN + payload.len());
+            self.waiting.put_slice(&bytes);
+            self.waiting.put_slice(payload);
+            if self.waiting.len() >= BATCH_BYTES {
+                self.write_waiting().await?;
             }
+        } else {
+            self.write_waiting().await?;
+            write_all(&mut self.stream, Buf::chain(&bytes[..], payload), self.stall).await?;
         }
         Ok(checksum)
     }
 
     /// Sees to it that what was written is on its way.
     pub async fn flush(&mut self) -> Result<(), FrameError> {
+        self.write_waiting().await?;
         within(self.stall, self.stream.flush()).await
+    }
+
+    async fn write_waiting(&mut self) -> Result<(), FrameError> {
+        if !self.waiting.is_empty() {
+            write_all(&mut self.stream, &self.waiting[..], self.stall).await?;
+            self.waiting.clear();
+        }
+        Ok(())
     }
 
     /// Reads a frame of any kind; its payload is appended to `payload`.
@@ -283,46 +306,61 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
 
     /// Reads a frame's header. The payload must be read next.
     pub(crate) async fn read_header(&mut self) -> Result<Announced, FrameError> {
-        while self.ahead_len < HEADER_LEN {
-            let read = within(self.stall, self.stream.read(&mut self.ahead[self.ahead_len..])).await?;
-            match (read, self.ahead_len) {
-                (0, 0) => return Err(FrameError::Closed),
-                (0, _) => return Err(FrameError::Truncated),
-                _ => self.ahead_len += read,
+        let mut bytes = [0; HEADER_LEN];
+        while self.ahead.len() < HEADER_LEN {
+            let first = self.ahead.is_empty();
+            let limit = if self.reads_many { BATCH_BYTES } else { HEADER_LEN - self.ahead.len() };
+            match self.read_ahead(limit).await {
+                Err(FrameError::Truncated) if first => return Err(FrameError::Closed),
+                read => read?,
             }
         }
-        self.ahead_len = 0;
-        let (header, checksum) = Header::decode(&self.ahead)?;
-        Ok(Announced { header, checksum, bytes: self.ahead })
+        self.ahead.copy_to_slice(&mut bytes);
+        let (header, checksum) = Header::decode(&bytes)?;
+        Ok(Announced { header, checksum, bytes })
     }
 
-    /// Reads the payload that was announced, and with it, where there is any yet, the beginning of the next header: one
-    /// system call for each frame is enough.
+    /// Reads the payload that was announced, and with it, where there is any yet, the beginning of the next header, or many small
+    /// frames: one system call for each frame is enough, and for small ones less than one.
     pub(crate) async fn read_payload(&mut self, announced: &Announced, payload: &mut BytesMut) -> Result<(), FrameError> {
-        let (start, len) = (payload.len(), announced.header.payload_len);
+        let (start, kind, len) = (payload.len(), announced.header.kind, announced.header.payload_len);
         let end = start + len;
-        payload.reserve(len + HEADER_LEN);
+        self.reads_many = kind == Kind::Data && len <= SMALL_FRAME_BYTES;
+        while self.reads_many && self.ahead.len() < len {
+            self.read_ahead(BATCH_BYTES).await?;
+        }
+        let there = len.min(self.ahead.len());
+        payload.reserve(if there == len { len } else { len + HEADER_LEN });
+        payload.put_slice(&self.ahead[..there]);
+        self.ahead.advance(there);
         while payload.len() < end {
             let room = end + HEADER_LEN - payload.len();
-            let mut into = (&mut *payload).limit(room);
-            if within(self.stall, self.stream.read_buf(&mut into)).await? == 0 {
-                return Err(FrameError::Truncated);
-            }
+            read_some(&mut self.stream, payload, room, self.stall).await?;
         }
-        self.ahead_len = payload.len() - end;
-        self.ahead[..self.ahead_len].copy_from_slice(&payload[end..]);
+        self.ahead.put_slice(&payload[end..]);
         payload.truncate(end);
-        let (found, kind) = (frame_checksum(&announced.bytes, &payload[start..]), announced.header.kind);
+        if !self.reads_many && self.ahead.is_empty() {
+            // A connection that waits in a pool needs no memory.
+            self.ahead = BytesMut::new();
+        }
+        let found = frame_checksum(&announced.bytes, &payload[start..]);
         if found != announced.checksum {
             return Err(FrameError::Checksum { kind, found, expected: announced.checksum });
         }
         Ok(())
     }
 
+    async fn read_ahead(&mut self, limit: usize) -> Result<(), FrameError> {
+        read_some(&mut self.stream, &mut self.ahead, limit, self.stall).await
+    }
+
     /// Sends a frame that is not Data.
     pub(crate) async fn write_control(&mut self, kind: Kind, link: u32, payload: &[u8]) -> Result<(), FrameError> {
         self.write_frame(&Header::control(kind, link, payload.len()), payload).await?;
-        self.flush().await
+        self.flush().await?;
+        // A connection that waits in a pool needs no memory.
+        self.waiting = BytesMut::new();
+        Ok(())
     }
 
     /// Says which link the connection is for now.
@@ -335,10 +373,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     /// Waits for the next Hello, as long as the peer sends nothing at all: a kept connection may be idle for long.
     /// A peer of another protocol version is told so.
     pub async fn read_hello(&mut self) -> Result<Hello, FrameError> {
-        if self.ahead_len == 0 {
-            match self.stream.read(&mut self.ahead).await? {
-                0 => return Err(FrameError::Closed),
-                read => self.ahead_len = read,
+        if self.ahead.is_empty() {
+            self.ahead.reserve(HEADER_LEN);
+            if self.stream.read_buf(&mut (&mut self.ahead).limit(HEADER_LEN)).await? == 0 {
+                return Err(FrameError::Closed);
             }
         }
         let mut payload = BytesMut::new();
@@ -391,7 +429,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
 
     /// Whether the connection has ended, or has something to say that nobody asked for. It does not wait.
     pub(crate) async fn is_stale(&mut self) -> bool {
-        if self.ahead_len > 0 {
+        if !self.ahead.is_empty() {
             return true;
         }
         let mut byte = [0];
@@ -406,6 +444,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
 /// The error in an Error frame, or in a HelloAck.
 pub(crate) fn peer_error(payload: &[u8]) -> Error {
     decode_error(payload).unwrap_or_else(|| Error::replan("the peer broke off and gave no reason that can be read"))
+}
+
+async fn write_all(stream: &mut (impl AsyncWrite + Unpin), mut rest: impl Buf, stall: Duration) -> Result<(), FrameError> {
+    while rest.has_remaining() {
+        if within(stall, stream.write_buf(&mut rest)).await? == 0 {
+            return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+        }
+    }
+    Ok(())
+}
+
+/// Appends what there is, at most `limit` bytes, at least one.
+async fn read_some(
+    stream: &mut (impl AsyncRead + Unpin),
+    into: &mut BytesMut,
+    limit: usize,
+    stall: Duration,
+) -> Result<(), FrameError> {
+    into.reserve(limit);
+    match within(stall, stream.read_buf(&mut into.limit(limit))).await? {
+        0 => Err(FrameError::Truncated),
+        _ => Ok(()),
+    }
 }
 
 async fn within<T>(limit: Duration, moving: impl Future<Output = io::Result<T>>) -> Result<T, FrameError> {

@@ -72,11 +72,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
 
     /// Sends the rows of a slice, one after another.
     pub async fn send(&mut self, slice: Span, rows: &[u8]) -> Result<()> {
+        self.feed(slice, rows).await?;
+        self.flush().await
+    }
+
+    /// As [`send`](Self::send), but small slices may wait for more of them until [`flush`](Self::flush).
+    pub async fn feed(&mut self, slice: Span, rows: &[u8]) -> Result<()> {
         self.state.at(slice.start);
         if rows.len() as u64 != self.state.slice_bytes(slice) {
             return Err(self.state.place(Error::fatal(format!("{} bytes for {} positions", rows.len(), slice.len()))));
         }
-        let sent = self.try_send(slice, rows).await;
+        let sent = self.try_feed(slice, rows).await;
+        self.or_reason(sent).await
+    }
+
+    /// Sees to it that all slices are on their way.
+    pub async fn flush(&mut self) -> Result<()> {
+        let sent = self.frames.flush().await;
         self.or_reason(sent).await
     }
 
@@ -99,7 +111,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
         self.state.ended.then_some(self.frames)
     }
 
-    async fn try_send(&mut self, slice: Span, rows: &[u8]) -> Result<(), FrameError> {
+    async fn try_feed(&mut self, slice: Span, rows: &[u8]) -> Result<(), FrameError> {
         let mut pieces = rows.chunks(FRAME_PAYLOAD_BYTES_MAX).peekable();
         while let Some(piece) = pieces.next() {
             let (link, more) = (self.state.link, pieces.peek().is_some());
@@ -107,7 +119,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
             let checksum = self.frames.write_frame(&header, piece).await?;
             self.state.total.add(piece.len(), checksum);
         }
-        self.frames.flush().await
+        Ok(())
     }
 
     /// A receiver that breaks off says why before it closes; what the network says then is only that it closed.

@@ -8,6 +8,9 @@ use weft_types::{BlockId, Error, Party, PlanId, Result, StripeLayout};
 
 /// Slices that may wait at each end of a link, unless said otherwise.
 pub(crate) const WINDOW_SLICES: u32 = 4;
+/// Where slices are small, so many that they make up this: they are read, sent and received several at once.
+const WINDOW_POSITIONS: u64 = 128 << 10;
+const WINDOW_SLICES_MAX: u32 = 32;
 
 /// A plan has at most this many lanes.
 pub(crate) const LANES_MAX: usize = 4096;
@@ -62,7 +65,8 @@ pub struct Run {
 impl Run {
     /// With the usual window, no deadline, and no update yet.
     pub fn new(id: PlanId, epoch: u64, class: Class, slice_len: u64) -> Self {
-        Self { id, epoch, class, deadline_ms: None, seq: 0, slice_len, window: WINDOW_SLICES }
+        let window = (WINDOW_POSITIONS / slice_len.max(1)).clamp(WINDOW_SLICES.into(), WINDOW_SLICES_MAX.into()) as u32;
+        Self { id, epoch, class, deadline_ms: None, seq: 0, slice_len, window }
     }
 }
 

@@ -3,9 +3,17 @@
 use super::{Cluster, connection};
 use bytes::BytesMut;
 use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::pin::Pin;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
-use weft_proto::frame::{Header, Kind};
+use weft_proto::frame::{FrameStream, Header, Kind};
 use weft_proto::{LinkReceiver, LinkSender};
 use weft_types::{Error, FRAME_PAYLOAD_BYTES_MAX, Reaction, Span};
 
@@ -53,6 +61,61 @@ async fn slices_of_all_sizes_come_out_as_they_went_in() {
         carry(None, width, &slices).await;
         carry(Some(&cluster), width, &slices).await;
     }
+}
+
+/// Counts how often something is read from, or written to, a stream.
+struct Counting<S> {
+    inner: S,
+    reads: Arc<AtomicUsize>,
+    writes: Arc<AtomicUsize>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Counting<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.reads.fetch_add(1, Relaxed);
+        Pin::new(&mut self.inner).poll_read(cx, into)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Counting<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.writes.fetch_add(1, Relaxed);
+        Pin::new(&mut self.inner).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[tokio::test]
+async fn small_slices_go_together_and_no_later_than_they_are_flushed() {
+    let (reads, writes) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (ours, theirs) = tokio::io::duplex(1 << 20);
+    let counting = |inner| FrameStream::new(Counting { inner, reads: Arc::clone(&reads), writes: Arc::clone(&writes) });
+    let mut sender = LinkSender::new(counting(ours), 9, 1, STALL);
+    let mut receiver = LinkReceiver::new(counting(theirs), 9, 1, STALL);
+    // Large ones among them, which go by themselves, and in order.
+    let large = |number: u64| number == 20 || number == 21;
+    let slice = |number: u64| Span::new(number << 16, (number << 16) + if large(number) { 40_000 } else { 1000 });
+    for number in 0..50 {
+        sender.feed(slice(number), &rows(slice(number), 1)).await.unwrap();
+    }
+    assert!(writes.load(Relaxed) <= 8, "{} writes", writes.load(Relaxed));
+    sender.flush().await.unwrap();
+    for number in 0..50 {
+        assert!(receiver.receive(slice(number)).await.unwrap() == rows(slice(number), 1), "slice {number} came out otherwise");
+    }
+    assert!(reads.load(Relaxed) <= 16, "{} reads", reads.load(Relaxed));
+    sender.feed(slice(50), &rows(slice(50), 1)).await.unwrap();
+    sender.end().await.unwrap();
+    assert!(receiver.receive(slice(50)).await.unwrap() == rows(slice(50), 1));
+    receiver.end().await.unwrap();
+    assert!(sender.into_frames().is_some() && receiver.into_frames().is_some());
 }
 
 #[tokio::test]
