@@ -43,7 +43,7 @@ fn main() {
         ("all equal", |_| 1.0),
         ("heavy tail", |random| random.random::<f64>().powi(-3)),
     ];
-    for (count, helpers) in [(13, 10), (15, 12), (16, 12), (20, 16), (23, 16), (40, 30)] {
+    for (count, helpers) in [(13, 10), (15, 12), (16, 12), (20, 16), (23, 16), (24, 18), (40, 30)] {
         let runs = if count <= 16 { 1000 } else { 100 };
         for (name, draw) in draws {
             let mut exact = vec![false; runs as usize];

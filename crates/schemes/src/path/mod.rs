@@ -19,8 +19,8 @@ mod subsets;
 pub use algorithm_1::algorithm_1;
 use subsets::Table;
 
-/// For up to this many candidates the best path is found for certain. The table has 2^so many entries of four bytes.
-pub const EXACT_MAX: usize = 20;
+/// For up to this many candidates the best path is found for certain. The table has 2^so many entries of four bytes, 64 MiB at most.
+pub const EXACT_MAX: usize = 24;
 
 /// What links between candidates, and from each to the requestor, take for a byte.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,36 +1,13 @@
 //! All chains of a graph at once: for every set of candidates, who of them can be the first of a chain that goes through all of the
 //! set and ends at the requestor (Held and Karp's table, with bits for whether instead of costs).
 //!
-//! The table is filled in blocks of the sets that differ in the first four candidates only, so that the same step for the sixteen
-//! sets of a block is one that processors do at once.
+//! Near the threshold that is looked for, links are few, and so are the sets that have a chain: each of them is extended by whoever can
+//! send to one of its firsts, and all others are passed over.
 //!
 //! For cycles the lowest candidate of a set stands for the requestor: the chain ends there, and closes if it can send to the first. Sets
 //! with more than one who cannot send to the requestor have none.
 
 use super::{Form, Graph};
-
-/// Candidates in which the sets of a block differ, and how many sets that makes.
-const LOW: usize = 4;
-const BLOCK: usize = 1 << LOW;
-
-/// The sets of a block with each of their members, and whether it is the lowest: in an order in which each comes after those with one
-/// member less.
-const STEPS: [(usize, usize, u32); LOW * BLOCK / 2] = {
-    let mut steps = [(0, 0, 0); LOW * BLOCK / 2];
-    let (mut at, mut set) = (0, 0);
-    while set < BLOCK {
-        let mut candidate = 0;
-        while candidate < LOW {
-            if set >> candidate & 1 == 1 {
-                steps[at] = (set, candidate, (set & ((1 << candidate) - 1) == 0) as u32);
-                at += 1;
-            }
-            candidate += 1;
-        }
-        set += 1;
-    }
-    steps
-};
 
 /// Steps in which the order of a set's members is searched for the fewest crossings between racks.
 const STEPS_MAX: usize = 1 << 10;
@@ -39,9 +16,10 @@ const STEPS_MAX: usize = 1 << 10;
 pub(super) struct Table {
     count: usize,
     /// By set: a bit for each candidate that can be first.
-    firsts: Vec<[u32; BLOCK]>,
-    /// By candidate: whom it can send to.
+    firsts: Vec<u32>,
+    /// By candidate: whom it can send to, and who can send to it.
     successors: Vec<u32>,
+    predecessors: Vec<u32>,
     /// Who can send to the requestor.
     ends: u32,
     form: Form,
@@ -49,7 +27,8 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(count: usize) -> Self {
-        Self { count, firsts: Vec::new(), successors: vec![0; count.max(LOW)], ends: 0, form: Form::Chain }
+        let (firsts, successors, predecessors) = (Vec::new(), vec![0; count], vec![0; count]);
+        Self { count, firsts, successors, predecessors, ends: 0, form: Form::Chain }
     }
 
     /// A chain or cycle of so many helpers, of those without whom the last ones can be left out; none if there is none.
@@ -95,19 +74,20 @@ impl Table {
     }
 
     fn load(&mut self, graph: &Graph<'_>) {
-        // Often nothing is looked for in it.
-        self.firsts.resize(1usize << self.count.saturating_sub(LOW), [0; BLOCK]);
+        self.firsts.clear();
+        self.firsts.resize(1 << self.count, 0);
         let all = 0..self.count;
         let mask = |of: &dyn Fn(usize) -> bool| all.clone().filter(|at| of(*at)).fold(0u32, |mask, at| mask | 1 << at);
         for from in all.clone() {
             self.successors[from] = mask(&|to| graph.has(from, to));
+            self.predecessors[from] = mask(&|to| graph.has(to, from));
         }
         self.ends = mask(&|from| graph.has_end(from));
         self.form = graph.form;
     }
 
     fn at(&self, set: u32) -> u32 {
-        self.firsts[set as usize / BLOCK][set as usize % BLOCK]
+        self.firsts[set as usize]
     }
 
     /// Who can be the first of a whole chain, or of a cycle, through a set.
@@ -122,60 +102,40 @@ impl Table {
     /// Fills the table for sets of up to so many helpers. Where one is enough, it stops at the first of so many that has a chain or
     /// cycle, and tells it.
     fn fill(&mut self, helpers: usize, one_is_enough: bool) -> Option<u32> {
-        let sets = 1usize << self.count.min(LOW);
-        for block in 0..self.firsts.len() {
-            let Some(need) = helpers.checked_sub((block as u32).count_ones() as usize) else { continue };
-            self.firsts[block] = self.block(block);
-            if one_is_enough && need <= LOW {
-                let fits = |set: &u32| set.count_ones() as usize == helpers && self.closing(*set) != 0;
-                let found = ((block * BLOCK) as u32..(block * BLOCK + sets) as u32).find(fits);
-                if found.is_some() {
-                    return found;
+        for candidate in 0..self.count {
+            // Who is alone is first and last; of a cycle's set the lowest member is last.
+            let is_last = self.form == Form::Cycle || self.ends & (1 << candidate) != 0;
+            self.firsts[1 << candidate] = u32::from(is_last) << candidate;
+        }
+        // A set comes after those with one member less.
+        for set in 1..1u32 << self.count {
+            let firsts = self.at(set);
+            if firsts == 0 {
+                continue;
+            }
+            if set.count_ones() as usize == helpers {
+                if one_is_enough && self.closing(set) != 0 {
+                    return Some(set);
                 }
+                continue;
+            }
+            let senders = bits(firsts).fold(0, |senders, first| senders | self.predecessors[first]);
+            for candidate in bits(senders & self.open(set)) {
+                self.firsts[(set | 1 << candidate) as usize] |= 1 << candidate;
             }
         }
         None
     }
 
-    /// The sets of a block, from those with one member less.
-    fn block(&self, block: usize) -> [u32; BLOCK] {
-        let mut firsts = [0u32; BLOCK];
-        let spared = |set: usize| ((block * BLOCK + set) as u32 & !self.ends).count_ones();
-        if self.form == Form::Cycle && spared(0) > 1 {
-            return firsts;
+    /// Who may be added to a set.
+    fn open(&self, set: u32) -> u32 {
+        let others = !set;
+        if self.form == Form::Chain {
+            return others;
         }
-        for high in bits(block as u32) {
-            let candidate = high + LOW;
-            let (rests, successors) = (&self.firsts[block & !(1 << high)], self.successors[candidate]);
-            for (first, rest) in firsts.iter_mut().zip(rests) {
-                *first |= u32::from(rest & successors != 0) << candidate;
-            }
-        }
-        // Who is alone is first and last; of a cycle's set the lowest member can only be last.
-        if self.form == Form::Cycle && block != 0 {
-            firsts[0] &= !(1 << (block.trailing_zeros() as usize + LOW));
-        }
-        if block.is_power_of_two() {
-            firsts[0] |= self.alone(block.trailing_zeros() as usize + LOW);
-        }
-        if block == 0 {
-            (0..self.count.min(LOW)).for_each(|candidate| firsts[1 << candidate] |= self.alone(candidate));
-        }
-        let low: [u32; LOW] = std::array::from_fn(|candidate| self.successors[candidate]);
-        let is_chain = u32::from(self.form == Form::Chain);
-        for (set, candidate, is_lowest) in STEPS {
-            let is_first = u32::from(firsts[set & !(1 << candidate)] & low[candidate] != 0);
-            firsts[set] |= (is_first & (is_chain | is_lowest ^ 1)) << candidate;
-        }
-        if self.form == Form::Cycle {
-            (0..BLOCK).filter(|set| spared(*set) > 1).for_each(|set| firsts[set] = 0);
-        }
-        firsts
-    }
-
-    fn alone(&self, candidate: usize) -> u32 {
-        let is_last = self.form == Form::Cycle || self.ends & (1 << candidate) != 0;
-        u32::from(is_last) << candidate
+        let above_lowest = u32::MAX << set.trailing_zeros();
+        let spared = if set & !self.ends == 0 { u32::MAX } else { self.ends };
+        others & above_lowest & spared
     }
 }
 
