@@ -25,6 +25,25 @@ pub struct Requestor {
     pub spread: SparseMatrix,
 }
 
+/// Somebody's share of a sum.
+#[derive(Debug)]
+pub(crate) struct Share {
+    /// What it is made of: one column for each row of the sum.
+    pub(crate) rows: SparseMatrix,
+    /// Where it goes, if it does not go over a link.
+    pub(crate) sinks: Option<Vec<Sink>>,
+}
+
+impl Requestor {
+    /// Its share of a sum of which it wants `rows`, at a stage of that vertex.
+    pub(crate) fn share(&self, vertex: u16, rows: &SparseMatrix) -> Share {
+        match self.vertex == vertex {
+            true => Share { rows: self.spread.times_sparse(rows), sinks: Some(self.sinks.clone()) },
+            false => Share { rows: rows.clone(), sinks: None },
+        }
+    }
+}
+
 impl LaneBuilder {
     /// A new link of `width` sub-blocks, to be used once as a sink and once as a source.
     pub fn link(&mut self, width: usize) -> u16 {
@@ -54,28 +73,42 @@ impl LaneBuilder {
         self.stages.push(Stage { vertex, sources, matrix: matrix.into(), sinks });
     }
 
+    /// Adds a stage that makes shares of a sum, and gives the link of each share that is somebody else's.
+    /// `sum` has one column for each sub-block of `sources`.
+    pub(crate) fn share_out(
+        &mut self,
+        vertex: u16,
+        sources: Vec<Source>,
+        sum: &Factored,
+        shares: Vec<Share>,
+    ) -> Vec<Option<u16>> {
+        let (mut given, mut sinks, mut links) = (SparseMatrix::zero(0, sum.rows()), Vec::new(), Vec::new());
+        for share in shares {
+            given = given.stack(&share.rows);
+            let link = share.sinks.is_none().then(|| self.link(share.rows.rows()));
+            sinks.extend(link.map(Sink::Link));
+            sinks.extend(share.sinks.unwrap_or_default());
+            links.push(link);
+        }
+        self.stage(vertex, sources, sum.then(&given), sinks);
+        links
+    }
+
     /// Adds a stage that makes rows of a sum, and a stage for each requestor that is somewhere else.
     /// `sum` has one column for each sub-block of `sources`; a requestor that is at `vertex` itself needs no link.
     pub fn deliver(&mut self, vertex: u16, sources: Vec<Source>, sum: &Factored, requestors: &[Requestor]) {
-        let mut given = SparseMatrix::zero(0, sum.rows());
         let all = SparseMatrix::identity(sum.rows());
-        let (mut sinks, mut others) = (Vec::new(), Vec::new());
-        for requestor in requestors {
-            let rows = all.select_rows(&requestor.rows);
-            if requestor.vertex == vertex {
-                given = given.stack(&requestor.spread.times_sparse(&rows));
-                sinks.extend(requestor.sinks.iter().cloned());
-            } else {
-                let link = self.link(rows.rows());
-                given = given.stack(&rows);
-                sinks.push(Sink::Link(link));
-                others.push((requestor, link));
+        let shares = requestors.iter().map(|requestor| requestor.share(vertex, &all.select_rows(&requestor.rows))).collect();
+        for (requestor, link) in requestors.iter().zip(self.share_out(vertex, sources, sum, shares)) {
+            if let Some(link) = link {
+                self.receive(requestor, vec![Source::Link(link)]);
             }
         }
-        self.stage(vertex, sources, sum.then(&given), sinks);
-        for (requestor, link) in others {
-            self.stage(requestor.vertex, vec![Source::Link(link)], requestor.spread.clone(), requestor.sinks.clone());
-        }
+    }
+
+    /// Adds the stage of a requestor that gets its rows.
+    pub(crate) fn receive(&mut self, requestor: &Requestor, sources: Vec<Source>) {
+        self.stage(requestor.vertex, sources, requestor.spread.clone(), requestor.sinks.clone());
     }
 
     /// The lane.

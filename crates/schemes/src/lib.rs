@@ -8,6 +8,7 @@
 //!
 //! To add a scheme: write its file, and add it to the list in its folder's `mod.rs`.
 
+mod considered;
 pub mod disseminate;
 mod lane;
 pub mod path;

@@ -83,6 +83,11 @@ impl Vertices {
         });
         u16::try_from(vertex).map_err(|_| Error::invalid("a plan has at most 65536 parties"))
     }
+
+    /// Who is a vertex.
+    pub(crate) fn party(&self, vertex: u16) -> Option<Party> {
+        self.0.get(usize::from(vertex)).copied()
+    }
 }
 
 impl Request<'_> {
@@ -180,7 +185,7 @@ impl Request<'_> {
         merged.into_iter().flat_map(turns).collect()
     }
 
-    fn store(&self, party: Party, index: u8) -> Option<BlockId> {
+    pub(crate) fn store(&self, party: Party, index: u8) -> Option<BlockId> {
         self.stores.iter().find(|(at, id)| (*at, id.index) == (party, index)).map(|(_, id)| *id)
     }
 }

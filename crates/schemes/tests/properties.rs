@@ -130,13 +130,13 @@ proptest! {
     /// A write that goes on around a node that failed: what is stored already is there, the writer still has the data, and
     /// what is missing goes to somebody else.
     #[test]
-    fn a_write_goes_on(seed: u64) {
+    fn a_write_goes_on(seed: u64, scheme in 0usize..disseminate::SCHEMES.len()) {
         let mut world = World::random(seed);
         let (lost, holds) = failure(&mut world);
         let (wants, stores) = stores(&mut world, &lost);
         let inputs = (0..world.code.k() as u8).map(|index| Input { party: CLIENT, index }).collect();
         let job = Job { holds, inputs, wants, ..Job::default() };
-        let plan = plan_write(&world.request(&job, &stores, &[], 3), disseminate::by_name("direct").unwrap()).unwrap();
+        let plan = plan_write(&world.request(&job, &stores, &[], 3), disseminate::SCHEMES[scheme]).unwrap();
         world.prove(&plan, &job);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{Write, WriteScheme};
 use crate::LaneBuilder;
+use weft_types::Result;
 
 /// See the module.
 #[derive(Debug)]
@@ -16,7 +17,10 @@ impl WriteScheme for Direct {
         "the writer codes and sends every block to its node"
     }
 
-    fn build(&self, write: &Write, lane: &mut LaneBuilder) {
-        lane.deliver(write.writer, write.inputs.clone(), &write.rows, &write.receivers);
+    fn build(&self, write: &Write<'_>, lane: &mut LaneBuilder) -> Result<()> {
+        let (inputs, sum) = write.encoded(&(0..write.wanted.len()).collect::<Vec<_>>())?;
+        let requestors: Vec<_> = write.homes.iter().map(|home| home.requestor.clone()).collect();
+        lane.deliver(write.writer, inputs, &sum, &requestors);
+        Ok(())
     }
 }

@@ -1,19 +1,31 @@
 //! Writes of new data: the writer has data blocks, and nodes store what the code makes of them.
+//!
+//! *Mist* is J. Li, B. Li and B. Li, *Mist: Efficient Dissemination of Erasure-coded Data in Data Centers* (IEEE Transactions on
+//! Emerging Topics in Computing): the sections named in the files of this folder are its.
 
+mod assign;
 mod direct;
+mod grow;
+mod mist;
+mod topology;
 
 use crate::{
-    LaneBuilder, Request, Requestor,
+    LaneBuilder, Request, Requestor, considered,
     region::{self, Delivery, Region},
     request::Vertices,
 };
-use weft_codes::SubBlock;
+use weft_codes::{Code, SubBlock};
 use weft_gf::Factored;
-use weft_plan::{Lane, Plan, Source};
+use weft_plan::{Considered, Lane, Plan, Sink, Source};
 use weft_types::{Error, Party, Result};
 
+pub use assign::{Candidate, assign};
+pub use considered::AUTO;
+pub use mist::Mist;
+pub use topology::{Load, Receiver, Topology, Upstream};
+
 /// Every scheme for writes, in the order in which they are shown.
-pub const SCHEMES: &[&dyn WriteScheme] = &[&direct::Direct];
+pub const SCHEMES: &[&dyn WriteScheme] = &[&direct::Direct, &Mist { reserve: None }];
 
 /// A way to bring new blocks to the nodes that store them.
 pub trait WriteScheme: std::fmt::Debug + Sync {
@@ -23,28 +35,66 @@ pub trait WriteScheme: std::fmt::Debug + Sync {
     /// What it does, in a line.
     fn summary(&self) -> &'static str;
 
-    /// Adds the stages that bring every receiver its rows.
-    fn build(&self, write: &Write, lane: &mut LaneBuilder);
+    /// Adds the stages that bring every home its rows.
+    fn build(&self, write: &Write<'_>, lane: &mut LaneBuilder) -> Result<()>;
+
+    /// What who stores each of a code's blocks has to do, by index.
+    fn loads(&self, code: &dyn Code) -> Vec<Load> {
+        vec![Load { from: 1, to: 0, blocks_in: 1.0, blocks_out: 0.0 }; code.n()]
+    }
 }
 
-/// What a scheme is given: what the writer has, what that makes, and who needs it.
+/// What a scheme is given: what the writer has, what is wanted of it, and by whom.
 #[derive(Debug)]
-pub struct Write {
+pub struct Write<'a> {
+    /// The code.
+    pub code: &'a dyn Code,
     /// The writer's vertex.
     pub writer: u16,
-    /// The data that it puts in.
-    pub inputs: Vec<Source>,
-    /// One row for each sub-block that somebody stores, one column for each that is put in.
-    pub rows: Factored,
-    /// Who stores which rows.
-    pub receivers: Vec<Requestor>,
+    /// The data blocks that it can put in.
+    pub data: Vec<u8>,
+    /// Every sub-block that somebody wants, each once, ascending.
+    pub wanted: Vec<SubBlock>,
+    /// Who wants which.
+    pub homes: Vec<Home>,
+}
+
+/// Somebody to whom something is brought.
+#[derive(Debug)]
+pub struct Home {
+    /// It wants rows of [`Write::wanted`].
+    pub requestor: Requestor,
+    /// The index and the copy of the whole block that it stores, if that is all that it wants.
+    pub block: Option<(u8, u8)>,
+}
+
+impl Write<'_> {
+    /// Some of what is wanted, over those data sub-blocks that it is made of, which must be put in.
+    pub fn encoded(&self, wanted: &[usize]) -> Result<(Vec<Source>, Factored)> {
+        let alpha = self.code.alpha();
+        let row = |at: &usize| usize::from(self.wanted[*at].index) * alpha + usize::from(self.wanted[*at].sub_block);
+        let rows = self.code.encode().after_sources().select_rows(&wanted.iter().map(row).collect::<Vec<_>>());
+        let cols = rows.sources_used();
+        let mut inputs: Vec<Source> = Vec::new();
+        for col in &cols {
+            let (needed, sub_block) = ((col / alpha) as u8, (col % alpha) as u16);
+            match inputs.last_mut() {
+                Some(Source::Input { index, sub_blocks, .. }) if *index == needed => sub_blocks.push(sub_block),
+                _ => inputs.push(Source::Input { index: needed, sub_blocks: vec![sub_block], delta: false }),
+            }
+            if !self.data.contains(&needed) {
+                return Err(Error::invalid(format!("data block {needed} is needed and not put in")));
+            }
+        }
+        Ok((inputs, rows.select_cols(&cols)))
+    }
 }
 
 /// The scheme of that name.
 pub fn by_name(name: &str) -> Result<&'static dyn WriteScheme> {
     let known = || SCHEMES.iter().map(|scheme| scheme.name()).collect::<Vec<_>>().join(", ");
     let found = SCHEMES.iter().copied().find(|scheme| scheme.name() == name);
-    found.ok_or_else(|| Error::invalid(format!("there is no write scheme '{name}'; there are: {}", known())))
+    found.ok_or_else(|| Error::invalid(format!("there is no write scheme '{name}'; there are: {AUTO}, {}", known())))
 }
 
 /// A plan for a job that wants blocks of new data stored. All inputs are one party's.
@@ -70,39 +120,48 @@ fn lane(
 ) -> Result<Lane> {
     let deliveries: Vec<&Delivery> = region.deliveries.iter().collect();
     let wanted = region::wanted(&deliveries);
-    let (inputs, rows) = rows(request, &wanted)?;
+    let data = request.job.inputs.iter().map(|input| input.index).collect();
     let writer = vertices.of(writer)?;
-    let receivers = region::requestors(&deliveries, &wanted, vertices)?;
+    let requestors = region::requestors(&deliveries, &wanted, vertices)?;
+    let home = |requestor: Requestor| {
+        let stored = match requestor.sinks.as_slice() {
+            [Sink::Store { index, sub_blocks }] if sub_blocks.len() == request.code.alpha() => Some(*index),
+            _ => None,
+        };
+        let id = stored.and_then(|index| request.store(vertices.party(requestor.vertex)?, index));
+        Home { requestor, block: id.map(|id| (id.index, id.copy)) }
+    };
+    let homes = requestors.into_iter().map(home).collect();
     let mut lane = LaneBuilder::default();
-    scheme.build(&Write { writer, inputs, rows, receivers }, &mut lane);
+    scheme.build(&Write { code: request.code, writer, data, wanted, homes }, &mut lane)?;
     lane.finish(region.span, request.run.window)
 }
 
-/// What is wanted of the data and of the parities that it makes, over those data sub-blocks that it needs, which must be put in.
-fn rows(request: &Request<'_>, wanted: &[SubBlock]) -> Result<(Vec<Source>, Factored)> {
-    let alpha = request.code.alpha();
-    let rows: Vec<usize> = wanted.iter().map(|row| usize::from(row.index) * alpha + usize::from(row.sub_block)).collect();
-    let rows = request.code.encode().after_sources().select_rows(&rows);
-    let cols = rows.sources_used();
-    let mut inputs: Vec<Source> = Vec::new();
-    for col in &cols {
-        let (needed, sub_block) = ((col / alpha) as u8, (col % alpha) as u16);
-        match inputs.last_mut() {
-            Some(Source::Input { index, sub_blocks, .. }) if *index == needed => sub_blocks.push(sub_block),
-            _ => inputs.push(Source::Input { index: needed, sub_blocks: vec![sub_block], delta: false }),
-        }
-        if !request.job.inputs.iter().any(|input| input.index == needed) {
-            return Err(Error::invalid(format!("data block {needed} is needed and not put in")));
-        }
-    }
-    Ok((inputs, rows.select_cols(&cols)))
+/// The plan for a job of the scheme of that name, or, for [`AUTO`], of that which is predicted to be the quickest on its network,
+/// and of equally quick ones of that which moves least; and what was considered, the chosen first.
+///
+/// Predictions know no arithmetic: a writer that codes slowly gains more by *mist* than they say.
+pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
+    let schemes = if scheme == AUTO { SCHEMES.to_vec() } else { vec![by_name(scheme)?] };
+    let plan = |scheme: &dyn WriteScheme| {
+        let plan = plan_write(request, scheme)?;
+        let considered = considered::weigh(&plan, scheme.name(), Vec::new(), request.network)?;
+        Ok((plan, considered))
+    };
+    let plans = schemes.into_iter().map(plan).collect::<Result<Vec<_>>>()?;
+    considered::choose(plans).ok_or_else(|| Error::fatal("there is no write scheme"))
+}
+
+/// Whether there is a scheme of that name, or the choice is left open.
+pub fn check_name(scheme: &str) -> Result<()> {
+    if scheme == AUTO { Ok(()) } else { by_name(scheme).map(drop) }
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
     fn an_unknown_scheme_is_told_which_there_are() {
-        assert_eq!(super::by_name("direct").unwrap().name(), "direct");
-        assert_eq!(super::by_name("x").unwrap_err().to_string(), "there is no write scheme 'x'; there are: direct");
+        assert!(super::SCHEMES.iter().all(|scheme| super::by_name(scheme.name()).unwrap().name() == scheme.name()));
+        assert_eq!(super::by_name("x").unwrap_err().to_string(), "there is no write scheme 'x'; there are: auto, direct, mist");
     }
 }

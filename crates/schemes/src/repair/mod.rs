@@ -8,12 +8,13 @@ mod planner;
 mod ppr;
 mod routes;
 
-use crate::{LaneBuilder, Paths, Request, Requestor, Select};
+use crate::{LaneBuilder, Paths, Request, Requestor, Select, considered};
 use weft_codes::Recipe;
 use weft_gf::{Factored, SparseMatrix};
-use weft_plan::{Considered, Plan, Source, cost, predict};
+use weft_plan::{Considered, Plan, Source};
 use weft_types::{Error, Result};
 
+pub use considered::AUTO;
 pub use planner::plan_repair;
 
 /// Every scheme that rebuilds what is lost, in the order in which they are shown.
@@ -27,9 +28,6 @@ const AUTO_PATHS_MAX: u32 = 3;
 
 /// Several paths must be predicted to take less than this share of what one takes.
 const SEVERAL_PATHS_GAIN: f64 = 0.98;
-
-/// Plans of which one is predicted to take at most this many times as long as another are equally quick.
-const EQUALLY_QUICK: f64 = 1.001;
 
 /// A way to bring helpers' shares together at the requestors.
 pub trait RepairScheme: std::fmt::Debug + Sync {
@@ -113,9 +111,6 @@ impl Repair {
     }
 }
 
-/// What a user says who leaves the choice of the scheme to [`choose_plan`].
-pub const AUTO: &str = "auto";
-
 /// The plan for a job of the scheme of that name, or, for [`AUTO`], of that which is predicted to be the quickest on its network,
 /// and of equally quick ones of that which moves least; and what was considered, the chosen first.
 ///
@@ -130,26 +125,14 @@ pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Con
             Err(error) => refused = refused.or(Some(error)),
         }
     }
-    let least = plans.iter().map(|(_, considered)| considered.seconds).fold(f64::INFINITY, f64::min);
-    let is_slower = |considered: &Considered| considered.seconds > least * EQUALLY_QUICK;
-    // Stable: of those that are alike the scheme that is shown first, and the fewest paths.
-    plans.sort_by(|(_, a), (_, b)| match (is_slower(a), is_slower(b)) {
-        (false, false) => a.moved_bytes.cmp(&b.moved_bytes),
-        (false, true) | (true, false) => is_slower(a).cmp(&is_slower(b)),
-        (true, true) => a.seconds.total_cmp(&b.seconds).then(a.moved_bytes.cmp(&b.moved_bytes)),
-    });
-    let considered = plans.iter().map(|(_, considered)| considered.clone()).collect();
-    let best = plans.into_iter().next().map(|(plan, _)| plan);
-    best.map(|plan| (plan, considered)).ok_or_else(|| refused.unwrap_or_else(|| Error::fatal("there is no repair scheme")))
+    considered::choose(plans).ok_or_else(|| refused.unwrap_or_else(|| Error::fatal("there is no repair scheme")))
 }
 
 /// The plans of one scheme among which to choose: of one path, and of several where that is quicker.
 fn consider(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut routes::Known) -> Result<Vec<(Plan, Considered)>> {
     let mut weighed = |paths: u32| {
         let (plan, paths) = planner::plan(&Request { paths: Paths::Count(paths), ..*request }, scheme, known)?;
-        let (cost, seconds) = (cost(&plan)?, predict(&plan, request.network)?);
-        let (moved_bytes, read_bytes) = (cost.moved_bytes(), cost.read_bytes());
-        let considered = Considered { scheme: scheme.name().to_owned(), moved_bytes, read_bytes, seconds, paths };
+        let considered = considered::weigh(&plan, scheme.name(), paths, request.network)?;
         Ok::<_, Error>((plan, considered))
     };
     if let Paths::Count(paths) = request.paths {

@@ -27,6 +27,15 @@ impl World {
     pub(crate) fn random(seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let code = random_code(&mut random);
+        Self::laid_out(random, code)
+    }
+
+    /// A given code, a random layout.
+    pub(crate) fn of(spec: &str, seed: u64) -> Self {
+        Self::laid_out(StdRng::seed_from_u64(seed), parse(spec).unwrap())
+    }
+
+    fn laid_out(mut random: StdRng, code: SharedCode) -> Self {
         let alpha = code.alpha() as u64;
         let cell_len = alpha * random.random_range(1..=9);
         let block_len = cell_len * random.random_range(1..=4);

@@ -1,0 +1,66 @@
+//! Which node gets which block, where nodes are unlike each other (*Mist*, §5).
+
+use super::{AUTO, Load, by_name};
+use weft_codes::Code;
+use weft_types::{Error, Result};
+
+/// A node that could get any of the blocks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    /// Products of a byte and a coefficient that it adds up in a second; infinite, if nothing is known.
+    pub products_per_s: f64,
+    /// What it can send, bytes a second.
+    pub up_bytes_per_s: f64,
+    /// What it can receive, bytes a second.
+    pub down_bytes_per_s: f64,
+}
+
+impl Candidate {
+    /// Seconds that a load takes it for each byte of a block: as long as what takes longest, for all goes on at once.
+    fn seconds(&self, load: &Load) -> f64 {
+        let share = |amount: f64, rate: f64| if amount == 0.0 { 0.0 } else { amount / rate };
+        let network = share(load.blocks_out, self.up_bytes_per_s).max(share(load.blocks_in, self.down_bytes_per_s));
+        network.max(share(load.work(), self.products_per_s))
+    }
+}
+
+/// For each block of a code the candidate that should get it, by its number: as many candidates as blocks, each once.
+///
+/// The paper's rule first: who computes fastest gets what takes most work, and so on down; of equally fast ones, who can send
+/// most gets what sends most. It knows of no links, so two change places as long as that makes the slowest of all quicker.
+/// Racks' lines are not looked at: which racks there are is chosen before.
+pub fn assign(code: &dyn Code, scheme: &str, candidates: &[Candidate]) -> Result<Vec<usize>> {
+    if candidates.len() != code.n() {
+        let message = format!("{} has {} blocks, and {} nodes shall get them", code.spec(), code.n(), candidates.len());
+        return Err(Error::invalid(message));
+    }
+    // Who gets which block makes no difference to a scheme in which receivers do nothing.
+    let loads = by_name(if scheme == AUTO { "mist" } else { scheme })?.loads(code);
+    Ok(match_up(&loads, candidates))
+}
+
+/// For each load the candidate.
+fn match_up(loads: &[Load], candidates: &[Candidate]) -> Vec<usize> {
+    let (mut hardest, mut best): (Vec<usize>, Vec<usize>) = ((0..loads.len()).collect(), (0..candidates.len()).collect());
+    let hard = |at: usize| (loads[at].work(), loads[at].blocks_out);
+    let good = |at: usize| (candidates[at].products_per_s, candidates[at].up_bytes_per_s);
+    let descending = |a: (f64, f64), b: (f64, f64)| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1));
+    hardest.sort_by(|a, b| descending(hard(*a), hard(*b)));
+    best.sort_by(|a, b| descending(good(*a), good(*b)));
+    let mut chosen = vec![0; loads.len()];
+    hardest.iter().zip(best).for_each(|(load, candidate)| chosen[*load] = candidate);
+    // Each exchange makes the slowest quicker, or the number of the slowest smaller.
+    for _ in 0..loads.len() * loads.len() {
+        let seconds = |load: usize, of: usize| candidates[chosen[of]].seconds(&loads[load]);
+        let Some(worst) = (0..loads.len()).max_by(|a, b| seconds(*a, *a).total_cmp(&seconds(*b, *b)).then(b.cmp(a))) else {
+            break;
+        };
+        let exchanged = |other: usize| seconds(worst, other).max(seconds(other, worst));
+        let best = (0..loads.len()).min_by(|a, b| exchanged(*a).total_cmp(&exchanged(*b)));
+        match best.filter(|other| exchanged(*other) < seconds(worst, worst)) {
+            Some(other) => chosen.swap(worst, other),
+            None => break,
+        }
+    }
+    chosen
+}
