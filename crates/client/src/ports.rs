@@ -11,8 +11,11 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 use weft_engine::{Buffers, Outcome, Ports, SliceSink, SliceSource};
@@ -43,13 +46,11 @@ pub(crate) struct Outgoing {
     pub(crate) data: StripeData,
     pub(crate) layout: StripeLayout,
     pub(crate) meter: Meter,
-    /// The checksums of what is to be sent of each block, also of those whose receivers have failed: without them nobody
-    /// could say whether such a block was rebuilt right.
-    pub(crate) sent: BTreeMap<u32, Mutex<UnitSums>>,
-    /// Which block each link carries.
-    pub(crate) carries: BTreeMap<u32, u32>,
-    /// The blocks whose receivers have failed.
-    pub(crate) lost: Mutex<BTreeSet<u32>>,
+    /// The checksums of all blocks, also of those that others make and of those whose receivers have failed: without them nobody
+    /// could say whether such a block was made right.
+    pub(crate) sums: BTreeMap<u32, Mutex<UnitSums>>,
+    /// Links to receivers that have not failed.
+    pub(crate) receivers: AtomicUsize,
 }
 
 /// A slice of a client's share takes at most this much memory at each port, bytes: the coordinator's slices are far smaller.
@@ -121,12 +122,12 @@ impl Ports for ClientPorts<'_> {
 
     async fn sink(&self, lane: &TaskLane, _stage: &TaskStage, sink: &Sink) -> Result<Box<dyn SliceSink>> {
         match (sink, self.work) {
-            (Sink::Link(link), Work::Put(outgoing)) => {
-                let dialing = self.dialing(lane, *link)?;
-                match outgoing.carries.get(&link_id(lane.lane, *link)) {
-                    Some(index) => Ok(Box::new(BlockSink::new(outgoing, *index, dialing.sink(lane).await)?)),
-                    None => Ok(Box::new(dialing.sink(lane).await?)),
-                }
+            (Sink::Link(link), Work::Put(outgoing)) => match self.dialing(lane, *link)?.sink(lane).await {
+                Ok(link) => Ok(Box::new(ReceiverSink { outgoing: outgoing.clone(), link })),
+                Err(error) => Err(outgoing.lose(error)),
+            },
+            (Sink::Output { index, sub_blocks }, Work::Put(outgoing)) => {
+                Ok(Box::new(SumSink { outgoing: outgoing.clone(), index: u32::from(*index), sub_blocks: sub_blocks.clone() }))
             }
             (Sink::Link(link), Work::Get(_)) => Ok(Box::new(self.dialing(lane, *link)?.sink(lane).await?)),
             (Sink::Output { index, sub_blocks }, Work::Get(arrivals)) => {
@@ -139,77 +140,73 @@ impl Ports for ClientPorts<'_> {
 }
 
 impl Outgoing {
-    /// Sums up a slice of a block.
-    fn sum(&self, index: u32, slice: Span, rows: &[u8]) {
-        let Some(sent) = self.sent.get(&index) else { return };
+    /// Of a stripe's data; the writer's share has so many links.
+    pub(crate) fn new(data: StripeData, layout: StripeLayout, meter: Meter, links: usize) -> Self {
+        let sums = |index| (index, Mutex::new(UnitSums::new(layout.block_len(index))));
+        let sums = (0..layout.n()).map(sums).collect();
+        Self { data, layout, meter, sums, receivers: AtomicUsize::new(links) }
+    }
+
+    /// Sums up a slice of some of a block's sub-blocks.
+    fn sum(&self, index: u32, sub_blocks: &[u16], slice: Span, rows: &[u8]) {
+        let Some(sums) = self.sums.get(&index) else { return };
         let layout = self.layout.layout;
-        let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
         let row_len = slice.len().max(1) as usize;
-        for (sub_block, row) in (0..layout.alpha).zip(rows.chunks(row_len)) {
+        for (sub_block, row) in sub_blocks.iter().zip(rows.chunks(row_len)) {
             let mut row = row;
-            for extent in layout.extents(sub_block, slice) {
+            for extent in layout.extents(u32::from(*sub_block), slice) {
                 let (piece, rest) = row.split_at(row.len().min(extent.len as usize));
-                sent.add(extent.offset, piece);
+                sums.add(extent.offset, piece);
                 row = rest;
             }
         }
     }
 
-    /// A block's receiver has failed.
-    fn lose(&self, index: u32) {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
-    }
-
-    /// Whether more blocks are lost than could be rebuilt from the others.
-    fn is_hopeless(&self) -> bool {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).len() > self.layout.m as usize
+    /// A receiver has failed.
+    fn lose(&self, error: Error) -> Error {
+        self.receivers.fetch_sub(1, Ordering::Relaxed);
+        error
     }
 }
 
-/// A block that is sent. Once its receiver has failed, it is only summed up: the error is told at the end.
-struct BlockSink {
+/// A link to a receiver.
+struct ReceiverSink {
     outgoing: Arc<Outgoing>,
-    index: u32,
-    link: Result<LinkSink>,
-}
-
-impl BlockSink {
-    fn new(outgoing: &Arc<Outgoing>, index: u32, link: Result<LinkSink>) -> Result<Self> {
-        let mut sink = Self { outgoing: outgoing.clone(), index, link };
-        if let Err(error) = &sink.link {
-            let error = error.clone();
-            sink.lose(error)?;
-        }
-        Ok(sink)
-    }
-
-    /// Goes on without the receiver, as long as there is any use in it.
-    fn lose(&mut self, error: Error) -> Result<()> {
-        self.outgoing.lose(self.index);
-        self.link = Err(error.clone());
-        if self.outgoing.is_hopeless() { Err(error) } else { Ok(()) }
-    }
+    link: LinkSink,
 }
 
 #[async_trait]
-impl SliceSink for BlockSink {
+impl SliceSink for ReceiverSink {
     async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
-        self.outgoing.sum(self.index, slice, &rows);
-        match &mut self.link {
-            Ok(link) => match link.put(slice, rows).await {
-                Ok(()) => Ok(()),
-                Err(error) => self.lose(error),
-            },
-            Err(error) if self.outgoing.is_hopeless() => Err(error.clone()),
-            Err(_) => Ok(()),
-        }
+        self.link.put(slice, rows).await.map_err(|error| self.outgoing.lose(error))
     }
 
     async fn finish(&mut self) -> Result<()> {
-        match &mut self.link {
-            Ok(link) => link.finish().await,
-            Err(error) => Err(error.clone()),
+        self.link.finish().await
+    }
+}
+
+/// A block that is only summed up.
+struct SumSink {
+    outgoing: Arc<Outgoing>,
+    index: u32,
+    sub_blocks: Vec<u16>,
+}
+
+#[async_trait]
+impl SliceSink for SumSink {
+    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+        // With nobody left to send to, all will be sent again.
+        if self.outgoing.receivers.load(Ordering::Relaxed) == 0 {
+            return Err(Error::replan("no receiver is left"));
         }
+        self.outgoing.sum(self.index, &self.sub_blocks, slice, &rows);
+        Ok(())
+    }
+
+    async fn finish(&mut self) -> Result<()> {
+        Ok(())
     }
 }
 

@@ -24,7 +24,7 @@ use weft_proto::{
     status::encode_error,
     v1::{
         AbortPutRequest, BeginPutReply, BeginPutRequest, BlockUnits, CommitPutRequest, Empty, EndStripeRequest, KeepPutRequest,
-        ObjectReply, PutStripeReply, PutStripeRequest,
+        ObjectReply, PutStripeReply, PutStripeRequest, WriteScheme,
     },
 };
 use weft_types::{Error, Reaction, Result, StripeLayout};
@@ -44,6 +44,10 @@ pub struct PutOptions {
     pub block_len: u64,
     /// Bytes of a cell; 0: as the bucket's policy says.
     pub cell_len: u64,
+    /// How the data gets to its nodes: `direct`, `mist`, `auto`; empty: as the coordinator's setting says.
+    pub scheme: String,
+    /// Bytes of a slice of a block, a multiple of 4 KiB; 0: as the coordinator's setting says.
+    pub slice_len: u64,
     /// Is told of progress.
     pub progress: ProgressFn,
 }
@@ -147,7 +151,12 @@ fn request(bucket: &str, key: &str, size: Option<u64>, options: &PutOptions) -> 
         cell_len: options.cell_len,
         explain: false,
         size_hint: size.unwrap_or(0),
+        how: Some(how(options)),
     }
+}
+
+fn how(options: &PutOptions) -> WriteScheme {
+    WriteScheme { scheme: options.scheme.clone(), slice_len: options.slice_len }
 }
 
 /// A put that has begun. Dropped before its commit, it is aborted.
@@ -156,6 +165,7 @@ struct Put {
     object: String,
     upload: u64,
     stripe_len: u64,
+    how: WriteScheme,
     meter: Meter,
     /// Tells the coordinator every now and then that the put goes on: its data may be slow to come.
     _keeping: Owned<()>,
@@ -178,6 +188,7 @@ impl Put {
             object,
             upload: begun.upload,
             stripe_len: u64::from(begun.k).saturating_mul(begun.block_len),
+            how: how(options),
             meter: Meter::new(size, &options.progress),
             _keeping: Owned::start(keep(shared.calls.clone(), begun.upload, begun.lease_ms)),
             sending: Semaphore::new(1),
@@ -235,39 +246,37 @@ impl Put {
     async fn try_stripe(&self, number: u64, data: &StripeData) -> Result<()> {
         let counted = Counted::new(&self.meter);
         let turn = self.sending.acquire().await;
-        let request = PutStripeRequest { upload: self.upload, number, data_len: data.len };
+        let how = Some(self.how.clone());
+        let request = PutStripeRequest { upload: self.upload, number, data_len: data.len, how };
         let mut reply: PutStripeReply =
             self.shared.calls.ask(request, |mut client, request| async move { client.put_stripe(request).await }).await?;
-        let open = OpenTask::new(reply.task.take())?;
+        let mut open = OpenTask::new(reply.task.take())?;
         let layout: StripeLayout = postcard::from_bytes(&reply.layout)
             .map_err(|_| Error::fatal("the coordinator's answer has a layout that cannot be read"))?;
         if layout.data_len != data.len {
             return Err(Error::fatal(format!("the coordinator's plan is for {} bytes, not {}", layout.data_len, data.len)));
         }
-        let sums = |index| (index, Mutex::new(UnitSums::new(layout.block_len(index))));
-        let outgoing = Arc::new(Outgoing {
-            data: data.clone(),
-            layout,
-            meter: counted.meter(),
-            sent: (0..layout.n()).map(sums).collect(),
-            carries: reply.carries.iter().map(|carried| (carried.link, carried.index)).collect(),
-            lost: Mutex::default(),
-        });
-        let outcome = open.run(&self.shared, &Work::Put(outgoing.clone())).await;
-        drop(turn);
-
-        let request = EndStripeRequest {
-            upload: self.upload,
-            number,
-            plan: open.task.plan.0,
-            sent: sent_units(&outgoing.sent),
-            errors: outcome.errors.iter().map(encode_error).collect(),
-        };
-        let timeout = self.shared.config.limits.end_stripe_timeout;
-        // An end may be told twice: the stripe may have ended and the answer have been lost.
-        let ended =
-            self.shared.calls.ask_within(timeout, request, |mut client, request| async move { client.end_stripe(request).await });
-        ended.await?;
+        let mut turn = Some(turn);
+        let mut meter = counted.meter();
+        loop {
+            let outgoing = Arc::new(Outgoing::new(data.clone(), layout, meter, open.task.links.len()));
+            let outcome = open.run(&self.shared, &Work::Put(outgoing.clone())).await;
+            drop(turn.take());
+            let request = EndStripeRequest {
+                upload: self.upload,
+                number,
+                plan: open.task.plan.0,
+                sent: sums(&outgoing.sums),
+                errors: outcome.errors.iter().map(encode_error).collect(),
+            };
+            let timeout = self.shared.config.limits.end_stripe_timeout;
+            let calls = &self.shared.calls;
+            // An end may be told twice: the stripe may have ended and the answer have been lost.
+            let ended = calls.ask_within(timeout, request, |mut client, request| async move { client.end_stripe(request).await });
+            let Some(again) = ended.await?.again else { break };
+            // What is sent again has been counted.
+            (open, meter) = (OpenTask::new(Some(again))?, Meter::new(None, &ProgressFn::default()));
+        }
         counted.keep();
         Ok(())
     }
@@ -291,9 +300,9 @@ async fn keep(calls: Calls, upload: u64, lease_ms: u32) {
     }
 }
 
-/// The checksums of the blocks all of which went out, or would have.
-fn sent_units(sent: &BTreeMap<u32, Mutex<UnitSums>>) -> Vec<BlockUnits> {
-    let units = sent.iter().filter_map(|(index, sums)| {
+/// The checksums of the blocks that were summed up whole.
+fn sums(sums: &BTreeMap<u32, Mutex<UnitSums>>) -> Vec<BlockUnits> {
+    let units = sums.iter().filter_map(|(index, sums)| {
         let units = sums.lock().unwrap_or_else(PoisonError::into_inner).units()?;
         Some(BlockUnits { index: *index, units })
     });

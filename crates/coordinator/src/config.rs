@@ -78,6 +78,9 @@ pub struct CoordinatorConfig {
     /// How lost blocks are read and rebuilt unless somebody says otherwise; `auto`: by the scheme that is predicted to be the
     /// quickest.
     pub scheme: String,
+    /// How new data gets to the nodes that store it unless somebody says otherwise; `auto`: by the scheme that is predicted to be
+    /// the quickest.
+    pub write_scheme: String,
     /// A disk with less than this left gets no new block.
     pub disk_reserve: ByteSize,
 }
@@ -108,6 +111,7 @@ impl Default for CoordinatorConfig {
             slice_len: ByteSize(256 << 10),
             repair_slice_len: AutoSize::bytes(64 << 10),
             scheme: weft_schemes::repair::AUTO.into(),
+            write_scheme: weft_schemes::disseminate::AUTO.into(),
             disk_reserve: ByteSize(64 << 20),
         }
     }
@@ -145,7 +149,8 @@ impl CoordinatorConfig {
         self.relations().iter().try_for_each(Relation::check)?;
         check_slice_len("slice_len", AutoSize::Bytes(self.slice_len))?;
         check_slice_len("repair_slice_len", self.repair_slice_len)?;
-        weft_schemes::repair::check_name(&self.scheme)
+        weft_schemes::repair::check_name(&self.scheme)?;
+        weft_schemes::disseminate::check_name(&self.write_scheme)
     }
 
     /// Which setting must be how much longer than which, and why.

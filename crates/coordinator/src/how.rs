@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use weft_meta::NodeRepair;
 use weft_plan::Network;
 use weft_proto::v1;
-use weft_schemes::{Paths, Select, repair};
+use weft_schemes::{Paths, Select, disseminate, repair};
 use weft_types::{AutoSize, Error, PAGE_LEN, Party, Result, StripeLayout};
 
 /// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
@@ -76,6 +76,27 @@ impl How {
         };
         check_slice_len("the slice's length", slice_len)?;
         Ok(Self { scheme, slice_len, ..self })
+    }
+}
+
+/// How new data gets to the nodes that store it.
+#[derive(Debug, Clone)]
+pub(crate) struct HowToWrite {
+    /// The scheme's name, or `auto`.
+    pub(crate) scheme: String,
+    /// Bytes of a slice of a block.
+    pub(crate) slice_bytes: u64,
+}
+
+impl HowToWrite {
+    /// As a put asks for, and for the rest as the settings have it.
+    pub(crate) fn of(shared: &Shared, asked: Option<&v1::WriteScheme>) -> Result<Self> {
+        let asked = asked.cloned().unwrap_or_default();
+        let scheme = if asked.scheme.is_empty() { shared.config.write_scheme.clone() } else { asked.scheme };
+        disseminate::check_name(&scheme)?;
+        let slice_bytes = if asked.slice_len == 0 { shared.config.slice_len.0 } else { asked.slice_len };
+        check_slice_len("the slice's length", AutoSize::bytes(slice_bytes))?;
+        Ok(Self { scheme, slice_bytes })
     }
 }
 

@@ -9,8 +9,8 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::{Ask, SharedCode, SubBlock};
 use weft_meta::StripeRecord;
-use weft_plan::{Change, Considered, Hold, Input, Job, Lane, Network, Plan, Sink, Want, WantKind, link_id};
-use weft_schemes::{Paths, Request, Run, Select, disseminate, plan_write, repair};
+use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
+use weft_schemes::{Paths, Request, Run, Select, disseminate, repair};
 use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout};
 
 /// The simplest scheme.
@@ -50,9 +50,6 @@ pub(crate) struct Way<'a> {
     pub(crate) prefer: &'a [Party],
 }
 
-/// A write goes its one way, whatever the network.
-static DIRECT: Network = Network::uniform(1.0);
-
 impl<'a> Way<'a> {
     fn request(
         &self,
@@ -73,65 +70,49 @@ impl Planned {
     pub(crate) fn json(&self) -> Result<Vec<u8>> {
         weft_plan::to_json(&self.plan, &self.job, &self.considered).map(String::into_bytes)
     }
-
-    /// Which block each of a writer's links carries as it is: (link, index). A link that carries anything else is not here.
-    pub(crate) fn carries(&self, writer: Party) -> Vec<(u32, u8)> {
-        let plan = &self.plan;
-        let is_writer = |lane: &Lane, stage: u16| {
-            let vertex = lane.stages.get(usize::from(stage)).map(|stage| usize::from(stage.vertex));
-            vertex.and_then(|vertex| plan.binding.parties.get(vertex)) == Some(&writer)
-        };
-        let stored = |lane: &Lane, stage: u16| {
-            let stage = lane.stages.get(usize::from(stage))?;
-            let plain = stage.matrix.as_matrix() == Some(&weft_gf::SparseMatrix::identity(stage.matrix.rows()));
-            match (stage.sources.as_slice(), stage.sinks.as_slice()) {
-                ([_], [Sink::Store { index, .. }]) if plain => Some(*index),
-                _ => None,
-            }
-        };
-        let mut carries = Vec::new();
-        for (number, lane) in (0..=u16::MAX).zip(&plan.shape.lanes) {
-            for (at, link) in (0..=u16::MAX).zip(&lane.links).filter(|(_, link)| is_writer(lane, link.from)) {
-                carries.extend(stored(lane, link.to).map(|index| (link_id(number, at), index)));
-            }
-        }
-        carries
-    }
 }
 
-/// A client writes a whole stripe: it has the data, every home stores its block.
-pub(crate) fn write(code: &SharedCode, stripe: &StripeRecord, writer: Party, run: Run) -> Result<Planned> {
-    let span = stripe.layout.coded_span();
+/// What a writer does: it has a stripe's data, and these blocks are to be stored.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Writing<'a> {
+    pub(crate) writer: Party,
+    pub(crate) stores: &'a [(Party, BlockId)],
+    /// The whole stripe is written, and the writer sums up all blocks: also those that others make of what it sends, so that nobody has
+    /// to be believed. Else some of the blocks are sent again, as they were.
+    pub(crate) whole: bool,
+    pub(crate) scheme: &'a str,
+    pub(crate) network: &'a Network,
+}
+
+/// A client writes blocks of a stripe: it has the data, every home stores its block.
+pub(crate) fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, run: Run) -> Result<Planned> {
+    let Writing { writer, stores, whole, scheme, network } = *writing;
+    let span = stripe.coded_span();
     let all = sub_blocks(code);
     let data = 0..code.k() as u8;
     let change = |index: u8| all.iter().map(move |sub_block| Change { index, sub_block: *sub_block, span });
-    let want = |(party, block): &(Party, BlockId)| Want {
-        kind: WantKind::Store,
-        party: *party,
-        index: block.index,
-        sub_blocks: all.clone(),
-        span,
-    };
-    let stores: Vec<(Party, BlockId)> = homes(stripe).collect();
+    let want = |kind, party, index| Want { kind, party, index, sub_blocks: all.clone(), span };
+    let stored = stores.iter().map(|(party, block)| want(WantKind::Store, *party, block.index));
+    let summed = (0..code.n() as u8).filter(|_| whole).map(|index| want(WantKind::Output, writer, index));
     let job = Job {
         inputs: data.clone().map(|index| Input { party: writer, index }).collect(),
-        changed: data.flat_map(change).collect(),
-        wants: stores.iter().map(want).collect(),
+        changed: data.filter(|_| whole).flat_map(change).collect(),
+        wants: stored.chain(summed).collect(),
         ..Job::default()
     };
     let request = Request {
         code: code.as_ref(),
-        stripe: stripe.layout,
+        stripe: *stripe,
         job: &job,
-        stores: &stores,
+        stores,
         prefer: &[],
-        network: &DIRECT,
+        network,
         select: Select::AsPreferred,
         paths: Paths::Count(1),
         run,
     };
-    let plan = plan_write(&request, disseminate::by_name("direct")?)?;
-    proved(plan, job, code)
+    let (plan, considered) = disseminate::choose_plan(&request, scheme)?;
+    Ok(Planned { considered, ..proved(plan, job, code)? })
 }
 
 /// A client reads ranges of data blocks, from and around what `available` says can be read.

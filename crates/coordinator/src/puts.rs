@@ -1,18 +1,19 @@
 //! Puts: begin, stripe after stripe, commit.
 //!
-//! A stripe's blocks are allocated before a byte moves; the client then sends every block itself. When it has, the agents'
-//! receipts are compared with the client's checksums, what a failed node did not store is rebuilt elsewhere, and the stripe has
-//! ended. The commit makes all stripes visible at once.
+//! A stripe's blocks are allocated before a byte moves; the client then sends its data by the plan of a write scheme, and sums up
+//! all blocks, also those that others make of it. How a stripe ends: [`end`]. The commit makes all stripes visible at once.
+
+mod end;
 
 use crate::{
-    how::How,
-    jobs,
+    how::HowToWrite,
+    jobs::{self, Writing},
     placement::{self, Ask},
-    rebuild::{self, Destination, Lost, Rebuild, RebuiltBlock},
+    rebuild,
     seal::{self, Sealed},
     shared::Shared,
     show,
-    supervise::{self, End, OnFailure, Report, Running, Settle},
+    supervise::{self, OnFailure, Report, Settle},
     validate::{self, Coding},
     view::View,
 };
@@ -23,11 +24,9 @@ use std::{
 };
 use tokio::task::JoinHandle;
 use weft_codes::SharedCode;
-use weft_meta::{
-    BlockState, EndStripe, Home, MetaError, NewStripe, NewUpload, Owner, PlacedBlock, StripeRecord, UploadId, UploadRecord,
-};
+use weft_meta::{Home, MetaError, NewStripe, NewUpload, StripeRecord, UploadId, UploadRecord};
 use weft_plan::Class;
-use weft_proto::{status::decode_error, v1};
+use weft_proto::v1;
 use weft_types::{BlockId, Error, NodeId, Party, PlanId, Reaction, Result, StripeId, StripeLayout};
 
 /// A stripe of a put, by its number.
@@ -69,8 +68,11 @@ enum Underway {
 struct Sending {
     plan: PlanId,
     stripe: Box<StripeRecord>,
+    how: HowToWrite,
     settle: Settle,
     report: JoinHandle<Report>,
+    /// What came of the plans before this one, which brings again what they did not.
+    before: Option<Box<end::Before>>,
 }
 
 impl Puts {
@@ -133,6 +135,7 @@ impl Puts {
 /// Begins a put, or for `explain` tells what its first stripe's plan would be.
 pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest) -> Result<v1::BeginPutReply> {
     let name = validate::object(&asked.bucket, &asked.key)?;
+    let how = HowToWrite::of(shared, asked.how.as_ref())?;
     let (_, policy) = shared.meta.bucket(&name.bucket).await.map_err(|error| shared.meta_error(error))?;
     let spec = if asked.code.is_empty() { &policy.code } else { &asked.code };
     let Coding { code, layout } = validate::coding(spec, asked.block_len, asked.cell_len, Some(&policy))?;
@@ -153,7 +156,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest) -> R
         size => StripeLayout { data_len: size.min(full.data_len), ..full },
     };
     let placed = choose_homes(shared, &new, &code, &stripe, &BTreeSet::new())?;
-    let plan = if asked.explain { explain(shared, &code, &stripe, &placed.homes)? } else { Vec::new() };
+    let plan = if asked.explain { explain(shared, &code, &stripe, &placed.homes, &how)? } else { Vec::new() };
     let upload = if asked.explain {
         UploadId(0)
     } else {
@@ -176,6 +179,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest) -> R
 pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest) -> Result<v1::PutStripeReply> {
     let upload = touched(shared, UploadId(asked.upload)).await?;
     let place = |error: Error| error.object(&upload.new.name);
+    let how = HowToWrite::of(shared, asked.how.as_ref()).map_err(place)?;
     let code = shared.code(&upload.new.code)?;
     let layout = StripeLayout { layout: upload.new.layout, k: code.k() as u32, m: code.m() as u32, data_len: asked.data_len };
     let most = layout.layout.block_len.saturating_mul(layout.k.into());
@@ -193,17 +197,16 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
     }
     let mut avoid = BTreeSet::new();
     loop {
-        match begin_stripe(shared, &upload, &code, &layout, asked.number, &avoid).await {
-            Ok(Begun { plan, stripe, client, carries, running, settle }) => {
-                let report = tokio::spawn(running.finish(|_, _| {}, None));
-                shared.puts.lock().insert(key, Underway::Sending(Sending { plan, stripe: Box::new(stripe), settle, report }));
+        match begin_stripe(shared, &upload, &code, &layout, asked.number, &how, &avoid).await {
+            Ok((sending, client)) => {
+                shared.puts.lock().insert(key, Underway::Sending(sending));
                 // Who gave the put up meanwhile knew nothing of these tasks.
                 if let Err(error) = shared.meta.upload(upload.id).await {
                     shared.puts.forget(upload.id);
                     return Err(place(shared.meta_error(error)));
                 }
                 let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
-                return Ok(v1::PutStripeReply { task: Some(client), layout, carries });
+                return Ok(v1::PutStripeReply { task: Some(client), layout });
             }
             // Somebody could not be asked: the stripe goes to others, under another number.
             Err(error) => match (error.reaction, error.party) {
@@ -217,15 +220,21 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
     }
 }
 
-/// The client has sent a stripe, as well as it could: checks the receipts, mends what is missing, ends the stripe.
-pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest) -> Result<()> {
+/// The client has sent a stripe, as well as it could: checks the receipts, mends what is missing, ends the stripe, or says what is to
+/// be sent again.
+pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest) -> Result<v1::EndStripeReply> {
     let key = (UploadId(asked.upload), asked.number);
     let _turn = shared.puts.turn(key).await;
     let sending = shared.puts.begin_end(key, PlanId(asked.plan))?;
-    let Some(Sending { stripe, settle, report, .. }) = sending else { return ended_already(shared, key).await };
-    let result = end_sent(shared, key.0, &stripe, settle, report, &asked).await;
-    shared.puts.lock().remove(&key);
-    result
+    let Some(sending) = sending else { return end::ended_already(shared, key).await };
+    let ended = end::end(shared, key.0, sending, &asked).await;
+    let mut stripes = shared.puts.lock();
+    stripes.remove(&key);
+    let again = ended?.map(|(sending, task)| {
+        stripes.insert(key, Underway::Sending(sending));
+        task
+    });
+    Ok(v1::EndStripeReply { again })
 }
 
 /// Makes a put visible. It is no error to ask again after the answer was lost.
@@ -273,38 +282,46 @@ async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
     shared.meta.upload(id).await.map_err(|error| shared.meta_error(error))
 }
 
-/// A stripe whose tasks run.
-struct Begun {
-    stripe: StripeRecord,
-    plan: PlanId,
-    client: v1::ClientTask,
-    carries: Vec<v1::CarriedBlock>,
-    running: Running,
-    settle: Settle,
-}
-
+/// Allocates a stripe and starts the plan that brings it to its homes; what of it is the client's.
 async fn begin_stripe(
     shared: &Arc<Shared>,
     upload: &UploadRecord,
     code: &SharedCode,
     layout: &StripeLayout,
     number: u64,
+    how: &HowToWrite,
     avoid: &BTreeSet<NodeId>,
-) -> Result<Begun> {
+) -> Result<(Sending, v1::ClientTask)> {
     let placed = choose_homes(shared, &upload.new, code, layout, avoid)?;
     let new = NewStripe { upload: upload.id, number, layout: *layout, homes: placed.homes.clone() };
     let not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
     let stripe = shared.meta.allocate_stripe(shared.epoch, new, not_before_ms).await.map_err(|error| shared.meta_error(error))?;
     shared.members.add_blocks(&placed.homes, layout.block_len(0));
-    let slice_len = jobs::slice_positions(&layout.layout, shared.config.slice_len.0);
-    let run = shared.run(Class::Foreground, 0, slice_len);
-    let writer = shared.draw_client();
-    let planned = jobs::write(code, &stripe, writer, run)?;
+    let blocks: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
+    start(shared, upload, code, stripe, how, &blocks, None).await
+}
+
+/// Starts the plan that brings blocks of a stripe from its writer to their homes. The first such plan has the writer sum up all blocks.
+async fn start(
+    shared: &Arc<Shared>,
+    upload: &UploadRecord,
+    code: &SharedCode,
+    stripe: StripeRecord,
+    how: &HowToWrite,
+    blocks: &[u8],
+    before: Option<Box<end::Before>>,
+) -> Result<(Sending, v1::ClientTask)> {
+    let placed = |index: &u8| {
+        let placed = stripe.blocks.get(usize::from(*index))?;
+        Some((BlockId { stripe: stripe.id, index: *index, copy: 0, generation: placed.generation }, placed.home))
+    };
+    let placed: Vec<(BlockId, Home)> = blocks.iter().filter_map(placed).collect();
+    let stores: Vec<(Party, BlockId)> = placed.iter().map(|(block, home)| (Party::Node(home.node), *block)).collect();
+    let planned = plan(shared, code, &stripe.layout, &stores, how, before.is_none())?;
     let view = shared.members.view();
     let mut orders = BTreeMap::new();
-    for (index, placed) in (0..=u8::MAX).zip(&stripe.blocks) {
-        let block = BlockId { stripe: stripe.id, index, copy: 0, generation: placed.generation };
-        let order = rebuild::store_order(shared, code, &upload.new.name, upload.id, &stripe, block, placed.home, &view)?;
+    for (block, home) in placed {
+        let order = rebuild::store_order(shared, code, &upload.new.name, upload.id, &stripe, block, home, &view)?;
         orders.insert(block, order);
     }
     let mut sealed: Sealed = seal::seal(shared, &planned, &stripe, &orders)?;
@@ -312,169 +329,23 @@ async fn begin_stripe(
     supervise::open(shared, &sealed).await?;
     let (running, settle) = supervise::start(shared, sealed, OnFailure::GoOn).await;
     let running = running.all_started().await?;
-    let carries = planned.carries(writer).into_iter();
-    let carries = carries.map(|(link, index)| v1::CarriedBlock { link, index: index.into() }).collect();
-    Ok(Begun { plan: planned.plan.id, stripe, client, carries, running, settle })
+    let report = tokio::spawn(running.finish(|_, _| {}, None));
+    let sending = Sending { plan: planned.plan.id, stripe: Box::new(stripe), how: how.clone(), settle, report, before };
+    Ok((sending, client))
 }
 
-async fn end_sent(
-    shared: &Arc<Shared>,
-    id: UploadId,
-    stripe: &StripeRecord,
-    settle: Settle,
-    report: JoinHandle<Report>,
-    asked: &v1::EndStripeRequest,
-) -> Result<()> {
-    let upload = touched(shared, id).await?;
-    let name = &upload.new.name;
-    for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
-        tracing::warn!(object = %name, stripe = asked.number, %error, "a client could not send everything");
-        if let Some(Party::Node(node)) = error.party {
-            shared.members.suspect(node);
-        }
-    }
-    let mut sent = sent_units(stripe, &asked.sent);
-    // An agent may be busy with its disk for as long as a stall takes.
-    settle.settle(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
-    let report = report.await.map_err(|error| Error::fatal(format!("a put was not watched over: {error}")).object(name))?;
-    let code = shared.code(&upload.new.code)?;
-    let received = received(shared, stripe, &sent, &report);
-    let missing: Vec<u8> = received.iter().filter(|(_, why)| why.is_some()).map(|(index, _)| *index).collect();
-    let mut blocks: Vec<(u32, Home, BlockState)> =
-        stripe.blocks.iter().map(|placed| (placed.generation, placed.home, BlockState::Ok)).collect();
-    // What may be missing for now must be known by its checksums, or nobody could ever say whether it was rebuilt right.
-    let unknown = missing.iter().any(|index| sent.get(usize::from(*index)).is_none_or(Option::is_none));
-    if unknown || missing.len() > upload.new.ack.missing_max as usize {
-        let reasons: Vec<String> = received.values().flatten().cloned().collect();
-        tracing::warn!(object = %name, stripe = asked.number, ?missing, ?reasons, "blocks of a put are rebuilt elsewhere");
-        // Then it is sent again, to others. So it is if a block's checksums are not known: nobody could say whether it was
-        // rebuilt right.
-        if unknown || missing.len() > code.tolerance() {
-            let message = format!("too few blocks of stripe {} were stored: {}", asked.number, reasons.join("; "));
-            suspect_failed(shared, &report);
-            return Err(Error::replan(message).object(name));
-        }
-        let rebuilt = rebuild_missing(shared, &upload, &code, stripe, &missing, &sent, &report).await;
-        // Why it had to be rebuilt is what a person can mend.
-        let explain = |error: Error| Error { message: format!("{}; {}", reasons.join("; "), error.message), ..error };
-        for rebuilt in rebuilt.map_err(explain)? {
-            let index = usize::from(rebuilt.block.index);
-            if let (Some(entry), Some(units)) = (blocks.get_mut(index), sent.get_mut(index)) {
-                *entry = (rebuilt.block.generation, rebuilt.home, BlockState::Ok);
-                *units = Some(rebuilt.units);
-            }
-        }
-    } else {
-        for index in &missing {
-            if let Some(entry) = blocks.get_mut(usize::from(*index)) {
-                entry.2 = BlockState::Missing;
-            }
-        }
-    }
-    let garbage_not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
-    let units = whole(stripe, sent).map_err(|error| error.object(name))?;
-    let end = EndStripe { upload: id, stripe: stripe.id, blocks, units, garbage_not_before_ms };
-    shared.meta.end_stripe(shared.epoch, end).await.map(drop).map_err(|error| shared.meta_error(error).object(name))
-}
-
-async fn rebuild_missing(
-    shared: &Arc<Shared>,
-    upload: &UploadRecord,
+fn plan(
+    shared: &Shared,
     code: &SharedCode,
-    stripe: &StripeRecord,
-    missing: &[u8],
-    sent: &[Option<Vec<u32>>],
-    report: &Report,
-) -> Result<Vec<RebuiltBlock>> {
-    // The blocks that were stored are as good as those of a visible stripe.
-    let mut readable = stripe.clone();
-    for (index, placed) in (0..=u8::MAX).zip(&mut readable.blocks) {
-        placed.state = if missing.contains(&index) { BlockState::Missing } else { BlockState::Ok };
-    }
-    let lost = missing.iter().map(|index| Lost { index: *index, units: sent.get(usize::from(*index)).cloned().flatten() });
-    let failed = report.nodes.iter().filter(|(_, node)| node.end != Some(End::Done)).map(|(id, _)| *id);
-    let mut rebuild = Rebuild {
-        shared,
-        code,
-        object: &upload.new.name,
-        version: upload.id,
-        stripe: readable,
-        lost: lost.collect(),
-        how: &How::usual(shared),
-        helpers: None,
-        to: Destination::Anywhere,
-        failure_domain: upload.new.failure_domain,
-        upload: Some(upload.id),
-        avoid: failed.collect(),
-    };
-    Ok(rebuild.run(|_| {}).await?.blocks)
-}
-
-/// Nodes that did not end their share are avoided for a while.
-fn suspect_failed(shared: &Shared, report: &Report) {
-    let broken = |end: &Option<End>| matches!(end, Some(End::Broken(_) | End::GivenUp));
-    for (node, _) in report.nodes.iter().filter(|(_, report)| broken(&report.end)) {
-        shared.members.suspect(*node);
-    }
-}
-
-/// By block: nothing if it is durable with the checksums that the client sent, else why not.
-fn received(shared: &Shared, stripe: &StripeRecord, sent: &[Option<Vec<u32>>], report: &Report) -> BTreeMap<u8, Option<String>> {
-    let verdict = |index: u8, placed: &PlacedBlock| {
-        let block = BlockId { stripe: stripe.id, index, copy: 0, generation: placed.generation };
-        let node = || shared.members.name(placed.home.node);
-        match report.nodes.get(&placed.home.node).and_then(|node| node.stored.get(&block)) {
-            None => {
-                let told = report.nodes.get(&placed.home.node).and_then(|node| node.first_error());
-                let why = told.map_or_else(|| "did not store it in time".to_owned(), |error| error.message.clone());
-                Some(format!("block {index}: {} {why}", node()))
-            }
-            Some(stored) if stored.len != stripe.layout.block_len(index.into()) => {
-                Some(format!("block {index}: {} stored {} bytes of it", node(), stored.len))
-            }
-            Some(stored) => match sent.get(usize::from(index)).and_then(Option::as_ref) {
-                Some(units) if *units == stored.units => None,
-                Some(_) => {
-                    tracing::error!(%block, node = %node(), "what was stored is not what was sent");
-                    Some(format!("block {index}: {} stored something else than was sent", node()))
-                }
-                None => Some(format!("block {index}: the client did not send all of it")),
-            },
-        }
-    };
-    (0..=u8::MAX).zip(&stripe.blocks).map(|(index, placed)| (index, verdict(index, placed))).collect()
-}
-
-/// The client's checksums of the blocks that it sent whole, as many as each block's length asks for.
-fn sent_units(stripe: &StripeRecord, sent: &[v1::BlockUnits]) -> Vec<Option<Vec<u32>>> {
-    let mut units: Vec<Option<Vec<u32>>> = vec![None; stripe.blocks.len()];
-    for block in sent {
-        let fits = block.units.len() as u64 == stripe.layout.checksum_units(block.index);
-        if let Some(slot) = units.get_mut(block.index as usize).filter(|_| fits) {
-            *slot = Some(block.units.clone());
-        }
-    }
-    units
-}
-
-/// The checksums of all blocks.
-fn whole(stripe: &StripeRecord, units: Vec<Option<Vec<u32>>>) -> Result<Vec<Vec<u32>>> {
-    let count = units.iter().flatten().count();
-    let units: Option<Vec<Vec<u32>>> = units.into_iter().collect();
-    units.ok_or_else(|| {
-        let n = stripe.layout.n();
-        Error::unavailable(format!("the client told the checksums of {count} of {n} blocks of stripe {}", stripe.number))
-    })
-}
-
-/// An end that is told again after its answer was lost is no error; a stripe that went down with an earlier coordinator is begun
-/// anew.
-async fn ended_already(shared: &Shared, (upload, number): (UploadId, u64)) -> Result<()> {
-    match shared.meta.upload_stripe(upload, number).await {
-        Ok(stripe) if stripe.ended => Ok(()),
-        Ok(_) => Err(Error::replan(format!("stripe {number} of put {upload} is not under way any more: send it again"))),
-        Err(error) => Err(shared.meta_error(error)),
-    }
+    layout: &StripeLayout,
+    stores: &[(Party, BlockId)],
+    how: &HowToWrite,
+    whole: bool,
+) -> Result<jobs::Planned> {
+    let run = shared.run(Class::Foreground, 0, jobs::slice_positions(&layout.layout, how.slice_bytes));
+    let (writer, network) = (shared.draw_client(), shared.network());
+    let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network };
+    jobs::write(code, layout, &writing, run)
 }
 
 fn choose_homes(
@@ -499,20 +370,9 @@ fn choose_homes(
     placed.map_err(|error| shared.lacking_nodes(error).object(&new.name))
 }
 
-fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[Home]) -> Result<Vec<u8>> {
-    let place = |home: &Home| PlacedBlock { generation: 1, generation_high_water: 1, home: *home, state: BlockState::Ok };
-    let stripe = StripeRecord {
-        id: StripeId(0),
-        owner: Owner::Upload(UploadId(0)),
-        number: 0,
-        ended: false,
-        seq: 0,
-        layout: *layout,
-        blocks: homes.iter().map(place).collect(),
-        units: Vec::new(),
-        corrupt: BTreeMap::new(),
-    };
-    let slice_len = jobs::slice_positions(&layout.layout, shared.config.slice_len.0);
-    let run = shared.run(Class::Foreground, 0, slice_len);
-    jobs::write(code, &stripe, shared.draw_client(), run)?.json()
+fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[Home], how: &HowToWrite) -> Result<Vec<u8>> {
+    let block = |index| BlockId { stripe: StripeId(0), index, copy: 0, generation: 1 };
+    let stores: Vec<(Party, BlockId)> =
+        (0..=u8::MAX).zip(homes).map(|(index, home)| (Party::Node(home.node), block(index))).collect();
+    plan(shared, code, layout, &stores, how, true)?.json()
 }

@@ -177,10 +177,10 @@ impl v1::weft_server::Weft for WeftService {
         answer(to_the_end(async move { puts::put_stripe(&shared, asked).await }).await)
     }
 
-    async fn end_stripe(&self, request: Request<v1::EndStripeRequest>) -> Result<Response<v1::Empty>, Status> {
+    async fn end_stripe(&self, request: Request<v1::EndStripeRequest>) -> Result<Response<v1::EndStripeReply>, Status> {
         let asked = self.asked(request)?;
         let shared = Arc::clone(&self.shared);
-        answer(to_the_end(async move { puts::end_stripe(&shared, asked).await }).await.map(|()| v1::Empty {}))
+        answer(to_the_end(async move { puts::end_stripe(&shared, asked).await }).await)
     }
 
     async fn commit_put(&self, request: Request<v1::CommitPutRequest>) -> Result<Response<v1::ObjectReply>, Status> {

@@ -277,6 +277,7 @@ pub(crate) async fn store_stripe(
         block_len,
         cell_len: block_len,
         progress: weft_client::ProgressFn::new(move |it| shown.set(it.done_bytes, it.total_bytes)),
+        ..PutOptions::default()
     };
     let data = Noise { random: StdRng::seed_from_u64(seed), left: k * block_len };
     session.client.put(BUCKET, key, data, &options).await?;

@@ -28,7 +28,7 @@ EXAMPLE
   weft put cat.jpg photos/cat.jpg
   weft put cat.jpg photos/cat.jpg --code 'rs(10,4)' --block-size 64MiB --cell-size 1MiB
   tar c photos | weft put - backup/photos.tar
-  weft put cat.jpg photos/cat.jpg --explain
+  weft put cat.jpg photos/cat.jpg --scheme mist --explain
 
 EXIT CODES
   0 stored   1 failed on the way; nothing is left behind   2 a code, sizes or a name that make no sense, or more blocks than nodes   \
@@ -43,6 +43,13 @@ pub(super) struct Put {
     /// Bytes that go to one block before the next one's turn; without it, the bucket's policy says
     #[arg(long, value_name = "SIZE")]
     cell_size: Option<ByteSize>,
+    /// How the data gets to its nodes: direct (the writer sends every block), mist (it sends the data, and nodes make the rest of it),
+    /// or auto (what is predicted to be the quicker); without it, the coordinator's setting says, which is auto unless it was changed
+    #[arg(long)]
+    scheme: Option<String>,
+    /// Bytes of a slice of a block, a multiple of 4 KiB; without it, the coordinator's setting says
+    #[arg(long, value_name = "SIZE")]
+    slice_size: Option<ByteSize>,
     /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
     #[arg(long)]
     explain: bool,
@@ -117,8 +124,8 @@ impl Put {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let is_pipe = self.file == Path::new("-");
         // To the coordinator, 0 says that nothing was said.
-        if [self.block_size, self.cell_size].contains(&Some(ByteSize(0))) {
-            return Err(Error::invalid("block and cell size must be greater than zero"));
+        if [self.block_size, self.cell_size, self.slice_size].contains(&Some(ByteSize(0))) {
+            return Err(Error::invalid("sizes of blocks, cells and slices must be greater than zero"));
         }
         let size = if is_pipe { 0 } else { size_of(&self.file)? };
         if self.explain {
@@ -148,6 +155,8 @@ impl Put {
             code: self.code.clone().unwrap_or_default(),
             block_len: size(self.block_size),
             cell_len: size(self.cell_size),
+            scheme: self.scheme.clone().unwrap_or_default(),
+            slice_len: size(self.slice_size),
             progress,
         }
     }

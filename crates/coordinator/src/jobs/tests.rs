@@ -78,10 +78,13 @@ proptest! {
         (start, len) in (0u64..1 << 20, 1u64..1 << 20),
     ) {
         let (stripe, code, scheme) = (stripe(data_len, block_len, cell_len), code(), repair::SCHEMES[scheme].name());
-        let written = write(&code, &stripe, CLIENT, run()).unwrap();
-        let mut carried: Vec<u8> = written.carries(CLIENT).into_iter().map(|(_, index)| index).collect();
-        carried.sort_unstable();
-        prop_assert_eq!(carried, (0..6).collect::<Vec<u8>>(), "the client sends every block itself");
+        let stores: Vec<(Party, BlockId)> = homes(&stripe).collect();
+        for scheme in ["direct", "mist", "auto"] {
+            let writing = Writing { writer: CLIENT, stores: &stores, whole: true, scheme, network: &Network::uniform(1e9) };
+            write(&code, &stripe.layout, &writing, run()).unwrap();
+            // Only some of the data, which is sent again.
+            write(&code, &stripe.layout, &Writing { stores: &stores[1..3], whole: false, ..writing }, run()).unwrap();
+        }
 
         let available: Vec<u8> = (0..6).filter(|index| !lost.contains(index)).collect();
         let data = Span::new(start % data_len, (start % data_len + len).min(data_len));

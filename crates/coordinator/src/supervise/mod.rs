@@ -26,7 +26,7 @@ use weft_proto::{from_status, rpc, v1};
 use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
 
 pub(crate) use blame::Blame;
-pub(crate) use report::{End, Report, add_traffic};
+pub(crate) use report::{End, NodeReport, Report, add_traffic};
 use standstill::Flow;
 pub(crate) use standstill::Patience;
 

@@ -1,0 +1,302 @@
+//! How a stripe of a put ends: the agents' receipts are compared with the checksums that the writer made of all blocks; what is missing
+//! is rebuilt elsewhere from what has been stored, and only where that is not enough, the writer sends again the data that is missing.
+
+use super::{Key, Sending, start, touched};
+use crate::{
+    how::How,
+    jobs,
+    placement::{self, Ask, NOTHING},
+    rebuild::{Destination, Lost, Rebuild, RebuiltBlock},
+    shared::Shared,
+    supervise::{End, NodeReport, Report},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+use weft_codes::SharedCode;
+use weft_meta::{BlockState, EndStripe, NewRepair, PlacedBlock, StripeRecord, UploadId, UploadRecord};
+use weft_proto::{status::decode_error, v1};
+use weft_types::{BlockId, Error, NodeId, Party, Result};
+
+/// What is known of a stripe after a plan that did not bring enough of it.
+#[derive(Debug)]
+pub(super) struct Before {
+    /// The checksums of all blocks, as the writer made them.
+    units: Vec<Option<Vec<u32>>>,
+    /// Which blocks were not stored, and why.
+    missing: BTreeMap<u8, String>,
+    /// Who failed.
+    failed: BTreeSet<NodeId>,
+    /// How many plans there have been.
+    plans: u32,
+    /// The blocks that the next plan brings.
+    again: Vec<u8>,
+}
+
+/// Ends the stripe whose plan the client has done; or what the client is to do next.
+pub(super) async fn end(
+    shared: &Arc<Shared>,
+    id: UploadId,
+    sending: Sending,
+    asked: &v1::EndStripeRequest,
+) -> Result<Option<(Sending, v1::ClientTask)>> {
+    let upload = touched(shared, id).await?;
+    let name = &upload.new.name;
+    let Sending { stripe, how, settle, report, before, .. } = sending;
+    let mut failed = BTreeSet::new();
+    for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
+        tracing::warn!(object = %name, stripe = asked.number, %error, "a client could not send everything");
+        if let Some(Party::Node(node)) = error.party {
+            shared.members.suspect(node);
+            failed.insert(node);
+        }
+    }
+    // An agent may be busy with its disk for as long as a stall takes.
+    settle.settle(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
+    let report = report.await.map_err(|error| Error::fatal(format!("a put was not watched over: {error}")).object(name))?;
+    let code = shared.code(&upload.new.code)?;
+    failed.extend(who_failed(&report));
+    let all: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
+    let (units, blocks, mut missing, plans) = match before {
+        None => (sent_units(&stripe, &asked.sent), all, BTreeMap::new(), 0),
+        Some(before) => {
+            failed.extend(before.failed);
+            (before.units, before.again, before.missing, before.plans)
+        }
+    };
+    for (index, why) in received(shared, &stripe, &blocks, &units, &report) {
+        match why {
+            Some(why) => missing.insert(index, why),
+            None => missing.remove(&index),
+        };
+    }
+    let mut ending = Ending { shared, upload: &upload, code: &code, stripe: *stripe, units, missing, failed };
+    if ending.missing.len() > upload.new.ack.missing_max as usize || ending.unknown() {
+        let reasons: Vec<&String> = ending.missing.values().collect();
+        tracing::warn!(object = %name, stripe = asked.number, ?reasons, "blocks of a put were not stored");
+        // If a block's checksums are not known, nobody could say whether it was rebuilt right: all is sent again, to others.
+        if ending.unknown() || plans >= shared.config.resumes_max {
+            return Err(ending.give_up(&report));
+        }
+        if !ending.is_recoverable() {
+            let before = Before { plans: plans + 1, ..ending.before() };
+            let again = ending.send_again(&how, before).await;
+            return again.map(Some).map_err(|error| {
+                tracing::warn!(object = %name, stripe = asked.number, %error, "nor can what is missing be sent again");
+                ending.give_up(&report)
+            });
+        }
+        ending.rebuild().await?;
+    }
+    ending.commit().await.map(|()| None)
+}
+
+/// Those whose blocks must go elsewhere: who is gone, who is to blame, and whose own doing it was. Who only waited for them in vain
+/// is not.
+fn who_failed(report: &Report) -> BTreeSet<NodeId> {
+    let failed = |(id, node): (&NodeId, &NodeReport)| match &node.end {
+        Some(End::Broken(_) | End::GivenUp) | None => Some(*id),
+        Some(End::Failed(_)) if node.first_error().is_some_and(|error| error.party == Some(Party::Node(*id))) => Some(*id),
+        Some(End::Failed(_) | End::Done) => None,
+    };
+    report.nodes.iter().filter_map(failed).chain(report.blame.map(|blame| blame.node)).collect()
+}
+
+/// A stripe that is to end.
+struct Ending<'a> {
+    shared: &'a Arc<Shared>,
+    upload: &'a UploadRecord,
+    code: &'a SharedCode,
+    stripe: StripeRecord,
+    units: Vec<Option<Vec<u32>>>,
+    missing: BTreeMap<u8, String>,
+    failed: BTreeSet<NodeId>,
+}
+
+impl Ending<'_> {
+    /// Whether something is missing of which nobody knows what it should be.
+    fn unknown(&self) -> bool {
+        self.missing.keys().any(|index| self.units.get(usize::from(*index)).is_none_or(Option::is_none))
+    }
+
+    fn is_recoverable(&self) -> bool {
+        let stored: Vec<u8> = (0..=u8::MAX).take(self.stripe.blocks.len()).filter(|index| !self.missing.contains_key(index)).collect();
+        let wanted: Vec<_> = self.missing.keys().map(|index| (*index, self.stripe.layout.coded_span())).collect();
+        jobs::unrecoverable(self.code, &self.stripe, &stored, &wanted).is_none()
+    }
+
+    /// The stripe is to be sent again, all of it, to others.
+    fn give_up(&self, report: &Report) -> Error {
+        let reasons: Vec<&str> = self.missing.values().map(String::as_str).collect();
+        let message = format!("too few blocks of stripe {} were stored: {}", self.stripe.number, reasons.join("; "));
+        suspect_failed(self.shared, report);
+        Error::replan(message).object(&self.upload.new.name)
+    }
+
+    fn before(&self) -> Before {
+        let data = |index: &&u8| usize::from(**index) < self.code.k();
+        let again = self.missing.keys().filter(data).copied().collect();
+        let (units, missing, failed) = (self.units.clone(), self.missing.clone(), self.failed.clone());
+        Before { units, missing, failed, plans: 0, again }
+    }
+
+    /// The writer sends the data that is missing to new homes: all else can be made of it.
+    async fn send_again(&mut self, how: &super::HowToWrite, before: Before) -> Result<(Sending, v1::ClientTask)> {
+        let (shared, layout) = (self.shared, self.stripe.layout);
+        let held: Vec<NodeId> = (0..=u8::MAX)
+            .zip(&self.stripe.blocks)
+            .filter(|(index, _)| !before.again.contains(index))
+            .map(|(_, placed)| placed.home.node)
+            .collect();
+        let spec = self.code.spec();
+        let ask = Ask {
+            code: &spec,
+            count: before.again.len(),
+            tolerance: self.code.tolerance(),
+            failure_domain: self.upload.new.failure_domain,
+            held: &held,
+            avoid: &self.failed,
+            load: &NOTHING,
+            bytes: layout.block_len(0).saturating_add(shared.config.disk_reserve.0),
+        };
+        let placed = placement::place(&shared.members.view(), &ask, &mut *shared.rng())?;
+        for (index, home) in before.again.iter().zip(placed.homes) {
+            let expires_ms = shared.lease_end_ms();
+            let new = NewRepair { stripe: self.stripe.id, index: *index, home, upload: Some(self.upload.id), expires_ms };
+            let block = shared.meta.allocate_repair(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?;
+            shared.members.add_blocks(&[home], layout.block_len((*index).into()));
+            if let Some(placed) = self.stripe.blocks.get_mut(usize::from(*index)) {
+                *placed = PlacedBlock { generation: block.generation, home, ..*placed };
+            }
+        }
+        tracing::info!(object = %self.upload.new.name, stripe = self.stripe.number, blocks = ?before.again, "sent again");
+        let again = before.again.clone();
+        start(shared, self.upload, self.code, self.stripe.clone(), how, &again, Some(Box::new(before))).await
+    }
+
+    /// Makes what is missing from what has been stored, elsewhere.
+    async fn rebuild(&mut self) -> Result<()> {
+        let mut readable = self.stripe.clone();
+        for (index, placed) in (0..=u8::MAX).zip(&mut readable.blocks) {
+            // The blocks that were stored are as good as those of a visible stripe.
+            placed.state = if self.missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
+        }
+        let lost = self.missing.keys().map(|index| Lost { index: *index, units: self.units.get(usize::from(*index)).cloned().flatten() });
+        let mut rebuild = Rebuild {
+            shared: self.shared,
+            code: self.code,
+            object: &self.upload.new.name,
+            version: self.upload.id,
+            stripe: readable,
+            lost: lost.collect(),
+            how: &How::usual(self.shared),
+            helpers: None,
+            to: Destination::Anywhere,
+            failure_domain: self.upload.new.failure_domain,
+            upload: Some(self.upload.id),
+            avoid: self.failed.clone(),
+        };
+        // Why it had to be rebuilt is what a person can mend.
+        let reasons: Vec<&str> = self.missing.values().map(String::as_str).collect();
+        let explain = |error: Error| Error { message: format!("{}; {}", reasons.join("; "), error.message), ..error };
+        for RebuiltBlock { block, home, units } in rebuild.run(|_| {}).await.map_err(explain)?.blocks {
+            let index = usize::from(block.index);
+            if let (Some(placed), Some(known)) = (self.stripe.blocks.get_mut(index), self.units.get_mut(index)) {
+                *placed = PlacedBlock { generation: block.generation, home, ..*placed };
+                *known = Some(units);
+            }
+            self.missing.remove(&block.index);
+        }
+        Ok(())
+    }
+
+    /// Writes down that the stripe has ended, and what of it is missing for now.
+    async fn commit(self) -> Result<()> {
+        let Self { shared, upload, stripe, units, missing, .. } = self;
+        let name = &upload.new.name;
+        let state = |index: u8| if missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
+        let placed = (0..=u8::MAX).zip(&stripe.blocks);
+        let blocks = placed.map(|(index, placed)| (placed.generation, placed.home, state(index))).collect();
+        let garbage_not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
+        let units = whole(&stripe, units).map_err(|error| error.object(name))?;
+        let end = EndStripe { upload: upload.id, stripe: stripe.id, blocks, units, garbage_not_before_ms };
+        shared.meta.end_stripe(shared.epoch, end).await.map(drop).map_err(|error| shared.meta_error(error).object(name))
+    }
+}
+
+/// Nodes that did not end their share are avoided for a while.
+fn suspect_failed(shared: &Shared, report: &Report) {
+    let broken = |end: &Option<End>| matches!(end, Some(End::Broken(_) | End::GivenUp));
+    for (node, _) in report.nodes.iter().filter(|(_, report)| broken(&report.end)) {
+        shared.members.suspect(*node);
+    }
+}
+
+/// Of these blocks: nothing if it is durable with the checksums that the client sent, else why not.
+fn received(
+    shared: &Shared,
+    stripe: &StripeRecord,
+    blocks: &[u8],
+    sent: &[Option<Vec<u32>>],
+    report: &Report,
+) -> BTreeMap<u8, Option<String>> {
+    let verdict = |index: u8, placed: &PlacedBlock| {
+        let block = BlockId { stripe: stripe.id, index, copy: 0, generation: placed.generation };
+        let node = || shared.members.name(placed.home.node);
+        match report.nodes.get(&placed.home.node).and_then(|node| node.stored.get(&block)) {
+            None => {
+                let told = report.nodes.get(&placed.home.node).and_then(|node| node.first_error());
+                let why = told.map_or_else(|| "did not store it in time".to_owned(), |error| error.message.clone());
+                Some(format!("block {index}: {} {why}", node()))
+            }
+            Some(stored) if stored.len != stripe.layout.block_len(index.into()) => {
+                Some(format!("block {index}: {} stored {} bytes of it", node(), stored.len))
+            }
+            Some(stored) => match sent.get(usize::from(index)).and_then(Option::as_ref) {
+                Some(units) if *units == stored.units => None,
+                Some(_) => {
+                    tracing::error!(%block, node = %node(), "what was stored is not what was sent");
+                    Some(format!("block {index}: {} stored something else than was sent", node()))
+                }
+                None => Some(format!("block {index}: the client did not come to its end")),
+            },
+        }
+    };
+    let placed = |index: &u8| Some((*index, stripe.blocks.get(usize::from(*index))?));
+    blocks.iter().filter_map(placed).map(|(index, placed)| (index, verdict(index, placed))).collect()
+}
+
+/// The client's checksums of the blocks that it sent whole, as many as each block's length asks for.
+fn sent_units(stripe: &StripeRecord, sent: &[v1::BlockUnits]) -> Vec<Option<Vec<u32>>> {
+    let mut units: Vec<Option<Vec<u32>>> = vec![None; stripe.blocks.len()];
+    for block in sent {
+        let fits = block.units.len() as u64 == stripe.layout.checksum_units(block.index);
+        if let Some(slot) = units.get_mut(block.index as usize).filter(|_| fits) {
+            *slot = Some(block.units.clone());
+        }
+    }
+    units
+}
+
+/// The checksums of all blocks.
+fn whole(stripe: &StripeRecord, units: Vec<Option<Vec<u32>>>) -> Result<Vec<Vec<u32>>> {
+    let count = units.iter().flatten().count();
+    let units: Option<Vec<Vec<u32>>> = units.into_iter().collect();
+    units.ok_or_else(|| {
+        let n = stripe.layout.n();
+        Error::unavailable(format!("the client told the checksums of {count} of {n} blocks of stripe {}", stripe.number))
+    })
+}
+
+/// An end that is told again after its answer was lost is no error; a stripe that went down with an earlier coordinator is begun
+/// anew.
+pub(super) async fn ended_already(shared: &Shared, (upload, number): Key) -> Result<v1::EndStripeReply> {
+    match shared.meta.upload_stripe(upload, number).await {
+        Ok(stripe) if stripe.ended => Ok(v1::EndStripeReply { again: None }),
+        Ok(_) => Err(Error::replan(format!("stripe {number} of put {upload} is not under way any more: send it again"))),
+        Err(error) => Err(shared.meta_error(error)),
+    }
+}
+
