@@ -338,7 +338,8 @@ fn nodes_are_assigned_as_by_the_model() {
     assert_eq!(narrow_down, [1, 4], "a narrow line down is for who receives one block");
     let few = assign(code.as_ref(), "mist", &[unknown; 5]).unwrap_err();
     assert_eq!(few.message, "rs(4,2) has 6 blocks, and 5 nodes shall get them");
-    assert_eq!(assign(code.as_ref(), "direct", &[unknown; 6]).unwrap(), [0, 1, 2, 3, 4, 5]);
+    let unlike: Vec<Candidate> = (0..6).map(|up| Candidate { up_bytes_per_s: f64::from(up), ..unknown }).collect();
+    assert_eq!(assign(code.as_ref(), "direct", &unlike).unwrap(), [0, 1, 2, 3, 4, 5], "as they were placed");
 }
 
 const SPECS: &[&str] = &[
