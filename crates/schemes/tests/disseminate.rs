@@ -257,6 +257,26 @@ fn copies_stand_above_what_they_are_copies_of() {
     assert!(refusal.to_string().contains("is to be stored at two places"), "{refusal}");
 }
 
+/// A writer needs to have only what is needed.
+#[test]
+fn what_is_not_needed_need_not_be_put_in() {
+    let world = World::whole("lrc(4,2,2)", 12);
+    let (mut job, stores) = job(&world, CLIENT);
+    job.inputs.truncate(2);
+    let all = job.wants.clone();
+    job.wants.retain(|want| [0, 1, 4].contains(&want.index));
+    let plan = write(&world, &job, &stores, &MIST);
+    let up = |party: Party| cost(&plan).unwrap().of(party).unwrap().up_bytes / 12;
+    assert_eq!([CLIENT, holder(0), holder(1), holder(4)].map(up), [2, 1, 1, 0]);
+    // Without the data's homes the writer makes the parity.
+    job.wants.retain(|want| want.index == 4);
+    let plan = write(&world, &job, &stores, &MIST);
+    assert_eq!((moved(&world, &plan), plan.binding.parties.len()), (1.0, 2));
+    job.wants = all;
+    let error = plan_write(&world.request(&job, &stores, &[], 8), &MIST).unwrap_err();
+    assert_eq!(error.message, "data block 2 is needed and not put in");
+}
+
 #[test]
 fn a_spoiled_plan_is_refused() {
     let world = World::whole("rs(4,8)", 12);
@@ -280,12 +300,12 @@ fn a_spoiled_plan_is_refused() {
     let crossed = refuse(&|plan| plan.shape.lanes[0].stages.iter_mut().find(computes).unwrap().sources.swap(0, 1));
     assert_eq!(crossed, Rule::Algebra, "two links that are crossed");
     let dropped = refuse(&|plan| {
-        let stages = &mut plan.shape.lanes[0].stages;
-        let last = stages.iter_mut().rev().find(|stage| matches!(stage.sinks[..], [Sink::Store { .. }])).unwrap();
-        last.sinks.clear();
-        last.matrix = SparseMatrix::zero(0, last.matrix.cols()).into();
+        let relays = |stage: &&mut weft_plan::Stage| matches!(stage.sinks[..], [Sink::Store { .. }, Sink::Link(_), ..]);
+        let stage = plan.shape.lanes[0].stages.iter_mut().find(relays).unwrap();
+        stage.sinks.remove(0);
+        stage.matrix = stage.matrix.select_rows(&(1..stage.matrix.rows()).collect::<Vec<_>>());
     });
-    assert_ne!(dropped, Rule::Algebra, "a block that nobody stores");
+    assert_eq!(dropped, Rule::Tiling, "a block that is passed on, and not stored");
 }
 
 /// §5: the hardest work is the fastest node's.
@@ -318,7 +338,8 @@ fn nodes_are_assigned_as_by_the_model() {
     assert_eq!(narrow_down, [1, 4], "a narrow line down is for who receives one block");
     let few = assign(code.as_ref(), "mist", &[unknown; 5]).unwrap_err();
     assert_eq!(few.message, "rs(4,2) has 6 blocks, and 5 nodes shall get them");
-    assert_eq!(assign(code.as_ref(), "direct", &[unknown; 6]).unwrap(), [0, 1, 2, 3, 4, 5]);
+    let unlike: Vec<Candidate> = (0..6).map(|up| Candidate { up_bytes_per_s: f64::from(up), ..unknown }).collect();
+    assert_eq!(assign(code.as_ref(), "direct", &unlike).unwrap(), [0, 1, 2, 3, 4, 5], "as they were placed");
 }
 
 const SPECS: &[&str] = &[
@@ -365,8 +386,22 @@ fn every_family_is_tried() {
     }
 }
 
+/// Whatever the code: the writer sends k blocks, nobody else more, and the plan moves what the topology says.
+#[test]
+fn every_plan_moves_what_its_topology_says() {
+    for spec in SPECS {
+        let world = World::whole(spec, 2 * parse(spec).unwrap().alpha() as u64);
+        let (job, stores) = job(&world, CLIENT);
+        let (k, topology) = (world.code.k(), topology(spec, None));
+        assert_eq!((from_writer(&topology), topology.receivers.len()), (k, world.code.n()), "{spec}");
+        assert!(most_sent(&topology) <= k as f64, "{spec}: {}", most_sent(&topology));
+        let plan = write(&world, &job, &stores, &MIST);
+        assert!(close(moved(&world, &plan), sent(spec, &topology)), "{spec}: {} blocks", moved(&world, &plan));
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whoever writes, whatever of the stripe is wanted, and however often: everybody stores the right bytes, and nobody sends more
     /// than k blocks.

@@ -34,9 +34,10 @@ pub fn assign(code: &dyn Code, scheme: &str, candidates: &[Candidate]) -> Result
         let message = format!("{} has {} blocks, and {} nodes shall get them", code.spec(), code.n(), candidates.len());
         return Err(Error::invalid(message));
     }
-    // Who gets which block makes no difference to a scheme in which receivers do nothing.
     let loads = by_name(if scheme == AUTO { "mist" } else { scheme })?.loads(code);
-    Ok(match_up(&loads, candidates))
+    // Where all do the same they stay as they were placed.
+    let alike = loads.windows(2).all(|pair| pair[0] == pair[1]);
+    Ok(if alike { (0..loads.len()).collect() } else { match_up(&loads, candidates) })
 }
 
 /// For each load the candidate.

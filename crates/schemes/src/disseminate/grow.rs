@@ -11,7 +11,7 @@ pub(super) struct Grower<'a> {
     pub(super) receivers: Vec<Receiver>,
     /// Sub-blocks that each receiver sends.
     used: Vec<usize>,
-    /// Blocks that have no receiver yet, ascending.
+    /// Blocks that have no receiver yet, in the order in which they get one.
     left: Vec<u8>,
     /// The copies of each block, ascending.
     copies: &'a BTreeMap<u8, Vec<u8>>,
@@ -40,20 +40,26 @@ impl<'a> Grower<'a> {
         self.left.is_empty()
     }
 
-    /// Levels of receivers whose blocks can be computed from less than k blocks of those before them, as long as there are any.
+    /// Levels of receivers whose blocks can be computed from less than k blocks of those before them, as long as there are any: on
+    /// each those that take least, for others may come to take as little.
     pub(super) fn local(&mut self) {
         loop {
             let before = self.receivers.len();
+            let offers = self.left.iter().filter_map(|index| self.cheap(*index, before));
+            let Some(least) = offers.map(|helpers| total(&helpers)).min() else { break };
+            self.level += 1;
             for index in self.left.clone() {
-                if let Some(helpers) = self.cheap(index, before) {
-                    self.level += usize::from(self.receivers.len() == before);
+                // Whoever was placed in the meantime has taken some of the capacities.
+                if let Some(helpers) = self.cheap(index, before).filter(|helpers| total(helpers) == least) {
                     self.place(index, Upstream::Helpers(helpers));
                 }
             }
-            if self.receivers.len() == before {
-                break;
-            }
         }
+    }
+
+    /// Has these placed before the others.
+    pub(super) fn prefer(&mut self, blocks: &[u8]) {
+        self.left.sort_by_key(|index| !blocks.contains(index));
     }
 
     /// By the general rule, until so many receivers are placed; nobody who is placed sends more than `capacity` blocks. As far as
@@ -86,7 +92,7 @@ impl<'a> Grower<'a> {
     }
 
     /// Those who are left get their blocks from the writer after all.
-    pub(super) fn from_writer(&mut self) {
+    pub(super) fn give_up(&mut self) {
         self.level = 1;
         for index in self.left.clone() {
             self.place(index, Upstream::Writer);
@@ -103,7 +109,7 @@ impl<'a> Grower<'a> {
             }
             Upstream::Helpers(helpers) => {
                 helpers.iter().for_each(|(from, sent)| self.used[*from] += sent);
-                helpers.iter().map(|(_, sent)| sent).sum()
+                total(helpers)
             }
         };
         let copy = self.copies[&index][0];
@@ -182,4 +188,9 @@ impl<'a> Grower<'a> {
         let data = |receiver: &&Receiver| usize::from(receiver.index) < self.code.k();
         self.receivers.iter().filter(data).count() == self.code.k()
     }
+}
+
+/// Sub-blocks that helpers send.
+fn total(helpers: &[(usize, usize)]) -> usize {
+    helpers.iter().map(|(_, sent)| sent).sum()
 }

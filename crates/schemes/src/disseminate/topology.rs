@@ -9,7 +9,7 @@
 //! - **Local** parities (§4.1), where a recipe sends fewer than k blocks, from whom it names, and the others by the general
 //!   rule, as far as capacities are left. So are those of local reconstruction codes, and all of self-repairing codes (§7.2), pair by
 //!   pair.
-//! - **Narrow** repairs (§4.2), where d > k helpers send less than k blocks together: the first d receivers by the general rule, of
+//! - **Narrow** repairs (§4.2), where d > k helpers send less than k blocks together: d receivers by the general rule, of
 //!   whose capacities x are reserved; the others by recipes. The x that moves least is taken, or the general topology where that moves
 //!   no more: the paper's own bounds of x are sufficient only.
 //!
@@ -144,15 +144,16 @@ fn single(code: &dyn Code, copies: &BTreeMap<u8, Vec<u8>>, reserve: Option<usize
     let mut general = start.clone();
     general.local();
     general.general(usize::MAX, k);
-    general.from_writer();
+    general.give_up();
     let Some(helpers) = narrow(code, copies) else { return general.receivers };
     let given = reserve.is_some();
     let reserves = reserve.map_or(1..k, |reserve| reserve..reserve + 1);
     let mut narrow: Vec<Grower<'_>> = reserves
         .filter_map(|reserve| {
             let mut first = start.clone();
-            first.general(helpers, k.checked_sub(reserve)?);
-            (first.receivers.len() == helpers).then_some(first)
+            first.prefer(&helpers);
+            first.general(helpers.len(), k.checked_sub(reserve)?);
+            (first.receivers.len() == helpers.len()).then_some(first)
         })
         .collect();
     // All that is left costs the same in each of them: what moves least now moves least in the end.
@@ -164,10 +165,10 @@ fn single(code: &dyn Code, copies: &BTreeMap<u8, Vec<u8>>, reserve: Option<usize
     done.filter(|narrow| given || narrow.sent < general.sent).unwrap_or(general).receivers
 }
 
-/// How many helpers repair a block of such a code by sending less than k blocks, if they are more than k.
+/// Who repairs the last block by sending less than k blocks, if they are more than k.
 ///
 /// Of a code of which any k blocks suffice, and of k blocks none can be computed from less than all of them.
-fn narrow(code: &dyn Code, copies: &BTreeMap<u8, Vec<u8>>) -> Option<usize> {
+fn narrow(code: &dyn Code, copies: &BTreeMap<u8, Vec<u8>>) -> Option<Vec<u8>> {
     let (index, alpha) = (*copies.keys().last()?, code.alpha());
     if alpha == 1 || code.tolerance() < code.m() {
         return None;
@@ -175,7 +176,8 @@ fn narrow(code: &dyn Code, copies: &BTreeMap<u8, Vec<u8>>) -> Option<usize> {
     let available = copies.keys().copied().filter(|other| *other != index).collect();
     let ask = Ask { wanted: whole(code, index).collect(), available, read_anyway: Vec::new() };
     let recipe = code.recipes(&ask).ok()?.into_iter().next()?;
-    (recipe.helpers.len() > code.k() && recipe.sub_blocks_sent() < code.k() * alpha).then_some(recipe.helpers.len())
+    let narrow = recipe.helpers.len() > code.k() && recipe.sub_blocks_sent() < code.k() * alpha;
+    narrow.then(|| recipe.helpers.iter().map(|share| share.index).collect())
 }
 
 /// The same with all copies.
