@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 use weft_meta::NodeRepair;
 use weft_plan::Network;
-use weft_proto::v1;
+use weft_proto::{rpc::Caller, v1};
 use weft_schemes::{Paths, Select, disseminate, repair};
-use weft_types::{AutoSize, Error, PAGE_LEN, Party, Result, StripeLayout};
+use weft_types::{AutoSize, Error, NodeId, PAGE_LEN, Party, Result, StripeLayout};
 
 /// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
 const LINK_BYTES_PER_S: f64 = 125e6;
@@ -86,18 +86,35 @@ pub(crate) struct HowToWrite {
     pub(crate) scheme: String,
     /// Bytes of a slice of a block.
     pub(crate) slice_bytes: u64,
+    /// The machine from which the writer calls.
+    pub(crate) host: String,
 }
 
 impl HowToWrite {
     /// As a put asks for, and for the rest as the settings have it.
-    pub(crate) fn of(shared: &Shared, asked: Option<&v1::WriteScheme>) -> Result<Self> {
+    pub(crate) fn of(shared: &Shared, asked: Option<&v1::WriteScheme>, caller: &Caller) -> Result<Self> {
         let asked = asked.cloned().unwrap_or_default();
         let scheme = if asked.scheme.is_empty() { shared.config.write_scheme.clone() } else { asked.scheme };
         disseminate::check_name(&scheme)?;
         let slice_bytes = if asked.slice_len == 0 { shared.config.slice_len.0 } else { asked.slice_len };
         check_slice_len("the slice's length", AutoSize::bytes(slice_bytes))?;
-        Ok(Self { scheme, slice_bytes })
+        Ok(Self { scheme, slice_bytes, host: host(&caller.address).to_owned() })
     }
+
+    /// What is known of the network around the writer, a client. On one machine less is moved by a writer that sends all itself, and
+    /// no link is saved by others that send for it.
+    pub(crate) fn network(&self, shared: &Shared, writer: Party) -> Network {
+        let host_of = |node: &NodeId| Some(host(&shared.members.session(*node)?.record.data_address).to_owned());
+        let view = shared.members.view();
+        let nodes = view.nodes.keys().filter_map(|node| Some((Party::Node(*node), host_of(node)?)));
+        let hosts = nodes.chain([(writer, self.host.clone())]).collect();
+        Network { hosts, ..shared.network() }
+    }
+}
+
+/// The machine in an address, `host:port`.
+fn host(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
 }
 
 /// The longest slice that may be asked for: more of it in the agents' memory speeds up nothing.

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 use weft_codes::SharedCode;
 use weft_meta::{Home, MetaError, NewStripe, NewUpload, StripeRecord, UploadId, UploadRecord};
 use weft_plan::Class;
-use weft_proto::v1;
+use weft_proto::{rpc::Caller, v1};
 use weft_types::{BlockId, Error, NodeId, Party, PlanId, Reaction, Result, StripeId, StripeLayout};
 
 /// A stripe of a put, by its number.
@@ -133,9 +133,9 @@ impl Puts {
 }
 
 /// Begins a put, or for `explain` tells what its first stripe's plan would be.
-pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest) -> Result<v1::BeginPutReply> {
+pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, caller: &Caller) -> Result<v1::BeginPutReply> {
     let name = validate::object(&asked.bucket, &asked.key)?;
-    let how = HowToWrite::of(shared, asked.how.as_ref())?;
+    let how = HowToWrite::of(shared, asked.how.as_ref(), caller)?;
     let (_, policy) = shared.meta.bucket(&name.bucket).await.map_err(|error| shared.meta_error(error))?;
     let spec = if asked.code.is_empty() { &policy.code } else { &asked.code };
     let Coding { code, layout } = validate::coding(spec, asked.block_len, asked.cell_len, Some(&policy))?;
@@ -176,10 +176,10 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest) -> R
 }
 
 /// Allocates a stripe, opens and starts its plan, and gives the client its share.
-pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest) -> Result<v1::PutStripeReply> {
+pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest, caller: &Caller) -> Result<v1::PutStripeReply> {
     let upload = touched(shared, UploadId(asked.upload)).await?;
     let place = |error: Error| error.object(&upload.new.name);
-    let how = HowToWrite::of(shared, asked.how.as_ref()).map_err(place)?;
+    let how = HowToWrite::of(shared, asked.how.as_ref(), caller).map_err(place)?;
     let code = shared.code(&upload.new.code)?;
     let layout = StripeLayout { layout: upload.new.layout, k: code.k() as u32, m: code.m() as u32, data_len: asked.data_len };
     let most = layout.layout.block_len.saturating_mul(layout.k.into());
@@ -343,7 +343,8 @@ fn plan(
     whole: bool,
 ) -> Result<jobs::Planned> {
     let run = shared.run(Class::Foreground, 0, jobs::slice_positions(&layout.layout, how.slice_bytes));
-    let (writer, network) = (shared.draw_client(), shared.network());
+    let writer = shared.draw_client();
+    let network = how.network(shared, writer);
     let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network };
     jobs::write(code, layout, &writing, run)
 }

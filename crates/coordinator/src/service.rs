@@ -167,14 +167,16 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn begin_put(&self, request: Request<v1::BeginPutRequest>) -> Result<Response<v1::BeginPutReply>, Status> {
+        let caller = rpc::caller(&request);
         let asked = self.asked(request)?;
-        answer(puts::begin(&self.shared, asked).await)
+        answer(puts::begin(&self.shared, asked, &caller).await)
     }
 
     async fn put_stripe(&self, request: Request<v1::PutStripeRequest>) -> Result<Response<v1::PutStripeReply>, Status> {
+        let caller = rpc::caller(&request);
         let asked = self.asked(request)?;
         let shared = Arc::clone(&self.shared);
-        answer(to_the_end(async move { puts::put_stripe(&shared, asked).await }).await)
+        answer(to_the_end(async move { puts::put_stripe(&shared, asked, &caller).await }).await)
     }
 
     async fn end_stripe(&self, request: Request<v1::EndStripeRequest>) -> Result<Response<v1::EndStripeReply>, Status> {

@@ -129,9 +129,16 @@ fn does(plan: &Plan, stage: &Stage) -> String {
                 words.push(format!("stores {}block {index}{}", part(sub_blocks), generation(&plan.binding.stores, *index)));
             }
             Sink::Patch { index, sub_blocks } => words.push(format!("patches {}block {index}", part(sub_blocks))),
-            Sink::Output { index, sub_blocks } => words.push(format!("takes delivery of {}block {index}", part(sub_blocks))),
+            Sink::Output { index, sub_blocks } if put_in.is_empty() => {
+                words.push(format!("takes delivery of {}block {index}", part(sub_blocks)));
+            }
+            Sink::Output { .. } => {}
             Sink::Check { width } => words.push(format!("checks that {width} sums are zero")),
         }
+    }
+    let summed = stage.sinks.iter().filter(|sink| matches!(sink, Sink::Output { .. })).count();
+    if !put_in.is_empty() && summed > 0 {
+        words.push(format!("sums up {summed} blocks"));
     }
     if words.is_empty() {
         words.push("passes it on".into());

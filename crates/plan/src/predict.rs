@@ -17,6 +17,9 @@ const TRANSFERS_MAX: u64 = 1 << 18;
 /// Pairs of ports of one stage, over all stages, at most.
 const LOOKS_MAX: u64 = 1 << 24;
 
+/// What one machine moves between processes of its own, all of them together, bytes a second: two processors, with encryption.
+const HOST_BYTES_PER_S: f64 = 1e9;
+
 /// Bandwidths between parties.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Network {
@@ -34,6 +37,9 @@ pub struct Network {
     pub rack_up_bytes_per_s: BTreeMap<String, f64>,
     /// What can come into a rack, likewise.
     pub rack_down_bytes_per_s: BTreeMap<String, f64>,
+    /// The machine on which a party runs, where that matters. What stays on one machine is predicted to go over no link, but over
+    /// what all of its parties share.
+    pub hosts: BTreeMap<Party, String>,
     /// What each slice costs its sender besides its bytes, seconds: system calls, framing, wake-ups. Zero until it is measured.
     pub slice_overhead_s: f64,
 }
@@ -49,6 +55,7 @@ impl Network {
             racks: BTreeMap::new(),
             rack_up_bytes_per_s: BTreeMap::new(),
             rack_down_bytes_per_s: BTreeMap::new(),
+            hosts: BTreeMap::new(),
             slice_overhead_s: 0.0,
         }
     }
@@ -68,6 +75,11 @@ impl Network {
         let rack = |party: &Party| self.racks.get(party).map(String::as_str);
         let (from, to) = (rack(&from), rack(&to));
         if from == to { (None, None) } else { (from, to) }
+    }
+
+    /// The machine on which both run, if it is one.
+    fn host_of_both(&self, from: Party, to: Party) -> Option<&str> {
+        self.hosts.get(&from).filter(|host| self.hosts.get(&to) == Some(host)).map(String::as_str)
     }
 
     /// What can go from one party to another while nothing else does, bytes a second.
@@ -224,6 +236,7 @@ enum LineOf<'n> {
     Pair(Party, Party),
     RackUp(&'n str),
     RackDown(&'n str),
+    Host(&'n str),
 }
 
 impl<'a> Run<'a> {
@@ -245,24 +258,27 @@ impl<'a> Run<'a> {
                         run.lines.len() - 1
                     })
                 };
-                let (leaves, enters) = network.crosses(sender, receiver);
-                let shared = [
-                    network.pair_bytes_per_s.get(&(sender, receiver)).map(|rate| (LineOf::Pair(sender, receiver), *rate)),
-                    leaves.and_then(|rack| Some((LineOf::RackUp(rack), *network.rack_up_bytes_per_s.get(rack)?))),
-                    enters.and_then(|rack| Some((LineOf::RackDown(rack), *network.rack_down_bytes_per_s.get(rack)?))),
-                ];
+                let (up, others) = match network.host_of_both(sender, receiver) {
+                    Some(host) => (line(LineOf::Host(host), HOST_BYTES_PER_S), Vec::new()),
+                    None => {
+                        let (leaves, enters) = network.crosses(sender, receiver);
+                        let shared = [
+                            network.pair_bytes_per_s.get(&(sender, receiver)).map(|rate| (LineOf::Pair(sender, receiver), *rate)),
+                            leaves.and_then(|rack| Some((LineOf::RackUp(rack), *network.rack_up_bytes_per_s.get(rack)?))),
+                            enters.and_then(|rack| Some((LineOf::RackDown(rack), *network.rack_down_bytes_per_s.get(rack)?))),
+                            Some((LineOf::Down(receiver), network.down(receiver))),
+                        ];
+                        let others = shared.into_iter().flatten().map(|(of, rate)| line(of, rate)).collect();
+                        (line(LineOf::Up(sender), network.up(sender)), others)
+                    }
+                };
                 run.links.push(LinkState {
                     rank: link.rank,
                     step: u64::from(lane.step),
                     from: first_stage + from,
                     to: first_stage + to,
-                    up: line(LineOf::Up(sender), network.up(sender)),
-                    others: shared
-                        .into_iter()
-                        .flatten()
-                        .chain([(LineOf::Down(receiver), network.down(receiver))])
-                        .map(|(of, rate)| line(of, rate))
-                        .collect(),
+                    up,
+                    others,
                     slice_bytes: full as f64 * f64::from(link.width),
                     last_bytes: last as f64 * f64::from(link.width),
                     sent: 0,

@@ -122,7 +122,8 @@ impl Ending<'_> {
     }
 
     fn is_recoverable(&self) -> bool {
-        let stored: Vec<u8> = (0..=u8::MAX).take(self.stripe.blocks.len()).filter(|index| !self.missing.contains_key(index)).collect();
+        let stored: Vec<u8> =
+            (0..=u8::MAX).take(self.stripe.blocks.len()).filter(|index| !self.missing.contains_key(index)).collect();
         let wanted: Vec<_> = self.missing.keys().map(|index| (*index, self.stripe.layout.coded_span())).collect();
         jobs::unrecoverable(self.code, &self.stripe, &stored, &wanted).is_none()
     }
@@ -183,7 +184,10 @@ impl Ending<'_> {
             // The blocks that were stored are as good as those of a visible stripe.
             placed.state = if self.missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
         }
-        let lost = self.missing.keys().map(|index| Lost { index: *index, units: self.units.get(usize::from(*index)).cloned().flatten() });
+        let lost = self
+            .missing
+            .keys()
+            .map(|index| Lost { index: *index, units: self.units.get(usize::from(*index)).cloned().flatten() });
         let mut rebuild = Rebuild {
             shared: self.shared,
             code: self.code,
@@ -299,4 +303,3 @@ pub(super) async fn ended_already(shared: &Shared, (upload, number): Key) -> Res
         Err(error) => Err(shared.meta_error(error)),
     }
 }
-
