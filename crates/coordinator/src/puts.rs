@@ -492,6 +492,7 @@ fn choose_homes(
         failure_domain: new.failure_domain,
         held: &[],
         avoid,
+        named: false,
         load: &placement::NOTHING,
         bytes: stripe.block_len(0).saturating_add(shared.config.disk_reserve.0),
     };

@@ -4,8 +4,12 @@ use crate::{
     fake_agent::FakeAgent,
     world::{World, block, data},
 };
-use weft_client::{RepairNodeOptions, RepairOptions, api::Job};
-use weft_types::{NodeId, Reaction};
+use std::collections::BTreeMap;
+use weft_client::{
+    RepairNodeOptions, RepairOptions,
+    api::{BlockRange, Job, ReadStripeRequest},
+};
+use weft_types::{Error, NodeId, Party, Reaction};
 
 impl World {
     /// Waits until a job has ended.
@@ -16,6 +20,45 @@ impl World {
         .await;
         self.client.job(job).await.unwrap()
     }
+
+    /// A reader of an object complains of a node, which is suspect then.
+    async fn complain(&self, key: &str, node: u32) {
+        let error = Error::replan("it does not answer").party(Party::Node(NodeId(node)));
+        let request = ReadStripeRequest {
+            bucket: "b".into(),
+            key: key.into(),
+            ranges: vec![BlockRange { index: 0, start: 0, end: 1 }],
+            errors: vec![weft_proto::status::encode_error(&error)],
+            explain: true,
+            ..ReadStripeRequest::default()
+        };
+        self.bare_client().await.read_stripe(request).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_named_requestor_gets_its_half_although_somebody_complained_of_it() {
+    let mut world = World::with(6, 1, |config| config.suspect_ms = 600_000).await;
+    for key in 0..16 {
+        world.put(&format!("k{key}"), &data(64 << 10, key)).await.unwrap();
+    }
+    for node in [7, 8] {
+        world.start_agent(node).await;
+        world.until("it is up", async |world| world.up().await.contains(&node)).await;
+    }
+    world.kill(1);
+    world.until("one is down", async |world| world.up().await.len() == 7).await;
+    world.complain("k0", 7).await;
+    let to = vec![NodeId(7), NodeId(8)];
+    let job = world.client.repair_node(NodeId(1), &RepairNodeOptions { to, ..RepairNodeOptions::default() }).await.unwrap();
+    let ended = world.ended(job.id).await;
+    assert_eq!(ended.done.map(|done| done.blocks), Some(16), "{}", ended.last_error);
+    let mut given = BTreeMap::new();
+    for key in 0..16 {
+        let blocks = world.stat(&format!("k{key}")).await.stripes[0].blocks.clone();
+        blocks.iter().filter(|block| block.generation == 2).for_each(|block| *given.entry(block.node).or_insert(0) += 1);
+    }
+    assert_eq!(given, BTreeMap::from([(7, 8), (8, 8)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
