@@ -185,15 +185,21 @@ pub(crate) fn rebuild(
     Ok(Planned { considered, ..proved(plan, job, code)? })
 }
 
-/// A slice of all sub-blocks together, if there are several: smaller pieces of each would be costly to read and to send.
+/// A slice of all sub-blocks together, if there are several and nobody asks for another: smaller pieces of each would be costly to
+/// read and to send.
 const VECTOR_SLICE_BYTES: u64 = 1 << 20;
+
+/// Positions of a slice where `bytes` is what a setting says.
+pub(crate) fn usual_slice_positions(layout: &Layout, bytes: u64) -> u64 {
+    slice_positions(layout, if layout.alpha == 1 { bytes } else { bytes.max(VECTOR_SLICE_BYTES) })
+}
 
 /// Positions of a slice of about `bytes`; whole pages, as disks and checksums have them, and no more than a cell has.
 pub(crate) fn slice_positions(layout: &Layout, bytes: u64) -> u64 {
     if layout.alpha == 1 {
         return bytes;
     }
-    let of_one = bytes.max(VECTOR_SLICE_BYTES) / u64::from(layout.alpha) / PAGE_LEN * PAGE_LEN;
+    let of_one = bytes / u64::from(layout.alpha) / PAGE_LEN * PAGE_LEN;
     of_one.clamp(PAGE_LEN, layout.sub_len().max(PAGE_LEN))
 }
 

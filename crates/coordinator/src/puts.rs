@@ -296,7 +296,7 @@ async fn begin_stripe(
     let not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
     let stripe = shared.meta.allocate_stripe(shared.epoch, new, not_before_ms).await.map_err(|error| shared.meta_error(error))?;
     shared.members.add_blocks(&placed.homes, layout.block_len(0));
-    let slice_len = jobs::slice_positions(&layout.layout, shared.config.slice_len.0);
+    let slice_len = jobs::usual_slice_positions(&layout.layout, shared.config.slice_len.0);
     let run = shared.run(Class::Foreground, 0, slice_len);
     let writer = shared.draw_client();
     let planned = jobs::write(code, &stripe, writer, run)?;
@@ -513,7 +513,7 @@ fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[H
         units: Vec::new(),
         corrupt: BTreeMap::new(),
     };
-    let slice_len = jobs::slice_positions(&layout.layout, shared.config.slice_len.0);
+    let slice_len = jobs::usual_slice_positions(&layout.layout, shared.config.slice_len.0);
     let run = shared.run(Class::Foreground, 0, slice_len);
     jobs::write(code, &stripe, shared.draw_client(), run)?.json()
 }
