@@ -4,6 +4,7 @@ mod corruption;
 mod failures;
 mod fake_agent;
 mod given_up;
+mod jobs;
 mod links;
 mod orphans;
 mod refusals;

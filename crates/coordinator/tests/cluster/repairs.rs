@@ -5,22 +5,14 @@ use crate::{
     world::{World, block, data},
 };
 use std::collections::BTreeMap;
+use weft_agent::Throttle;
 use weft_client::{
     RepairNodeOptions, RepairOptions,
-    api::{BlockRange, Job, ReadStripeRequest},
+    api::{BlockRange, Job, ReadStripeRequest, repair_event::Event},
 };
-use weft_types::{Error, NodeId, Party, Reaction};
+use weft_types::{ByteSize, Error, NodeId, Party, Reaction};
 
 impl World {
-    /// Waits until a job has ended.
-    async fn ended(&self, job: u64) -> Job {
-        self.until("the job has ended", async |world| {
-            !matches!(world.client.job(job).await.unwrap().state.as_str(), "running" | "paused")
-        })
-        .await;
-        self.client.job(job).await.unwrap()
-    }
-
     /// A reader of an object complains of a node, which is suspect then.
     async fn complain(&self, key: &str, node: u32) {
         let error = Error::replan("it does not answer").party(Party::Node(NodeId(node)));
@@ -122,4 +114,38 @@ async fn a_task_that_can_never_be_taken_is_told_as_such() {
     let error = world.repair("k", &block(0, Some(7))).await.unwrap_err();
     assert!(error.reaction == Reaction::InvalidInput && error.message.contains("more memory than there is"), "{error}");
     assert_eq!(fake.asked().opens, 1, "another plan would ask for as much");
+}
+
+/// Two blocks of a stripe are rebuilt by one plan, and somebody else brings one of them to another node meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_blocks_of_a_stripe_those_are_committed_that_nobody_else_has_rebuilt() {
+    let mut world = World::new(6, 1).await;
+    let bytes = data(1 << 20, 25);
+    world.put("k", &bytes).await.unwrap();
+    for node in 7..=9 {
+        world.start_agent(node).await;
+        world.until("it is up", async |world| world.up().await.contains(&node)).await;
+    }
+    // As slow as that, it is the last of all.
+    world.throttle(8, Throttle { disk_bytes_per_s: Some(ByteSize(96 << 10)), ..Throttle::default() }).await;
+    let both = RepairOptions { blocks: vec![1, 2], to: vec![NodeId(7), NodeId(8)], ..RepairOptions::default() };
+    let mut repair = world.client.repair("b", "k", &both).await.unwrap();
+    let first = repair.next().await.unwrap().unwrap().event.unwrap();
+    assert!(matches!(first, Event::Plan(_)), "{first:?}");
+    let other = world.repair("k", &block(1, Some(9))).await.unwrap();
+    assert_eq!((other.blocks.len(), other.blocks[0].generation), (1, 3), "the other one was faster");
+    let mut done = None;
+    while let Some(event) = repair.next().await.unwrap() {
+        if let Some(Event::Done(last)) = event.event {
+            done = Some(last);
+        }
+    }
+    let done = done.unwrap();
+    assert_eq!(done.blocks.iter().map(|block| (block.index, block.node)).collect::<Vec<_>>(), [(2, 8)]);
+    assert_eq!(done.left.iter().map(|left| left.index).collect::<Vec<_>>(), [1]);
+    assert_eq!((world.holder("k", 1).await, world.holder("k", 2).await), (9, 8));
+    assert_eq!(world.not_ok("k").await, []);
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    world.until("what nobody needs is gone", async |world| world.block_count(1..=9) == 6).await;
+    assert_eq!(world.block_files(7).len(), 0);
 }
