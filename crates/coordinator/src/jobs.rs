@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::{Ask, SharedCode, SubBlock};
 use weft_meta::StripeRecord;
 use weft_plan::{Change, Considered, Hold, Input, Job, Lane, Network, Plan, Sink, Want, WantKind, link_id};
-use weft_schemes::{Paths, Request, Run, Select, disseminate, plan_write, repair};
+use weft_schemes::{Request, Run, Select, disseminate, plan_write, repair};
 use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout};
 
 /// The simplest scheme.
@@ -49,9 +49,6 @@ pub(crate) struct Way<'a> {
     /// Who shall help, the preferred first.
     pub(crate) prefer: &'a [Party],
 }
-
-/// A write goes its one way, whatever the network.
-static DIRECT: Network = Network::uniform(1.0);
 
 impl<'a> Way<'a> {
     fn request(
@@ -119,17 +116,8 @@ pub(crate) fn write(code: &SharedCode, stripe: &StripeRecord, writer: Party, run
         wants: stores.iter().map(want).collect(),
         ..Job::default()
     };
-    let request = Request {
-        code: code.as_ref(),
-        stripe: stripe.layout,
-        job: &job,
-        stores: &stores,
-        prefer: &[],
-        network: &DIRECT,
-        select: Select::AsPreferred,
-        paths: Paths::Count(1),
-        run,
-    };
+    let request = Request::new(code.as_ref(), stripe.layout, &job, run);
+    let request = Request { stores: &stores, select: Select::AsPreferred, ..request };
     let plan = plan_write(&request, disseminate::by_name("direct")?)?;
     proved(plan, job, code)
 }

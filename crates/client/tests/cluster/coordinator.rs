@@ -9,17 +9,16 @@ use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status};
 use weft_codes::SharedCode;
 use weft_engine::Outcome;
-use weft_plan::{Change, Class, Hold, Input, Job, Network, Plan, Want, WantKind, cut};
+use weft_plan::{Change, Class, Hold, Input, Job, Plan, Want, WantKind, cut};
 use weft_proto::{
     crc32c, encode_task, to_status,
     v1::{self, weft_server::Weft, *},
 };
-use weft_schemes::{Paths, Run, Select, disseminate, plan_repair, plan_write, repair};
+use weft_schemes::{Run, disseminate, plan_repair, plan_write, repair};
 use weft_types::{
     BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, PlanId, Result, Span, StripeId, StripeLayout,
 };
 
-static NETWORK: Network = Network::uniform(1e9);
 const SLICE_LEN: u64 = 32 << 10;
 const READER: Party = Party::Client(7);
 
@@ -157,17 +156,8 @@ impl Coordinator {
             ..Job::default()
         };
         let run = Run::new(PlanId(id.0), 1, Class::Foreground, SLICE_LEN);
-        let request = weft_schemes::Request {
-            code: code.as_ref(),
-            stripe: layout,
-            job: &job,
-            stores: &stores,
-            prefer: &[],
-            network: &NETWORK,
-            select: Select::default(),
-            paths: Paths::Count(1),
-            run,
-        };
+        let request = weft_schemes::Request::new(code.as_ref(), layout, &job, run);
+        let request = weft_schemes::Request { stores: &stores, ..request };
         let plan = plan_write(&request, disseminate::by_name("direct")?)?;
         object.stripes.insert(number, stripe);
         Ok((plan, layout))
@@ -237,17 +227,7 @@ impl Coordinator {
         };
         let job = Job { holds, wants: delivers.iter().map(want).collect(), ..Job::default() };
         let run = Run::new(id, 1, Class::Foreground, SLICE_LEN);
-        let asked = weft_schemes::Request {
-            code: code.as_ref(),
-            stripe: stripe.layout,
-            job: &job,
-            stores: &[],
-            prefer: &[],
-            network: &NETWORK,
-            select: Select::default(),
-            paths: Paths::Count(1),
-            run,
-        };
+        let asked = weft_schemes::Request::new(code.as_ref(), stripe.layout, &job, run);
         let scheme = if request.scheme.is_empty() { "pipeline" } else { &request.scheme };
         let plan = plan_repair(&asked, repair::by_name(scheme)?)?;
         let mut indices: Vec<u32> = delivers.iter().map(|range| range.index).collect();

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock, UploadId};
 use weft_plan::Class;
+use weft_schemes::Paths;
 use weft_types::{Layout, PlanId, StripeId};
 
 const CLIENT: Party = Party::Client(9);
