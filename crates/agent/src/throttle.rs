@@ -7,7 +7,7 @@ use crate::config::Throttle;
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::time::{Instant, sleep_until};
@@ -36,19 +36,42 @@ impl Bucket {
         Self { bytes_per_s, credit: credit.clamp(CREDIT_MIN, CREDIT_MAX), paid_at: Mutex::new(Instant::now()) }
     }
 
-    /// Waits until `bytes` are paid.
+    /// Waits until `bytes`, of which none has gone yet, are paid. Who gives up waiting pays nothing.
     pub(crate) async fn take(&self, bytes: u64) {
+        let mut due = Due { bucket: self, bytes };
         sleep_until(self.charge(bytes)).await;
+        due.bytes = 0;
     }
 
     /// When `bytes` more will be paid.
     fn charge(&self, bytes: u64) -> Instant {
         let now = Instant::now();
-        let cost = Duration::try_from_secs_f64(bytes as f64 / self.bytes_per_s).unwrap_or(Duration::MAX);
-        let mut paid_at = self.paid_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paid_at = self.paid_at();
         let begin = now.checked_sub(self.credit).map_or(*paid_at, |credit| credit.max(*paid_at));
-        *paid_at = begin.checked_add(cost).unwrap_or(begin);
+        *paid_at = begin.checked_add(self.cost(bytes)).unwrap_or(begin);
         *paid_at
+    }
+
+    fn cost(&self, bytes: u64) -> Duration {
+        Duration::try_from_secs_f64(bytes as f64 / self.bytes_per_s).unwrap_or(Duration::MAX)
+    }
+
+    fn paid_at(&self) -> MutexGuard<'_, Instant> {
+        // Nobody leaves it half changed.
+        self.paid_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes that were charged and have not gone: dropped, they are the others' again.
+struct Due<'a> {
+    bucket: &'a Bucket,
+    bytes: u64,
+}
+
+impl Drop for Due<'_> {
+    fn drop(&mut self) {
+        let mut paid_at = self.bucket.paid_at();
+        *paid_at = paid_at.checked_sub(self.bucket.cost(self.bytes)).unwrap_or(*paid_at);
     }
 }
 
@@ -110,9 +133,11 @@ impl Toll {
 #[async_trait]
 impl SliceSource for Paid<Box<dyn SliceSource>> {
     async fn next(&mut self, slice: Span) -> Result<Bytes> {
-        let rows = self.port.next(slice).await?;
-        self.toll.pay(rows.len()).await;
-        Ok(rows)
+        self.port.next(slice).await
+    }
+
+    async fn pay(&mut self, bytes: usize) {
+        self.toll.pay(bytes).await;
     }
 
     async fn finish(&mut self) -> Result<()> {
@@ -184,9 +209,29 @@ mod tests {
             let mut source = Throttles::new(&said).source(Box::new(Zeros), from_disk, combined);
             let begin = Instant::now();
             for _ in 0..64 {
-                assert_eq!(source.next(Span::new(0, MIB / 16)).await.unwrap().len() as u64, MIB / 16);
+                let before = Instant::now();
+                let slice = source.next(Span::new(0, MIB / 16)).await.unwrap();
+                assert_eq!(before, Instant::now(), "what is the peer's time is not mixed with our own");
+                source.pay(slice.len()).await;
             }
             about(begin.elapsed(), seconds);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_waiting_leaves_the_bytes_to_others() {
+        let (bucket, begin) = (Bucket::new(ByteSize(MIB)), Instant::now());
+        bucket.take(MIB).await;
+        for _ in 0..10 {
+            let given_up = tokio::time::timeout(Duration::from_millis(1), bucket.take(8 * MIB)).await;
+            assert!(given_up.is_err(), "it is paid in eight seconds");
+        }
+        bucket.take(MIB).await;
+        about(begin.elapsed(), 2.0);
+        // Who comes later than it does not go before its time.
+        let (_, begin) = (bucket.take(MIB).await, Instant::now());
+        let (given_up, ()) = futures::join!(tokio::time::timeout(Duration::from_millis(1), bucket.take(MIB)), bucket.take(MIB));
+        assert!(given_up.is_err());
+        about(begin.elapsed(), 2.0);
     }
 }

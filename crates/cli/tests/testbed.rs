@@ -4,12 +4,15 @@
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::fd::AsFd as _,
     path::Path,
     process::{Command, Output, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+use tokio::time::Instant;
 
 const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 
@@ -54,6 +57,14 @@ fn namespaces() -> BTreeSet<String> {
     text.lines().filter_map(|line| line.split_whitespace().next()).map(ToOwned::to_owned).collect()
 }
 
+/// With what the names of the namespaces of a testbed begin. Other programs may have testbeds too: this one is registered with its
+/// directory.
+fn prefix(dir: &str) -> String {
+    let entries = std::fs::read_dir("/run/weft-testbeds").unwrap().map(|entry| entry.unwrap());
+    let entry = entries.into_iter().find(|entry| std::fs::read_to_string(entry.path()).unwrap().trim_end() == dir).unwrap();
+    format!("weft-{}-", entry.file_name().to_str().unwrap())
+}
+
 #[test]
 fn without_its_tools_it_says_plainly_what_it_lacks() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,10 +103,7 @@ fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
     // Not checked here: on a machine that runs other tests besides, a link may seem slower than it is.
     let up = json(&weft(&["--json", "testbed", "up", "--nodes", "4", "--link", "100mbit", "--no-check", "--dir", dir]));
     assert_eq!(up["settings"]["link"], "100mbit");
-    // Other programs may have testbeds too: ours is the one that is registered with its directory.
-    let entries = std::fs::read_dir("/run/weft-testbeds").unwrap().map(|entry| entry.unwrap());
-    let entry = entries.into_iter().find(|entry| std::fs::read_to_string(entry.path()).unwrap().trim_end() == dir).unwrap();
-    let prefix = format!("weft-{}-", entry.file_name().to_str().unwrap());
+    let prefix = prefix(dir);
     let ours = || -> Vec<String> { namespaces().into_iter().filter(|name| name.starts_with(&prefix)).collect() };
     assert_eq!(ours().len(), 6, "a hub, an outside, and four nodes: {:?}", ours());
     let listed = json(&weft(&["--json", "testbed", "ls"]));
@@ -118,6 +126,73 @@ fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
     assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
     assert!(ours().is_empty(), "{:?}", ours());
     assert!(!json(&weft(&["--json", "testbed", "ls"])).as_array().unwrap().iter().any(|it| it.as_str() == Some(dir)));
+}
+
+/// Does something in a namespace, from where its sockets stay when it is done.
+fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
+    let entered = || {
+        let namespace = std::fs::File::open(format!("/run/netns/{namespace}")).unwrap();
+        rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(rustix::thread::LinkNameSpaceType::Network)).unwrap();
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(entered).join().unwrap())
+}
+
+/// The bytes a second that come from a node to each of these at the same time, after the first second.
+fn received_at_once(from: &str, to: &[String]) -> Vec<f64> {
+    let connect = |to: &String| {
+        let shown = Command::new("ip").args(["-n", to, "-4", "-o", "addr", "show", "dev", "eth0"]).output().unwrap();
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        let address = shown.split_whitespace().find_map(|word| word.strip_suffix("/16")).unwrap().to_owned();
+        let listener = within(to, || TcpListener::bind((address.as_str(), 0)).unwrap());
+        let sending = within(from, || TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        (sending, listener.accept().unwrap().0)
+    };
+    let connected: Vec<(TcpStream, TcpStream)> = to.iter().map(connect).collect();
+    std::thread::scope(|scope| {
+        let receiving = connected.into_iter().map(|(mut sending, mut receiving)| {
+            // Until nobody receives any more.
+            scope.spawn(move || while sending.write_all(&[0; 16 << 10]).is_ok() {});
+            scope.spawn(move || {
+                receiving.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                let (begin, mut buffer) = (Instant::now(), [0; 16 << 10]);
+                while begin.elapsed() < Duration::from_secs(1) {
+                    assert!(receiving.read(&mut buffer).unwrap() > 0);
+                }
+                let (begin, mut bytes) = (Instant::now(), 0);
+                while begin.elapsed() < Duration::from_secs(2) {
+                    bytes += receiving.read(&mut buffer).unwrap();
+                }
+                bytes as f64 / begin.elapsed().as_secs_f64()
+            })
+        });
+        receiving.collect::<Vec<_>>().into_iter().map(|it| it.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn peers_with_rates_of_their_own_share_what_their_sender_has() {
+    let _alone = alone();
+    if skipped() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("bed");
+    let dir = dir.to_str().unwrap();
+    let up = ["--json", "testbed", "up", "--nodes", "3", "--link", "100mbit", "--no-check", "--dir", dir];
+    let limits = ["node-01:*=24mbit", "node-01:node-02=20mbit", "node-01:node-03=20mbit"];
+    json(&weft(&[&up[..], &limits.map(|limit| ["--limit", limit]).concat()].concat()));
+    let prefix = prefix(dir);
+    let [from, second, third] = [1, 2, 3].map(|node| format!("{prefix}{node:02}"));
+    let alone = received_at_once(&from, std::slice::from_ref(&second))[0];
+    let both = received_at_once(&from, &[second, third]);
+    let down = weft(&["testbed", "down", "--dir", dir]);
+    assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+    // Of each 1514 bytes that are counted 1448 are ours. That they are slower than they should be is perhaps the machine's doing.
+    let mbit = |bytes_per_s: f64| bytes_per_s * 8e-6 * 1514.0 / 1448.0;
+    assert!((14.0..20.6).contains(&mbit(alone)), "{alone} bytes/s to one");
+    assert!((17.0..24.7).contains(&mbit(both.iter().sum())), "{both:?} bytes/s to two");
+    assert!(both.iter().all(|one| mbit(*one) > 7.0), "one takes it all: {both:?} bytes/s");
 }
 
 #[test]
@@ -162,7 +237,7 @@ fn a_benchmark_has_the_one_form_and_a_ctrl_c_leaves_nothing() {
     };
     let during = (namespaces(), shared_memory());
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(130));
     assert!(begun.elapsed() < Duration::from_secs(30));

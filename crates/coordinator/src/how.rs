@@ -1,13 +1,13 @@
 //! How lost blocks are brought back: what a request says of it, and the settings for what it does not say.
 
-use crate::{shared::Shared, view::View};
+use crate::{jobs, shared::Shared, view::View};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 use weft_meta::NodeRepair;
 use weft_plan::Network;
 use weft_proto::{rpc::Caller, v1};
 use weft_schemes::{Paths, Select, disseminate, repair};
-use weft_types::{AutoSize, Error, NodeId, PAGE_LEN, Party, Result, StripeLayout};
+use weft_types::{AutoSize, Error, Layout, NodeId, PAGE_LEN, Party, Result, StripeLayout};
 
 /// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
 const LINK_BYTES_PER_S: f64 = 125e6;
@@ -22,6 +22,8 @@ pub(crate) struct How {
     pub(crate) scheme: String,
     /// A slice of a block that is rebuilt.
     pub(crate) slice_len: AutoSize,
+    /// Somebody asked for this very length.
+    pub(crate) slice_asked: bool,
     pub(crate) select: Select,
     pub(crate) paths: Paths,
 }
@@ -30,7 +32,8 @@ impl How {
     /// As the settings have it.
     pub(crate) fn usual(shared: &Shared) -> Self {
         let scheme = shared.config.scheme.clone();
-        Self { scheme, slice_len: shared.config.repair_slice_len, select: Select::default(), paths: Paths::default() }
+        let (slice_len, select, paths) = (shared.config.repair_slice_len, Select::default(), Paths::default());
+        Self { scheme, slice_len, slice_asked: false, select, paths }
     }
 
     /// As a repair asks for.
@@ -49,33 +52,36 @@ impl How {
     pub(crate) fn of_node(shared: &Shared, repair: &NodeRepair) -> Self {
         let usual = Self::usual(shared);
         let scheme = if repair.scheme.is_empty() { usual.scheme } else { repair.scheme.clone() };
-        let slice_len = if repair.slice_len == 0 { usual.slice_len } else { AutoSize::bytes(repair.slice_len) };
-        Self { scheme, slice_len, select: Select::Ordered, paths: Paths::Count(1) }
+        let slice_asked = repair.slice_len > 0;
+        let slice_len = if slice_asked { AutoSize::bytes(repair.slice_len) } else { usual.slice_len };
+        Self { scheme, slice_len, slice_asked, select: Select::Ordered, paths: Paths::Count(1) }
     }
 
-    /// Bytes of a slice of a block that is rebuilt. Where it is left open, as for a chain of links that are all alike.
-    pub(crate) fn slice_bytes(&self, stripe: &StripeLayout, network: &Network) -> u64 {
-        match self.slice_len {
+    /// Positions of a slice of a block that is rebuilt. Where its length is left open, as for a chain of links that are all alike.
+    pub(crate) fn slice_positions(&self, stripe: &StripeLayout, network: &Network) -> u64 {
+        let bytes = match self.slice_len {
+            AutoSize::Bytes(size) if self.slice_asked => return jobs::slice_positions(&stripe.layout, size.0),
             AutoSize::Bytes(size) => size.0,
             AutoSize::Auto => {
                 let overhead_s = if network.slice_overhead_s > 0.0 { network.slice_overhead_s } else { SLICE_OVERHEAD_S };
                 let links = vec![network.link_bytes_per_s; stripe.k as usize];
                 weft_schemes::slice_size(stripe.layout.block_len, &links, overhead_s)
             }
-        }
+        };
+        jobs::usual_slice_positions(&stripe.layout, bytes)
     }
 
-    fn with(self, scheme: &str, slice_len: u64, slice_auto: bool) -> Result<Self> {
+    fn with(self, scheme: &str, asked_bytes: u64, slice_auto: bool) -> Result<Self> {
         let scheme = if scheme.is_empty() { self.scheme } else { scheme.to_owned() };
         repair::check_name(&scheme)?;
-        let slice_len = match (slice_auto, slice_len) {
+        let slice_len = match (slice_auto, asked_bytes) {
             (true, 0) => AutoSize::Auto,
             (true, _) => return Err(Error::invalid("the slice's length is both said and left open")),
             (false, 0) => self.slice_len,
             (false, bytes) => AutoSize::bytes(bytes),
         };
         check_slice_len("the slice's length", slice_len)?;
-        Ok(Self { scheme, slice_len, ..self })
+        Ok(Self { scheme, slice_len, slice_asked: asked_bytes > 0, ..self })
     }
 }
 
@@ -85,9 +91,11 @@ pub(crate) struct HowToWrite {
     /// The scheme's name, or `auto`.
     pub(crate) scheme: String,
     /// Bytes of a slice of a block.
-    pub(crate) slice_bytes: u64,
+    slice_bytes: u64,
+    /// Whether they were asked for.
+    slice_is_asked: bool,
     /// The machine from which the writer calls.
-    pub(crate) host: String,
+    host: String,
 }
 
 impl HowToWrite {
@@ -96,9 +104,16 @@ impl HowToWrite {
         let asked = asked.cloned().unwrap_or_default();
         let scheme = if asked.scheme.is_empty() { shared.config.write_scheme.clone() } else { asked.scheme };
         disseminate::check_name(&scheme)?;
-        let slice_bytes = if asked.slice_len == 0 { shared.config.slice_len.0 } else { asked.slice_len };
+        let slice_is_asked = asked.slice_len > 0;
+        let slice_bytes = if slice_is_asked { asked.slice_len } else { shared.config.slice_len.0 };
         check_slice_len("the slice's length", AutoSize::bytes(slice_bytes))?;
-        Ok(Self { scheme, slice_bytes, host: host(&caller.address).to_owned() })
+        Ok(Self { scheme, slice_bytes, slice_is_asked, host: host(&caller.address).to_owned() })
+    }
+
+    /// Positions of a slice.
+    pub(crate) fn slice_positions(&self, layout: &Layout) -> u64 {
+        let positions = if self.slice_is_asked { jobs::slice_positions } else { jobs::usual_slice_positions };
+        positions(layout, self.slice_bytes)
     }
 
     /// What is known of the network around the writer, a client. On one machine less is moved by a writer that sends all itself, and
@@ -155,12 +170,17 @@ mod tests {
         let how = || How {
             scheme: "auto".into(),
             slice_len: AutoSize::bytes(64 << 10),
+            slice_asked: false,
             select: Select::default(),
             paths: Paths::default(),
         };
         assert_eq!(how().with("", 0, false).unwrap().slice_len, AutoSize::bytes(64 << 10));
         assert_eq!(how().with("ppr", 0, true).unwrap().slice_len, AutoSize::Auto);
         assert_eq!(how().with("", 8192, false).unwrap().slice_len, AutoSize::bytes(8192));
+        let layout = weft_types::Layout::new(2 << 20, 2 << 20, 8).unwrap();
+        let stripe = StripeLayout { layout, k: 4, m: 4, data_len: 8 << 20 };
+        let positions = |bytes| how().with("", bytes, false).unwrap().slice_positions(&stripe, &Network::uniform(125e6));
+        assert_eq!([0, 64 << 10, 256 << 10].map(positions), [128 << 10, 8 << 10, 32 << 10], "what is asked for is what is done");
         for (scheme, len, auto, says) in [
             ("", 1000, false, "is 1000"),
             ("", 65 << 20, false, "at most 64MiB"),

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::{Ask, SharedCode, SubBlock};
 use weft_meta::StripeRecord;
 use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
-use weft_schemes::{Paths, Request, Run, Select, disseminate, repair};
+use weft_schemes::{Request, Run, Select, disseminate, repair};
 use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout};
 
 /// The simplest scheme.
@@ -100,17 +100,7 @@ pub(crate) fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<
         wants: stored.chain(summed).collect(),
         ..Job::default()
     };
-    let request = Request {
-        code: code.as_ref(),
-        stripe: *stripe,
-        job: &job,
-        stores,
-        prefer: &[],
-        network,
-        select: Select::AsPreferred,
-        paths: Paths::Count(1),
-        run,
-    };
+    let request = Request { stores, network, select: Select::AsPreferred, ..Request::new(code.as_ref(), *stripe, &job, run) };
     let (plan, considered) = disseminate::choose_plan(&request, scheme)?;
     Ok(Planned { considered, ..proved(plan, job, code)? })
 }
@@ -166,15 +156,21 @@ pub(crate) fn rebuild(
     Ok(Planned { considered, ..proved(plan, job, code)? })
 }
 
-/// A slice of all sub-blocks together, if there are several: smaller pieces of each would be costly to read and to send.
+/// A slice of all sub-blocks together, if there are several and nobody asks for another: smaller pieces of each would be costly to
+/// read and to send.
 const VECTOR_SLICE_BYTES: u64 = 1 << 20;
+
+/// Positions of a slice where `bytes` is what a setting says.
+pub(crate) fn usual_slice_positions(layout: &Layout, bytes: u64) -> u64 {
+    slice_positions(layout, if layout.alpha == 1 { bytes } else { bytes.max(VECTOR_SLICE_BYTES) })
+}
 
 /// Positions of a slice of about `bytes`; whole pages, as disks and checksums have them, and no more than a cell has.
 pub(crate) fn slice_positions(layout: &Layout, bytes: u64) -> u64 {
     if layout.alpha == 1 {
         return bytes;
     }
-    let of_one = bytes.max(VECTOR_SLICE_BYTES) / u64::from(layout.alpha) / PAGE_LEN * PAGE_LEN;
+    let of_one = bytes / u64::from(layout.alpha) / PAGE_LEN * PAGE_LEN;
     of_one.clamp(PAGE_LEN, layout.sub_len().max(PAGE_LEN))
 }
 

@@ -1,7 +1,7 @@
 //! What the links between nodes carry: measured by probes now and then and when somebody asks, kept with its age, in memory. After
 //! a restart of the coordinator it is measured anew.
 
-use crate::{members::Session, shared::Shared, view::View};
+use crate::{config::CoordinatorConfig, members::Session, shared::Shared, view::View};
 use futures::{StreamExt, stream::FuturesUnordered};
 use rand::{Rng, seq::SliceRandom};
 use std::{
@@ -115,8 +115,17 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     if round.is_zero() {
         return;
     }
+    let (mut tried, mut warned) = (BTreeMap::new(), false);
     loop {
-        let pairs = due(&shared, PAIRS_PER_ROUND);
+        let ups = ups(&shared.members.view());
+        let warning = too_many(&shared.config, ups.len());
+        if let Some(warning) = warning.as_ref().filter(|_| !warned) {
+            tracing::warn!("{warning}");
+        }
+        warned = warning.is_some();
+        let mut pairs = among(&ups, &[], &[]);
+        pairs.shuffle(&mut *shared.rng());
+        let pairs = due(pairs, &mut tried, &shared.links.figures());
         if pairs.is_empty() {
             sleep(NOBODY_PAUSE.min(round)).await;
             continue;
@@ -126,6 +135,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         turns.tick().await;
         for pair in pairs {
             turns.tick().await;
+            tried.insert(pair, Instant::now());
             // Nodes that have better things to do are measured in the next round.
             if let Err(error) = probe(&shared, pair, true).await {
                 let name = |node| shared.members.name(node);
@@ -135,14 +145,30 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// The links between nodes that are up, those that were not measured for the longest time first, and in no order otherwise.
-fn due(shared: &Shared, most: usize) -> Vec<Pair> {
-    let mut pairs = among(&ups(&shared.members.view()), &[], &[]);
-    pairs.shuffle(&mut *shared.rng());
-    let figures = shared.links.figures();
-    pairs.sort_by_key(|pair| figures.get(pair).map(|figure| figure.at));
-    pairs.truncate(most);
+/// The links of a round: of these, those that were neither measured nor tried for the longest time, and in the order in which they
+/// are given otherwise. What was tried of others is forgotten.
+fn due(mut pairs: Vec<Pair>, tried: &mut BTreeMap<Pair, Instant>, figures: &BTreeMap<Pair, Figure>) -> Vec<Pair> {
+    let last: BTreeMap<Pair, Instant> = pairs.iter().filter_map(|pair| Some((*pair, *tried.get(pair)?))).collect();
+    // One that cannot be measured waits for its next turn like all others.
+    pairs.sort_by_key(|pair| last.get(pair).copied().max(figures.get(pair).map(|figure| figure.at)));
+    pairs.truncate(PAIRS_PER_ROUND);
+    *tried = last;
     pairs
+}
+
+/// What there is to say where so many nodes are up that figures of their links get too old before they are measured again.
+fn too_many(config: &CoordinatorConfig, nodes: usize) -> Option<String> {
+    let (interval_ms, age_max_ms) = (config.link_probe_interval_ms, config.link_age_max_ms);
+    let pairs = nodes.saturating_mul(nodes.saturating_sub(1));
+    let all_ms = interval_ms.saturating_mul(pairs.div_ceil(PAIRS_PER_ROUND) as u64);
+    (all_ms > age_max_ms).then(|| {
+        format!(
+            "the {pairs} links between {nodes} nodes are measured once in {} s, {PAIRS_PER_ROUND} in each link_probe_interval_ms \
+             ({interval_ms}), and what is older than link_age_max_ms ({age_max_ms}) is not planned with: repairs do not know all \
+             links; a longer link_age_max_ms or a shorter link_probe_interval_ms helps",
+            all_ms / 1000
+        )
+    })
 }
 
 fn ups(view: &View) -> Vec<NodeId> {
@@ -303,10 +329,12 @@ async fn measure_all(shared: &Shared, mut pending: Vec<Pair>, events: &mpsc::Sen
 /// All that is known.
 pub(crate) fn list(shared: &Shared) -> v1::ListLinksReply {
     let (figures, now) = (shared.links.figures(), Instant::now());
+    let nodes = shared.members.view().up_count();
     v1::ListLinksReply {
         links: figures.iter().map(|(pair, figure)| shown(*pair, figure, now)).collect(),
         slice_overhead_s: slice_overhead_s(figures.values()),
         age_max_ms: shared.config.link_age_max_ms,
+        warnings: too_many(&shared.config, nodes).into_iter().collect(),
     }
 }
 
@@ -345,6 +373,47 @@ mod tests {
         assert_eq!(network.pair_bytes_per_s[&(party(a), party(b))], 10.0);
         assert!(!network.pair_bytes_per_s.contains_key(&(party(c), party(a))));
         assert_eq!(links.figures().len(), 5, "what is old is shown still");
+    }
+
+    #[tokio::test]
+    async fn links_that_cannot_be_measured_hold_up_no_others() {
+        let begin = Instant::now();
+        let nodes: Vec<NodeId> = (1..=40).map(NodeId).collect();
+        let pairs = || among(&nodes, &[], &[]);
+        // Nobody can measure the links from the first nodes: more than one round takes.
+        let fails = |pair: &Pair| pair.0.0 <= 30;
+        let (links, mut tried) = (Links::default(), BTreeMap::from([((NodeId(1), NodeId(99)), begin)]));
+        for round in 0..2 {
+            let at = begin + Duration::from_secs(round);
+            for pair in due(pairs(), &mut tried, &links.figures()) {
+                tried.insert(pair, at);
+                if !fails(&pair) {
+                    links.note(pair, figure(1.0, None, at));
+                }
+            }
+        }
+        assert_eq!((pairs().len(), links.figures().len()), (1560, 390), "all others have had their turn");
+        assert!(!tried.contains_key(&(NodeId(1), NodeId(99))), "who is gone is forgotten");
+        // What was measured because somebody asked need not be measured at once again.
+        let next = due(pairs(), &mut tried, &links.figures())[0];
+        links.note(next, figure(1.0, None, begin + Duration::from_secs(9)));
+        assert!(!due(pairs(), &mut tried, &links.figures()).contains(&next));
+    }
+
+    #[test]
+    fn figures_that_get_too_old_are_warned_of() {
+        let config = |link_probe_interval_ms, link_age_max_ms| CoordinatorConfig {
+            link_probe_interval_ms,
+            link_age_max_ms,
+            ..CoordinatorConfig::default()
+        };
+        // 40 nodes have 1560 links, 32 have 992.
+        let warning = too_many(&config(600_000, 1_000_000), 40).unwrap();
+        assert!(warning.contains("1560 links between 40 nodes are measured once in 1200 s"), "{warning}");
+        for (config, nodes) in [(config(600_000, 1_000_000), 32), (config(600_000, 1_200_000), 40), (config(0, 1_000), 4000)] {
+            assert_eq!(too_many(&config, nodes), None, "{nodes} nodes, {config:?}");
+        }
+        assert_eq!(too_many(&CoordinatorConfig::default(), 0), None);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) held: &'a [NodeId],
     /// Nodes that shall get nothing for other reasons.
     pub(crate) avoid: &'a BTreeSet<NodeId>,
+    /// Somebody has named the nodes that are left: each of them counts, also who failed somebody a moment ago.
+    pub(crate) named: bool,
     /// Bytes that a disk must have left, with the reserve.
     pub(crate) bytes: u64,
     /// How much each node has been given already of what is placed together; who has less of it comes first.
@@ -52,7 +54,7 @@ pub(crate) fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Pl
         view.nodes.values().filter(free).filter_map(|node| Candidate::new(node, ask, rng.random())).collect();
     // Who failed somebody a moment ago is taken only where nobody else is there.
     let trusted = candidates.iter().filter(|candidate| !candidate.node.is_suspect()).count();
-    if trusted >= ask.count {
+    if trusted >= ask.count && !ask.named {
         candidates.retain(|candidate| !candidate.node.is_suspect());
     }
     if candidates.len() < ask.count {

@@ -342,7 +342,7 @@ fn plan(
     how: &HowToWrite,
     whole: bool,
 ) -> Result<jobs::Planned> {
-    let run = shared.run(Class::Foreground, 0, jobs::slice_positions(&layout.layout, how.slice_bytes));
+    let run = shared.run(Class::Foreground, 0, how.slice_positions(&layout.layout));
     let writer = shared.draw_client();
     let network = how.network(shared, writer);
     let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network };
@@ -364,6 +364,7 @@ fn choose_homes(
         failure_domain: new.failure_domain,
         held: &[],
         avoid,
+        named: false,
         load: &placement::NOTHING,
         bytes: stripe.block_len(0).saturating_add(shared.config.disk_reserve.0),
     };

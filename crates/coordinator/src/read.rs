@@ -191,9 +191,12 @@ fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Ran
     let attempt = |available: &[u8]| {
         let rebuilt = jobs::rebuilt(stripe, available, ranges);
         let delivers = widen(stripe, ranges, &rebuilt);
-        let slice_len = if rebuilt.is_empty() { shared.config.slice_len.0 } else { how.slice_bytes(&stripe.layout, &network) };
+        let slice_len = if rebuilt.is_empty() {
+            jobs::usual_slice_positions(&stripe.layout.layout, shared.config.slice_len.0)
+        } else {
+            how.slice_positions(&stripe.layout, &network)
+        };
         let prefer = jobs::preference(stripe, available, &view, stripe.layout.k as usize, None);
-        let slice_len = jobs::slice_positions(&stripe.layout.layout, slice_len);
         let run = shared.run(Class::Foreground, stripe.seq, slice_len);
         let planned = jobs::read(
             code,

@@ -343,7 +343,7 @@ impl Rebuild<'_> {
         let (last, first): (Vec<u8>, Vec<u8>) = all.partition(|index| avoided(index) || readable.suspect.contains(index));
         let rack = targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.clone());
         let network = self.shared.network();
-        let slice_len = jobs::slice_positions(&self.stripe.layout.layout, self.how.slice_bytes(&self.stripe.layout, &network));
+        let slice_len = self.how.slice_positions(&self.stripe.layout, &network);
         let attempt = |available: &[u8]| {
             let prefer = self.prefer(available, &view, rack.as_deref());
             let run = self.shared.run(class, self.stripe.seq, slice_len);

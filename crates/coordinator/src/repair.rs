@@ -136,7 +136,7 @@ impl<'a> Repair<'a> {
     /// Nothing of a stripe could be rebuilt.
     fn leave(&self, stripe: &StripeRecord, error: &Error, done: &mut v1::RepairDone) {
         tracing::warn!(object = %self.object.name, stripe = stripe.number, %error, "nothing of a stripe could be rebuilt");
-        let left = |lost: Lost| v1::LeftBlock { stripe: stripe.number, index: lost.index.into(), reason: error.message.clone() };
+        let left = |lost: Lost| left_block(stripe, lost.index, error.message.clone());
         done.left.extend(self.lost(stripe).into_iter().map(left));
     }
 
@@ -185,7 +185,7 @@ impl<'a> Repair<'a> {
             node: new.home.node.0,
             len: stripe.layout.block_len(new.block.index.into()),
         }));
-        let left = |(index, reason): (u8, String)| v1::LeftBlock { stripe: stripe.number, index: index.into(), reason };
+        let left = |(index, reason): (u8, String)| left_block(stripe, index, reason);
         done.left.extend(rebuilt.left.into_iter().map(left));
         for warning in rebuilt.warnings {
             if !done.warnings.contains(&warning) {
@@ -226,6 +226,10 @@ fn tell(events: &Events, stripe: &StripeRecord, lost: &[u32], told: Told<'_>, be
         Told::Resumed(message) => progress(0, message),
     };
     let _full_or_gone = events.try_send(Ok(event(told)));
+}
+
+fn left_block(stripe: &StripeRecord, index: u8, reason: String) -> v1::LeftBlock {
+    v1::LeftBlock { stripe: stripe.number, index: index.into(), reason, object: String::new() }
 }
 
 pub(crate) fn event(event: v1::repair_event::Event) -> v1::RepairEvent {

@@ -25,7 +25,7 @@ pub struct Waiting {
     pub stage: u16,
     /// For which of its ports.
     pub port: Port,
-    /// Who is at the other end of that port; `None`: it is the party's own disk, or its reader or writer.
+    /// Who is at the other end of that port; `None`: it is the party's own disk, its reader or writer, or a bound of its own.
     pub peer: Option<Party>,
     /// Since which tick.
     pub since: u64,
@@ -95,13 +95,22 @@ pub(crate) struct WatchedStage<'a> {
 impl WatchedStage<'_> {
     /// Waits for `future`, and lets it be seen that the stage does.
     pub(crate) async fn wait<T>(&self, port: Port, future: impl Future<Output = T>) -> T {
+        self.wait_for(port, false, future).await
+    }
+
+    /// Waits at a port for something that is the party's own, whoever is at the other end.
+    pub(crate) async fn wait_for_itself<T>(&self, port: Port, future: impl Future<Output = T>) -> T {
+        self.wait_for(port, true, future).await
+    }
+
+    async fn wait_for<T>(&self, port: Port, itself: bool, future: impl Future<Output = T>) -> T {
         let watch = match port {
             Port::Source(number) => self.stage.sources.get(number),
             Port::Sink(number) => self.stage.sinks.get(number),
         };
         let Some(watch) = watch else { return future.await };
         // Cleared on drop too: a wait that is given up is none.
-        let _waiting = WaitGuard::begin(watch, self.tick.load(Relaxed));
+        let _waiting = WaitGuard::begin(watch, self.tick.load(Relaxed), itself);
         future.await
     }
 
@@ -127,7 +136,7 @@ impl StageWatch {
     fn waiting(&self) -> Vec<Waiting> {
         let sources = self.sources.iter().enumerate().map(|(number, watch)| (Port::Source(number), watch));
         let sinks = self.sinks.iter().enumerate().map(|(number, watch)| (Port::Sink(number), watch));
-        let waits = sources.chain(sinks).filter_map(|(port, watch)| watch.since().map(|since| (port, watch.peer, since)));
+        let waits = sources.chain(sinks).filter_map(|(port, watch)| watch.waits().map(|(peer, since)| (port, peer, since)));
         waits.map(|(port, peer, since)| Waiting { lane: self.lane, stage: self.stage, port, peer, since }).collect()
     }
 
@@ -136,11 +145,11 @@ impl StageWatch {
     }
 }
 
-/// Since when a port is waited for.
+/// Since when a port is waited for, and for whom.
 #[derive(Debug)]
 struct PortWatch {
     peer: Option<Party>,
-    /// The tick plus one; 0: nobody waits.
+    /// Twice the tick plus one, and one more if it waits for itself; 0: nobody waits.
     since: AtomicU64,
 }
 
@@ -149,16 +158,18 @@ impl PortWatch {
         Self { peer, since: AtomicU64::new(0) }
     }
 
-    fn since(&self) -> Option<u64> {
-        self.since.load(Relaxed).checked_sub(1)
+    fn waits(&self) -> Option<(Option<Party>, u64)> {
+        let since = self.since.load(Relaxed);
+        let tick = (since / 2).checked_sub(1)?;
+        Some((self.peer.filter(|_| since.is_multiple_of(2)), tick))
     }
 }
 
 struct WaitGuard<'a>(&'a PortWatch);
 
 impl<'a> WaitGuard<'a> {
-    fn begin(watch: &'a PortWatch, tick: u64) -> Self {
-        watch.since.store(tick.saturating_add(1), Relaxed);
+    fn begin(watch: &'a PortWatch, tick: u64, itself: bool) -> Self {
+        watch.since.store(tick.saturating_add(1).saturating_mul(2) | u64::from(itself), Relaxed);
         Self(watch)
     }
 }
@@ -172,18 +183,22 @@ impl Drop for WaitGuard<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Ports, SliceSink, SliceSource, run_observed};
+    use async_trait::async_trait;
+    use bytes::Bytes;
     use futures::{FutureExt, future::pending};
     use weft_gf::SparseMatrix;
     use weft_plan::{TaskLane, TaskLink, TaskStage};
-    use weft_types::{Layout, NodeId, PlanId, Span};
+    use weft_types::{Layout, NodeId, PlanId, Result, Span};
 
-    #[test]
-    fn a_wait_is_seen_with_its_peer_and_its_beginning_until_it_is_over() {
-        let peer = Party::Node(NodeId(2));
-        let source = Source::Block { index: 0, sub_blocks: vec![0] };
+    const PEER: Party = Party::Node(NodeId(2));
+
+    /// One stage of lane 3, which has a link 9 to or from the peer.
+    fn task(source: Source, sink: Sink) -> Task {
+        let sends = matches!(sink, Sink::Link(_));
         let matrix = weft_gf::Factored::from(SparseMatrix::identity(1));
-        let stage = TaskStage { stage: 4, sources: vec![source], matrix, sinks: vec![Sink::Link(9)] };
-        let task = Task {
+        let stage = TaskStage { stage: 4, sources: vec![source], matrix, sinks: vec![sink] };
+        Task {
             plan: PlanId(1),
             epoch: 1,
             party: Party::Node(NodeId(1)),
@@ -192,9 +207,13 @@ mod tests {
             lanes: vec![TaskLane { lane: 3, span: Span::new(0, 64), first: 0, step: 1, window: 1, stages: vec![stage] }],
             blocks: Vec::new(),
             stores: Vec::new(),
-            links: vec![TaskLink { lane: 3, link: 9, width: 1, rank: 0, peer, sends: true }],
-        };
-        let observer = Observer::new(&task);
+            links: vec![TaskLink { lane: 3, link: 9, width: 1, rank: 0, peer: PEER, sends }],
+        }
+    }
+
+    #[test]
+    fn a_wait_is_seen_with_its_peer_and_its_beginning_until_it_is_over() {
+        let observer = Observer::new(&task(Source::Block { index: 0, sub_blocks: vec![0] }, Sink::Link(9)));
         let watch = observer.stage(0).unwrap();
         observer.advance(70);
         let mut wait = Box::pin(watch.wait(Port::Sink(0), pending::<()>()));
@@ -202,12 +221,63 @@ mod tests {
         assert!(wait.as_mut().now_or_never().is_none());
         observer.advance(90);
         let port = Port::Sink(0);
-        assert_eq!(observer.waiting(), [Waiting { lane: 3, stage: 4, port, peer: Some(peer), since: 70 }]);
+        assert_eq!(observer.waiting(), [Waiting { lane: 3, stage: 4, port, peer: Some(PEER), since: 70 }]);
         drop(wait);
         assert_eq!(observer.waiting(), []);
 
         let mut wait = Box::pin(watch.wait(Port::Source(0), pending::<()>()));
         assert!(wait.as_mut().now_or_never().is_none());
         assert_eq!(observer.waiting()[0].peer, None, "its own disk is nobody's peer");
+    }
+
+    /// Slices come at once or never, and may be paid for never; what is given is taken.
+    #[derive(Clone, Copy)]
+    struct Slices {
+        come: bool,
+    }
+
+    #[async_trait]
+    impl Ports for Slices {
+        async fn source(&self, _: &TaskLane, _: &TaskStage, _: &Source) -> Result<Box<dyn SliceSource>> {
+            Ok(Box::new(*self))
+        }
+
+        async fn sink(&self, _: &TaskLane, _: &TaskStage, _: &Sink) -> Result<Box<dyn SliceSink>> {
+            Ok(Box::new(*self))
+        }
+    }
+
+    #[async_trait]
+    impl SliceSource for Slices {
+        async fn next(&mut self, slice: Span) -> Result<Bytes> {
+            if self.come { Ok(vec![0; slice.len() as usize].into()) } else { pending().await }
+        }
+
+        async fn pay(&mut self, _: usize) {
+            pending().await
+        }
+    }
+
+    #[async_trait]
+    impl SliceSink for Slices {
+        async fn put(&mut self, _: Span, _: Bytes) -> Result<()> {
+            Ok(())
+        }
+
+        async fn finish(&mut self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_bound_of_its_own_waits_for_no_peer() {
+        let task = task(Source::Link(9), Sink::Store { index: 0, sub_blocks: vec![0] });
+        for (come, peer) in [(false, Some(PEER)), (true, None)] {
+            let (observer, slices) = (Observer::new(&task), Slices { come });
+            observer.advance(5);
+            let mut running = Box::pin(run_observed(&task, &slices, &observer));
+            assert!(running.as_mut().now_or_never().is_none());
+            assert_eq!(observer.waiting(), [Waiting { lane: 3, stage: 4, port: Port::Source(0), peer, since: 5 }]);
+        }
     }
 }

@@ -21,6 +21,10 @@ pub trait SliceSource: Send {
     /// The sub-blocks of the source at the positions of `slice`, one after another: `width × slice.len()` bytes.
     async fn next(&mut self, slice: Span) -> Result<Bytes>;
 
+    /// Waits until bounds of the party's own, as those of its disk or processor are, let it go on with so many bytes, which `next`
+    /// has just given. That time is the party's, and no fault of whoever sent them.
+    async fn pay(&mut self, _bytes: usize) {}
+
     /// After the last slice: the source has ended as it should (a link has got its End). Nothing is finished or committed
     /// downstream before all sources have.
     async fn finish(&mut self) -> Result<()> {

@@ -110,7 +110,9 @@ impl StageRun<'_> {
     ) -> Result<Bytes, Ended> {
         let taken = self.watch.wait(Port::Source(number), source.next(slice)).await;
         let checked = taken.and_then(|bytes| combiner.check(number, &bytes, slice).map(|()| bytes));
-        checked.map_err(|error| self.note(error, Port::Source(number), slice.start))
+        let bytes = checked.map_err(|error| self.note(error, Port::Source(number), slice.start))?;
+        self.watch.wait_for_itself(Port::Source(number), source.pay(bytes.len())).await;
+        Ok(bytes)
     }
 
     /// The results to all sinks that live, at once.

@@ -6,11 +6,9 @@ use memory::{Faults, Memory, Rows};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::collections::BTreeMap;
 use weft_gf::Combination;
-use weft_plan::{Class, Hold, Job, Network, Want, WantKind, eval};
-use weft_schemes::{Paths, Request, Run, Select, plan_repair, repair};
+use weft_plan::{Class, Hold, Job, Want, WantKind, eval};
+use weft_schemes::{Request, Run, plan_repair, repair};
 use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId, StripeLayout};
-
-static NETWORK: Network = Network::uniform(1e9);
 
 fn holder(index: u8) -> Party {
     Party::Node(NodeId(u32::from(index) + 1))
@@ -56,17 +54,7 @@ fn what_schemes_plan_is_rebuilt_as_the_reference_says() {
             ..Run::new(PlanId(1), 1, Class::Repair, random.random_range(1..=positions))
         };
         for scheme in repair::SCHEMES {
-            let request = Request {
-                code: code.as_ref(),
-                stripe,
-                job: &job,
-                stores: &stores,
-                prefer: &[],
-                network: &NETWORK,
-                select: Select::default(),
-                paths: Paths::Count(1),
-                run,
-            };
+            let request = Request { stores: &stores, ..Request::new(code.as_ref(), stripe, &job, run) };
             let plan = plan_repair(&request, *scheme).unwrap();
 
             let mut reference = weft_plan::Memory::default();

@@ -10,6 +10,12 @@ pub const ENDED_JOBS_MAX: u32 = 100;
 /// Bytes that are kept of a job's last error.
 pub const JOB_ERROR_BYTES_MAX: usize = 2048;
 
+/// Blocks that are named of those that a job has left, at most.
+pub const LEFT_BLOCKS_MAX: usize = 16;
+
+/// Bytes that are kept of why a block was left.
+pub const LEFT_REASON_BYTES_MAX: usize = 512;
+
 /// A job, numbered from 1 and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId(pub u64);
@@ -84,8 +90,36 @@ pub struct JobProgress {
     pub done: Amount,
     /// What was tried, and could not be done.
     pub left: Amount,
+    /// The first of them, in the order in which they were left: at most [`LEFT_BLOCKS_MAX`] are kept.
+    pub left_blocks: Vec<LeftBlock>,
     /// What went wrong last, with object, stripe and block; empty: nothing did. At most [`JOB_ERROR_BYTES_MAX`] are kept.
     pub last_error: String,
+}
+
+/// A block that a job could do nothing for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftBlock {
+    /// The object, `bucket/key`; empty: it was not known.
+    pub object: String,
+    /// The number of the stripe in the object.
+    pub stripe: u64,
+    /// The block's index in the stripe.
+    pub index: u8,
+    /// Why; at most [`LEFT_REASON_BYTES_MAX`] are kept.
+    pub reason: String,
+}
+
+impl LeftBlock {
+    /// With as much of the reason as is kept.
+    pub(crate) fn shortened(&self) -> Self {
+        Self { reason: shortened(&self.reason, LEFT_REASON_BYTES_MAX).to_owned(), ..self.clone() }
+    }
+}
+
+/// The first so many bytes of a text, and whole letters of it.
+pub(crate) fn shortened(text: &str, bytes_max: usize) -> &str {
+    let kept = (0..=text.len().min(bytes_max)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text.get(..kept).unwrap_or_default()
 }
 
 /// A job.

@@ -1,6 +1,6 @@
 //! What is packed into the rows of stripes and jobs. Each blob begins with its version, and every version stays readable.
 
-use crate::{JobWork, MetaError, PlacedBlock, Result};
+use crate::{JobWork, LeftBlock, MetaError, PlacedBlock, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use weft_types::StripeLayout;
 
@@ -47,6 +47,16 @@ pub(crate) fn pack_work(work: &JobWork) -> Result<Vec<u8>> {
 /// The inverse of [`pack_work`].
 pub(crate) fn unpack_work(blob: &[u8]) -> Result<JobWork> {
     unpack("what a job does", blob)
+}
+
+/// Packs what a job has left.
+pub(crate) fn pack_left(blocks: &[LeftBlock]) -> Result<Vec<u8>> {
+    pack(blocks)
+}
+
+/// The inverse of [`pack_left`].
+pub(crate) fn unpack_left(blob: &[u8]) -> Result<Vec<LeftBlock>> {
+    unpack("what a job has left", blob)
 }
 
 fn pack<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {

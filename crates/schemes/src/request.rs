@@ -90,6 +90,27 @@ impl Vertices {
     }
 }
 
+/// Links that are all alike: which of two plans is shorter does not depend on what they carry.
+static ALIKE: Network = Network::uniform(1e9);
+
+impl<'a> Request<'a> {
+    /// With nothing to store and nobody preferred, over links that are all alike; lost blocks come over one path.
+    ///
+    /// ```
+    /// # use weft_plan::{Class, Job};
+    /// # use weft_schemes::{Paths, Request, Run};
+    /// # use weft_types::{Layout, PlanId, StripeLayout};
+    /// # fn example(code: &dyn weft_codes::Code, stripe: StripeLayout, job: &Job) {
+    /// let run = Run::new(PlanId(1), 1, Class::Repair, 64 << 10);
+    /// let request = Request { paths: Paths::Count(2), ..Request::new(code, stripe, job, run) };
+    /// # }
+    /// ```
+    pub fn new(code: &'a dyn Code, stripe: StripeLayout, job: &'a Job, run: Run) -> Self {
+        let (select, paths) = (Select::default(), Paths::Count(1));
+        Self { code, stripe, job, stores: &[], prefer: &[], network: &ALIKE, select, paths, run }
+    }
+}
+
 impl Request<'_> {
     /// Refuses what makes no sense: it came from a person's command or from metadata.
     pub(crate) fn check(&self) -> Result<()> {

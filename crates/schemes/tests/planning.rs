@@ -11,12 +11,11 @@ use std::{
 };
 use weft_codes::{Code, parse};
 use weft_gf::Combination;
-use weft_plan::{Class, Hold, Job, Memory, Network, Want, WantKind, eval, verify};
-use weft_schemes::{Paths, Request, Run, Select, code_view, repair};
+use weft_plan::{Class, Hold, Job, Memory, Want, WantKind, eval, verify};
+use weft_schemes::{Request, Run, code_view, repair};
 use weft_types::{Layout, PlanId, Span, StripeLayout};
 use world::{block, holder, spare};
 
-static NETWORK: Network = Network::uniform(1e9);
 /// Bytes of a sub-block: blocks are of one cell.
 const SUB_LEN: u64 = 64;
 
@@ -62,17 +61,7 @@ fn plan(spec: &str, lost: &[u8]) -> Duration {
     let stripe = StripeLayout { layout, k: code.k() as u32, m: code.m() as u32, data_len: layout.block_len * code.k() as u64 };
     let stores: Vec<_> = lost.iter().map(|index| (spare(*index), block(*index, 2))).collect();
     let run = Run::new(PlanId(1), 1, Class::Repair, SUB_LEN);
-    let request = Request {
-        code: code.as_ref(),
-        stripe,
-        job: &job,
-        stores: &stores,
-        prefer: &[],
-        network: &NETWORK,
-        select: Select::default(),
-        paths: Paths::Count(1),
-        run,
-    };
+    let request = Request { stores: &stores, ..Request::new(code.as_ref(), stripe, &job, run) };
     let (plan, _) = repair::choose_plan(&request, repair::AUTO).unwrap();
     let planned = start.elapsed();
     let canonical = code.spec();

@@ -65,7 +65,7 @@ fn one_block_costs_what_the_papers_say() {
             let pipeline = repair_one(&world, &[lost], "pipeline");
             assert_eq!((hops(&pipeline), worst_traffic(&pipeline)), (k as u32, (1.0, 1.0)));
             for plan in [conventional, ppr, pipeline] {
-                assert_eq!((plan.shape.lanes.len(), plan.shape.lanes[0].links.len(), plan.shape.lanes[0].window), (1, k, 4));
+                assert_eq!((plan.shape.lanes.len(), plan.shape.lanes[0].links.len()), (1, k));
             }
         }
     }

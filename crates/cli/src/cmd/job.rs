@@ -130,6 +130,8 @@ pub(super) struct Report {
     done: Amount,
     /// Tried in vain.
     left: Amount,
+    /// The first of them.
+    left_blocks: Vec<Left>,
     last_error: String,
     stripes_under_way: u32,
     created_ms: u64,
@@ -141,6 +143,16 @@ pub(super) struct Report {
     /// None: the coordinator's setting.
     slice_size: Option<u64>,
     force: bool,
+}
+
+/// A block that could not be rebuilt.
+#[derive(Debug, Serialize)]
+struct Left {
+    /// Empty: it is not known.
+    object: String,
+    stripe: u64,
+    block: u32,
+    reason: String,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -249,6 +261,12 @@ impl Report {
             it.map_or(Amount { blocks: 0, bytes: 0 }, |it| Amount { blocks: it.blocks, bytes: it.bytes })
         };
         let what = it.repair_node.unwrap_or_default();
+        let left_block = |it: api::LeftBlock| Left {
+            object: it.object,
+            stripe: it.stripe,
+            block: it.index,
+            reason: with_names(it.reason, nodes),
+        };
         let name = |id: u32| nodes.iter().find(|node| node.id == id).map(|node| node.name.clone());
         let known = |id: &u32| name(*id).unwrap_or_else(|| NodeId(*id).to_string());
         Self {
@@ -260,6 +278,7 @@ impl Report {
             total: amount(it.total),
             done: amount(it.done),
             left: amount(it.left),
+            left_blocks: it.left_blocks.into_iter().map(left_block).collect(),
             last_error: with_names(it.last_error, nodes),
             stripes_under_way: it.stripes_under_way,
             created_ms: it.created_ms,
@@ -310,6 +329,13 @@ impl Report {
         ];
         if self.stripes_under_way > 0 {
             lines.push(format!("{} stripes are under way", self.stripes_under_way));
+        }
+        for Left { object, stripe, block, reason } in &self.left_blocks {
+            lines.push(format!("left: {object} stripe {stripe} block {block}: {reason}"));
+        }
+        let more = self.left.blocks.saturating_sub(self.left_blocks.len() as u64);
+        if more > 0 && !self.left_blocks.is_empty() {
+            lines.push(format!("and {more} more, which the coordinator's log names"));
         }
         if !self.last_error.is_empty() {
             lines.push(format!("the last error: {}", self.last_error));

@@ -67,7 +67,7 @@ struct Probe {
 }
 
 /// What is known of links.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Report {
     links: Vec<Figure>,
     /// What a slice costs besides its bytes, seconds.
@@ -75,6 +75,8 @@ struct Report {
     slice_overhead_s: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     failed: Vec<Failed>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -107,7 +109,8 @@ impl Link {
                     Ok((known, session.client.status().await?.nodes))
                 })?;
                 let links = known.links.iter().map(|link| Figure::new(link, &nodes)).collect();
-                let report = Report { links, slice_overhead_s: known.slice_overhead_s, failed: Vec::new() };
+                let (slice_overhead_s, warnings) = (known.slice_overhead_s, known.warnings);
+                let report = Report { links, slice_overhead_s, failed: Vec::new(), warnings };
                 output.result(&report, text).map(|()| Exit::Ok)
             }
             Command::Probe(asked) => {
@@ -125,7 +128,7 @@ impl Probe {
         let named = |said: &[String]| said.iter().map(|said| node(said, &nodes)).collect::<Result<Vec<_>>>();
         let mut probe = session.client.probe_links(&named(&self.from)?, &named(&self.to)?).await?;
         let bar = if output.json || !std::io::stderr().is_terminal() { ProgressBar::hidden() } else { ProgressBar::new(0) };
-        let mut report = Report { links: Vec::new(), slice_overhead_s: None, failed: Vec::new() };
+        let mut report = Report::default();
         while let Some(event) = probe.next().await? {
             bar.set_length(event.total.into());
             if let Some(link) = event.link {
@@ -185,6 +188,9 @@ fn text(it: &Report) -> String {
     if let Some(seconds) = it.slice_overhead_s {
         text += &format!("; a slice costs {:.0} µs besides its bytes", seconds * 1e6);
     }
+    for warning in &it.warnings {
+        text += &format!("\nwarning: {warning}");
+    }
     text
 }
 
@@ -236,7 +242,7 @@ mod tests {
 
     #[test]
     fn few_nodes_are_shown_as_a_matrix_and_few_links_as_a_list() {
-        let mut report = Report { links: Vec::new(), slice_overhead_s: Some(21.4e-6), failed: Vec::new() };
+        let mut report = Report { slice_overhead_s: Some(21.4e-6), ..Report::default() };
         assert!(text(&report).contains("weft link probe"));
         report.links = vec![figure("a", "b", 125e3, 1_000), figure("b", "a", 25e6, 130_000)];
         assert_eq!(
@@ -244,6 +250,8 @@ mod tests {
             "from  to  Mbit/s    age\na     b     1.00    1 s\nb     a      200  2 min\n\n\
              Mbit/s; the oldest figure is 2 min old; a slice costs 21 µs besides its bytes"
         );
+        report.warnings = vec!["too many".to_owned()];
+        assert!(text(&report).ends_with("besides its bytes\nwarning: too many"));
         report.links.extend([figure("a", "c", 1.25e9, 0), figure("c", "a", 2.5e6, 0)]);
         assert_eq!(
             text(&report).lines().collect::<Vec<_>>()[..4],

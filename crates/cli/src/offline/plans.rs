@@ -6,12 +6,9 @@ use super::{
 };
 use std::collections::BTreeMap;
 use weft_codes::SharedCode;
-use weft_plan::{Change, Class, CodeView, Hold, Input, Job, Network, Plan, Refusal, Want, WantKind};
-use weft_schemes::{Paths, Request, Run, Select, disseminate, plan_repair, plan_write, repair};
+use weft_plan::{Change, Class, CodeView, Hold, Input, Job, Plan, Refusal, Want, WantKind};
+use weft_schemes::{Request, Run, Select, disseminate, plan_repair, plan_write, repair};
 use weft_types::{Error, PlanId, Result, Span};
-
-/// Everything is on one machine.
-static HERE: Network = Network::uniform(1e9);
 
 /// A plan, and the job that it was proved to do.
 #[derive(Debug)]
@@ -99,8 +96,7 @@ fn request<'a>(
 ) -> Request<'a> {
     let slice_len = geometry.stripe.layout.positions();
     let run = Run::new(PlanId(1), 0, Class::Foreground, slice_len);
-    let (network, select, paths) = (&HERE, Select::AsPreferred, Paths::Count(1));
-    Request { code: code.as_ref(), stripe: geometry.stripe, job, stores, prefer: &[], network, select, paths, run }
+    Request { stores, select: Select::AsPreferred, ..Request::new(code.as_ref(), geometry.stripe, job, run) }
 }
 
 fn sub_blocks(code: &SharedCode) -> Vec<u16> {

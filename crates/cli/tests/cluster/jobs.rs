@@ -141,6 +141,18 @@ fn named_requestors_get_as_much_as_each_other_and_what_none_can_take_is_left() {
         );
         assert_eq!(job["state"], "failed");
     }
+    // Each of them is named, with its reason.
+    let mut named: Vec<String> = Vec::new();
+    for it in job["left_blocks"].as_array().unwrap() {
+        assert!(it["reason"].as_str().unwrap().contains("only the nodes that were named"), "{it}");
+        named.push(it["object"].as_str().unwrap().to_owned());
+    }
+    let lost_of = |key: &str| cluster.blocks(key).into_iter().filter(|block| block.node == *lost).count();
+    let expected: Vec<String> = KEYS.iter().flat_map(|key| vec![format!("default/{key}"); lost_of(key)]).collect();
+    named.sort();
+    assert_eq!(named, expected);
+    let shown = cluster.weft(["job", "show", "1"]).ok();
+    assert_eq!(shown.text().matches("left: default/").count() as u64, full, "{}", shown.text());
     let [first, second] = [0, 1].map(|at| world.held_by(to[at]) - before[at]);
     assert_eq!(first + second, held - full, "something went elsewhere");
     assert!(first.abs_diff(second) <= 1 + held / 2 && first > 0 && second > 0, "{first} and {second}");

@@ -9,17 +9,16 @@ use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status};
 use weft_codes::SharedCode;
 use weft_engine::Outcome;
-use weft_plan::{Change, Class, Hold, Input, Job, Network, Plan, Want, WantKind, cut};
+use weft_plan::{Change, Class, Hold, Input, Job, Plan, Want, WantKind, cut};
 use weft_proto::{
     crc32c, encode_task, to_status,
     v1::{self, weft_server::Weft, *},
 };
-use weft_schemes::{Paths, Run, Select, disseminate, plan_repair, plan_write, repair};
+use weft_schemes::{Run, disseminate, plan_repair, plan_write, repair};
 use weft_types::{
     BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, PlanId, Result, Span, StripeId, StripeLayout,
 };
 
-static NETWORK: Network = Network::uniform(1e9);
 const SLICE_LEN: u64 = 32 << 10;
 const READER: Party = Party::Client(7);
 
@@ -150,24 +149,17 @@ impl Coordinator {
             let (kind, party, index) = (WantKind::Store, *party, block.index);
             Want { kind, party, index, sub_blocks: vec![0], span }
         };
+        // The writer sums up all blocks.
+        let sums = stores.iter().map(|(_, block)| Want { kind: WantKind::Output, ..want(&(READER, *block)) });
         let job = Job {
             inputs: (0..k as u8).map(|index| Input { party: READER, index }).collect(),
             changed: (0..k as u8).map(|index| Change { index, sub_block: 0, span }).collect(),
-            wants: stores.iter().map(want).collect(),
+            wants: stores.iter().map(want).chain(sums).collect(),
             ..Job::default()
         };
         let run = Run::new(PlanId(id.0), 1, Class::Foreground, SLICE_LEN);
-        let request = weft_schemes::Request {
-            code: code.as_ref(),
-            stripe: layout,
-            job: &job,
-            stores: &stores,
-            prefer: &[],
-            network: &NETWORK,
-            select: Select::default(),
-            paths: Paths::Count(1),
-            run,
-        };
+        let request = weft_schemes::Request::new(code.as_ref(), layout, &job, run);
+        let request = weft_schemes::Request { stores: &stores, ..request };
         let plan = plan_write(&request, disseminate::by_name("direct")?)?;
         object.stripes.insert(number, stripe);
         Ok((plan, layout))
@@ -237,17 +229,7 @@ impl Coordinator {
         };
         let job = Job { holds, wants: delivers.iter().map(want).collect(), ..Job::default() };
         let run = Run::new(id, 1, Class::Foreground, SLICE_LEN);
-        let asked = weft_schemes::Request {
-            code: code.as_ref(),
-            stripe: stripe.layout,
-            job: &job,
-            stores: &[],
-            prefer: &[],
-            network: &NETWORK,
-            select: Select::default(),
-            paths: Paths::Count(1),
-            run,
-        };
+        let asked = weft_schemes::Request::new(code.as_ref(), stripe.layout, &job, run);
         let scheme = if request.scheme.is_empty() { "pipeline" } else { &request.scheme };
         let plan = plan_repair(&asked, repair::by_name(scheme)?)?;
         let mut indices: Vec<u32> = delivers.iter().map(|range| range.index).collect();
@@ -332,23 +314,16 @@ impl Weft for Coordinator {
     async fn put_stripe(&self, request: Request<PutStripeRequest>) -> Answer<PutStripeReply> {
         let request = request.into_inner();
         let planned = self.plan_put(request.upload, request.number, request.data_len);
-        answer(planned.map(|(plan, layout)| {
-            // One stage sends everything: its links carry the blocks of those who receive.
-            let lane = &plan.shape.lanes[0];
-            let index = |link: &weft_plan::Link| {
-                let vertex = lane.stages[usize::from(link.to)].vertex;
-                plan.binding.stores.iter().find(|block| block.vertex == vertex).unwrap().id.index
-            };
-            let carries = lane.links.iter().enumerate();
-            let carries = carries.map(|(link, to)| CarriedBlock { link: link as u32, index: u32::from(index(to)) }).collect();
-            PutStripeReply { task: Some(self.start(&plan)), layout: postcard::to_allocvec(&layout).unwrap(), carries }
+        answer(planned.map(|(plan, layout)| PutStripeReply {
+            task: Some(self.start(&plan)),
+            layout: postcard::to_allocvec(&layout).unwrap(),
         }))
     }
 
-    async fn end_stripe(&self, request: Request<EndStripeRequest>) -> Answer<Empty> {
+    async fn end_stripe(&self, request: Request<EndStripeRequest>) -> Answer<EndStripeReply> {
         let ended = self.end_put(request.into_inner()).await;
         self.may_lose_answer()?;
-        answer(ended.map(|()| Empty {}))
+        answer(ended.map(|()| EndStripeReply::default()))
     }
 
     async fn commit_put(&self, request: Request<CommitPutRequest>) -> Answer<ObjectReply> {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock, UploadId};
 use weft_plan::Class;
+use weft_schemes::Paths;
 use weft_types::{Layout, PlanId, StripeId};
 
 const CLIENT: Party = Party::Client(9);
@@ -59,7 +60,7 @@ fn run() -> Run {
 
 fn how(scheme: &str) -> How {
     let (slice_len, select, paths) = (weft_types::AutoSize::Auto, Select::default(), Paths::default());
-    How { scheme: scheme.into(), slice_len, select, paths }
+    How { scheme: scheme.into(), slice_len, slice_asked: false, select, paths }
 }
 
 fn sizes() -> impl Strategy<Value = (u64, u64, u64)> {
@@ -184,9 +185,9 @@ fn several_lost_blocks_are_rebuilt_by_what_is_cheaper() {
 
 #[test]
 fn slices_have_whole_pages_and_no_more_than_a_cell() {
-    let of = |alpha: u32, sub_len: u64, bytes: u64| {
+    let layout = |alpha: u32, sub_len: u64| {
         let cell_len = u64::from(alpha) * sub_len;
-        slice_positions(&Layout::new(2 * cell_len, cell_len, alpha).unwrap(), bytes)
+        Layout::new(2 * cell_len, cell_len, alpha).unwrap()
     };
     let kib = 1 << 10;
     for (alpha, sub_len, bytes, positions) in [
@@ -208,6 +209,18 @@ fn slices_have_whole_pages_and_no_more_than_a_cell() {
         (3, 2 << 20, 6 << 20, 2 << 20),
         (3, 4 << 20, 6 << 20, 2 << 20),
     ] {
-        assert_eq!(of(alpha, sub_len, bytes), positions, "{alpha} sub-blocks of {sub_len}, {bytes}");
+        let usual = usual_slice_positions(&layout(alpha, sub_len), bytes);
+        assert_eq!(usual, positions, "{alpha} sub-blocks of {sub_len}, {bytes}");
+    }
+    // Whoever asks for a length gets it, as far as there are pages and sub-blocks of it.
+    for (alpha, sub_len, bytes, positions) in [
+        (1, 1 << 20, 64 * kib, 64 * kib),
+        (3, 384 * kib, 64 * kib, 20 * kib),
+        (8, 128 * kib, 64 * kib, 8 * kib),
+        (64, 64 * kib, 64 * kib, 4 * kib),
+        (8, 128 * kib, 2 << 20, 128 * kib),
+    ] {
+        let asked = slice_positions(&layout(alpha, sub_len), bytes);
+        assert_eq!(asked, positions, "{alpha} sub-blocks of {sub_len}, {bytes} asked for");
     }
 }

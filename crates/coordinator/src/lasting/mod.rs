@@ -19,7 +19,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::watch;
-use weft_meta::{Amount, HelperSelect, JobId, JobProgress, JobRecord, JobState, JobWork, NodeRepair};
+use weft_meta::{Amount, HelperSelect, JobId, JobProgress, JobRecord, JobState, JobWork, LeftBlock, NodeRepair};
 use weft_proto::{to_status, v1};
 use weft_types::{Error, NodeId, Result, StripeId};
 
@@ -194,6 +194,11 @@ fn show(shared: &Shared, job: JobRecord) -> v1::Job {
     show_with(job, control)
 }
 
+fn show_left(left: LeftBlock) -> v1::LeftBlock {
+    let LeftBlock { object, stripe, index, reason } = left;
+    v1::LeftBlock { stripe, index: index.into(), reason, object }
+}
+
 fn show_with(job: JobRecord, control: Option<Arc<Control>>) -> v1::Job {
     let (progress, moving) = match &control {
         Some(control) => {
@@ -226,5 +231,6 @@ fn show_with(job: JobRecord, control: Option<Arc<Control>>) -> v1::Job {
             force: repair.force,
         }),
         moving_bytes: moving.values().sum(),
+        left_blocks: progress.left_blocks.into_iter().map(show_left).collect(),
     }
 }

@@ -22,7 +22,10 @@ use tokio::{
     sync::watch,
     time::{Interval, MissedTickBehavior},
 };
-use weft_meta::{Amount, Home, JobId, JobProgress, JobState, MetaError, NodeRepair, ObjectRecord, Owner, StripeRecord};
+use weft_meta::{
+    Amount, Home, JobId, JobProgress, JobState, LEFT_BLOCKS_MAX, LeftBlock, MetaError, NodeRepair, ObjectRecord, Owner,
+    StripeRecord,
+};
 use weft_proto::v1::{self, repair_event};
 use weft_types::{Error, Reaction, Result, StripeId};
 
@@ -72,6 +75,8 @@ enum Passed {
 #[derive(Debug, Clone, Copy)]
 struct Block {
     stripe: StripeId,
+    /// The stripe's number in its object.
+    number: u64,
     index: u8,
     bytes: u64,
 }
@@ -203,6 +208,8 @@ impl<'a> NodeRepairJob<'a> {
                 }
                 return Ok(Passed::All);
             }
+            // What was left before is tried again.
+            self.control.live().progress.left_blocks.clear();
             self.write().await?;
             if to_do.blocks == 0 {
                 return Ok(Passed::All);
@@ -298,7 +305,13 @@ fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> bool {
             tracing::warn!(%job, stripe = %block.stripe, index = block.index, %error, "a block of a node could not be rebuilt");
             add(&mut progress.left, block.bytes);
             progress.last_error = error.to_string();
-            return matches!(error.reaction, Reaction::Retry | Reaction::Replan);
+            let reaction = error.reaction;
+            if progress.left_blocks.len() < LEFT_BLOCKS_MAX {
+                let object = error.object.clone().unwrap_or_default();
+                let reason = Error { object: None, ..error }.to_string();
+                progress.left_blocks.push(LeftBlock { object, stripe: block.number, index: block.index, reason });
+            }
+            return matches!(reaction, Reaction::Retry | Reaction::Replan);
         }
     }
     false
@@ -453,7 +466,8 @@ impl Blocks<'_> {
                 self.after = Some(stripe.id);
                 let on = (0..=u8::MAX).zip(&stripe.blocks).find(|(_, placed)| placed.home == home).map(|(index, _)| index);
                 let Some(index) = on else { continue };
-                let block = Block { stripe: stripe.id, index, bytes: stripe.layout.block_len(index.into()) };
+                let block =
+                    Block { stripe: stripe.id, number: stripe.number, index, bytes: stripe.layout.block_len(index.into()) };
                 return Ok(Some((stripe, block)));
             }
             let page = self.shared.meta.stripes_on(home, self.after, STRIPES_PER_PAGE).await;

@@ -32,7 +32,8 @@ fn view(racks: &[usize]) -> View {
 }
 
 fn ask<'a>(count: usize, tolerance: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> Ask<'a> {
-    Ask { code: "rs(k,m)", count, tolerance, failure_domain: FailureDomain::Rack, held, avoid, bytes: BLOCK, load: &NOTHING }
+    let failure_domain = FailureDomain::Rack;
+    Ask { code: "rs(k,m)", count, tolerance, failure_domain, held, avoid, named: false, bytes: BLOCK, load: &NOTHING }
 }
 
 fn per_rack(view: &View, nodes: impl Iterator<Item = NodeId>) -> BTreeMap<String, usize> {
@@ -138,6 +139,22 @@ fn who_was_given_less_of_what_is_placed_together_comes_first() {
     }
     let given: Vec<u64> = load.values().copied().collect();
     assert_eq!((given.len(), given.iter().min(), given.iter().max()), (5, Some(&6), Some(&7)));
+}
+
+#[test]
+fn nodes_that_were_named_get_their_share_also_if_they_are_suspect() {
+    let (mut view, avoid) = (view(&[4, 4]), (1..=6).map(NodeId).collect());
+    view.nodes.get_mut(&NodeId(7)).unwrap().suspect_for = Duration::from_secs(9);
+    let given = |named: bool| {
+        let (mut rng, mut load) = (StdRng::seed_from_u64(3), BTreeMap::new());
+        for _ in 0..16 {
+            let placed = place(&view, &Ask { named, load: &load, ..ask(1, 2, &[], &avoid) }, &mut rng).unwrap();
+            *load.entry(placed.homes[0].node).or_insert(0) += 1;
+        }
+        load
+    };
+    assert_eq!(given(true), BTreeMap::from([(NodeId(7), 8), (NodeId(8), 8)]));
+    assert_eq!(given(false), BTreeMap::from([(NodeId(8), 16)]), "where anybody may get it, who is trusted does");
 }
 
 #[test]

@@ -159,6 +159,7 @@ impl Ending<'_> {
             failure_domain: self.upload.new.failure_domain,
             held: &held,
             avoid: &self.failed,
+            named: false,
             load: &NOTHING,
             bytes: layout.block_len(0).saturating_add(shared.config.disk_reserve.0),
         };

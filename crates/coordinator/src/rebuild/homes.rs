@@ -60,6 +60,15 @@ impl Destination<'_> {
     pub(super) fn names(self, node: NodeId) -> bool {
         matches!(self, Self::Nodes(nodes) if nodes.contains(&node))
     }
+
+    /// Whether somebody has named the nodes that blocks may go to.
+    fn is_named(self) -> bool {
+        match self {
+            Self::Anywhere => false,
+            Self::Nodes(_) => true,
+            Self::Among(requestors) => !requestors.only.is_empty(),
+        }
+    }
 }
 
 impl Rebuild<'_> {
@@ -193,7 +202,7 @@ impl Rebuild<'_> {
         let helping = self.partly_lost().map(|(_, node)| node);
         let anywhere: BTreeSet<NodeId> = never.chain(helping).collect();
         let given = if let Destination::Among(requestors) = self.to { requestors.given().clone() } else { BTreeMap::new() };
-        let ask = placement::Ask { load: &given, ..self.ask(&spec, count, &held, &elsewhere) };
+        let ask = placement::Ask { load: &given, named: self.to.is_named(), ..self.ask(&spec, count, &held, &elsewhere) };
         // Drawn from the stripe: what is explained is what is done, as long as the nodes are as they were.
         let mut rng = StdRng::seed_from_u64(self.stripe.id.0);
         placement::place(&view, &ask, &mut rng)
@@ -209,7 +218,7 @@ impl Rebuild<'_> {
     /// The nodes that are not among the requestors, where only some are.
     fn not_asked(&self, view: &View) -> BTreeSet<NodeId> {
         match self.to {
-            Destination::Among(Requestors { only, .. }) if !only.is_empty() => {
+            Destination::Among(Requestors { only, .. }) if self.to.is_named() => {
                 view.nodes.keys().filter(|node| !only.contains(node)).copied().collect()
             }
             _ => BTreeSet::new(),
@@ -218,7 +227,7 @@ impl Rebuild<'_> {
 
     fn ask<'a>(&self, code: &'a str, count: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> placement::Ask<'a> {
         let (tolerance, failure_domain, bytes) = (self.code.tolerance(), self.failure_domain, self.bytes_needed());
-        placement::Ask { code, count, tolerance, failure_domain, held, avoid, bytes, load: &NOTHING }
+        placement::Ask { code, count, tolerance, failure_domain, held, avoid, named: false, bytes, load: &NOTHING }
     }
 
     /// The blocks that stay, and where they are.

@@ -1,8 +1,8 @@
 //! Pages and blocks that are not what was stored.
 
 use crate::world::{World, block, data};
-use weft_client::{GetOptions, RepairOptions, api};
-use weft_types::Reaction;
+use weft_client::{GetOptions, RepairNodeOptions, RepairOptions, api};
+use weft_types::{NodeId, Reaction};
 
 const PAGE: usize = 4096;
 
@@ -52,6 +52,33 @@ async fn more_corrupt_pages_than_blocks_may_be_lost_are_survived_at_different_po
             .await;
         world.until("the corrupt blocks are removed", async |world| world.block_count(1..=nodes) == 6).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_corrupt_in_part_stays_at_home_only_where_it_may() {
+    let world = World::with(6, 4, |config| config.down_after_ms = 20_000).await;
+    let bytes = data(2 << 20, 17);
+    world.put("k", &bytes).await.unwrap();
+    world.flip("k", 1, 7).await;
+    assert!(world.get("k", "").await.unwrap().0 == bytes);
+    let (home, other) = (world.holder("k", 1).await, world.holder("k", 2).await);
+    let block = async || world.stat("k").await.stripes[0].blocks[1].clone();
+    assert_eq!(block().await.state, "corrupt");
+    // Its node is to be emptied, and no other has room; or only another one may take it, which has a block of the stripe.
+    for to in [vec![], vec![NodeId(other)]] {
+        let options = RepairNodeOptions { force: true, to, ..RepairNodeOptions::default() };
+        let job = world.client.repair_node(NodeId(home), &options).await.unwrap().id;
+        let ended = world.ended(job).await;
+        assert_eq!((ended.state.as_str(), ended.left.map(|left| left.blocks)), ("failed", Some(1)), "{}", ended.last_error);
+        let [left] = &ended.left_blocks[..] else { panic!("{:?}", ended.left_blocks) };
+        assert_eq!((left.object.as_str(), left.stripe, left.index), ("b/k", 0, 1));
+        assert!(left.reason.contains("6 nodes"), "{}", left.reason);
+        assert_eq!((block().await.node, block().await.generation), (home, 1));
+    }
+    let done = world.repair("k", &RepairOptions::default()).await.unwrap();
+    assert_eq!(done.blocks.iter().map(|block| (block.index, block.node)).collect::<Vec<_>>(), [(1, home)]);
+    assert_eq!(world.not_ok("k").await, []);
+    assert!(world.get("k", "").await.unwrap().0 == bytes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

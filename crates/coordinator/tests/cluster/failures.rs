@@ -3,9 +3,10 @@
 use crate::world::{World, block, data};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
+use weft_agent::Throttle;
 use weft_client::api::repair_event::Event;
 use weft_client::{PutOptions, RepairOptions, api};
-use weft_types::{Party, Reaction};
+use weft_types::{AutoSize, ByteSize, NodeId, Party, Reaction};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_node_is_read_around_and_its_blocks_are_rebuilt() {
@@ -259,6 +260,34 @@ async fn a_new_home_that_its_helpers_cannot_reach_is_exchanged_and_not_its_helpe
     }
 }
 
+/// Its disk takes a slice in two seconds: it moves nothing and is waited for. Who is asked to stop says what has arrived by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_home_that_holds_up_everybody_goes_on_with_what_it_has_if_it_answers() {
+    let mut world = World::with(8, 4, |config| config.stall_ms = 5_000).await;
+    let (bytes, block_len) = (data(32 << 20, 26), 8 << 20);
+    let options = PutOptions { code: "rs(4,2)".into(), block_len, ..PutOptions::default() };
+    world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
+    let slow = world.explained_target("k", 0).await;
+    world.throttle(slow, Throttle { disk_bytes_per_s: Some(ByteSize(64 << 10)), ..Throttle::default() }).await;
+    assert_eq!(world.explained_target("k", 0).await, slow);
+    let slice_len = Some(AutoSize::bytes(128 << 10));
+    let options = RepairOptions { scheme: "pipeline".into(), slice_len, ..block(0, None) };
+    let mut repair = world.client.repair("b", "k", &options).await.unwrap();
+    let mut plans = Vec::new();
+    let second = async {
+        while plans.len() < 2 {
+            if let Event::Plan(plan) = repair.next().await.unwrap().unwrap().event.unwrap() {
+                plans.push(weft_plan::from_json(std::str::from_utf8(&plan.plan).unwrap()).unwrap());
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), second).await.expect("nobody notices that it stands still");
+    let wants = |plan: usize| plans[plan].job.wants.iter().map(|want| (want.party, want.span.len())).collect::<Vec<_>>();
+    assert_eq!(wants(0), [(Party::Node(NodeId(slow)), block_len)]);
+    let [(party, len)] = wants(1)[..] else { panic!("{:?}", wants(1)) };
+    assert!(party == Party::Node(NodeId(slow)) && len < block_len, "what had arrived is lost: {party}, {len}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stripe_that_lost_a_receiver_half_way_is_mended() {
     // On a loaded machine more than one receiver may be late, and the stripe is then sent again, which is right as well.
@@ -317,7 +346,7 @@ async fn of_the_calls_for_one_stripe_one_at_a_time_has_the_turn() {
     let begin = api::BeginPutRequest { bucket, key, code, block_len: 64 << 10, ..api::BeginPutRequest::default() };
     let upload = bare.begin_put(begin).await.unwrap().into_inner().upload;
     let begin_stripe = async || {
-        let put = api::PutStripeRequest { upload, number: 0, data_len: 1000 };
+        let put = api::PutStripeRequest { upload, number: 0, data_len: 1000, how: None };
         let task = bare.clone().put_stripe(put).await.unwrap().into_inner().task.unwrap();
         weft_proto::decode_task(&task.task).unwrap().plan.0
     };

@@ -20,7 +20,7 @@ async fn begin(bare: &mut Bare) -> u64 {
 type Bare = api::weft_client::WeftClient<tonic::transport::Channel>;
 
 fn stripe(upload: u64, number: u64) -> api::PutStripeRequest {
-    api::PutStripeRequest { upload, number, data_len: 4096 }
+    api::PutStripeRequest { upload, number, data_len: 4096, how: None }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,7 @@ mod corruption;
 mod failures;
 mod fake_agent;
 mod given_up;
+mod jobs;
 mod links;
 mod orphans;
 mod refusals;
@@ -12,8 +13,8 @@ mod restarts;
 mod slow_net;
 mod world;
 
-use weft_client::{PutOptions, RepairOptions};
-use weft_types::AutoSize;
+use weft_client::{PutOptions, RepairNodeOptions, RepairOptions};
+use weft_types::{AutoSize, NodeId};
 use world::{World, data};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,6 +78,34 @@ async fn explaining_does_nothing() {
     }
     assert_eq!(world.stat("k").await, before);
     assert_eq!(world.block_count(1..=6), 6);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slices_are_as_long_as_they_are_asked_for_also_of_several_sub_blocks() {
+    let world = World::new(7, 4).await;
+    let (bytes, cell_len) = (data(4 << 20, 24), 1 << 20);
+    let options = PutOptions { code: "butterfly(4)".into(), block_len: cell_len, cell_len, ..PutOptions::default() };
+    world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
+    let holder = NodeId(world.holder("k", 1).await);
+    // Eight sub-blocks: a MiB of all of them is what the setting comes to.
+    for (asked, positions) in [(0, 128 << 10), (64 << 10, 8 << 10)] {
+        let slice_len = (asked > 0).then(|| AutoSize::bytes(asked));
+        let of_block = RepairOptions { slice_len, explain: true, ..world::block(1, None) };
+        let of_node = RepairNodeOptions { slice_len: asked, force: true, ..RepairNodeOptions::default() };
+        let plans = [
+            world.client.repair("b", "k", &of_block).await.unwrap(),
+            world.client.explain_repair_node(holder, &of_node).await.unwrap(),
+        ];
+        for mut plans in plans {
+            let event = plans.next().await.unwrap().unwrap().event.unwrap();
+            let weft_client::api::repair_event::Event::Plan(plan) = event else { panic!("not a plan: {event:?}") };
+            let saved = weft_plan::from_json(std::str::from_utf8(&plan.plan).unwrap()).unwrap();
+            assert_eq!(saved.plan.binding.slice_len, positions, "{asked} bytes asked for");
+        }
+    }
+    let options = RepairOptions { slice_len: Some(AutoSize::bytes(64 << 10)), ..world::block(1, None) };
+    assert_eq!(world.repair("k", &options).await.unwrap().blocks.len(), 1);
+    assert!(world.get("k", "").await.unwrap().0 == bytes);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

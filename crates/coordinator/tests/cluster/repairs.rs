@@ -4,18 +4,53 @@ use crate::{
     fake_agent::FakeAgent,
     world::{World, block, data},
 };
-use weft_client::{RepairNodeOptions, RepairOptions, api::Job};
-use weft_types::{NodeId, Reaction};
+use std::collections::BTreeMap;
+use weft_agent::Throttle;
+use weft_client::{
+    RepairNodeOptions, RepairOptions,
+    api::{BlockRange, Job, ReadStripeRequest, repair_event::Event},
+};
+use weft_types::{ByteSize, Error, NodeId, Party, Reaction};
 
 impl World {
-    /// Waits until a job has ended.
-    async fn ended(&self, job: u64) -> Job {
-        self.until("the job has ended", async |world| {
-            !matches!(world.client.job(job).await.unwrap().state.as_str(), "running" | "paused")
-        })
-        .await;
-        self.client.job(job).await.unwrap()
+    /// A reader of an object complains of a node, which is suspect then.
+    async fn complain(&self, key: &str, node: u32) {
+        let error = Error::replan("it does not answer").party(Party::Node(NodeId(node)));
+        let request = ReadStripeRequest {
+            bucket: "b".into(),
+            key: key.into(),
+            ranges: vec![BlockRange { index: 0, start: 0, end: 1 }],
+            errors: vec![weft_proto::status::encode_error(&error)],
+            explain: true,
+            ..ReadStripeRequest::default()
+        };
+        self.bare_client().await.read_stripe(request).await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_named_requestor_gets_its_half_although_somebody_complained_of_it() {
+    let mut world = World::with(6, 1, |config| config.suspect_ms = 600_000).await;
+    for key in 0..16 {
+        world.put(&format!("k{key}"), &data(64 << 10, key)).await.unwrap();
+    }
+    for node in [7, 8] {
+        world.start_agent(node).await;
+        world.until("it is up", async |world| world.up().await.contains(&node)).await;
+    }
+    world.kill(1);
+    world.until("one is down", async |world| world.up().await.len() == 7).await;
+    world.complain("k0", 7).await;
+    let to = vec![NodeId(7), NodeId(8)];
+    let job = world.client.repair_node(NodeId(1), &RepairNodeOptions { to, ..RepairNodeOptions::default() }).await.unwrap();
+    let ended = world.ended(job.id).await;
+    assert_eq!(ended.done.map(|done| done.blocks), Some(16), "{}", ended.last_error);
+    let mut given = BTreeMap::new();
+    for key in 0..16 {
+        let blocks = world.stat(&format!("k{key}")).await.stripes[0].blocks.clone();
+        blocks.iter().filter(|block| block.generation == 2).for_each(|block| *given.entry(block.node).or_insert(0) += 1);
+    }
+    assert_eq!(given, BTreeMap::from([(7, 8), (8, 8)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,4 +114,38 @@ async fn a_task_that_can_never_be_taken_is_told_as_such() {
     let error = world.repair("k", &block(0, Some(7))).await.unwrap_err();
     assert!(error.reaction == Reaction::InvalidInput && error.message.contains("more memory than there is"), "{error}");
     assert_eq!(fake.asked().opens, 1, "another plan would ask for as much");
+}
+
+/// Two blocks of a stripe are rebuilt by one plan, and somebody else brings one of them to another node meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_several_blocks_of_a_stripe_those_are_committed_that_nobody_else_has_rebuilt() {
+    let mut world = World::new(6, 1).await;
+    let bytes = data(1 << 20, 25);
+    world.put("k", &bytes).await.unwrap();
+    for node in 7..=9 {
+        world.start_agent(node).await;
+        world.until("it is up", async |world| world.up().await.contains(&node)).await;
+    }
+    // As slow as that, it is the last of all.
+    world.throttle(8, Throttle { disk_bytes_per_s: Some(ByteSize(96 << 10)), ..Throttle::default() }).await;
+    let both = RepairOptions { blocks: vec![1, 2], to: vec![NodeId(7), NodeId(8)], ..RepairOptions::default() };
+    let mut repair = world.client.repair("b", "k", &both).await.unwrap();
+    let first = repair.next().await.unwrap().unwrap().event.unwrap();
+    assert!(matches!(first, Event::Plan(_)), "{first:?}");
+    let other = world.repair("k", &block(1, Some(9))).await.unwrap();
+    assert_eq!((other.blocks.len(), other.blocks[0].generation), (1, 3), "the other one was faster");
+    let mut done = None;
+    while let Some(event) = repair.next().await.unwrap() {
+        if let Some(Event::Done(last)) = event.event {
+            done = Some(last);
+        }
+    }
+    let done = done.unwrap();
+    assert_eq!(done.blocks.iter().map(|block| (block.index, block.node)).collect::<Vec<_>>(), [(2, 8)]);
+    assert_eq!(done.left.iter().map(|left| left.index).collect::<Vec<_>>(), [1]);
+    assert_eq!((world.holder("k", 1).await, world.holder("k", 2).await), (9, 8));
+    assert_eq!(world.not_ok("k").await, []);
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    world.until("what nobody needs is gone", async |world| world.block_count(1..=9) == 6).await;
+    assert_eq!(world.block_files(7).len(), 0);
 }

@@ -187,6 +187,11 @@ impl World {
         panic!("the coordinator does not come back");
     }
 
+    /// Where the metadata lie.
+    pub(crate) fn metadata_file(&self) -> PathBuf {
+        self.config.dir.join("metadata.sqlite")
+    }
+
     pub(crate) fn coordinator(&self) -> &Coordinator {
         self.coordinator.as_ref().unwrap()
     }

@@ -1,12 +1,13 @@
 //! Jobs of operators.
 
 use crate::{
-    Amount, ENDED_JOBS_MAX, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, MetaError, Result, packed,
+    Amount, ENDED_JOBS_MAX, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX, LeftBlock,
+    MetaError, Result, jobs::shortened, packed,
 };
 use rusqlite::{OptionalExtension, Row, Transaction};
 
 const JOB: &str = "id, work, state, total_blocks, total_bytes, done_blocks, done_bytes, left_blocks, left_bytes, last_error,
-                   created_ms, changed_ms";
+                   created_ms, changed_ms, left_list";
 
 pub(super) fn create(tx: &Transaction<'_>, work: &JobWork, now_ms: u64) -> Result<JobRecord> {
     let (kind, subject) = (work.kind(), work.subject());
@@ -63,11 +64,11 @@ pub(super) fn set_progress(tx: &Transaction<'_>, job: JobId, progress: JobProgre
 }
 
 fn write(tx: &Transaction<'_>, job: JobId, state: JobState, progress: &JobProgress, now_ms: u64) -> Result<()> {
-    let JobProgress { total, done, left, last_error } = progress;
-    let kept = (0..=last_error.len().min(JOB_ERROR_BYTES_MAX)).rev().find(|end| last_error.is_char_boundary(*end)).unwrap_or(0);
+    let JobProgress { total, done, left, left_blocks, last_error } = progress;
+    let left_blocks: Vec<LeftBlock> = left_blocks.iter().take(LEFT_BLOCKS_MAX).map(LeftBlock::shortened).collect();
     let sql =
         "UPDATE jobs SET state = ?2, total_blocks = ?3, total_bytes = ?4, done_blocks = ?5, done_bytes = ?6, left_blocks = ?7,
-               left_bytes = ?8, last_error = ?9, changed_ms = ?10 WHERE id = ?1";
+               left_bytes = ?8, last_error = ?9, changed_ms = ?10, left_list = ?11 WHERE id = ?1";
     tx.prepare_cached(sql)?.execute((
         job.0,
         state.name(),
@@ -77,8 +78,9 @@ fn write(tx: &Transaction<'_>, job: JobId, state: JobState, progress: &JobProgre
         done.bytes,
         left.blocks,
         left.bytes,
-        last_error.get(..kept).unwrap_or_default(),
+        shortened(last_error, JOB_ERROR_BYTES_MAX),
         now_ms,
+        packed::pack_left(&left_blocks)?,
     ))?;
     Ok(())
 }
@@ -99,6 +101,7 @@ struct PackedJob {
     progress: JobProgress,
     created_ms: u64,
     changed_ms: u64,
+    left_blocks: Vec<u8>,
 }
 
 fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedJob> {
@@ -107,17 +110,25 @@ fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedJob> {
         id: row.get(0)?,
         work: row.get(1)?,
         state: row.get(2)?,
-        progress: JobProgress { total: amount(3)?, done: amount(5)?, left: amount(7)?, last_error: row.get(9)? },
+        progress: JobProgress {
+            total: amount(3)?,
+            done: amount(5)?,
+            left: amount(7)?,
+            left_blocks: Vec::new(),
+            last_error: row.get(9)?,
+        },
         created_ms: row.get(10)?,
         changed_ms: row.get(11)?,
+        left_blocks: row.get(12)?,
     })
 }
 
 impl PackedJob {
     fn unpack(self) -> Result<JobRecord> {
-        let Self { id, work, state, progress, created_ms, changed_ms } = self;
+        let Self { id, work, state, progress, created_ms, changed_ms, left_blocks } = self;
         let unknown = || MetaError::Storage(format!("job {id} is '{state}', which is no state"));
         let state = JobState::by_name(&state).ok_or_else(unknown)?;
+        let progress = JobProgress { left_blocks: packed::unpack_left(&left_blocks)?, ..progress };
         Ok(JobRecord { id: JobId(id), work: packed::unpack_work(&work)?, state, progress, created_ms, changed_ms })
     }
 }

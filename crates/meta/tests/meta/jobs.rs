@@ -19,7 +19,8 @@ fn repair(node: u32) -> JobWork {
 
 fn progress(done: u64, last_error: &str) -> JobProgress {
     let amount = |blocks: u64| Amount { blocks, bytes: 10 * blocks };
-    JobProgress { total: amount(9), done: amount(done), left: amount(1), last_error: last_error.into() }
+    let left_blocks = vec![LeftBlock { object: "b/k".into(), stripe: 7, index: 3, reason: "too much is lost".into() }];
+    JobProgress { total: amount(9), done: amount(done), left: amount(1), left_blocks, last_error: last_error.into() }
 }
 
 fn fresh(path: &Path) -> SqliteMeta {
@@ -55,6 +56,13 @@ async fn a_job_keeps_what_it_is_told_through_all_that_may_become_of_it() {
     meta.set_job_progress(epoch, begun.id, progress(9, &format!("a{long}")), 320).await.unwrap();
     let kept = meta.job(begun.id).await.unwrap().progress.last_error;
     assert_eq!((kept.len(), kept.ends_with('ä')), (JOB_ERROR_BYTES_MAX - 1, true));
+    // So is what is told of blocks that are left, and why.
+    let left = |stripe| LeftBlock { object: "b/k".into(), stripe, index: 0, reason: long.clone() };
+    let many = JobProgress { left_blocks: (0..100).map(left).collect(), ..progress(9, "") };
+    meta.set_job_progress(epoch, begun.id, many, 330).await.unwrap();
+    let kept = meta.job(begun.id).await.unwrap().progress.left_blocks;
+    assert_eq!(kept.iter().map(|left| left.stripe).collect::<Vec<_>>(), (0..LEFT_BLOCKS_MAX as u64).collect::<Vec<_>>());
+    assert!(kept.iter().all(|left| left.reason.len() == LEFT_REASON_BYTES_MAX));
 }
 
 #[tokio::test]
@@ -121,6 +129,21 @@ async fn jobs_that_ended_long_ago_are_forgotten_and_their_numbers_are_nobody_els
 }
 
 #[tokio::test]
+async fn a_job_of_version_3_names_nothing_that_is_left_and_keeps_what_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let meta = fresh(dir.path());
+    let epoch = prepare(&meta).await;
+    let job = meta.create_job(epoch, repair(2), 100).await.unwrap().id;
+    let before = meta.set_job_progress(epoch, job, progress(4, "a disk"), 150).await.unwrap();
+    drop(meta);
+    let sql = "ALTER TABLE jobs DROP COLUMN left_list; UPDATE schema_version SET version = 3";
+    rusqlite::Connection::open(dir.path().join("metadata.sqlite")).unwrap().execute_batch(sql).unwrap();
+    let meta = fresh(dir.path());
+    let progress = JobProgress { left_blocks: Vec::new(), ..progress(4, "a disk") };
+    assert_eq!(meta.job(job).await.unwrap(), JobRecord { progress, ..before });
+}
+
+#[tokio::test]
 async fn a_file_of_version_2_gets_jobs_and_keeps_what_it_says() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("metadata.sqlite");
@@ -145,7 +168,7 @@ async fn a_file_of_version_2_gets_jobs_and_keeps_what_it_says() {
     assert_eq!(meta.create_job(Epoch(3), repair(1), 1).await.unwrap().id, JobId(1));
     drop(meta);
     let connection = rusqlite::Connection::open(&path).unwrap();
-    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(3));
+    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(4));
 }
 
 #[tokio::test]

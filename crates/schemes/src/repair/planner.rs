@@ -198,7 +198,7 @@ fn groups<'a>(lost: &[&'a Delivery]) -> Vec<Vec<&'a Delivery>> {
 mod tests {
     use super::*;
     use crate::repair::SCHEMES;
-    use weft_plan::{Class, Hold, Job, Network, Want, WantKind};
+    use weft_plan::{Class, Hold, Job, Want, WantKind};
     use weft_types::{BlockId, Layout, NodeId, PlanId, Span, StripeId, StripeLayout};
 
     #[test]
@@ -218,17 +218,8 @@ mod tests {
         let want = Want { kind: WantKind::Store, party: requestor, index: 0, sub_blocks: vec![0], span: Span::new(0, block_len) };
         let job = Job { holds: holds.collect(), wants: vec![want], ..Job::default() };
         let stripe = StripeLayout { layout: Layout::new(block_len, block_len, 1).unwrap(), k: 4, m: 3, data_len: 4 * block_len };
-        let request = Request {
-            code: code.as_ref(),
-            stripe,
-            job: &job,
-            stores: &[(requestor, block(0))],
-            prefer: &[],
-            network: &Network::uniform(1e6),
-            select: Select::Best,
-            paths: Paths::Count(1),
-            run: Run::new(PlanId(1), 1, Class::Repair, 2),
-        };
+        let run = Run::new(PlanId(1), 1, Class::Repair, 2);
+        let request = Request { stores: &[(requestor, block(0))], ..Request::new(code.as_ref(), stripe, &job, run) };
         let mut known = Known::new();
         for scheme in SCHEMES {
             let (plan, _) = plan(&request, *scheme, &mut known).unwrap();

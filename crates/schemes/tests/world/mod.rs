@@ -117,7 +117,7 @@ impl World {
     ) -> Request<'a> {
         let run = Run::new(PlanId(1), 1, Class::Repair, slice_len);
         let (network, select, paths) = (&self.network, self.select, self.paths);
-        Request { code: self.code.as_ref(), stripe: self.stripe, job, stores, prefer, network, select, paths, run }
+        Request { stores, prefer, network, select, paths, ..Request::new(self.code.as_ref(), self.stripe, job, run) }
     }
 
     /// Verifies a plan (so that nothing comes out that nobody wants), runs it, and compares every byte that is wanted.

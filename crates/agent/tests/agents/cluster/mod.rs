@@ -19,17 +19,15 @@ use tokio::{task::JoinHandle, time::sleep};
 use weft_agent::{Agent, AgentConfig, DiskMode, Limits, OpenDisk, Seams, Throttle};
 use weft_codes::{SharedCode, generator_hash};
 use weft_gf::Combination;
-use weft_plan::{Class, Hold, Input, Job, Network, Plan, Want, WantKind};
+use weft_plan::{Class, Hold, Input, Job, Plan, Want, WantKind};
 use weft_proto::{
     Peer, Security,
     certs::{Authority, CertificateFiles},
     from_status,
     v1::{self, StartRequest, TaskFailed, agent_client::AgentClient, task_event::Event},
 };
-use weft_schemes::{Paths, Request, Run, Select, disseminate, plan_repair, plan_write, repair};
+use weft_schemes::{Request, Run, Select, disseminate, plan_repair, plan_write, repair};
 use weft_types::{BlockId, BlockMeta, ClusterId, Error, Layout, NodeId, Party, PlanId, Result, Span, StripeId, StripeLayout};
-
-static NETWORK: Network = Network::uniform(1e9);
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(0xc1);
 pub(crate) const CLIENT: Party = Party::Client(77);
@@ -344,17 +342,7 @@ impl Stripe {
 
     fn request<'a>(&'a self, job: &'a Job, stores: &'a [(Party, BlockId)], prefer: &'a [Party]) -> Request<'a> {
         let run = Run { window: self.window, ..Run::new(next_plan(), 1, Class::Repair, self.slice_len) };
-        Request {
-            code: self.code.as_ref(),
-            stripe: self.layout,
-            job,
-            stores,
-            prefer,
-            network: &NETWORK,
-            select: Select::AsPreferred,
-            paths: Paths::Count(1),
-            run,
-        }
+        Request { stores, prefer, select: Select::AsPreferred, ..Request::new(self.code.as_ref(), self.layout, job, run) }
     }
 }
 

@@ -1,0 +1,90 @@
+//! How jobs end: when that cannot be written, and when somebody cancels them while their last stripes are under way.
+
+use crate::world::{World, data};
+use rusqlite::Connection;
+use std::time::Duration;
+use weft_client::{JobChange, PutOptions, RepairNodeOptions, api::Job};
+use weft_types::NodeId;
+
+impl World {
+    /// Waits until a job has ended.
+    pub(crate) async fn ended(&self, job: u64) -> Job {
+        self.until("the job has ended", async |world| {
+            !matches!(world.client.job(job).await.unwrap().state.as_str(), "running" | "paused")
+        })
+        .await;
+        self.client.job(job).await.unwrap()
+    }
+
+    /// The metadata, beside the coordinator's own connection to them.
+    fn metadata(&self) -> Connection {
+        let connection = Connection::open(self.metadata_file()).unwrap();
+        connection.busy_timeout(Duration::from_secs(5)).unwrap();
+        connection
+    }
+}
+
+/// Blocks: (in all, done, left).
+fn amounts(job: &Job) -> (u64, u64, u64) {
+    let blocks = |amount: &Option<weft_client::api::JobAmount>| amount.map_or(0, |amount| amount.blocks);
+    (blocks(&job.total), blocks(&job.done), blocks(&job.left))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_whose_state_cannot_be_written_goes_on_until_it_can() {
+    let mut world = World::new(7, 7).await;
+    for key in 0..3 {
+        world.put(&format!("k{key}"), &data(1 << 20, key)).await.unwrap();
+    }
+    let lost = world.holder("k0", 0).await;
+    let held = world.block_files(lost).len() as u64;
+    world.kill(lost);
+    world.until("one is down", async |world| world.up().await.len() == 6).await;
+    let metadata = world.metadata();
+    let full = "CREATE TRIGGER full BEFORE UPDATE OF state ON jobs WHEN NEW.state IN ('done', 'paused')
+                BEGIN SELECT RAISE(ABORT, 'there is no space'); END";
+    metadata.execute_batch(full).unwrap();
+    let job = world.client.repair_node(NodeId(lost), &RepairNodeOptions::default()).await.unwrap().id;
+    world.until("all is done", async |world| amounts(&world.client.job(job).await.unwrap()) == (held, held, 0)).await;
+    let error = world.client.change_job(job, JobChange::Pause).await.unwrap_err();
+    assert!(error.message.contains("no space"), "{error}");
+    // It has tried to write its end more than once by now.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert_eq!(world.client.job(job).await.unwrap().state, "running", "what is not written has not happened");
+    metadata.execute_batch("DROP TRIGGER full").unwrap();
+    let ended = world.ended(job).await;
+    assert_eq!((ended.state.as_str(), amounts(&ended)), ("done", (held, held, 0)), "{}", ended.last_error);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_is_cancelled_writes_what_came_of_the_stripes_that_were_under_way() {
+    let mut world = World::new(3, 1).await;
+    let options = PutOptions { code: "rs(2,1)".into(), block_len: 4 << 20, ..PutOptions::default() };
+    let bytes = data(16 << 20, 31);
+    world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
+    world.start_agent(4).await;
+    world.until("it is up", async |world| world.up().await.contains(&4)).await;
+    world.kill(1);
+    world.until("one is down", async |world| world.up().await == [2, 3, 4]).await;
+    world.slow_down_agents().await;
+    // At first there is another stripe, with which it does not begin any more; then there is none.
+    for (concurrency, amounts_then) in [(1, (2, 1, 0)), (2, (1, 1, 0))] {
+        let options = RepairNodeOptions { concurrency, scheme: "pipeline".into(), ..RepairNodeOptions::default() };
+        let job = world.client.repair_node(NodeId(1), &options).await.unwrap().id;
+        world.until("it has begun", async |world| world.client.job(job).await.unwrap().stripes_under_way == 1).await;
+        let told = world.client.change_job(job, JobChange::Cancel).await.unwrap();
+        assert_eq!((told.state.as_str(), told.stripes_under_way, amounts(&told).1), ("cancelled", 1, 0));
+        let metadata = world.metadata();
+        let written = || -> (String, u64) {
+            let sql = "SELECT state, done_blocks FROM jobs WHERE id = ?1";
+            metadata.query_row(sql, [job], |row| Ok((row.get(0)?, row.get(1)?))).unwrap()
+        };
+        world.until("its end is written", async |_| written() == ("cancelled".to_owned(), 1)).await;
+        world.restart_coordinator().await;
+        let ended = world.client.job(job).await.unwrap();
+        assert_eq!((ended.state.as_str(), ended.stripes_under_way, amounts(&ended)), ("cancelled", 0, amounts_then));
+        world.until("all are back", async |world| world.up().await == [2, 3, 4]).await;
+    }
+    assert_eq!(world.not_ok("k").await, []);
+    assert!(world.get("k", "").await.unwrap().0 == bytes);
+}
