@@ -17,6 +17,6 @@ mod run;
 mod stage;
 
 pub use buffers::{Buffer, Buffers};
-pub use observer::{Observer, Port, Waiting};
+pub use observer::{Observer, Port, StageTimes, Waiting};
 pub use ports::{Ports, SliceSink, SliceSource};
 pub use run::{Outcome, StageOutcome, run, run_observed};

@@ -1,20 +1,57 @@
 //! What each stage of a running task waits for, to be looked at from outside: the culprit of a stall is the one who waits for
 //! no peer.
 
+use futures::FutureExt as _;
 use std::{
+    fmt,
     future::Future,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
 };
 use weft_plan::{Sink, Source, Task};
 use weft_types::Party;
 
 /// Watches one task. The engine has no clock: whoever watches tells it the time with [`advance`](Self::advance), in ticks of
 /// its choice.
-#[derive(Debug)]
 pub struct Observer {
     tick: AtomicU64,
+    clock: Option<Clock>,
     stages: Vec<StageWatch>,
 }
+
+/// Microseconds since some time.
+type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// What a stage has spent its time on, microseconds. What it does at several ports at once counts as the one that took longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StageTimes {
+    /// The lane's number in the plan.
+    pub lane: u16,
+    /// The stage's number in the lane.
+    pub stage: u16,
+    /// On its own disk, or on whoever puts data in.
+    pub read_us: u64,
+    /// On what comes over its links.
+    pub wait_us: u64,
+    /// On arithmetic.
+    pub combine_us: u64,
+    /// On room in the links that it sends over.
+    pub send_us: u64,
+    /// On what it stores, patches or delivers.
+    pub write_us: u64,
+}
+
+/// What a stage spends time on, as places in its counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Part {
+    Read,
+    Wait,
+    Combine,
+    Send,
+    Write,
+}
+
+const PARTS: usize = 5;
 
 /// A stage that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,12 +83,14 @@ impl Observer {
         let watch = |lane, stage: &weft_plan::TaskStage| {
             let peer = |link: u16| task.links.iter().find(|l| l.lane == lane && l.link == link).map(|l| l.peer);
             let sources = stage.sources.iter().map(|source| match source {
-                Source::Link(link) => PortWatch::new(peer(*link)),
-                Source::Block { .. } | Source::Input { .. } => PortWatch::new(None),
+                Source::Link(link) => PortWatch::new(peer(*link), Part::Wait),
+                Source::Block { .. } | Source::Input { .. } => PortWatch::new(None, Part::Read),
             });
             let sinks = stage.sinks.iter().map(|sink| match sink {
-                Sink::Link(link) => PortWatch::new(peer(*link)),
-                Sink::Store { .. } | Sink::Patch { .. } | Sink::Output { .. } | Sink::Check { .. } => PortWatch::new(None),
+                Sink::Link(link) => PortWatch::new(peer(*link), Part::Send),
+                Sink::Store { .. } | Sink::Patch { .. } | Sink::Output { .. } | Sink::Check { .. } => {
+                    PortWatch::new(None, Part::Write)
+                }
             });
             StageWatch {
                 lane,
@@ -59,10 +98,22 @@ impl Observer {
                 sources: sources.collect(),
                 sinks: sinks.collect(),
                 positions_done: AtomicU64::new(0),
+                last: AtomicU8::new(Part::Combine as u8),
+                spent: Default::default(),
             }
         };
         let stages = task.lanes.iter().flat_map(|lane| lane.stages.iter().map(|stage| watch(lane.lane, stage))).collect();
-        Self { tick: AtomicU64::new(0), stages }
+        Self { tick: AtomicU64::new(0), clock: None, stages }
+    }
+
+    /// For a task that has not begun; with a clock, in microseconds, it measures what stages spend their time on.
+    pub fn timed(task: &Task, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self { clock: Some(Box::new(clock)), ..Self::new(task) }
+    }
+
+    /// What each stage has spent its time on so far, in the order of lanes and stages; without a clock, on nothing.
+    pub fn times(&self) -> Vec<StageTimes> {
+        self.stages.iter().map(StageWatch::times).collect()
     }
 
     /// Tells what time it is.
@@ -81,14 +132,21 @@ impl Observer {
     }
 
     pub(crate) fn stage(&self, number: usize) -> Option<WatchedStage<'_>> {
-        self.stages.get(number).map(|stage| WatchedStage { tick: &self.tick, stage })
+        self.stages.get(number).map(|stage| WatchedStage { tick: &self.tick, clock: self.clock.as_ref(), stage })
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observer").field("tick", &self.tick).field("stages", &self.stages).finish_non_exhaustive()
     }
 }
 
 /// One stage of an observer, as the stage itself sees it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct WatchedStage<'a> {
     tick: &'a AtomicU64,
+    clock: Option<&'a Clock>,
     stage: &'a StageWatch,
 }
 
@@ -111,7 +169,43 @@ impl WatchedStage<'_> {
         let Some(watch) = watch else { return future.await };
         // Cleared on drop too: a wait that is given up is none.
         let _waiting = WaitGuard::begin(watch, self.tick.load(Relaxed), itself);
-        future.await
+        if itself {
+            // What there is a bound for is arithmetic; where nothing is waited for, there is none.
+            let mut future = std::pin::pin!(future);
+            if let Some(done) = future.as_mut().now_or_never() {
+                return done;
+            }
+            let done = future.await;
+            self.stage.last.store(Part::Combine as u8, Relaxed);
+            return done;
+        }
+        let done = future.await;
+        self.stage.last.store(watch.part as u8, Relaxed);
+        done
+    }
+
+    /// What all ports of one side do at once takes as long as the last of them.
+    pub(crate) async fn spend<T>(&self, future: impl Future<Output = T>) -> T {
+        let Some(clock) = self.clock else { return future.await };
+        let begin = clock();
+        let done = future.await;
+        self.add_spent(self.stage.last.load(Relaxed), begin, clock());
+        done
+    }
+
+    /// Arithmetic waits for nobody.
+    pub(crate) fn combine<T>(&self, work: impl FnOnce() -> T) -> T {
+        let Some(clock) = self.clock else { return work() };
+        let begin = clock();
+        let done = work();
+        self.add_spent(Part::Combine as u8, begin, clock());
+        done
+    }
+
+    fn add_spent(&self, part: u8, begin_us: u64, end_us: u64) {
+        if let Some(spent) = self.stage.spent.get(usize::from(part)) {
+            spent.fetch_add(end_us.saturating_sub(begin_us), Relaxed);
+        }
     }
 
     pub(crate) fn add_done(&self, positions: u64) {
@@ -130,9 +224,18 @@ struct StageWatch {
     sources: Vec<PortWatch>,
     sinks: Vec<PortWatch>,
     positions_done: AtomicU64,
+    /// What the port was for that was done last.
+    last: AtomicU8,
+    /// Microseconds, by part.
+    spent: [AtomicU64; PARTS],
 }
 
 impl StageWatch {
+    fn times(&self) -> StageTimes {
+        let [read_us, wait_us, combine_us, send_us, write_us] = std::array::from_fn(|part| self.spent[part].load(Relaxed));
+        StageTimes { lane: self.lane, stage: self.stage, read_us, wait_us, combine_us, send_us, write_us }
+    }
+
     fn waiting(&self) -> Vec<Waiting> {
         let sources = self.sources.iter().enumerate().map(|(number, watch)| (Port::Source(number), watch));
         let sinks = self.sinks.iter().enumerate().map(|(number, watch)| (Port::Sink(number), watch));
@@ -149,13 +252,14 @@ impl StageWatch {
 #[derive(Debug)]
 struct PortWatch {
     peer: Option<Party>,
+    part: Part,
     /// Twice the tick plus one, and one more if it waits for itself; 0: nobody waits.
     since: AtomicU64,
 }
 
 impl PortWatch {
-    fn new(peer: Option<Party>) -> Self {
-        Self { peer, since: AtomicU64::new(0) }
+    fn new(peer: Option<Party>, part: Part) -> Self {
+        Self { peer, part, since: AtomicU64::new(0) }
     }
 
     fn waits(&self) -> Option<(Option<Party>, u64)> {
@@ -187,6 +291,7 @@ mod tests {
     use async_trait::async_trait;
     use bytes::Bytes;
     use futures::{FutureExt, future::pending};
+    use std::sync::Arc;
     use weft_gf::SparseMatrix;
     use weft_plan::{TaskLane, TaskLink, TaskStage};
     use weft_types::{Layout, NodeId, PlanId, Result, Span};
@@ -278,6 +383,63 @@ mod tests {
             let mut running = Box::pin(run_observed(&task, &slices, &observer));
             assert!(running.as_mut().now_or_never().is_none());
             assert_eq!(observer.waiting(), [Waiting { lane: 3, stage: 4, port: Port::Source(0), peer, since: 5 }]);
+        }
+    }
+
+    /// Slices take 100 µs to come and 1000 to be taken.
+    #[derive(Clone)]
+    struct Slow(Arc<AtomicU64>);
+
+    #[async_trait]
+    impl Ports for Slow {
+        async fn source(&self, _: &TaskLane, _: &TaskStage, _: &Source) -> Result<Box<dyn SliceSource>> {
+            Ok(Box::new(self.clone()))
+        }
+
+        async fn sink(&self, _: &TaskLane, _: &TaskStage, _: &Sink) -> Result<Box<dyn SliceSink>> {
+            Ok(Box::new(self.clone()))
+        }
+    }
+
+    #[async_trait]
+    impl SliceSource for Slow {
+        async fn next(&mut self, slice: Span) -> Result<Bytes> {
+            self.0.fetch_add(100, Relaxed);
+            Ok(vec![0; slice.len() as usize].into())
+        }
+    }
+
+    #[async_trait]
+    impl SliceSink for Slow {
+        async fn put(&mut self, _: Span, _: Bytes) -> Result<()> {
+            self.0.fetch_add(1000, Relaxed);
+            Ok(())
+        }
+
+        async fn finish(&mut self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn with_a_clock_it_is_known_what_a_stage_spends_its_time_on() {
+        let block = || Source::Block { index: 0, sub_blocks: vec![0] };
+        let store = || Sink::Store { index: 0, sub_blocks: vec![0] };
+        for (source, sink) in [(block(), Sink::Link(9)), (Source::Link(9), store())] {
+            let task = task(source.clone(), sink.clone());
+            let now = Arc::new(AtomicU64::new(0));
+            let clock = Arc::clone(&now);
+            // It takes a microsecond to look at the clock.
+            let observer = Observer::timed(&task, move || clock.fetch_add(1, Relaxed) + 1);
+            run_observed(&task, &Slow(now), &observer).now_or_never().unwrap().into_result().unwrap();
+            let StageTimes { lane, stage, read_us, wait_us, combine_us, send_us, write_us } = observer.times()[0];
+            assert_eq!((lane, stage, combine_us), (3, 4, 8), "eight slices");
+            let (input, output) = if source == block() { (read_us, send_us) } else { (wait_us, write_us) };
+            assert_eq!(read_us + wait_us + send_us + write_us, input + output, "the other ports do not exist");
+            assert!((8 * 100..8 * 100 + 20).contains(&input) && (8 * 1000..8 * 1000 + 20).contains(&output), "{input}, {output}");
+            let untimed = Observer::new(&task);
+            run_observed(&task, &Slow(Arc::default()), &untimed).now_or_never().unwrap().into_result().unwrap();
+            assert_eq!(untimed.times(), [StageTimes { lane, stage, ..StageTimes::default() }]);
         }
     }
 }

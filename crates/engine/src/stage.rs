@@ -40,18 +40,18 @@ impl StageRun<'_> {
             self.failures.add(self.place(error, None, self.lane.span.start));
             Ended
         })?;
-        let (mut sources, mut sinks) = try_join(self.open_sources(), self.open_sinks()).await?;
+        let (mut sources, mut sinks) = self.watch.spend(try_join(self.open_sources(), self.open_sinks())).await?;
         for slice in self.lane.slices(self.task.slice_len) {
             self.step.turn().await;
-            let inputs = self.take(&mut sources, &combiner, slice).await?;
-            let results = combiner.apply(&inputs, slice);
+            let inputs = self.watch.spend(self.take(&mut sources, &combiner, slice)).await?;
+            let results = self.watch.combine(|| combiner.apply(&inputs, slice));
             drop(inputs);
-            self.give(&mut sinks, results, slice).await?;
+            self.watch.spend(self.give(&mut sinks, results, slice)).await?;
             self.step.done();
             self.watch.add_done(slice.len());
         }
         try_join_all(sources.iter_mut().enumerate().map(|(number, source)| self.finish_source(number, source))).await?;
-        self.finish(sinks).await
+        self.watch.spend(self.finish(sinks)).await
     }
 
     fn combiner(&self) -> Result<Combiner> {
