@@ -12,11 +12,11 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, sleep},
 };
 use tonic::Status;
-use weft_engine::{Observer, run_observed};
+use weft_engine::{Observer, StageTimes, run_observed};
 use weft_proto::{
     status::encode_error,
     v1::{
-        ArrivedBlock, CorruptBlock, SpanMessage, StoredBlock, TaskDone, TaskEvent, TaskFailed, TaskProgress, WaitingFor,
+        self, ArrivedBlock, CorruptBlock, SpanMessage, StoredBlock, TaskDone, TaskEvent, TaskFailed, TaskProgress, WaitingFor,
         task_event::Event,
     },
 };
@@ -43,7 +43,8 @@ pub(crate) async fn run(
     events: &mpsc::Sender<Result<TaskEvent, Status>>,
     cancel: oneshot::Receiver<()>,
 ) -> End {
-    let observer = Observer::new(&open.task);
+    let begin = Instant::now();
+    let observer = Observer::timed(&open.task, move || begin.elapsed().as_micros() as u64);
     let (mut errors, mut cancelled) = (Vec::new(), false);
     let deadline = async {
         match open.deadline {
@@ -74,7 +75,8 @@ pub(crate) async fn run(
     }
     let traffic = Arc::clone(&open.traffic);
     let harvest = harvest(open, node.seams.disk_mode).await;
-    End { event: event(errors, harvest, &traffic), cancelled }
+    let stages = observer.times().iter().map(stage_times).collect();
+    End { event: event(errors, harvest, &traffic, stages), cancelled }
 }
 
 /// Tells with every tick what has been moved and who is waited for. Never returns.
@@ -159,17 +161,22 @@ impl Harvest {
     }
 }
 
-fn event(mut errors: Vec<Error>, harvest: Harvest, traffic: &Traffic) -> TaskEvent {
+fn event(mut errors: Vec<Error>, harvest: Harvest, traffic: &Traffic, stages: Vec<v1::StageTimes>) -> TaskEvent {
     errors.extend(harvest.errors);
     let (stored, traffic) = (harvest.stored, Some(traffic.report()));
     let event = if errors.is_empty() {
-        Event::Done(TaskDone { stored, traffic })
+        Event::Done(TaskDone { stored, traffic, stages })
     } else {
         tracing::warn!(error = %errors[0], count = errors.len(), "a task failed");
         let errors = errors.iter().take(ERRORS_MAX).map(encode_error).collect();
         Event::Failed(TaskFailed { errors, stored, arrived: harvest.arrived, traffic, corrupt: harvest.corrupt })
     };
     TaskEvent { event: Some(event) }
+}
+
+fn stage_times(times: &StageTimes) -> v1::StageTimes {
+    let StageTimes { lane, stage, read_us, wait_us, combine_us, send_us, write_us } = *times;
+    v1::StageTimes { lane: lane.into(), stage: stage.into(), read_us, wait_us, combine_us, send_us, write_us }
 }
 
 #[cfg(test)]
