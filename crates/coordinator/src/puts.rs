@@ -116,6 +116,17 @@ impl Puts {
         }
     }
 
+    /// Keeps a stripe that is being sent, unless its put has been given up.
+    async fn keep(&self, shared: &Shared, key: Key, sending: Sending) -> Result<()> {
+        self.lock().insert(key, Underway::Sending(sending));
+        // Who gave the put up meanwhile knew nothing of these tasks.
+        if let Err(error) = shared.meta.upload(key.0).await {
+            self.forget(key.0);
+            return Err(shared.meta_error(error));
+        }
+        Ok(())
+    }
+
     /// Stops whatever of a put is under way, without waiting for it.
     pub(crate) fn forget(&self, upload: UploadId) {
         let mut stripes = self.lock();
@@ -199,12 +210,7 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
     loop {
         match begin_stripe(shared, &upload, &code, &layout, asked.number, &how, &avoid).await {
             Ok((sending, client)) => {
-                shared.puts.lock().insert(key, Underway::Sending(sending));
-                // Who gave the put up meanwhile knew nothing of these tasks.
-                if let Err(error) = shared.meta.upload(upload.id).await {
-                    shared.puts.forget(upload.id);
-                    return Err(place(shared.meta_error(error)));
-                }
+                shared.puts.keep(shared, key, sending).await.map_err(place)?;
                 let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
                 return Ok(v1::PutStripeReply { task: Some(client), layout });
             }
@@ -228,13 +234,10 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     let sending = shared.puts.begin_end(key, PlanId(asked.plan))?;
     let Some(sending) = sending else { return end::ended_already(shared, key).await };
     let ended = end::end(shared, key.0, sending, &asked).await;
-    let mut stripes = shared.puts.lock();
-    stripes.remove(&key);
-    let again = ended?.map(|(sending, task)| {
-        stripes.insert(key, Underway::Sending(sending));
-        task
-    });
-    Ok(v1::EndStripeReply { again })
+    shared.puts.lock().remove(&key);
+    let Some((sending, task)) = ended? else { return Ok(v1::EndStripeReply { again: None }) };
+    shared.puts.keep(shared, key, sending).await?;
+    Ok(v1::EndStripeReply { again: Some(task) })
 }
 
 /// Makes a put visible. It is no error to ask again after the answer was lost.

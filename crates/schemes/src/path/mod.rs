@@ -4,8 +4,8 @@
 //! A weight is what a link takes for a byte, seconds. A chain is as quick as its slowest link, so that only the order of weights
 //! counts: the search is one for the smallest threshold such that the links below it still hold a chain. Below a bound that
 //! matchings give nothing need be tried; above it a threshold is decided by a table over sets of helpers (`subsets`), which is
-//! exact whatever the weights are. For more helpers than [`EXACT_MAX`] a bounded
-//! search stands in for the table (`dive`): it finds a chain or gives up, and a [`Route`] says whether a better one is ruled out.
+//! exact whatever the weights are. For more helpers than [`EXACT_MAX`] a bounded search stands in for the table (`dive`): it finds a
+//! chain or gives up, and a [`Route`] says whether a better one is ruled out.
 //!
 //! Among equally quick chains, that which crosses from rack to rack seldom is taken, and then that of those who come first. Where all
 //! links are quick enough, that takes no search (`any`).
