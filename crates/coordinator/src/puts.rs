@@ -230,11 +230,12 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     let ended = end::end(shared, key.0, sending, &asked).await;
     let mut stripes = shared.puts.lock();
     stripes.remove(&key);
-    let again = ended?.map(|(sending, task)| {
+    let end::Ended { again, traffic } = ended?;
+    let again = again.map(|(sending, task)| {
         stripes.insert(key, Underway::Sending(sending));
         task
     });
-    Ok(v1::EndStripeReply { again })
+    Ok(v1::EndStripeReply { again, traffic: Some(traffic) })
 }
 
 /// Makes a put visible. It is no error to ask again after the answer was lost.

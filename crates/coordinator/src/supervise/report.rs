@@ -208,10 +208,5 @@ pub(super) fn bad_state(error: &Error) -> Option<BlockState> {
 
 /// The sum of two.
 pub(crate) fn add_traffic(a: v1::TaskTraffic, b: v1::TaskTraffic) -> v1::TaskTraffic {
-    v1::TaskTraffic {
-        read_bytes: a.read_bytes.saturating_add(b.read_bytes),
-        written_bytes: a.written_bytes.saturating_add(b.written_bytes),
-        sent_bytes: a.sent_bytes.saturating_add(b.sent_bytes),
-        received_bytes: a.received_bytes.saturating_add(b.received_bytes),
-    }
+    a + b
 }
