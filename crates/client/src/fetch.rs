@@ -159,7 +159,7 @@ async fn attempt(
         met.rebuilt.extend(reply.rebuilt.iter().map(|index| stripe.block(*index)));
     }
     let arrivals = Arc::new(Arrivals::new(stripe.clone(), missing, &reply, place, meter.clone())?);
-    let outcome = open.run(shared, &Work::Get(arrivals.clone())).await;
+    let (outcome, _) = open.run(shared, &Work::Get(arrivals.clone())).await;
     if let Some(error) = arrivals.failed_here() {
         return Err(error);
     }

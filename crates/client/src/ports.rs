@@ -18,11 +18,12 @@ use std::{
     },
     time::Duration,
 };
-use weft_engine::{Buffers, Outcome, Ports, SliceSink, SliceSource};
+use tokio::time::Instant;
+use weft_engine::{Buffers, Observer, Outcome, Ports, SliceSink, SliceSource};
 use weft_plan::{Sink, Source, Task, TaskLane, TaskLink, TaskStage, link_id};
 use weft_proto::{
     decode_task,
-    v1::{ClientTask, LinkPeer},
+    v1::{ClientTask, LinkPeer, StageReport, StageTimes},
 };
 use weft_types::{Error, Party, Result, Span, StripeLayout};
 
@@ -80,10 +81,19 @@ impl OpenTask {
         Ok(Self { task, peers, stall })
     }
 
-    /// Runs it to its end.
-    pub(crate) async fn run(&self, shared: &Arc<Shared>, work: &Work) -> Outcome {
-        weft_engine::run(&self.task, &ClientPorts { shared, open: self, work }).await
+    /// Runs it to its end; also what its stages spent their time on.
+    pub(crate) async fn run(&self, shared: &Arc<Shared>, work: &Work) -> (Outcome, Vec<StageReport>) {
+        let begin = Instant::now();
+        let observer = Observer::timed(&self.task, move || begin.elapsed().as_micros() as u64);
+        let outcome = weft_engine::run_observed(&self.task, &ClientPorts { shared, open: self, work }, &observer).await;
+        let report = |times: weft_engine::StageTimes| StageReport { times: Some(stage_times(&times)), ..StageReport::default() };
+        (outcome, observer.times().into_iter().map(report).collect())
     }
+}
+
+fn stage_times(times: &weft_engine::StageTimes) -> StageTimes {
+    let weft_engine::StageTimes { lane, stage, read_us, wait_us, combine_us, send_us, write_us } = *times;
+    StageTimes { lane: lane.into(), stage: stage.into(), read_us, wait_us, combine_us, send_us, write_us }
 }
 
 struct ClientPorts<'a> {

@@ -23,8 +23,8 @@ use tokio::{io::AsyncRead, sync::Semaphore};
 use weft_proto::{
     status::encode_error,
     v1::{
-        AbortPutRequest, BeginPutReply, BeginPutRequest, BlockUnits, CommitPutRequest, Empty, EndStripeRequest, KeepPutRequest,
-        ObjectReply, PutStripeReply, PutStripeRequest, WriteScheme,
+        AbortPutRequest, BeginPutReply, BeginPutRequest, BlockUnits, CommitPutRequest, Empty, EndStripeReply, EndStripeRequest,
+        KeepPutRequest, ObjectReply, PutStripeReply, PutStripeRequest, StageReport, TaskTraffic, WriteScheme,
     },
 };
 use weft_types::{Error, Reaction, Result, StripeLayout};
@@ -54,12 +54,18 @@ pub struct PutOptions {
 
 /// Stripes of a put that are under way at once: one is sent, one is being ended.
 const STRIPES_MAX: usize = 2;
+/// Stages of which a put tells what they spent their time on.
+const STAGES_MAX: usize = 4096;
 /// The coordinator is told that a put goes on no more often than this.
 const KEEP_PAUSE_MIN: Duration = Duration::from_millis(100);
 
 impl Client {
     /// Stores what `reader` gives as `bucket/key`. It is acknowledged when all of it is durable; before that nothing of it can be
     /// seen. If the future is dropped, the put is aborted.
+    ///
+    /// The answer's `traffic` is what the agents moved for it: what they received came from here and from each other. If an answer
+    /// of the coordinator was lost on the way, something of it is not counted. Its `stages` say what everybody spent their time on, of
+    /// the first stripes.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -167,6 +173,10 @@ struct Put {
     stripe_len: u64,
     how: WriteScheme,
     meter: Meter,
+    /// What the agents moved for the stripes that have ended.
+    traffic: Mutex<TaskTraffic>,
+    /// What all stages spent their time on, here and there.
+    stages: Mutex<Vec<StageReport>>,
     /// Tells the coordinator every now and then that the put goes on: its data may be slow to come.
     _keeping: Owned<()>,
     /// Only one stripe is sent at a time.
@@ -190,6 +200,8 @@ impl Put {
             stripe_len: u64::from(begun.k).saturating_mul(begun.block_len),
             how: how(options),
             meter: Meter::new(size, &options.progress),
+            traffic: Mutex::default(),
+            stages: Mutex::default(),
             _keeping: Owned::start(keep(shared.calls.clone(), begun.upload, begun.lease_ms)),
             sending: Semaphore::new(1),
             open: true,
@@ -221,7 +233,9 @@ impl Put {
         }
         let object = committed.map_err(|error| error.object(&self.object))?;
         self.open = false;
-        Ok(object)
+        let traffic = *self.traffic.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let stages = std::mem::take(self.stages.get_mut().unwrap_or_else(PoisonError::into_inner));
+        Ok(ObjectReply { traffic: Some(traffic), stages, ..object })
     }
 
     /// Sends a stripe until the coordinator is content with it. Returns its length.
@@ -260,7 +274,7 @@ impl Put {
         let mut meter = counted.meter();
         loop {
             let outgoing = Arc::new(Outgoing::new(data.clone(), layout, meter, open.task.links.len()));
-            let outcome = open.run(&self.shared, &Work::Put(outgoing.clone())).await;
+            let (outcome, own) = open.run(&self.shared, &Work::Put(outgoing.clone())).await;
             drop(turn.take());
             let request = EndStripeRequest {
                 upload: self.upload,
@@ -273,12 +287,24 @@ impl Put {
             let calls = &self.shared.calls;
             // An end may be told twice: the stripe may have ended and the answer have been lost.
             let ended = calls.ask_within(timeout, request, |mut client, request| async move { client.end_stripe(request).await });
-            let Some(again) = ended.await?.again else { break };
+            let EndStripeReply { again, traffic, stages } = ended.await?;
+            self.count(traffic, own.into_iter().chain(stages));
+            let Some(again) = again else { break };
             // What is sent again has been counted.
             (open, meter) = (OpenTask::new(Some(again))?, Meter::new(None, &ProgressFn::default()));
         }
         counted.keep();
         Ok(())
+    }
+
+    fn count(&self, traffic: Option<TaskTraffic>, stages: impl Iterator<Item = StageReport>) {
+        let mut known = self.stages.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of an object of very many stripes the first will do.
+        let room = STAGES_MAX.saturating_sub(known.len());
+        known.extend(stages.take(room));
+        drop(known);
+        let mut sum = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+        *sum = *sum + traffic.unwrap_or_default();
     }
 }
 

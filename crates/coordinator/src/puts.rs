@@ -71,6 +71,8 @@ struct Sending {
     how: HowToWrite,
     settle: Settle,
     report: JoinHandle<Report>,
+    /// How far from the writer each of its stages is, by node, lane and stage.
+    levels: BTreeMap<(NodeId, u32, u32), u32>,
     /// What came of the plans before this one, which brings again what they did not.
     before: Option<Box<end::Before>>,
 }
@@ -235,9 +237,13 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     let Some(sending) = sending else { return end::ended_already(shared, key).await };
     let ended = end::end(shared, key.0, sending, &asked).await;
     shared.puts.lock().remove(&key);
-    let Some((sending, task)) = ended? else { return Ok(v1::EndStripeReply { again: None }) };
-    shared.puts.keep(shared, key, sending).await?;
-    Ok(v1::EndStripeReply { again: Some(task) })
+    let end::Ended { again, traffic, stages } = ended?;
+    let (traffic, mut task) = (Some(traffic), None);
+    if let Some((sending, again)) = again {
+        shared.puts.keep(shared, key, sending).await?;
+        task = Some(again);
+    }
+    Ok(v1::EndStripeReply { again: task, traffic, stages })
 }
 
 /// Makes a put visible. It is no error to ask again after the answer was lost.
@@ -333,8 +339,32 @@ async fn start(
     let (running, settle) = supervise::start(shared, sealed, OnFailure::GoOn).await;
     let running = running.all_started().await?;
     let report = tokio::spawn(running.finish(|_, _| {}, None));
-    let sending = Sending { plan: planned.plan.id, stripe: Box::new(stripe), how: how.clone(), settle, report, before };
+    let (plan, levels) = (planned.plan.id, levels(&planned.plan));
+    let sending = Sending { plan, stripe: Box::new(stripe), how: how.clone(), settle, report, levels, before };
     Ok((sending, client))
+}
+
+/// How many links what a node's stages get has come over.
+fn levels(plan: &weft_plan::Plan) -> BTreeMap<(NodeId, u32, u32), u32> {
+    let mut levels = BTreeMap::new();
+    for (number, lane) in (0..).zip(&plan.shape.lanes) {
+        let mut of = vec![0u32; lane.stages.len()];
+        // A link makes the level at its end one more than at its beginning; no way is longer than there are stages.
+        for _ in 0..lane.stages.len() {
+            for link in &lane.links {
+                let from = of.get(usize::from(link.from)).copied().unwrap_or(0);
+                if let Some(to) = of.get_mut(usize::from(link.to)) {
+                    *to = from.saturating_add(1).max(*to);
+                }
+            }
+        }
+        for ((at, stage), level) in (0..).zip(&lane.stages).zip(of) {
+            if let Some(Party::Node(node)) = plan.binding.parties.get(usize::from(stage.vertex)) {
+                levels.insert((*node, number, at), level);
+            }
+        }
+    }
+    levels
 }
 
 fn plan(

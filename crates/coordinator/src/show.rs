@@ -50,6 +50,8 @@ pub(crate) fn entry(object: ObjectRecord) -> v1::ObjectEntry {
 /// An object without its stripes.
 pub(crate) fn object(object: ObjectRecord) -> v1::ObjectReply {
     v1::ObjectReply {
+        traffic: None,
+        stages: Vec::new(),
         bucket: object.name.bucket,
         key: object.name.key,
         version: object.version.0,

@@ -41,6 +41,19 @@ pub mod v1 {
     tonic::include_proto!("weft.v1");
 }
 
+impl std::ops::Add for v1::TaskTraffic {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            read_bytes: self.read_bytes.saturating_add(other.read_bytes),
+            written_bytes: self.written_bytes.saturating_add(other.written_bytes),
+            sent_bytes: self.sent_bytes.saturating_add(other.sent_bytes),
+            received_bytes: self.received_bytes.saturating_add(other.received_bytes),
+        }
+    }
+}
+
 /// The CRC32C of `bytes`, as frames, pages and checksum units carry it.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32

@@ -52,6 +52,10 @@ pub(super) struct Links {
     /// What each rack sends, and what it receives, over its uplink
     #[arg(long, value_name = "RATE")]
     pub(super) rack_link: Option<LinkRate>,
+    /// What whoever stands outside sends, and what it receives: the coordinator, and who gives commands; without it, as much as the
+    /// machine carries
+    #[arg(long, value_name = "RATE")]
+    pub(super) outside_link: Option<LinkRate>,
     /// What a link carries instead: node-03:*=40mbit (what it sends), *:node-03=40mbit (what it receives), node-03:node-05=40mbit
     #[arg(long = "limit", value_name = "FROM:TO=RATE")]
     pub(super) limits: Vec<Limit>,
@@ -73,6 +77,7 @@ EXAMPLE
   sudo weft testbed up --nodes 16 --link 200mbit
   sudo weft testbed up --nodes 16 --racks 4 --link 400mbit --rack-link 100mbit
   sudo weft testbed up --nodes 17 --matrix america.csv
+  sudo weft testbed up --nodes 8 --outside-link 200mbit
 
 EXIT CODES
   0 up, and its links are what they should be   1 failed on the way   2 links that make no sense   \
@@ -189,8 +194,8 @@ impl TestbedCommand {
 impl Links {
     /// As settings of a testbed of so many nodes.
     pub(super) fn settings(&self, nodes: u32, insecure: bool) -> Result<Settings> {
-        let Self { link, racks, rack_link, limits, slow, matrix } = self.clone();
-        let settings = Settings { nodes, racks, link: Some(link), rack_link, limits, insecure, slow, matrix: None };
+        let Self { link, racks, rack_link, outside_link, limits, slow, matrix } = self.clone();
+        let settings = Settings { nodes, racks, link: Some(link), rack_link, outside_link, limits, insecure, slow, matrix: None };
         let Some(path) = matrix else { return Ok(settings) };
         let text = std::fs::read_to_string(&path).map_err(|error| crate::offline::io_error(&path, "read", &error))?;
         let matrix =

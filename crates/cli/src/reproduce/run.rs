@@ -42,7 +42,17 @@ struct Steps {
 pub(crate) fn settings(figure: &Figure, link: LinkRate, insecure: bool) -> Settings {
     let Figure { nodes, racks, .. } = *figure;
     let link = (racks == 1).then_some(link);
-    Settings { nodes, racks, link, rack_link: None, limits: Vec::new(), insecure, slow: Vec::new(), matrix: None }
+    Settings {
+        nodes,
+        racks,
+        link,
+        rack_link: None,
+        outside_link: None,
+        limits: Vec::new(),
+        insecure,
+        slow: Vec::new(),
+        matrix: None,
+    }
 }
 
 /// Figures show how long schemes take. Where many repairs share the link of one requestor, none of them is held up by somebody who

@@ -50,6 +50,10 @@ pub(crate) struct Settings {
     /// What each rack sends and receives over its uplink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rack_link: Option<LinkRate>,
+    /// What whoever stands outside sends and receives: the coordinator, and who gives commands. Without it, as much as the machine
+    /// carries.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) outside_link: Option<LinkRate>,
     /// Links that carry something else.
     #[serde(default)]
     pub(crate) limits: Vec<Limit>,
@@ -221,9 +225,14 @@ impl Testbed {
         &self.settings
     }
 
-    /// This thread, and what it starts, is in the testbed's network from now on.
+    /// This thread, and what it starts, is in the testbed's network from now on, where the coordinator is.
     pub(crate) fn enter(&self) -> Result<()> {
-        self.network.enter()
+        Network::enter(&self.network.outside())
+    }
+
+    /// Who enters it is where a node is (number from 0).
+    pub(crate) fn namespace_of(&self, number: u32) -> String {
+        self.network.of_node(number)
     }
 
     /// The namespace in which a process of the cluster runs.
@@ -329,8 +338,13 @@ impl Settings {
 
     pub(crate) fn shaping(&self) -> Result<Shaping> {
         let nodes = self.nodes as usize;
-        let mut shaping =
-            Shaping { up: vec![self.link; nodes], down: vec![self.link; nodes], pairs: Vec::new(), rack: self.rack_link };
+        let mut shaping = Shaping {
+            up: vec![self.link; nodes],
+            down: vec![self.link; nodes],
+            pairs: Vec::new(),
+            rack: self.rack_link,
+            outside: self.outside_link,
+        };
         let mut pairs = std::collections::BTreeMap::new();
         if let Some(matrix) = &self.matrix {
             let places = matrix.names.len() as u32;
@@ -442,7 +456,7 @@ mod tests {
         let limits = limits.iter().map(|limit| limit.parse().unwrap()).collect();
         let link = Some("200mbit".parse().unwrap());
         let slow = vec!["node-01:disk=50MiB".parse().unwrap(), "*:coding=20MiB".parse().unwrap()];
-        Settings { nodes, racks: 1, link, rack_link: None, limits, insecure: false, slow, matrix: None }
+        Settings { nodes, racks: 1, link, rack_link: None, outside_link: None, limits, insecure: false, slow, matrix: None }
     }
 
     #[test]
@@ -453,8 +467,12 @@ mod tests {
         for wrong in ["*:*=1mbit", "node-05:*=1mbit", "node-00:*=1mbit"] {
             assert!(settings(4, &[wrong]).check().is_err(), "{wrong}");
         }
-        let text = toml::to_string(&it).unwrap();
-        assert_eq!(toml::from_str::<Settings>(&text).unwrap(), it);
+        let outside_link = Some("50mbit".parse().unwrap());
+        for it in [Settings { outside_link, ..it.clone() }, it] {
+            assert_eq!(it.shaping().unwrap().outside, it.outside_link);
+            let text = toml::to_string(&it).unwrap();
+            assert_eq!(toml::from_str::<Settings>(&text).unwrap(), it);
+        }
     }
 
     #[test]

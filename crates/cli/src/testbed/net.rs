@@ -51,6 +51,8 @@ pub(crate) struct Shaping {
     pub(crate) pairs: Vec<(u32, u32, LinkRate)>,
     /// Of each rack, up and down.
     pub(crate) rack: Option<LinkRate>,
+    /// Of whoever stands outside, up and down.
+    pub(crate) outside: Option<LinkRate>,
 }
 
 impl Network {
@@ -140,11 +142,18 @@ impl Network {
     pub(crate) fn shape(&self, shaping: &Shaping) -> Result<()> {
         let hub = self.hub();
         let mut lines = Vec::new();
+        // There may be nothing to take away.
+        let unshape = |namespace: &str, device| drop(run("tc", &["-n", namespace, "qdisc", "del", "dev", device, "root"], ""));
+        unshape(&self.outside(), "eth0");
+        unshape(&hub, "p0");
+        if let Some(rate) = shaping.outside {
+            batch("tc", &self.outside(), &[limit("eth0", rate)])?;
+            lines.push(limit("p0", rate));
+        }
         for number in 0..self.nodes {
             let namespace = self.of_node(number);
             let at = |rates: &[Option<LinkRate>]| rates.get(number as usize).copied().flatten();
-            // There may be nothing to take away.
-            let _none = run("tc", &["-n", &namespace, "qdisc", "del", "dev", "eth0", "root"], "");
+            unshape(&namespace, "eth0");
             let pairs: Vec<(u32, LinkRate)> =
                 shaping.pairs.iter().filter(|(from, ..)| *from == number).map(|(_, to, rate)| (*to, *rate)).collect();
             batch("tc", &namespace, &sending(at(&shaping.up), &pairs))?;
@@ -159,9 +168,9 @@ impl Network {
         batch("tc", &hub, &lines)
     }
 
-    /// Moves this thread, and whatever it starts from now on, into the namespace of the coordinator.
-    pub(crate) fn enter(&self) -> Result<()> {
-        let path = format!("/run/netns/{}", self.outside());
+    /// Moves this thread, and whatever it starts from now on, into a namespace.
+    pub(crate) fn enter(namespace: &str) -> Result<()> {
+        let path = format!("/run/netns/{namespace}");
         let failed = |error: String| Error::fatal(format!("cannot enter {path}: {error}"));
         let namespace = std::fs::File::open(&path).map_err(|error| failed(error.to_string()))?;
         let kind = Some(rustix::thread::LinkNameSpaceType::Network);

@@ -35,16 +35,21 @@ pub(super) struct Before {
     again: Vec<u8>,
 }
 
+/// What came of a plan.
+pub(super) struct Ended {
+    /// What the client is to do next; none: the stripe has ended.
+    pub(super) again: Option<(Sending, v1::ClientTask)>,
+    /// What the agents moved for it, and to rebuild what it did not bring.
+    pub(super) traffic: v1::TaskTraffic,
+    /// What the agents' stages of it spent their time on.
+    pub(super) stages: Vec<v1::StageReport>,
+}
+
 /// Ends the stripe whose plan the client has done; or what the client is to do next.
-pub(super) async fn end(
-    shared: &Arc<Shared>,
-    id: UploadId,
-    sending: Sending,
-    asked: &v1::EndStripeRequest,
-) -> Result<Option<(Sending, v1::ClientTask)>> {
+pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, asked: &v1::EndStripeRequest) -> Result<Ended> {
     let upload = touched(shared, id).await?;
     let name = &upload.new.name;
-    let Sending { stripe, how, settle, report, before, .. } = sending;
+    let Sending { stripe, how, settle, report, levels, before, .. } = sending;
     let mut failed = BTreeSet::new();
     for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
         tracing::warn!(object = %name, stripe = asked.number, %error, "a client could not send everything");
@@ -56,6 +61,12 @@ pub(super) async fn end(
     // An agent may be busy with its disk for as long as a stall takes.
     settle.settle(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
     let report = report.await.map_err(|error| Error::fatal(format!("a put was not watched over: {error}")).object(name))?;
+    let mut traffic = report.traffic();
+    let stage = |node: NodeId, times: &v1::StageTimes| {
+        let level = levels.get(&(node, times.lane, times.stage)).copied().unwrap_or(0);
+        v1::StageReport { party: shared.members.name(node), level, times: Some(*times) }
+    };
+    let stages = report.nodes.iter().flat_map(|(id, node)| node.stages.iter().map(|times| stage(*id, times))).collect();
     let code = shared.code(&upload.new.code)?;
     failed.extend(who_failed(&report));
     let all: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
@@ -83,14 +94,14 @@ pub(super) async fn end(
         if !ending.is_recoverable() {
             let before = Before { plans: plans + 1, ..ending.before() };
             let again = ending.send_again(&how, before).await;
-            return again.map(Some).map_err(|error| {
+            return again.map(|again| Ended { again: Some(again), traffic, stages }).map_err(|error| {
                 tracing::warn!(object = %name, stripe = asked.number, %error, "nor can what is missing be sent again");
                 ending.give_up(&report)
             });
         }
-        ending.rebuild().await?;
+        traffic = traffic + ending.rebuild().await?;
     }
-    ending.commit().await.map(|()| None)
+    ending.commit().await.map(|()| Ended { again: None, traffic, stages })
 }
 
 /// Those whose blocks must go elsewhere: who is gone, who is to blame, and whose own doing it was. Who only waited for them in vain
@@ -178,8 +189,8 @@ impl Ending<'_> {
         start(shared, self.upload, self.code, self.stripe.clone(), how, &again, Some(Box::new(before))).await
     }
 
-    /// Makes what is missing from what has been stored, elsewhere.
-    async fn rebuild(&mut self) -> Result<()> {
+    /// Makes what is missing from what has been stored, elsewhere; what was moved for that.
+    async fn rebuild(&mut self) -> Result<v1::TaskTraffic> {
         let mut readable = self.stripe.clone();
         for (index, placed) in (0..=u8::MAX).zip(&mut readable.blocks) {
             // The blocks that were stored are as good as those of a visible stripe.
@@ -206,7 +217,8 @@ impl Ending<'_> {
         // Why it had to be rebuilt is what a person can mend.
         let reasons: Vec<&str> = self.missing.values().map(String::as_str).collect();
         let explain = |error: Error| Error { message: format!("{}; {}", reasons.join("; "), error.message), ..error };
-        for RebuiltBlock { block, home, units } in rebuild.run(|_| {}).await.map_err(explain)?.blocks {
+        let rebuilt = rebuild.run(|_| {}).await.map_err(explain)?;
+        for RebuiltBlock { block, home, units } in rebuilt.blocks {
             let index = usize::from(block.index);
             if let (Some(placed), Some(known)) = (self.stripe.blocks.get_mut(index), self.units.get_mut(index)) {
                 *placed = PlacedBlock { generation: block.generation, home, ..*placed };
@@ -214,7 +226,7 @@ impl Ending<'_> {
             }
             self.missing.remove(&block.index);
         }
-        Ok(())
+        Ok(rebuilt.traffic)
     }
 
     /// Writes down that the stripe has ended, and what of it is missing for now.
@@ -299,7 +311,7 @@ fn whole(stripe: &StripeRecord, units: Vec<Option<Vec<u32>>>) -> Result<Vec<Vec<
 /// anew.
 pub(super) async fn ended_already(shared: &Shared, (upload, number): Key) -> Result<v1::EndStripeReply> {
     match shared.meta.upload_stripe(upload, number).await {
-        Ok(stripe) if stripe.ended => Ok(v1::EndStripeReply { again: None }),
+        Ok(stripe) if stripe.ended => Ok(v1::EndStripeReply::default()),
         Ok(_) => Err(Error::replan(format!("stripe {number} of put {upload} is not under way any more: send it again"))),
         Err(error) => Err(shared.meta_error(error)),
     }

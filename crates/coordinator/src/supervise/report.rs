@@ -26,6 +26,8 @@ pub(crate) struct NodeReport {
     /// Positions of blocks that are not whole, kept for a plan that goes on.
     pub(crate) arrived: BTreeMap<BlockId, Vec<Span>>,
     pub(crate) traffic: v1::TaskTraffic,
+    /// What its stages spent their time on, if it came to its end.
+    pub(crate) stages: Vec<v1::StageTimes>,
     /// The bytes of blocks of its own that it found to be corrupt.
     pub(crate) corrupt: BTreeMap<BlockId, Vec<Span>>,
     /// Whom its stages wait for, and since when, milliseconds; itself: its own disk or processor.
@@ -123,6 +125,7 @@ impl Report {
         let Some(node) = self.open(id) else { return };
         node.take_stored(done.stored);
         node.traffic = done.traffic.unwrap_or_default();
+        node.stages = done.stages;
         node.end = Some(End::Done);
     }
 
@@ -208,10 +211,5 @@ pub(super) fn bad_state(error: &Error) -> Option<BlockState> {
 
 /// The sum of two.
 pub(crate) fn add_traffic(a: v1::TaskTraffic, b: v1::TaskTraffic) -> v1::TaskTraffic {
-    v1::TaskTraffic {
-        read_bytes: a.read_bytes.saturating_add(b.read_bytes),
-        written_bytes: a.written_bytes.saturating_add(b.written_bytes),
-        sent_bytes: a.sent_bytes.saturating_add(b.sent_bytes),
-        received_bytes: a.received_bytes.saturating_add(b.received_bytes),
-    }
+    a + b
 }

@@ -109,6 +109,25 @@ async fn slices_are_as_long_as_they_are_asked_for_also_of_several_sub_blocks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_tells_what_was_moved_for_it() {
+    let world = World::new(6, 3).await;
+    let (stripes, block_len) = (3, 64 << 10);
+    let bytes = data(stripes * 4 * block_len, 7);
+    // Four blocks from the writer, and what two others are made of: by one of them both, or by each its own.
+    for (scheme, from_writer, from_agents) in [("direct", 6, 0..=0), ("mist", 4, 5..=8)] {
+        let (code, scheme) = ("rs(4,2)".into(), scheme.into());
+        let len = block_len as u64;
+        let options = PutOptions { code, scheme, block_len: len, cell_len: len, ..PutOptions::default() };
+        let traffic = world.client.put("b", "k", &bytes[..], &options).await.unwrap().traffic.unwrap();
+        let blocks = |bytes: u64| bytes / (stripes as u64 * len);
+        assert_eq!(blocks(traffic.received_bytes - traffic.sent_bytes), from_writer, "{traffic:?}");
+        assert!(from_agents.contains(&blocks(traffic.sent_bytes)), "{traffic:?}");
+        assert_eq!((blocks(traffic.written_bytes), traffic.read_bytes), (6, 0), "{traffic:?}");
+        assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_explained_is_what_is_done() {
     let world = World::new(12, 3).await;
     for key in 0..4 {
