@@ -110,6 +110,16 @@ impl HowToWrite {
         Ok(Self { scheme, slice_bytes, slice_is_asked, host: host(&caller.address).to_owned() })
     }
 
+    /// Whether it is left to predictions.
+    pub(crate) fn is_left_open(&self) -> bool {
+        self.scheme == disseminate::AUTO
+    }
+
+    /// By the scheme that asks the least of everybody but the writer.
+    pub(crate) fn by_the_simplest(self) -> Self {
+        Self { scheme: disseminate::DIRECT.into(), ..self }
+    }
+
     /// Positions of a slice.
     pub(crate) fn slice_positions(&self, layout: &Layout) -> u64 {
         let positions = if self.slice_is_asked { jobs::slice_positions } else { jobs::usual_slice_positions };

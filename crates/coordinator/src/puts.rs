@@ -192,7 +192,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
 pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest, caller: &Caller) -> Result<v1::PutStripeReply> {
     let upload = touched(shared, UploadId(asked.upload)).await?;
     let place = |error: Error| error.object(&upload.new.name);
-    let how = HowToWrite::of(shared, asked.how.as_ref(), caller).map_err(place)?;
+    let mut how = HowToWrite::of(shared, asked.how.as_ref(), caller).map_err(place)?;
     let code = shared.code(&upload.new.code)?;
     let layout = StripeLayout { layout: upload.new.layout, k: code.k() as u32, m: code.m() as u32, data_len: asked.data_len };
     let most = layout.layout.block_len.saturating_mul(layout.k.into());
@@ -215,6 +215,11 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
                 shared.puts.keep(shared, key, sending).await.map_err(place)?;
                 let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
                 return Ok(v1::PutStripeReply { task: Some(client), layout });
+            }
+            // A receiver that makes its block of many others needs more memory than some node has.
+            Err(error) if error.reaction == Reaction::InvalidInput && how.is_left_open() => {
+                tracing::info!(object = %upload.new.name, stripe = asked.number, %error, "the writer sends every block itself");
+                how = how.by_the_simplest();
             }
             // Somebody could not be asked: the stripe goes to others, under another number.
             Err(error) => match (error.reaction, error.party) {

@@ -10,7 +10,7 @@ pub(super) struct Direct;
 
 impl WriteScheme for Direct {
     fn name(&self) -> &'static str {
-        "direct"
+        super::DIRECT
     }
 
     fn summary(&self) -> &'static str {

@@ -27,6 +27,9 @@ pub use topology::{Load, Receiver, Topology, Upstream};
 /// Every scheme for writes, in the order in which they are shown.
 pub const SCHEMES: &[&dyn WriteScheme] = &[&direct::Direct, &Mist { reserve: None }];
 
+/// The scheme in which the writer does all.
+pub const DIRECT: &str = "direct";
+
 /// A way to bring new blocks to the nodes that store them.
 pub trait WriteScheme: std::fmt::Debug + Sync {
     /// What it is called.
