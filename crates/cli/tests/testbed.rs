@@ -249,6 +249,53 @@ fn a_benchmark_has_the_one_form_and_a_ctrl_c_leaves_nothing() {
 }
 
 #[test]
+fn puts_are_measured_from_outside_and_from_nodes_and_are_gone_afterwards() {
+    let _alone = alone();
+    if skipped() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let bed = root.path().join("bed");
+    let bed = bed.to_str().unwrap();
+    let links = ["--nodes", "3", "--link", "100mbit", "--outside-link", "100mbit"];
+    json(&weft(&[&["--json", "testbed", "up", "--no-check", "--dir", bed][..], &links].concat()));
+    let args = ["bench", "put", "--json", "--cluster", bed, "--code", "rs(2,1)", "--size", "2MiB", "--slice-size", "64KiB"];
+    let bench = |more: &[&str]| json(&weft(&[&args[..], more].concat()));
+    let report = bench(&["--schemes", "direct,mist,mist@block", "--runs", "1"]);
+    assert_eq!((&report["settings"]["size"], &report["settings"]["block_size"]), (&"2MiB".into(), &"1MiB".into()));
+    assert_eq!(report["settings"]["testbed"]["outside_link"], "100mbit");
+    let results = report["results"].as_array().unwrap();
+    let names: Vec<&str> = results.iter().map(|it| it["scheme"].as_str().unwrap()).collect();
+    assert_eq!(names, ["direct", "mist", "mist@block"]);
+    let moved: Vec<u64> = results.iter().map(|it| it["bytes_moved"].as_u64().unwrap() >> 20).collect();
+    assert_eq!(
+        moved,
+        [3, 4, 4],
+        "MiB: direct three blocks; else two from the writer, and from their nodes what the third is made of"
+    );
+    for result in results {
+        let bound_s = result["bound_s"].as_f64().unwrap();
+        // 2 MiB of data, of which TCP carries 1448 bytes in each 1514.
+        let expected = f64::from(2 << 20) * 8.0 / 100e6 * 1514.0 / 1448.0;
+        assert!((bound_s / expected - 1.0).abs() < 0.01, "{bound_s}");
+        // But for what shapers let pass at once: 128 KiB at each end of a link, of which the writer has one.
+        assert!(result["median_s"].as_f64().unwrap() > 0.85 * bound_s, "{result}");
+    }
+    // From outside it would take far longer now.
+    let slow = ["--link", "100mbit", "--outside-link", "2mbit"];
+    assert!(weft(&[&["testbed", "shape", "--dir", bed][..], &slow].concat()).status.success());
+    let report = bench(&["--schemes", "direct", "--runs", "1", "--writers", "2"]);
+    let direct = &report["results"][0];
+    assert_eq!((direct["bytes_moved"].as_u64().unwrap() >> 20, direct["ratio"].as_f64()), (6, Some(1.0)));
+    assert!(direct["median_s"].as_f64().unwrap() < 0.5 * direct["bound_s"].as_f64().unwrap(), "{direct}");
+
+    // Nothing stays in memory.
+    let listed = weft(&["testbed", "run", "--dir", bed, "--", "weft", "--json", "ls", "bench"]);
+    assert_eq!(json(&listed).as_array().map(Vec::len), Some(0), "{}", String::from_utf8_lossy(&listed.stdout));
+    assert!(weft(&["testbed", "down", "--dir", bed]).status.success());
+}
+
+#[test]
 fn a_figure_is_measured_again_and_written_in_all_its_forms() {
     let _alone = alone();
     if skipped() {

@@ -2,7 +2,9 @@
 
 pub(crate) mod faults;
 pub(crate) mod node;
+pub(crate) mod put;
 pub(crate) mod repair;
+pub(crate) mod writer;
 
 use crate::{session::Session, table::table};
 use serde::{Deserialize, Serialize};
@@ -38,7 +40,7 @@ pub(crate) struct Outcome {
     pub(crate) min_s: f64,
     pub(crate) max_s: f64,
     pub(crate) runs: usize,
-    /// Bytes that agents sent to each other, of the median run.
+    /// Bytes that agents sent to each other, and got from writers, of the median run.
     pub(crate) bytes_moved: u64,
     /// What the links say that it takes at least; none: nobody knows what they carry.
     pub(crate) bound_s: Option<f64>,
@@ -173,6 +175,11 @@ pub(crate) fn compare(results: &mut [Outcome], base: &str) {
 
 /// The results for a person.
 pub(crate) fn results(outcomes: &[Outcome], base: &str) -> String {
+    results_beside(outcomes, base, ["links say", "/ that"])
+}
+
+/// The same; what their bound is called, and how they stand to it.
+pub(crate) fn results_beside(outcomes: &[Outcome], base: &str, [bound_is, over_bound]: [&str; 2]) -> String {
     let row = |it: &Outcome| {
         let seconds = |seconds: f64| format!("{seconds:.3} s");
         let spread = format!("{:.3} .. {:.3}", it.min_s, it.max_s);
@@ -183,7 +190,7 @@ pub(crate) fn results(outcomes: &[Outcome], base: &str) -> String {
         [it.scheme.clone(), seconds(it.median_s), spread, ratio, bound, over, moved, idle]
     };
     let beside = format!("/ {base}");
-    let heading = ["scheme", "median", "min .. max", &beside, "links say", "/ that", "moved", "CPU idle"];
+    let heading = ["scheme", "median", "min .. max", &beside, bound_is, over_bound, "moved", "CPU idle"];
     table(heading, &[1, 2, 3, 4, 5, 6, 7], outcomes.iter().map(row))
 }
 

@@ -1,6 +1,7 @@
 //! `weft bench`: what schemes take on links of a given rate, beside a direct send.
 
 use super::{
+    bench_put::BenchPut,
     cluster::bring_up,
     daemon::seed,
     testbed::{DEFAULT_LINK, Links},
@@ -33,11 +34,11 @@ use weft_coordinator::CoordinatorConfig;
 use weft_types::{AutoSize, ByteSize, Error, Result};
 
 /// A direct send may be so far from what its link says.
-const TOLERANCE: f64 = 0.03;
+pub(super) const TOLERANCE: f64 = 0.03;
 /// Memory that is a file system: there a disk does not hold up what a link brings.
 const IN_MEMORY: &str = "/dev/shm";
 /// The baseline of all repairs.
-const DIRECT: &str = "direct";
+pub(super) const DIRECT: &str = "direct";
 /// The check stores three blocks and copies one of them to a fourth node.
 const CHECK_NODES_MIN: u32 = 4;
 /// The block that is rebuilt.
@@ -56,6 +57,7 @@ pub(super) struct Bench {
 enum Command {
     Repair(BenchRepair),
     Faults(BenchFaults),
+    Put(BenchPut),
 }
 
 /// Repair one block by each scheme in turn, beside a direct send of a block
@@ -186,6 +188,7 @@ impl Bench {
         match self.command {
             Command::Repair(it) => it.run(options, output),
             Command::Faults(it) => it.run(options, output),
+            Command::Put(it) => it.run(options, output),
         }
     }
 }
@@ -369,16 +372,20 @@ pub(super) fn warnings(results: &[Outcome]) -> Vec<String> {
         let check = LinkCheck { seconds: direct.median_s, bound_s };
         warnings.extend(check.error().map(|error| error.message));
     }
-    let busy = || results.iter().filter(|outcome| outcome.cpu_idle < IDLE_MIN);
-    if let Some(most) = busy().min_by(|a, b| a.cpu_idle.total_cmp(&b.cpu_idle)) {
-        let (count, all, least, idle) = (busy().count(), results.len(), IDLE_MIN * 100.0, most.cpu_idle * 100.0);
-        warnings.push(format!(
-            "the processors were idle for less than {least:.0} % of {count} of {all} results ({idle:.0} % of {}): slower links would \
-             show the links, not them",
-            most.scheme
-        ));
-    }
+    warnings.extend(too_busy(results));
     warnings
+}
+
+/// Says so, if it may be the processors that were measured.
+pub(super) fn too_busy(results: &[Outcome]) -> Option<String> {
+    let busy = || results.iter().filter(|outcome| outcome.cpu_idle < IDLE_MIN);
+    let most = busy().min_by(|a, b| a.cpu_idle.total_cmp(&b.cpu_idle))?;
+    let (count, all, least, idle) = (busy().count(), results.len(), IDLE_MIN * 100.0, most.cpu_idle * 100.0);
+    Some(format!(
+        "the processors were idle for less than {least:.0} % of {count} of {all} results ({idle:.0} % of {}): slower links would \
+         show the links, not them",
+        most.scheme
+    ))
 }
 
 impl LinkCheck {

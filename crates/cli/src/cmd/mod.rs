@@ -1,6 +1,7 @@
 //! The command line: what there is, and where it goes.
 
 mod bench;
+mod bench_put;
 mod bucket;
 mod certificate;
 mod cluster;

@@ -10,6 +10,7 @@ pub(crate) mod net;
 mod rate;
 
 pub(crate) use matrix::Matrix;
+pub(crate) use net::enter;
 pub(crate) use rate::LinkRate;
 
 use crate::{
@@ -227,12 +228,7 @@ impl Testbed {
 
     /// This thread, and what it starts, is in the testbed's network from now on, where the coordinator is.
     pub(crate) fn enter(&self) -> Result<()> {
-        Network::enter(&self.network.outside())
-    }
-
-    /// Who enters it is where a node is (number from 0).
-    pub(crate) fn namespace_of(&self, number: u32) -> String {
-        self.network.of_node(number)
+        enter(&self.network.outside())
     }
 
     /// The namespace in which a process of the cluster runs.

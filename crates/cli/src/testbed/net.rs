@@ -168,16 +168,6 @@ impl Network {
         batch("tc", &hub, &lines)
     }
 
-    /// Moves this thread, and whatever it starts from now on, into a namespace.
-    pub(crate) fn enter(namespace: &str) -> Result<()> {
-        let path = format!("/run/netns/{namespace}");
-        let failed = |error: String| Error::fatal(format!("cannot enter {path}: {error}"));
-        let namespace = std::fs::File::open(&path).map_err(|error| failed(error.to_string()))?;
-        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-        rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), kind)
-            .map_err(|error| failed(error.to_string()))
-    }
-
     /// Whether any of it is there.
     pub(crate) fn exists(&self) -> Result<bool> {
         Ok(!self.namespaces()?.is_empty())
@@ -196,6 +186,16 @@ impl Network {
         let names = listed.lines().filter_map(|line| line.split_whitespace().next());
         Ok(names.filter(|name| name.starts_with(&prefix)).map(ToOwned::to_owned).collect())
     }
+}
+
+/// Moves this thread, and whatever it starts from now on, into a namespace.
+pub(crate) fn enter(namespace: &str) -> Result<()> {
+    let path = format!("/run/netns/{namespace}");
+    let failed = |error: String| Error::fatal(format!("cannot enter {path}: {error}"));
+    let namespace = std::fs::File::open(&path).map_err(|error| failed(error.to_string()))?;
+    let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+    rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&namespace), kind)
+        .map_err(|error| failed(error.to_string()))
 }
 
 /// What shapes a node's sending: a plain limit, or a class for each peer to whom it has a rate of its own.

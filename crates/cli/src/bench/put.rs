@@ -1,0 +1,177 @@
+//! Measures puts of one stripe on shaped links: the same data, stored again and again, in turn by each scheme.
+//!
+//! The data lies in memory before the clock runs, and what was stored is removed after each run. What is timed is the whole command:
+//! planning, coding, moving, storing, committing. Several writers put an object each at the same time; the time is that of all.
+
+use super::{IdleMeter, Outcome, Sample, repair::Case, writer::Writer};
+use crate::{session::Session, testbed::Testbed};
+use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::{
+    fs::File,
+    io::Write as _,
+    os::fd::AsRawFd as _,
+    path::{Path, PathBuf},
+};
+use tokio::time::Instant;
+use weft_client::{PutOptions, api::ObjectReply};
+use weft_types::{AutoSize, ByteSize, Error, Result};
+
+/// The bucket of the objects that are measured.
+const BUCKET: &str = "bench";
+/// What the page of a disk is: blocks are whole ones.
+const PAGE: u64 = 4096;
+/// Bytes that are made up at once.
+const CHUNK: usize = 1 << 20;
+
+/// One stripe's worth of random bytes: a file in memory, which no disk holds up and which is gone with this.
+#[derive(Debug)]
+pub(crate) struct Data {
+    file: File,
+    pub(crate) code: String,
+    pub(crate) size: u64,
+    pub(crate) block_len: u64,
+}
+
+impl Data {
+    /// `size` bytes for a code; its blocks are as long as that takes.
+    pub(crate) fn make(code: &str, size: ByteSize, seed: u64) -> Result<Self> {
+        let block_len = block_len(code, size)?;
+        let failed = |error: std::io::Error| Error::unavailable(format!("{size} of data do not go into memory: {error}"));
+        let mut file = File::from(memfd_create("weft-bench", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?);
+        let (mut random, mut chunk) = (StdRng::seed_from_u64(seed), vec![0; CHUNK]);
+        let mut left = size.0;
+        while left > 0 {
+            let len = left.min(CHUNK as u64) as usize;
+            random.fill_bytes(&mut chunk[..len]);
+            file.write_all(&chunk[..len]).map_err(failed)?;
+            left -= len as u64;
+        }
+        Ok(Self { file, code: code.to_owned(), size: size.0, block_len })
+    }
+
+    /// Where this process finds it.
+    pub(crate) fn path(&self) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.file.as_raw_fd().to_string())
+    }
+
+    /// How it is put.
+    pub(crate) fn options(&self, case: &Case) -> PutOptions {
+        PutOptions {
+            code: self.code.clone(),
+            block_len: self.block_len,
+            cell_len: self.block_len,
+            scheme: case.scheme.clone(),
+            slice_len: match case.slice_len {
+                AutoSize::Bytes(size) => size.0,
+                AutoSize::Auto => 0,
+            },
+            ..PutOptions::default()
+        }
+    }
+}
+
+/// Bytes of the blocks of an object of so many bytes and one stripe: whole pages, of which each sub-block has as many.
+pub(crate) fn block_len(code: &str, size: ByteSize) -> Result<u64> {
+    let code = weft_codes::parse(code).map_err(Error::invalid)?;
+    match size.0 {
+        0 => Err(Error::invalid("nothing is to be put: --size says how much")),
+        size => Ok(size.div_ceil(code.k() as u64).next_multiple_of(PAGE * code.alpha() as u64)),
+    }
+}
+
+/// What the writer's link says that the data takes at least, however it goes on from there.
+pub(crate) fn bound_s(testbed: Option<&Testbed>, size: u64) -> Option<f64> {
+    let link = testbed?.settings().outside_link?;
+    Some(size as f64 / link.goodput_bytes_per_s())
+}
+
+/// Makes the bucket, unless it is there.
+pub(crate) async fn make_bucket(session: &Session) -> Result<()> {
+    if !session.client.buckets().await?.iter().any(|bucket| bucket.name == BUCKET) {
+        session.client.create_bucket(BUCKET, "").await?;
+    }
+    Ok(())
+}
+
+/// Puts the data once, by each of the writers, or without any by the session's own client; and removes it again.
+pub(crate) async fn put(session: &Session, writers: &[Writer], data: &Data, case: &Case) -> Result<Sample> {
+    let options = data.options(case);
+    let keys: Vec<String> = (0..writers.len().max(1)).map(|number| format!("writer {number}")).collect();
+    let (idle, begun) = (IdleMeter::begin(), Instant::now());
+    let stored = match writers {
+        [] => vec![session.client.put_file(BUCKET, &keys[0], data.path(), &options).await?],
+        writers => {
+            let puts: Vec<_> =
+                writers.iter().zip(&keys).map(|(writer, key)| writer.put(BUCKET, key, &data.path(), &options)).collect();
+            let mut stored = Vec::new();
+            for put in puts {
+                stored.push(put.await?);
+            }
+            stored
+        }
+    };
+    let (seconds, cpu_idle) = (begun.elapsed().as_secs_f64(), idle.share());
+    for key in &keys {
+        session.client.remove(BUCKET, key).await?;
+    }
+    // Whatever an agent received, a writer or an agent has sent.
+    let received = |object: &ObjectReply| object.traffic.unwrap_or_default().received_bytes;
+    Ok(Sample { seconds, bytes_moved: stored.iter().map(received).sum(), cpu_idle })
+}
+
+/// Runs all cases in turn, `runs` times each, and tells each one's outcome; `says` which run of which case comes. The first run of
+/// each case, in which connections are made and code is read, does not count.
+pub(crate) async fn measure(
+    session: &Session,
+    writers: &[Writer],
+    data: &Data,
+    cases: &[Case],
+    runs: usize,
+    bound_s: impl Fn(&Case) -> Option<f64>,
+    says: &mut dyn FnMut(usize, usize),
+) -> Result<Vec<Outcome>> {
+    for case in cases {
+        put(session, writers, data, case).await?;
+    }
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
+    for run in 0..runs {
+        // Whoever comes first is not always the same.
+        for at in (0..cases.len()).map(|at| (at + run) % cases.len()) {
+            says(run, at);
+            samples[at].push(put(session, writers, data, &cases[at]).await?);
+        }
+    }
+    let outcomes = cases.iter().zip(&samples);
+    Ok(outcomes.map(|(case, samples)| Outcome::of(case.label.clone(), samples, bound_s(case))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+
+    #[test]
+    fn blocks_are_whole_pages_of_each_sub_block_and_hold_all_of_the_data() {
+        let len = |code, size| block_len(code, ByteSize(size)).unwrap();
+        assert_eq!(
+            [len("rs(4,4)", 64 << 20), len("rs(4,4)", 1), len("rs(4,4)", (64 << 20) + 1)],
+            [16 << 20, 4096, (16 << 20) + 4096]
+        );
+        let alpha = weft_codes::parse("msr(4,4,d=6)").unwrap().alpha() as u64;
+        let msr = len("msr(4,4,d=6)", 1 << 20);
+        assert!(msr >= 1 << 18 && msr < (1 << 18) + 4096 * alpha && msr.is_multiple_of(4096 * alpha), "{msr}");
+        assert!(block_len("rs(4,4)", ByteSize(0)).is_err() && block_len("rs(0,4)", ByteSize(1)).is_err());
+    }
+
+    #[test]
+    fn data_is_read_by_its_path_and_gone_with_its_owner() {
+        let data = Data::make("rs(2,1)", ByteSize((1 << 20) + 5), 1).unwrap();
+        let (path, mut bytes) = (data.path(), Vec::new());
+        File::open(&path).unwrap().read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes.len() as u64, data.size);
+        assert!(bytes.iter().any(|byte| *byte != bytes[0]));
+        let options = data.options(&Case::parse("mist@64KiB", AutoSize::Auto, data.block_len).unwrap()[0]);
+        assert_eq!((options.scheme.as_str(), options.slice_len, options.block_len), ("mist", 64 << 10, (512 << 10) + 4096));
+    }
+}
