@@ -13,7 +13,7 @@ use bytes::Bytes;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -52,10 +52,14 @@ pub(crate) struct Outgoing {
     pub(crate) sums: BTreeMap<u32, Mutex<UnitSums>>,
     /// Links to receivers that have not failed.
     pub(crate) receivers: AtomicUsize,
+    /// When a slice went on last.
+    moved_at: Mutex<Instant>,
 }
 
 /// A slice of a client's share takes at most this much memory at each port, bytes: the coordinator's slices are far smaller.
 const SLICE_BYTES_MAX: u64 = 256 << 20;
+/// Where no slice has gone on for so long, it is asked whether anybody waits for one.
+const STANDSTILL: Duration = Duration::from_secs(1);
 /// Without a word from the coordinator: a peer that moves nothing for this long has failed.
 const STALL: Duration = Duration::from_secs(30);
 
@@ -154,7 +158,22 @@ impl Outgoing {
     pub(crate) fn new(data: StripeData, layout: StripeLayout, meter: Meter, links: usize) -> Self {
         let sums = |index| (index, Mutex::new(UnitSums::new(layout.block_len(index))));
         let sums = (0..layout.n()).map(sums).collect();
-        Self { data, layout, meter, sums, receivers: AtomicUsize::new(links) }
+        let moved_at = Mutex::new(Instant::now());
+        Self { data, layout, meter, sums, receivers: AtomicUsize::new(links), moved_at }
+    }
+
+    /// Comes when nothing has moved for a while, or has not for as long again.
+    pub(crate) async fn stands_still(&self) {
+        tokio::time::sleep(STANDSTILL).await;
+        while let moved_for = self.moved_at().elapsed()
+            && moved_for < STANDSTILL
+        {
+            tokio::time::sleep(STANDSTILL - moved_for).await;
+        }
+    }
+
+    fn moved_at(&self) -> MutexGuard<'_, Instant> {
+        self.moved_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sums up a slice of some of a block's sub-blocks.
@@ -189,7 +208,9 @@ struct ReceiverSink {
 #[async_trait]
 impl SliceSink for ReceiverSink {
     async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
-        self.link.put(slice, rows).await.map_err(|error| self.outgoing.lose(error))
+        self.link.put(slice, rows).await.map_err(|error| self.outgoing.lose(error))?;
+        *self.outgoing.moved_at() = Instant::now();
+        Ok(())
     }
 
     async fn finish(&mut self) -> Result<()> {

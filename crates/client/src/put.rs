@@ -23,11 +23,11 @@ use tokio::{io::AsyncRead, sync::Semaphore};
 use weft_proto::{
     status::encode_error,
     v1::{
-        AbortPutRequest, BeginPutReply, BeginPutRequest, BlockUnits, CommitPutRequest, Empty, EndStripeReply, EndStripeRequest,
-        KeepPutRequest, ObjectReply, PutStripeReply, PutStripeRequest, StageReport, TaskTraffic, WriteScheme,
+        AbortPutRequest, BeginPutReply, BeginPutRequest, BlockUnits, CommitPutRequest, EndStripeReply, EndStripeRequest,
+        KeepPutReply, KeepPutRequest, ObjectReply, PutStripeReply, PutStripeRequest, StageReport, TaskTraffic, WriteScheme,
     },
 };
-use weft_types::{Error, Reaction, Result, StripeLayout};
+use weft_types::{Error, PlanId, Reaction, Result, StripeLayout};
 
 /// How an object is put.
 ///
@@ -274,7 +274,12 @@ impl Put {
         let mut meter = counted.meter();
         loop {
             let outgoing = Arc::new(Outgoing::new(data.clone(), layout, meter, open.task.links.len()));
-            let (outcome, own) = open.run(&self.shared, &Work::Put(outgoing.clone())).await;
+            let work = Work::Put(outgoing.clone());
+            let (outcome, own) = tokio::select! {
+                biased;
+                done = open.run(&self.shared, &work) => done,
+                () = self.until_over(number, open.task.plan, &outgoing) => Default::default(),
+            };
             drop(turn.take());
             let request = EndStripeRequest {
                 upload: self.upload,
@@ -306,6 +311,20 @@ impl Put {
         let mut sum = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
         *sum = *sum + traffic.unwrap_or_default();
     }
+
+    /// Comes when nobody is left to take anything of a plan. That is asked only where nothing moves: who stands still does not say so.
+    async fn until_over(&self, number: u64, plan: PlanId, outgoing: &Outgoing) {
+        loop {
+            outgoing.stands_still().await;
+            let request = KeepPutRequest { upload: self.upload, number, plan: plan.0 };
+            let kept = self.shared.calls.once(request, |mut client, request| async move { client.keep_put(request).await }).await;
+            match kept {
+                Ok(KeepPutReply { over: true }) => return,
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "the coordinator was not asked whether a put goes on"),
+            }
+        }
+    }
 }
 
 /// Puts off the end of a put's lease, three times in it.
@@ -317,11 +336,11 @@ async fn keep(calls: Calls, upload: u64, lease_ms: u32) {
     let pause = Duration::from_millis(u64::from(lease_ms) / 3).max(KEEP_PAUSE_MIN);
     loop {
         tokio::time::sleep(pause).await;
-        let request = KeepPutRequest { upload };
+        let request = KeepPutRequest { upload, ..KeepPutRequest::default() };
         match calls.once(request, |mut client, request| async move { client.keep_put(request).await }).await {
             Err(error) if error.reaction == Reaction::NotFound => return,
             Err(error) => tracing::debug!(%error, "the coordinator was not told that a put goes on"),
-            Ok(Empty {}) => {}
+            Ok(_) => {}
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     seal::{self, Sealed},
     shared::Shared,
     show,
-    supervise::{self, OnFailure, Report, Settle},
+    supervise::{self, OnFailure, Patience, Report, Settle},
     validate::{self, Coding},
     view::View,
 };
@@ -38,6 +38,8 @@ pub(crate) struct Puts {
     stripes: Mutex<BTreeMap<Key, Underway>>,
     /// Who begins or ends a stripe, or waits to.
     turns: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
+    /// How often a plan of a put was ended since somebody held it up.
+    held_up: Mutex<BTreeMap<UploadId, u32>>,
 }
 
 /// Of the calls that begin or end a stripe, one at a time has the turn: they may come twice, and late.
@@ -75,6 +77,17 @@ struct Sending {
     levels: BTreeMap<(NodeId, u32, u32), u32>,
     /// What came of the plans before this one, which brings again what they did not.
     before: Option<Box<end::Before>>,
+    /// The plan whose end was answered with this one, and the answer: it may have been lost.
+    answer: Option<Box<(PlanId, v1::EndStripeReply)>>,
+}
+
+/// What is known of a plan that is to be ended.
+enum Known {
+    /// It is under way: end it.
+    Now(Sending),
+    /// It has ended, and this was to be sent again.
+    Again(v1::EndStripeReply),
+    Nothing,
 }
 
 impl Puts {
@@ -85,6 +98,16 @@ impl Puts {
             Underway::Ending => true,
         };
         self.is_turning(upload) || self.lock().range((upload, 0)..=(upload, u64::MAX)).any(|(_, underway)| active(underway))
+    }
+
+    /// Whether nobody takes anything of a plan any more.
+    fn is_over(&self, key: Key, plan: PlanId) -> bool {
+        match self.lock().get(&key) {
+            Some(Underway::Sending(sending)) if sending.plan == plan => sending.report.is_finished(),
+            Some(Underway::Sending(_) | Underway::Ending) => false,
+            // It went down with an earlier coordinator.
+            None => true,
+        }
     }
 
     /// Whether a stripe of a put is being begun or ended right now.
@@ -102,20 +125,32 @@ impl Puts {
         Turn { puts: self, key, held: Some(turn.lock_owned().await) }
     }
 
-    /// Takes the stripe that `plan` sent, to end it; nothing if none is under way.
-    fn begin_end(&self, key: Key, plan: PlanId) -> Result<Option<Sending>> {
+    /// Takes the stripe that `plan` sent, to end it.
+    fn begin_end(&self, key: Key, plan: PlanId) -> Result<Known> {
         let mut stripes = self.lock();
-        match stripes.remove(&key) {
+        let known = match stripes.remove(&key) {
+            None => return Ok(Known::Nothing),
             Some(Underway::Sending(sending)) if sending.plan == plan => {
                 stripes.insert(key, Underway::Ending);
-                Ok(Some(sending))
+                return Ok(Known::Now(sending));
             }
-            Some(other) => {
-                stripes.insert(key, other);
-                Err(Error::replan(format!("stripe {} is sent by another plan than {plan} by now", key.1)))
-            }
-            None => Ok(None),
-        }
+            Some(known) => known,
+        };
+        let again = match &known {
+            Underway::Sending(Sending { answer: Some(answer), .. }) if answer.0 == plan => Ok(Known::Again(answer.1.clone())),
+            _ => Err(Error::replan(format!("stripe {} is sent by another plan than {plan} by now", key.1))),
+        };
+        stripes.insert(key, known);
+        again
+    }
+
+    /// Somebody held up a plan of a put, which was ended for that.
+    fn note_held_up(&self, upload: UploadId) {
+        *self.held_up.lock().unwrap_or_else(PoisonError::into_inner).entry(upload).or_default() += 1;
+    }
+
+    fn times_held_up(&self, upload: UploadId) -> u32 {
+        self.held_up.lock().unwrap_or_else(PoisonError::into_inner).get(&upload).copied().unwrap_or(0)
     }
 
     /// Keeps a stripe that is being sent, unless its put has been given up.
@@ -131,6 +166,7 @@ impl Puts {
 
     /// Stops whatever of a put is under way, without waiting for it.
     pub(crate) fn forget(&self, upload: UploadId) {
+        self.held_up.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload);
         let mut stripes = self.lock();
         let keys: Vec<_> = stripes.range((upload, 0)..=(upload, u64::MAX)).map(|(key, _)| *key).collect();
         for key in keys {
@@ -238,17 +274,21 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
 pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest) -> Result<v1::EndStripeReply> {
     let key = (UploadId(asked.upload), asked.number);
     let _turn = shared.puts.turn(key).await;
-    let sending = shared.puts.begin_end(key, PlanId(asked.plan))?;
-    let Some(sending) = sending else { return end::ended_already(shared, key).await };
+    let sending = match shared.puts.begin_end(key, PlanId(asked.plan))? {
+        Known::Now(sending) => sending,
+        Known::Again(reply) => return Ok(reply),
+        Known::Nothing => return end::ended_already(shared, key).await,
+    };
     let ended = end::end(shared, key.0, sending, &asked).await;
     shared.puts.lock().remove(&key);
     let end::Ended { again, traffic, stages } = ended?;
-    let (traffic, mut task) = (Some(traffic), None);
-    if let Some((sending, again)) = again {
-        shared.puts.keep(shared, key, sending).await?;
-        task = Some(again);
+    let mut reply = v1::EndStripeReply { again: None, traffic: Some(traffic), stages };
+    if let Some((sending, task)) = again {
+        reply.again = Some(task);
+        let answer = Some(Box::new((PlanId(asked.plan), reply.clone())));
+        shared.puts.keep(shared, key, Sending { answer, ..sending }).await?;
     }
-    Ok(v1::EndStripeReply { again: task, traffic, stages })
+    Ok(reply)
 }
 
 /// Makes a put visible. It is no error to ask again after the answer was lost.
@@ -257,6 +297,7 @@ pub(crate) async fn commit(shared: &Arc<Shared>, asked: v1::CommitPutRequest) ->
     let (now_ms, not_before_ms) = (shared.now_ms(), shared.garbage_not_before_ms());
     let object = match shared.meta.commit_put(shared.epoch, id, asked.size, now_ms, not_before_ms).await {
         Ok(object) => {
+            shared.puts.forget(id);
             tracing::info!(object = %object.name, version = %object.version, size = object.size, code = %object.code, "put");
             object
         }
@@ -269,8 +310,15 @@ pub(crate) async fn commit(shared: &Arc<Shared>, asked: v1::CommitPutRequest) ->
     Ok(show::object(object))
 }
 
-/// Puts off the end of a put's lease.
-pub(crate) async fn keep(shared: &Shared, id: UploadId) -> Result<()> {
+/// Puts off the end of a put's lease, and tells whether anybody still takes what a plan sends.
+pub(crate) async fn keep(shared: &Shared, asked: &v1::KeepPutRequest) -> Result<v1::KeepPutReply> {
+    let id = UploadId(asked.upload);
+    put_off(shared, id).await?;
+    let over = asked.plan != 0 && shared.puts.is_over((id, asked.number), PlanId(asked.plan));
+    Ok(v1::KeepPutReply { over })
+}
+
+async fn put_off(shared: &Shared, id: UploadId) -> Result<()> {
     let extended = shared.meta.extend_upload(shared.epoch, id, shared.lease_end_ms()).await;
     extended.map_err(|error| shared.meta_error(error))
 }
@@ -292,7 +340,7 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
 
 /// The put, with its lease put off.
 async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
-    keep(shared, id).await?;
+    put_off(shared, id).await?;
     shared.meta.upload(id).await.map_err(|error| shared.meta_error(error))
 }
 
@@ -343,9 +391,10 @@ async fn start(
     supervise::open(shared, &sealed).await?;
     let (running, settle) = supervise::start(shared, sealed, OnFailure::GoOn).await;
     let running = running.all_started().await?;
-    let report = tokio::spawn(running.finish(|_, _| {}, None));
-    let (plan, levels) = (planned.plan.id, levels(&planned.plan));
-    let sending = Sending { plan, stripe: Box::new(stripe), how: how.clone(), settle, report, levels, before };
+    let patience = patience(shared, upload, code, &stripe, planned.plan.binding.slice_len);
+    let report = tokio::spawn(running.finish(|_, _| {}, patience));
+    let (plan, levels, stripe) = (planned.plan.id, levels(&planned.plan), Box::new(stripe));
+    let sending = Sending { plan, stripe, how: how.clone(), settle, report, levels, before, answer: None };
     Ok((sending, client))
 }
 
@@ -370,6 +419,29 @@ fn levels(plan: &weft_plan::Plan) -> BTreeMap<(NodeId, u32, u32), u32> {
         }
     }
     levels
+}
+
+/// How long receivers wait for one of them that holds them up, where another node could take its block. A disk may be busy with what
+/// others put, too: so who says that it is has longer, and still less than it takes the writer to give up all that wait for it.
+fn patience(
+    shared: &Arc<Shared>,
+    upload: &UploadRecord,
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    slice_len: u64,
+) -> Option<Patience<'static>> {
+    let slice_bytes = slice_len.saturating_mul(stripe.layout.layout.alpha.into());
+    let still = shared.standstill(slice_bytes, shared.puts.times_held_up(upload.id))?;
+    let busy = still.max(Duration::from_millis(u64::from(shared.config.stall_ms) / 4));
+    let homes: BTreeSet<NodeId> = stripe.blocks.iter().map(|placed| placed.home.node).collect();
+    let (spec, bytes) = (code.spec(), stripe.layout.block_len(0).saturating_add(shared.config.disk_reserve.0));
+    let (shared, failure_domain, tolerance) = (Arc::clone(shared), upload.new.failure_domain, code.tolerance());
+    let is_spare = move |_| {
+        let (held, avoid, load) = (&[], &homes, &placement::NOTHING);
+        let ask = Ask { code: &spec, count: 1, tolerance, failure_domain, held, avoid, named: false, load, bytes };
+        placement::place(&shared.members.view(), &ask, &mut *shared.rng()).is_ok()
+    };
+    Some(Patience { still, busy, is_spare: Box::new(is_spare) })
 }
 
 fn plan(

@@ -190,9 +190,9 @@ impl v1::weft_server::Weft for WeftService {
         answer(puts::commit(&self.shared, asked).await)
     }
 
-    async fn keep_put(&self, request: Request<v1::KeepPutRequest>) -> Result<Response<v1::Empty>, Status> {
+    async fn keep_put(&self, request: Request<v1::KeepPutRequest>) -> Result<Response<v1::KeepPutReply>, Status> {
         let asked = self.asked(request)?;
-        answer(puts::keep(&self.shared, UploadId(asked.upload)).await.map(|()| v1::Empty {}))
+        answer(puts::keep(&self.shared, &asked).await)
     }
 
     async fn abort_put(&self, request: Request<v1::AbortPutRequest>) -> Result<Response<v1::Empty>, Status> {

@@ -342,8 +342,8 @@ impl Weft for Coordinator {
         answer(Ok(reply))
     }
 
-    async fn keep_put(&self, _: Request<KeepPutRequest>) -> Answer<Empty> {
-        answer(Ok(Empty {}))
+    async fn keep_put(&self, _: Request<KeepPutRequest>) -> Answer<KeepPutReply> {
+        answer(Ok(KeepPutReply::default()))
     }
 
     async fn abort_put(&self, request: Request<AbortPutRequest>) -> Answer<Empty> {

@@ -8,7 +8,8 @@ use crate::{
     placement::{self, Ask, NOTHING},
     rebuild::{Destination, Lost, Rebuild, RebuiltBlock},
     shared::Shared,
-    supervise::{End, NodeReport, Report},
+    supervise::{End, NodeReport, Report, Stored},
+    view::NodeView,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,12 +17,12 @@ use std::{
     time::Duration,
 };
 use weft_codes::SharedCode;
-use weft_meta::{BlockState, EndStripe, NewRepair, PlacedBlock, StripeRecord, UploadId, UploadRecord};
+use weft_meta::{BlockState, EndStripe, Home, NewRepair, PlacedBlock, StripeRecord, UploadId, UploadRecord};
 use weft_proto::{status::decode_error, v1};
-use weft_types::{BlockId, Error, NodeId, Party, Result};
+use weft_types::{BlockId, Error, NodeId, Party, Reaction, Result};
 
 /// What is known of a stripe after a plan that did not bring enough of it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Before {
     /// The checksums of all blocks, as the writer made them.
     units: Vec<Option<Vec<u32>>>,
@@ -50,13 +51,10 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
     let upload = touched(shared, id).await?;
     let name = &upload.new.name;
     let Sending { stripe, how, settle, report, levels, before, .. } = sending;
-    let mut failed = BTreeSet::new();
+    let mut complaints = BTreeSet::new();
     for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
         tracing::warn!(object = %name, stripe = asked.number, %error, "a client could not send everything");
-        if let Some(Party::Node(node)) = error.party {
-            shared.members.suspect(node);
-            failed.insert(node);
-        }
+        complaints.extend(error.party.and_then(node_of));
     }
     // An agent may be busy with its disk for as long as a stall takes.
     settle.settle(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
@@ -68,7 +66,11 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
     };
     let stages = report.nodes.iter().flat_map(|(id, node)| node.stages.iter().map(|times| stage(*id, times))).collect();
     let code = shared.code(&upload.new.code)?;
-    failed.extend(who_failed(&report));
+    let mut failed = who_failed(&report, &complaints, shared.config.stall_ms / WAIT_SHARE);
+    complaints.intersection(&failed).for_each(|node| shared.members.suspect(*node));
+    if report.held_up.is_some() {
+        shared.puts.note_held_up(id);
+    }
     let all: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
     let (units, blocks, mut missing, plans) = match before {
         None => (sent_units(&stripe, &asked.sent), all, BTreeMap::new(), 0),
@@ -78,6 +80,10 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
         }
     };
     for (index, why) in received(shared, &stripe, &blocks, &units, &report) {
+        // Data come from the writer itself: who stored something else got them right.
+        if why.is_some() && usize::from(index) < code.k() {
+            failed.extend(stored_at(&stripe, index, &report).map(|(node, _)| node).filter(|_| is_known(&units, index)));
+        }
         match why {
             Some(why) => missing.insert(index, why),
             None => missing.remove(&index),
@@ -99,18 +105,34 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
                 ending.give_up(&report)
             });
         }
-        traffic = traffic + ending.rebuild().await?;
+        match ending.rebuild().await {
+            Ok(moved) => traffic = traffic + moved,
+            // What had been stored may have been lost since: the writer still has everything.
+            Err(error) if !ending.has_lost_more() => return Err(error),
+            Err(_) => return Err(ending.give_up(&report)),
+        }
     }
     ending.commit().await.map(|()| Ended { again: None, traffic, stages })
 }
 
-/// Those whose blocks must go elsewhere: who is gone, who is to blame, and whose own doing it was. Who only waited for them in vain
-/// is not.
-fn who_failed(report: &Report) -> BTreeSet<NodeId> {
-    let failed = |(id, node): (&NodeId, &NodeReport)| match &node.end {
-        Some(End::Broken(_) | End::GivenUp) | None => Some(*id),
-        Some(End::Failed(_)) if node.first_error().is_some_and(|error| error.party == Some(Party::Node(*id))) => Some(*id),
-        Some(End::Failed(_) | End::Done) => None,
+/// Who has waited for somebody for this part of a stall when a plan ended has failed for that.
+const WAIT_SHARE: u32 = 4;
+
+/// Those whose blocks must go elsewhere: who is gone, who is to blame, whose own doing it was, and of whom the writer complains. Who
+/// only waited for others in vain is not, nor who was cancelled because somebody else held up all.
+fn who_failed(report: &Report, complaints: &BTreeSet<NodeId>, long_ms: u32) -> BTreeSet<NodeId> {
+    let failed = |(id, node): (&NodeId, &NodeReport)| {
+        let own = Party::Node(*id);
+        let waited = |is: &dyn Fn(Party) -> bool| node.waiting.iter().any(|(party, ms)| *ms >= long_ms && is(*party));
+        let failed = match &node.end {
+            Some(End::Broken(_) | End::GivenUp) | None => true,
+            Some(End::Failed(_)) if report.held_up.is_none() => {
+                let is_own = || complaints.contains(id) || node.first_error().is_some_and(|error| error.party == Some(own));
+                waited(&|party| party == own) || is_own() && !waited(&|party| party != own && node_of(party).is_some())
+            }
+            Some(End::Failed(_) | End::Done) => false,
+        };
+        failed.then_some(*id)
     };
     report.nodes.iter().filter_map(failed).chain(report.blame.map(|blame| blame.node)).collect()
 }
@@ -129,7 +151,7 @@ struct Ending<'a> {
 impl Ending<'_> {
     /// Whether something is missing of which nobody knows what it should be.
     fn unknown(&self) -> bool {
-        self.missing.keys().any(|index| self.units.get(usize::from(*index)).is_none_or(Option::is_none))
+        self.missing.keys().any(|index| !is_known(&self.units, *index))
     }
 
     fn is_recoverable(&self) -> bool {
@@ -137,6 +159,14 @@ impl Ending<'_> {
             (0..=u8::MAX).take(self.stripe.blocks.len()).filter(|index| !self.missing.contains_key(index)).collect();
         let wanted: Vec<_> = self.missing.keys().map(|index| (*index, self.stripe.layout.coded_span())).collect();
         jobs::unrecoverable(self.code, &self.stripe, &stored, &wanted).is_none()
+    }
+
+    /// Whether a node that had stored its block is gone, or failed somebody since.
+    fn has_lost_more(&self) -> bool {
+        let view = self.shared.members.view();
+        let stored = (0..=u8::MAX).zip(&self.stripe.blocks).filter(|(index, _)| !self.missing.contains_key(index));
+        let is_good = |node: &NodeView| node.up && !node.is_suspect();
+        stored.map(|(_, placed)| placed.home.node).any(|node| !view.node(node).is_some_and(is_good))
     }
 
     /// The stripe is to be sent again, all of it, to others.
@@ -154,18 +184,40 @@ impl Ending<'_> {
         Before { units, missing, failed, plans: 0, again }
     }
 
-    /// The writer sends the data that is missing to new homes: all else can be made of it.
+    /// The writer sends the data that is missing again: all else can be made of it.
     async fn send_again(&mut self, how: &super::HowToWrite, before: Before) -> Result<(Sending, v1::ClientTask)> {
+        let (mut homeless, mut failures) = (before.again.clone(), 0);
+        loop {
+            self.place_again(&homeless).await?;
+            tracing::info!(object = %self.upload.new.name, stripe = self.stripe.number, blocks = ?before.again, "sent again");
+            let (shared, stripe, earlier) = (self.shared, self.stripe.clone(), Some(Box::new(before.clone())));
+            match (start(shared, self.upload, self.code, stripe, how, &before.again, earlier).await, failures) {
+                // Somebody could not be asked: what was to go there goes elsewhere.
+                (Err(Error { reaction: Reaction::Replan, party: Some(Party::Node(node)), .. }), failures)
+                    if failures < self.shared.config.resumes_max =>
+                {
+                    self.failed.insert(node);
+                    let is_there =
+                        |index: &u8| self.stripe.blocks.get(usize::from(*index)).is_some_and(|it| it.home.node == node);
+                    homeless = before.again.iter().copied().filter(is_there).collect();
+                }
+                (started, _) => return started,
+            }
+            failures += 1;
+        }
+    }
+
+    /// Allocates blocks anew: where they were, unless that node failed.
+    async fn place_again(&mut self, blocks: &[u8]) -> Result<()> {
         let (shared, layout) = (self.shared, self.stripe.layout);
-        let held: Vec<NodeId> = (0..=u8::MAX)
-            .zip(&self.stripe.blocks)
-            .filter(|(index, _)| !before.again.contains(index))
-            .map(|(_, placed)| placed.home.node)
-            .collect();
-        let spec = self.code.spec();
+        let home = |index: &u8| self.stripe.blocks.get(usize::from(*index)).map(|placed| placed.home);
+        let stays = |home: &Home| !self.failed.contains(&home.node);
+        let mut homes: Vec<Option<Home>> = blocks.iter().map(|index| home(index).filter(stays)).collect();
+        let held: Vec<NodeId> = self.stripe.blocks.iter().map(|placed| placed.home).filter(stays).map(|home| home.node).collect();
+        let (spec, count) = (self.code.spec(), homes.iter().filter(|home| home.is_none()).count());
         let ask = Ask {
             code: &spec,
-            count: before.again.len(),
+            count,
             tolerance: self.code.tolerance(),
             failure_domain: self.upload.new.failure_domain,
             held: &held,
@@ -174,8 +226,9 @@ impl Ending<'_> {
             load: &NOTHING,
             bytes: layout.block_len(0).saturating_add(shared.config.disk_reserve.0),
         };
-        let placed = placement::place(&shared.members.view(), &ask, &mut *shared.rng())?;
-        for (index, home) in before.again.iter().zip(placed.homes) {
+        let mut found = placement::place(&shared.members.view(), &ask, &mut *shared.rng())?.homes.into_iter();
+        homes.iter_mut().filter(|home| home.is_none()).for_each(|home| *home = found.next());
+        for (index, home) in blocks.iter().zip(homes.into_iter().flatten()) {
             let expires_ms = shared.lease_end_ms();
             let new = NewRepair { stripe: self.stripe.id, index: *index, home, upload: Some(self.upload.id), expires_ms };
             let block = shared.meta.allocate_repair(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?;
@@ -184,9 +237,7 @@ impl Ending<'_> {
                 *placed = PlacedBlock { generation: block.generation, home, ..*placed };
             }
         }
-        tracing::info!(object = %self.upload.new.name, stripe = self.stripe.number, blocks = ?before.again, "sent again");
-        let again = before.again.clone();
-        start(shared, self.upload, self.code, self.stripe.clone(), how, &again, Some(Box::new(before))).await
+        Ok(())
     }
 
     /// Makes what is missing from what has been stored, elsewhere; what was moved for that.
@@ -251,6 +302,25 @@ fn suspect_failed(shared: &Shared, report: &Report) {
     }
 }
 
+fn node_of(party: Party) -> Option<NodeId> {
+    match party {
+        Party::Node(node) => Some(node),
+        Party::Client(_) => None,
+    }
+}
+
+/// Whether the writer's checksums of a block are known.
+fn is_known(units: &[Option<Vec<u32>>], index: u8) -> bool {
+    units.get(usize::from(index)).is_some_and(Option::is_some)
+}
+
+/// Where a block of a stripe was to go, and its receipt, if there is one.
+fn stored_at<'a>(stripe: &StripeRecord, index: u8, report: &'a Report) -> Option<(NodeId, &'a Stored)> {
+    let placed = stripe.blocks.get(usize::from(index))?;
+    let block = BlockId { stripe: stripe.id, index, copy: 0, generation: placed.generation };
+    Some((placed.home.node, report.nodes.get(&placed.home.node)?.stored.get(&block)?))
+}
+
 /// Of these blocks: nothing if it is durable with the checksums that the client sent, else why not.
 fn received(
     shared: &Shared,
@@ -260,9 +330,8 @@ fn received(
     report: &Report,
 ) -> BTreeMap<u8, Option<String>> {
     let verdict = |index: u8, placed: &PlacedBlock| {
-        let block = BlockId { stripe: stripe.id, index, copy: 0, generation: placed.generation };
         let node = || shared.members.name(placed.home.node);
-        match report.nodes.get(&placed.home.node).and_then(|node| node.stored.get(&block)) {
+        match stored_at(stripe, index, report).map(|(_, stored)| stored) {
             None => {
                 let told = report.nodes.get(&placed.home.node).and_then(|node| node.first_error());
                 let why = told.map_or_else(|| "did not store it in time".to_owned(), |error| error.message.clone());
@@ -274,7 +343,7 @@ fn received(
             Some(stored) => match sent.get(usize::from(index)).and_then(Option::as_ref) {
                 Some(units) if *units == stored.units => None,
                 Some(_) => {
-                    tracing::error!(%block, node = %node(), "what was stored is not what was sent");
+                    tracing::error!(stripe = %stripe.id, index, node = %node(), "what was stored is not what was sent");
                     Some(format!("block {index}: {} stored something else than was sent", node()))
                 }
                 None => Some(format!("block {index}: the client did not come to its end")),

@@ -26,7 +26,7 @@ use weft_proto::{from_status, rpc, v1};
 use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
 
 pub(crate) use blame::Blame;
-pub(crate) use report::{End, NodeReport, Report, add_traffic};
+pub(crate) use report::{End, NodeReport, Report, Stored, add_traffic};
 use standstill::Flow;
 pub(crate) use standstill::Patience;
 
@@ -220,7 +220,8 @@ impl Running {
 
     /// Ends a plan that somebody holds up whom there is a way around; tells whether it did.
     async fn end_standstill(&mut self, patience: &Patience<'_>) -> bool {
-        let culprit = self.flow.culprit(&self.report, patience.still).filter(|(node, _)| (patience.is_spare)(*node));
+        let culprit =
+            self.flow.culprit(&self.report, patience.still, patience.busy).filter(|(node, _)| (patience.is_spare)(*node));
         let Some((node, accuser)) = culprit else { return false };
         let (name, still_ms) = (self.shared.members.name(node), patience.still.as_millis());
         let error = Error::replan(format!("{name} holds up everybody: nothing has moved for {still_ms} ms"));

@@ -7,8 +7,10 @@ use weft_types::{NodeId, Party};
 
 /// How long a plan may be held up, and who can be done without.
 pub(crate) struct Patience<'a> {
-    /// For this long.
+    /// For this long, by a node that is silent.
     pub(crate) still: Duration,
+    /// By one that says that it waits for its own disk: no less.
+    pub(crate) busy: Duration,
     /// Whether there is a way around a node. One that there is none around is waited for.
     pub(crate) is_spare: Box<dyn Fn(NodeId) -> bool + Send + Sync + 'a>,
 }
@@ -52,18 +54,19 @@ impl Flow {
     }
 
     /// Who holds up others, and one of them: one on whom somebody has waited for about as long as `still`, who has moved nothing
-    /// for that long, and who was not heard of for that long or waits for its own disk. The others' buffers may fill for a while yet. What has not begun to flow is being connected, and
-    /// nobody is blamed for that.
-    pub(super) fn culprit(&self, report: &Report, still: Duration) -> Option<(NodeId, NodeId)> {
+    /// for that long, and who was not heard of for that long or has waited for its own disk for about as long as `busy`. The others'
+    /// buffers may fill for a while yet. What has not begun to flow is being connected, and nobody is blamed for that.
+    pub(super) fn culprit(&self, report: &Report, still: Duration, busy: Duration) -> Option<(NodeId, NodeId)> {
         if !self.nodes.values().all(|flow| flow.grew_at.is_some()) {
             return None;
         }
         // Agents look at their stages now and then: a wait may have begun a little earlier than they say.
-        let long_ms = (still * 3 / 4).as_millis();
+        let about = |wait: Duration| (wait * 3 / 4).as_millis();
         let running = report.running();
         let waits = |id: &NodeId| report.nodes.get(id).map(|node| node.waiting.as_slice()).unwrap_or_default();
-        let waits_long =
-            |of: &NodeId, party: Party| waits(of).iter().any(|(on, since_ms)| *on == party && u128::from(*since_ms) >= long_ms);
+        let waits_long = |of: &NodeId, party: Party, wait: Duration| {
+            waits(of).iter().any(|(on, since_ms)| *on == party && u128::from(*since_ms) >= about(wait))
+        };
         let is_silent = |node: &NodeId| self.nodes.get(node).is_some_and(|flow| flow.heard_at.elapsed() >= still);
         let moves = |node: &NodeId| {
             let grew_at = self.nodes.get(node).and_then(|flow| flow.grew_at);
@@ -71,8 +74,8 @@ impl Flow {
         };
         let holds_up = |node: &NodeId| {
             let party = Party::Node(*node);
-            let accuser = running.iter().find(|other| *other != node && !is_silent(other) && waits_long(other, party))?;
-            (!moves(node) && (is_silent(node) || waits_long(node, party))).then_some((*node, *accuser))
+            let accuser = running.iter().find(|other| *other != node && !is_silent(other) && waits_long(other, party, still))?;
+            (!moves(node) && (is_silent(node) || waits_long(node, party, busy))).then_some((*node, *accuser))
         };
         running.iter().find_map(holds_up)
     }
@@ -109,13 +112,13 @@ mod tests {
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (3, on(2)), (4, on(3))]);
         heard(&mut flow, &[1, 3, 4], STILL / 2).await;
-        assert_eq!(flow.culprit(&report, STILL), None, "too early");
+        assert_eq!(flow.culprit(&report, STILL, STILL), None, "too early");
         heard(&mut flow, &[1, 3, 4], STILL / 2).await;
-        assert_eq!(flow.culprit(&report, STILL), Some((node(2), node(1))));
+        assert_eq!(flow.culprit(&report, STILL, STILL), Some((node(2), node(1))));
         let (mut flow, report) = chain(&[]);
         heard(&mut flow, &[1, 3, 4], STILL * 2).await;
         assert_eq!(
-            flow.culprit(&report, STILL),
+            flow.culprit(&report, STILL, STILL),
             None,
             "nobody waits for who is silent: only the coordinator does not hear of it"
         );
@@ -126,12 +129,13 @@ mod tests {
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
         heard(&mut flow, &[1, 2, 3, 4], STILL).await;
-        assert_eq!(flow.culprit(&report, STILL), Some((node(2), node(1))), "it waits for itself");
+        assert_eq!(flow.culprit(&report, STILL, STILL), Some((node(2), node(1))), "it waits for itself");
+        assert_eq!(flow.culprit(&report, STILL, STILL * 2), None, "a disk may take its time where that is allowed");
         flow.told(node(2), 101);
-        assert_eq!(flow.culprit(&report, STILL), None, "it has moved something a moment ago");
+        assert_eq!(flow.culprit(&report, STILL, STILL), None, "it has moved something a moment ago");
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(3)), (3, on(4)), (4, Party::Client(7))]);
         heard(&mut flow, &[1, 2, 3, 4], STILL).await;
-        assert_eq!(flow.culprit(&report, STILL), None, "a reader may be slow");
+        assert_eq!(flow.culprit(&report, STILL, STILL), None, "a reader may be slow");
     }
 
     #[tokio::test(start_paused = true)]
@@ -139,6 +143,6 @@ mod tests {
         let (_, report) = chain(&[(1, Party::Node(node(2)))]);
         let mut flow = Flow::new((1..=4).map(node));
         heard(&mut flow, &[1], STILL * 5).await;
-        assert_eq!(flow.culprit(&report, STILL), None);
+        assert_eq!(flow.culprit(&report, STILL, STILL), None);
     }
 }

@@ -303,7 +303,7 @@ async fn a_stripe_that_lost_a_receiver_half_way_is_mended() {
 async fn lose_a_receiver_half_way() -> bool {
     let mut world = World::new(8, 4).await;
     let bytes = data(8 << 20, 8);
-    let client = world.slow_client().await;
+    let (client, _) = world.slow_client().await;
     let options = PutOptions { code: "rs(4,2)".into(), block_len: 2 << 20, cell_len: 256 << 10, ..PutOptions::default() };
     let killing = async {
         // Somebody who has begun to receive.

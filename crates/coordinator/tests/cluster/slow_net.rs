@@ -6,7 +6,10 @@ use std::{
     future::Future,
     io,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -20,7 +23,12 @@ use weft_proto::{
 };
 
 /// TCP on which whoever has connected sends [`BYTES`] every [`PAUSE`].
-pub(crate) struct SlowNet(pub(crate) TcpNet);
+#[derive(Default)]
+pub(crate) struct SlowNet {
+    net: TcpNet,
+    /// All that was sent.
+    pub(crate) sent_bytes: Arc<AtomicU64>,
+}
 
 const BYTES: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -28,12 +36,13 @@ const PAUSE: Duration = Duration::from_millis(5);
 #[async_trait]
 impl Net for SlowNet {
     async fn connect(&self, address: &str) -> io::Result<BoxStream> {
-        let stream = self.0.connect(address).await?;
-        Ok(Box::new(Slow { stream, pause: Box::pin(tokio::time::sleep(Duration::ZERO)) }))
+        let stream = self.net.connect(address).await?;
+        let (pause, sent_bytes) = (Box::pin(tokio::time::sleep(Duration::ZERO)), Arc::clone(&self.sent_bytes));
+        Ok(Box::new(Slow { stream, pause, sent_bytes }))
     }
 
     async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
-        self.0.listen(address).await
+        self.net.listen(address).await
     }
 }
 
@@ -60,9 +69,81 @@ impl Net for CutNet {
     }
 }
 
+/// The network of a node that may be stopped: from then on nothing moves at its ends of all connections, and nobody is told.
+pub(crate) struct StoppableNet {
+    pub(crate) net: Arc<dyn Net>,
+    pub(crate) stopped: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Net for StoppableNet {
+    async fn connect(&self, address: &str) -> io::Result<BoxStream> {
+        let stream = self.net.connect(address).await?;
+        Ok(Box::new(Stoppable { stream, stopped: Arc::clone(&self.stopped) }))
+    }
+
+    async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
+        Ok(Box::new(StoppableListener { listener: self.net.listen(address).await?, stopped: Arc::clone(&self.stopped) }))
+    }
+}
+
+struct StoppableListener {
+    listener: Box<dyn Listen>,
+    stopped: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Listen for StoppableListener {
+    async fn accept(&self) -> io::Result<(BoxStream, String)> {
+        let (stream, address) = self.listener.accept().await?;
+        Ok((Box::new(Stoppable { stream, stopped: Arc::clone(&self.stopped) }), address))
+    }
+
+    fn local_address(&self) -> io::Result<String> {
+        self.listener.local_address()
+    }
+}
+
+struct Stoppable {
+    stream: BoxStream,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Stoppable {
+    /// Who is stopped is never woken again.
+    fn go_on(&self) -> Poll<()> {
+        if self.stopped.load(Ordering::Relaxed) { Poll::Pending } else { Poll::Ready(()) }
+    }
+}
+
+impl AsyncRead for Stoppable {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        ready!(self.go_on());
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stoppable {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.go_on());
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.go_on());
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.go_on());
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
 struct Slow {
     stream: BoxStream,
     pause: Pin<Box<Sleep>>,
+    sent_bytes: Arc<AtomicU64>,
 }
 
 impl AsyncRead for Slow {
@@ -74,9 +155,10 @@ impl AsyncRead for Slow {
 impl AsyncWrite for Slow {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.pause.as_mut().poll(cx));
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &buf[..buf.len().min(BYTES)]));
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &buf[..buf.len().min(BYTES)]))?;
+        self.sent_bytes.fetch_add(written as u64, Ordering::Relaxed);
         self.pause.as_mut().reset(Instant::now() + PAUSE);
-        Poll::Ready(written)
+        Poll::Ready(Ok(written))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

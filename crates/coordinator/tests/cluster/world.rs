@@ -1,10 +1,16 @@
 //! A coordinator, agents and a client in one process, on loopback sockets and real disks.
 
-use crate::slow_net::{CutNet, CutOff, SlowNet};
+use crate::{
+    lying_disks::{Lies, LyingDisks},
+    slow_net::{CutNet, CutOff, SlowNet, StoppableNet},
+};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tempfile::TempDir;
@@ -31,6 +37,10 @@ pub(crate) struct World {
     throttles: BTreeMap<u32, Throttle>,
     /// Where no agent's connection arrives.
     cut_off: CutOff,
+    /// Who stands still, by a word from a test.
+    stopped: BTreeMap<u32, Arc<AtomicBool>>,
+    /// Blocks that will be stored otherwise than they come.
+    pub(crate) lies: Lies,
     pub(crate) client: Client,
 }
 
@@ -73,6 +83,8 @@ impl World {
             slow_agents: false,
             throttles: BTreeMap::new(),
             cut_off: CutOff::default(),
+            stopped: BTreeMap::new(),
+            lies: Arc::default(),
             client,
         };
         for node in 1..=nodes {
@@ -86,11 +98,15 @@ impl World {
     /// Starts, or starts again, an agent; its directory stays its own.
     pub(crate) async fn start_agent(&mut self, node: u32) {
         let mut seams = weft_agent::Seams::real(u64::from(node));
-        seams.net = if self.slow_agents {
-            Arc::new(SlowNet(TcpNet::default()))
+        let net: Arc<dyn weft_proto::Net> = if self.slow_agents {
+            Arc::new(SlowNet::default())
         } else {
             Arc::new(CutNet { net: TcpNet::default(), cut_off: Arc::clone(&self.cut_off) })
         };
+        let stopped = Arc::new(AtomicBool::new(false));
+        self.stopped.insert(node, Arc::clone(&stopped));
+        seams.net = Arc::new(StoppableNet { net, stopped });
+        seams.disks = Arc::new(LyingDisks { lies: Arc::clone(&self.lies) });
         // Whoever was killed holds its disks for a moment more.
         for _ in 0..500 {
             if let Ok(agent) = Agent::start(self.agent_config(node), seams.clone()).await {
@@ -158,10 +174,32 @@ impl World {
         self.cut_off.lock().unwrap().clear();
     }
 
-    /// A client that sends slowly.
-    pub(crate) async fn slow_client(&self) -> Client {
-        let net = Arc::new(SlowNet(TcpNet::default()));
-        Client::connect(ClientConfig { net, ..client_config(&self.config.listen) }).await.unwrap()
+    /// A client that sends slowly, and how many bytes it has sent.
+    pub(crate) async fn slow_client(&self) -> (Client, Arc<AtomicU64>) {
+        let net = SlowNet::default();
+        let sent_bytes = Arc::clone(&net.sent_bytes);
+        let config = ClientConfig { net: Arc::new(net), ..client_config(&self.config.listen) };
+        (Client::connect(config).await.unwrap(), sent_bytes)
+    }
+
+    /// A node stands still from now on: it takes nothing, says nothing, and its connections stay.
+    pub(crate) fn stop(&self, node: u32) {
+        self.stopped[&node].store(true, Ordering::Relaxed);
+    }
+
+    /// The blocks that are being written, and by whom.
+    pub(crate) fn being_written(&self) -> BTreeMap<weft_types::BlockId, u32> {
+        let disks = |node: u32| ["disk-a", "disk-b"].map(|disk| self.node_dir(node).join(disk).join("tmp"));
+        let entries = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let names = |node: u32| disks(node).into_iter().flat_map(entries).map(|entry| entry.file_name());
+        let blocks = |node: u32| names(node).filter_map(move |name| Some((name.to_str()?.parse().ok()?, node)));
+        self.agents.keys().copied().flat_map(blocks).collect()
+    }
+
+    /// What the metadata have of blocks that are on their way.
+    pub(crate) fn allocations(&self) -> u64 {
+        let file = rusqlite::Connection::open(self.config.dir.join("metadata.sqlite")).unwrap();
+        file.query_row("SELECT count(*) FROM allocations", [], |row| row.get(0)).unwrap()
     }
 
     /// An agent is gone from one moment to the next.
@@ -279,6 +317,13 @@ impl World {
         find_blocks(&self.node_dir(node), &mut found);
         found.sort();
         found
+    }
+
+    /// The payload of a block on a node, wherever it lies there.
+    pub(crate) fn block_file(&self, node: u32, stripe: u64, index: u8, generation: u32) -> PathBuf {
+        let block = weft_types::BlockId { stripe: weft_types::StripeId(stripe), index, copy: 0, generation };
+        let is_it = |file: &PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy() == block.to_string());
+        self.block_files(node).into_iter().find(is_it).unwrap_or_else(|| panic!("{block} is not on n{node}"))
     }
 
     /// The payload of a block of an object of one stripe, on nodes that hold nothing else.

@@ -1,0 +1,94 @@
+//! Disks that keep something else than they are given, once, and do not know it.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{Arc, Mutex},
+};
+use weft_agent::{LocalDisks, OpenDisk, OpenedDisk};
+use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, Quarantined, Receipt};
+use weft_types::{BlockId, BlockMeta, ClusterId, Result, Span};
+
+/// The indices of blocks of which the next that is written is wrong.
+pub(crate) type Lies = Arc<Mutex<BTreeSet<u8>>>;
+
+/// Local directories that lie.
+pub(crate) struct LyingDisks {
+    pub(crate) lies: Lies,
+}
+
+impl OpenDisk for LyingDisks {
+    fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
+        let OpenedDisk { id, store } = LocalDisks.open(dir, cluster, new)?;
+        Ok(OpenedDisk { id, store: Arc::new(LyingStore { store, lies: Arc::clone(&self.lies) }) })
+    }
+}
+
+struct LyingStore {
+    store: Arc<dyn BlockStore>,
+    lies: Lies,
+}
+
+impl BlockStore for LyingStore {
+    fn create(&self, meta: &BlockMeta) -> Result<Box<dyn BlockWriter>> {
+        let writer = self.store.create(meta)?;
+        let lies = self.lies.lock().unwrap().remove(&meta.id.index);
+        Ok(if lies { Box::new(LyingWriter(writer)) } else { writer })
+    }
+
+    fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>> {
+        self.store.open(id)
+    }
+
+    fn remove(&self, id: BlockId) -> Result<bool> {
+        self.store.remove(id)
+    }
+
+    fn list_after(&self, after: Option<BlockId>, blocks_max: usize) -> Result<Vec<BlockId>> {
+        self.store.list_after(after, blocks_max)
+    }
+
+    fn quarantine(&self, id: BlockId, reason: &str, since_ms: Option<u64>) -> Result<()> {
+        self.store.quarantine(id, reason, since_ms)
+    }
+
+    fn quarantined(&self) -> Quarantined {
+        self.store.quarantined()
+    }
+
+    fn quarantined_before(&self, before_ms: u64) -> Result<Vec<String>> {
+        self.store.quarantined_before(before_ms)
+    }
+
+    fn delete_quarantined(&self, place: &str) -> Result<()> {
+        self.store.delete_quarantined(place)
+    }
+
+    fn capacity(&self) -> Result<Capacity> {
+        self.store.capacity()
+    }
+
+    fn failed(&self) -> Option<String> {
+        self.store.failed()
+    }
+}
+
+struct LyingWriter(Box<dyn BlockWriter>);
+
+impl BlockWriter for LyingWriter {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let mut bytes = bytes.to_vec();
+        if let (0, Some(first)) = (offset, bytes.first_mut()) {
+            *first ^= 1;
+        }
+        self.0.write_at(offset, &bytes)
+    }
+
+    fn missing(&self) -> Vec<Span> {
+        self.0.missing()
+    }
+
+    fn finish(self: Box<Self>, expected_units: Option<&[u32]>) -> Result<Receipt> {
+        self.0.finish(expected_units)
+    }
+}

@@ -1,0 +1,212 @@
+//! Puts over several levels whose receivers die, stand still or store something else, and what becomes of them.
+
+use crate::world::{World, data};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use weft_client::{Client, PutOptions, api};
+use weft_store::crc::crc32c;
+use weft_types::{Reaction, Result};
+
+const BLOCK_LEN: usize = 2 << 20;
+
+/// A put by a client that takes its time.
+struct Put {
+    client: Client,
+    sent_bytes: Arc<AtomicU64>,
+    options: PutOptions,
+    k: usize,
+    stripes: usize,
+    bytes: Vec<u8>,
+}
+
+/// What is done to whoever receives a block.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Strike {
+    Kill,
+    Stop,
+}
+
+impl Put {
+    /// Over several levels.
+    async fn new(world: &World, code: &str, stripes: usize) -> Self {
+        let (client, sent_bytes) = world.slow_client().await;
+        let k = weft_codes::parse(code).unwrap().k();
+        let options = PutOptions {
+            code: code.into(),
+            block_len: BLOCK_LEN as u64,
+            cell_len: 64 << 10,
+            scheme: "mist".into(),
+            slice_len: 64 << 10,
+            ..PutOptions::default()
+        };
+        Self { client, sent_bytes, options, k, stripes, bytes: data(stripes * k * BLOCK_LEN - 5000, 30) }
+    }
+
+    /// As from a pipe. In the middle of the last stripe something is done to those who receive these blocks; tells to whom.
+    async fn run(&self, world: &mut World, blocks: &[u8], strike: Strike) -> (Result<api::ObjectReply>, Vec<u32>) {
+        let putting = self.client.put("b", "k", self.bytes.as_slice(), &self.options);
+        let striking = async {
+            let receivers = self.receivers(world, blocks).await;
+            for node in &receivers {
+                match strike {
+                    Strike::Kill => world.kill(*node),
+                    Strike::Stop => world.stop(*node),
+                }
+            }
+            receivers
+        };
+        let both = async { tokio::join!(putting, striking) };
+        tokio::time::timeout(Duration::from_secs(60), both).await.expect("a put takes for ever")
+    }
+
+    /// Who is in the middle of receiving these blocks of the last stripe.
+    async fn receivers(&self, world: &World, blocks: &[u8]) -> Vec<u32> {
+        let mut stripes = BTreeSet::new();
+        for _ in 0..4000 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let written = world.being_written();
+            stripes.extend(written.keys().map(|block| block.stripe));
+            let is_last = stripes.len() == self.stripes;
+            let of =
+                |index: &u8| written.iter().find(|(block, _)| block.index == *index && stripes.last() == Some(&block.stripe));
+            let found: Vec<u32> = blocks.iter().filter_map(of).map(|(_, node)| *node).collect();
+            if is_last && found.len() == blocks.len() {
+                // Everybody has told by then that something moves.
+                tokio::time::sleep(Duration::from_millis(400)).await;
+                return found;
+            }
+        }
+        panic!("nobody receives anything");
+    }
+
+    /// It can be read, and every block is where it should be, whole and right. Nothing is left of whatever else there was.
+    async fn is_right(&self, world: &World, without: &[u32]) {
+        assert!(world.get("k", "").await.unwrap().0 == self.bytes, "something else came back");
+        let stat = world.stat("k").await;
+        assert_eq!(stat.stripes.len(), self.stripes);
+        for (number, stripe) in stat.stripes.iter().enumerate() {
+            let nodes: BTreeSet<u32> = stripe.blocks.iter().map(|block| block.node).collect();
+            assert_eq!(nodes.len(), stripe.blocks.len(), "two blocks on one node");
+            let is_last = number + 1 == self.stripes;
+            assert!(!is_last || without.iter().all(|node| !nodes.contains(node)), "{without:?} hold blocks of {nodes:?}");
+            for block in stripe.blocks.iter().filter(|block| !without.contains(&block.node)) {
+                assert_eq!(block.state, "ok", "{block:?}");
+                let file = world.block_file(block.node, stripe.id, block.index as u8, block.generation);
+                let payload = std::fs::read(file).unwrap();
+                let units: Vec<u32> = payload.chunks(1 << 20).map(crc32c).collect();
+                assert_eq!((payload.len() as u64, &units), (block.len, &block.units), "{block:?}");
+            }
+        }
+        assert_eq!(world.allocations(), 0);
+    }
+
+    /// What the client has sent beyond what the object has, in blocks, rounded.
+    fn sent_again(&self) -> f64 {
+        let sent = self.sent_bytes.load(Ordering::Relaxed) as f64;
+        (sent - self.bytes.len() as f64) / BLOCK_LEN as f64
+    }
+}
+
+/// Puts an object while those who receive some blocks die.
+async fn put_through(world: &mut World, code: &str, stripes: usize, blocks: &[u8]) {
+    let put = Put::new(world, code, stripes).await;
+    let (stored, hit) = put.run(world, blocks, Strike::Kill).await;
+    stored.unwrap_or_else(|error| panic!("{code} without {blocks:?}: {error}"));
+    put.is_right(world, &hit).await;
+    let lost = blocks.iter().filter(|index| usize::from(**index) < put.k).count();
+    // What was lost had been sent in part; what the rest needed was rebuilt of what was there.
+    assert!(put.sent_again() < lost as f64 + 0.1, "{code} without {blocks:?}: {} blocks were sent again", put.sent_again());
+    let stat = world.stat("k").await;
+    for block in &stat.stripes[stripes - 1].blocks[..put.k] {
+        let is_lost = blocks.contains(&(block.index as u8));
+        assert_eq!(block.generation, 1 + u32::from(is_lost), "{code} without {blocks:?}: {block:?}");
+    }
+    for node in hit {
+        world.start_agent(node).await;
+        world.until("it is back", async |world| world.up().await.contains(&node)).await;
+    }
+    let count = stat.stripes.iter().map(|stripe| stripe.blocks.len()).sum::<usize>();
+    world.until("what is not needed is gone", async |world| world.block_count(1..=99) == count).await;
+}
+
+/// A data block's receiver takes all parities with it that are made of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_receivers_that_die_had_is_sent_again_and_the_rest_is_made_of_it() {
+    let mut world = World::new(11, 11).await;
+    let cases: [(&str, &[u8]); 9] = [
+        ("rs(4,4)", &[1]),
+        ("rs(4,4)", &[5]),
+        ("rs(4,4)", &[0, 2]),
+        ("rs(4,4)", &[3, 6]),
+        ("rs(4,2)", &[3]),
+        ("rs(4,2)", &[0, 1]),
+        ("rs(4,2)", &[4]),
+        ("lrc(4,2,2)", &[1]),
+        ("lrc(4,2,2)", &[4]),
+    ];
+    for (code, blocks) in cases {
+        put_through(&mut world, code, 1, blocks).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_later_stripe_of_a_pipe_loses_a_receiver_with_one_node_to_spare() {
+    // Whoever waited in vain for the one that died must not be left out: there is nobody else.
+    let mut world = World::new(9, 9).await;
+    put_through(&mut world, "rs(4,4)", 3, &[2]).await;
+}
+
+/// Everybody waits for one that stands still, and the writer for everybody. There is one node to spare: who only waited must get a block
+/// of the stripe when it is sent again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_stands_still_is_found_long_before_the_links_give_up() {
+    for (code, n, blocks) in [("rs(4,4)", 8, [1]), ("rs(4,4)", 8, [6]), ("rs(4,2)", 6, [2]), ("lrc(4,2,2)", 8, [4])] {
+        let mut world = World::with(n + 1, n + 1, |config| {
+            (config.stall_ms, config.suspect_ms, config.down_after_ms) = (20_000, 60_000, 60_000);
+        })
+        .await;
+        let (put, begin) = (Put::new(&world, code, 1).await, Instant::now());
+        let (stored, hit) = put.run(&mut world, &blocks, Strike::Stop).await;
+        stored.unwrap_or_else(|error| panic!("{code} without {blocks:?}: {error}"));
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(9), "{code} without {blocks:?}: {took:?}");
+        put.is_right(&world, &hit).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_too_few_nodes_left_a_put_fails_and_nothing_is_seen_of_it() {
+    let mut world = World::new(8, 8).await;
+    let put = Put::new(&world, "rs(4,4)", 1).await;
+    let (stored, hit) = put.run(&mut world, &[1], Strike::Kill).await;
+    let error = stored.unwrap_err();
+    assert_eq!((error.reaction, error.object.as_deref()), (Reaction::Unavailable, Some("b/k")), "{error}");
+    assert!(error.message.contains("rs(4,4)") && error.message.contains("7 of"), "{error}");
+    assert_eq!(world.client.stat("b", "k").await.unwrap_err().reaction, Reaction::NotFound);
+    world.start_agent(hit[0]).await;
+    world.until("nothing is left", async |world| world.block_count(1..=8) == 0 && world.allocations() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_stored_otherwise_than_the_writer_had_it_is_found_and_made_anew() {
+    let world = World::new(10, 10).await;
+    // A data block, a parity, and both.
+    for lies in [vec![1], vec![5], vec![0, 4]] {
+        world.lies.lock().unwrap().extend(&lies);
+        let put = Put::new(&world, "rs(4,2)", 1).await;
+        put.client.put("b", "k", put.bytes.as_slice(), &put.options).await.unwrap();
+        assert!(world.lies.lock().unwrap().is_empty(), "nobody lied");
+        put.is_right(&world, &[]).await;
+        assert!(put.sent_again() < 0.1, "{} blocks were sent again", put.sent_again());
+        let stat = world.stat("k").await;
+        let anew: Vec<u8> = stat.stripes[0].blocks.iter().filter(|it| it.generation > 1).map(|it| it.index as u8).collect();
+        assert_eq!(anew, lies);
+        world.until("what is not needed is gone", async |world| world.block_count(1..=10) == 6).await;
+    }
+}
