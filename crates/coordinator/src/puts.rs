@@ -441,7 +441,7 @@ fn patience(
         let ask = Ask { code: &spec, count: 1, tolerance, failure_domain, held, avoid, named: false, load, bytes };
         placement::place(&shared.members.view(), &ask, &mut *shared.rng()).is_ok()
     };
-    Some(Patience { still, busy, is_spare: Box::new(is_spare) })
+    Some(Patience { still, busy, to_the_last: true, is_spare: Box::new(is_spare) })
 }
 
 fn plan(

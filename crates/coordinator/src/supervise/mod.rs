@@ -220,13 +220,12 @@ impl Running {
 
     /// Ends a plan that somebody holds up whom there is a way around; tells whether it did.
     async fn end_standstill(&mut self, patience: &Patience<'_>) -> bool {
-        let culprit =
-            self.flow.culprit(&self.report, patience.still, patience.busy).filter(|(node, _)| (patience.is_spare)(*node));
+        let culprit = self.flow.culprit(&self.report, patience).filter(|(node, _)| (patience.is_spare)(*node));
         let Some((node, accuser)) = culprit else { return false };
         let (name, still_ms) = (self.shared.members.name(node), patience.still.as_millis());
         let error = Error::replan(format!("{name} holds up everybody: nothing has moved for {still_ms} ms"));
         // Perhaps it was but a moment: so it is blamed as one of whom another complains.
-        self.report.held_up = Some((Blame { node, accuser: Some(accuser) }, error.party(Party::Node(node))));
+        self.report.held_up = Some((Blame { node, accuser }, error.party(Party::Node(node))));
         self.shared.members.suspect(node);
         // It may never answer: nobody waits for that call.
         if let Some(task) = self.tasks.get(&node) {

@@ -11,6 +11,8 @@ pub(crate) struct Patience<'a> {
     pub(crate) still: Duration,
     /// By one that says that it waits for its own disk: no less.
     pub(crate) busy: Duration,
+    /// Whether one that is silent holds it up also when all others have ended: somebody else waits for it to end.
+    pub(crate) to_the_last: bool,
     /// Whether there is a way around a node. One that there is none around is waited for.
     pub(crate) is_spare: Box<dyn Fn(NodeId) -> bool + Send + Sync + 'a>,
 }
@@ -53,10 +55,11 @@ impl Flow {
         self.told(node, u64::MAX);
     }
 
-    /// Who holds up others, and one of them: one on whom somebody has waited for about as long as `still`, who has moved nothing
+    /// Who holds up others, and one of them, if they have not ended: one on whom somebody has waited for about as long as `still`, who has moved nothing
     /// for that long, and who was not heard of for that long or has waited for its own disk for about as long as `busy`. The others'
     /// buffers may fill for a while yet. What has not begun to flow is being connected, and nobody is blamed for that.
-    pub(super) fn culprit(&self, report: &Report, still: Duration, busy: Duration) -> Option<(NodeId, NodeId)> {
+    pub(super) fn culprit(&self, report: &Report, patience: &Patience<'_>) -> Option<(NodeId, Option<NodeId>)> {
+        let Patience { still, busy, to_the_last, .. } = *patience;
         if !self.nodes.values().all(|flow| flow.grew_at.is_some()) {
             return None;
         }
@@ -74,8 +77,11 @@ impl Flow {
         };
         let holds_up = |node: &NodeId| {
             let party = Party::Node(*node);
-            let accuser = running.iter().find(|other| *other != node && !is_silent(other) && waits_long(other, party, still))?;
-            (!moves(node) && (is_silent(node) || waits_long(node, party, busy))).then_some((*node, *accuser))
+            let accuser = running.iter().find(|other| *other != node && !is_silent(other) && waits_long(other, party, still));
+            if accuser.is_none() && !(to_the_last && running.len() == 1 && is_silent(node)) {
+                return None;
+            }
+            (!moves(node) && (is_silent(node) || waits_long(node, party, busy))).then_some((*node, accuser.copied()))
         };
         running.iter().find_map(holds_up)
     }
@@ -86,6 +92,10 @@ mod tests {
     use super::*;
 
     const STILL: Duration = Duration::from_millis(1000);
+
+    fn patience() -> Patience<'static> {
+        Patience { still: STILL, busy: STILL, to_the_last: false, is_spare: Box::new(|_| true) }
+    }
 
     fn node(id: u32) -> NodeId {
         NodeId(id)
@@ -112,13 +122,13 @@ mod tests {
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (3, on(2)), (4, on(3))]);
         heard(&mut flow, &[1, 3, 4], STILL / 2).await;
-        assert_eq!(flow.culprit(&report, STILL, STILL), None, "too early");
+        assert_eq!(flow.culprit(&report, &patience()), None, "too early");
         heard(&mut flow, &[1, 3, 4], STILL / 2).await;
-        assert_eq!(flow.culprit(&report, STILL, STILL), Some((node(2), node(1))));
+        assert_eq!(flow.culprit(&report, &patience()), Some((node(2), Some(node(1)))));
         let (mut flow, report) = chain(&[]);
         heard(&mut flow, &[1, 3, 4], STILL * 2).await;
         assert_eq!(
-            flow.culprit(&report, STILL, STILL),
+            flow.culprit(&report, &patience()),
             None,
             "nobody waits for who is silent: only the coordinator does not hear of it"
         );
@@ -129,13 +139,34 @@ mod tests {
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
         heard(&mut flow, &[1, 2, 3, 4], STILL).await;
-        assert_eq!(flow.culprit(&report, STILL, STILL), Some((node(2), node(1))), "it waits for itself");
-        assert_eq!(flow.culprit(&report, STILL, STILL * 2), None, "a disk may take its time where that is allowed");
+        assert_eq!(flow.culprit(&report, &patience()), Some((node(2), Some(node(1)))), "it waits for itself");
+        assert_eq!(
+            flow.culprit(&report, &Patience { busy: STILL * 2, ..patience() }),
+            None,
+            "a disk may take its time where that is allowed"
+        );
         flow.told(node(2), 101);
-        assert_eq!(flow.culprit(&report, STILL, STILL), None, "it has moved something a moment ago");
+        assert_eq!(flow.culprit(&report, &patience()), None, "it has moved something a moment ago");
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(3)), (3, on(4)), (4, Party::Client(7))]);
         heard(&mut flow, &[1, 2, 3, 4], STILL).await;
-        assert_eq!(flow.culprit(&report, STILL, STILL), None, "a reader may be slow");
+        assert_eq!(flow.culprit(&report, &patience()), None, "a reader may be slow");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_one_holds_up_whoever_waits_for_the_end() {
+        let (mut flow, mut report) = chain(&[]);
+        for id in [1, 2, 4] {
+            report.nodes.get_mut(&node(id)).unwrap().end = Some(crate::supervise::End::Done);
+            flow.done(node(id));
+        }
+        let last = || Patience { to_the_last: true, ..patience() };
+        heard(&mut flow, &[], STILL / 2).await;
+        assert_eq!(flow.culprit(&report, &last()), None, "too early");
+        heard(&mut flow, &[], STILL / 2).await;
+        assert_eq!(flow.culprit(&report, &last()), Some((node(3), None)));
+        assert_eq!(flow.culprit(&report, &patience()), None, "nobody waits");
+        flow.told(node(3), 100);
+        assert_eq!(flow.culprit(&report, &last()), None, "it is there and writes");
     }
 
     #[tokio::test(start_paused = true)]
@@ -143,6 +174,6 @@ mod tests {
         let (_, report) = chain(&[(1, Party::Node(node(2)))]);
         let mut flow = Flow::new((1..=4).map(node));
         heard(&mut flow, &[1], STILL * 5).await;
-        assert_eq!(flow.culprit(&report, STILL, STILL), None);
+        assert_eq!(flow.culprit(&report, &patience()), None);
     }
 }
