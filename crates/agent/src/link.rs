@@ -188,7 +188,7 @@ impl SliceSource for LinkSource {
     }
 }
 
-/// What a sink gives its pump. The permit is the slice's room in the queue: it is free when the slice has been sent.
+/// What a sink gives its pump. The permit is the slice's room in the queue: it is free when the connection has taken the slice.
 enum Outgoing {
     Slice(Span, Bytes, OwnedSemaphorePermit),
     End,

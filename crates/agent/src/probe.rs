@@ -83,10 +83,13 @@ pub(crate) async fn send(node: &Arc<Node>, request: SendProbeRequest) -> Result<
     let mut sender = LinkSender::new(opened.map_err(|error| error.party(to))?, LINK, 1, MEET_MAX);
     let zeros = vec![0; LARGE as usize];
     for slice in slices() {
-        if let Some(uplink) = &node.throttles.uplink {
+        // As slices of plans are sent: small ones together, and none waits while others are paid for.
+        if let Some(uplink) = &node.throttles.uplink
+            && sender.flush().await.is_ok()
+        {
             uplink.take(slice.len()).await;
         }
-        if sender.send(slice, &zeros[..slice.len() as usize]).await.is_err() {
+        if sender.feed(slice, &zeros[..slice.len() as usize]).await.is_err() {
             return Ok(SendProbeReply {});
         }
     }

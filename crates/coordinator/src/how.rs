@@ -7,7 +7,7 @@ use weft_meta::NodeRepair;
 use weft_plan::Network;
 use weft_proto::{rpc::Caller, v1};
 use weft_schemes::{Paths, Select, disseminate, repair};
-use weft_types::{AutoSize, Error, Layout, NodeId, PAGE_LEN, Party, Result, StripeLayout};
+use weft_types::{AutoSize, BlockId, Error, Layout, PAGE_LEN, Party, Result, StripeLayout};
 
 /// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
 const LINK_BYTES_PER_S: f64 = 125e6;
@@ -128,11 +128,12 @@ impl HowToWrite {
 
     /// What is known of the network around the writer, a client. On one machine less is moved by a writer that sends all itself, and
     /// no link is saved by others that send for it.
-    pub(crate) fn network(&self, shared: &Shared, writer: Party) -> Network {
-        let host_of = |node: &NodeId| Some(host(&shared.members.session(*node)?.record.data_address).to_owned());
-        let view = shared.members.view();
-        let nodes = view.nodes.keys().filter_map(|node| Some((Party::Node(*node), host_of(node)?)));
-        let hosts = nodes.chain([(writer, self.host.clone())]).collect();
+    pub(crate) fn network(&self, shared: &Shared, writer: Party, stores: &[(Party, BlockId)]) -> Network {
+        let host_of = |party: &Party| match party {
+            Party::Node(node) => Some((*party, host(&shared.members.session(*node)?.record.data_address).to_owned())),
+            Party::Client(_) => None,
+        };
+        let hosts = stores.iter().filter_map(|(party, _)| host_of(party)).chain([(writer, self.host.clone())]).collect();
         Network { hosts, ..shared.network() }
     }
 }

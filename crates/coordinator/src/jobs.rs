@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::{Ask, SharedCode, SubBlock};
 use weft_meta::StripeRecord;
 use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
-use weft_schemes::{Request, Run, Select, disseminate, repair};
+use weft_schemes::{Request, Run, Select, disseminate, plan_write, repair};
 use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout};
 
 /// The simplest scheme.
@@ -101,7 +101,11 @@ pub(crate) fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<
         ..Job::default()
     };
     let request = Request { stores, network, select: Select::AsPreferred, ..Request::new(code.as_ref(), *stripe, &job, run) };
-    let (plan, considered) = disseminate::choose_plan(&request, scheme)?;
+    // What was named is not weighed: a put plans every stripe.
+    let (plan, considered) = match scheme {
+        disseminate::AUTO => disseminate::choose_plan(&request, scheme)?,
+        named => (plan_write(&request, disseminate::by_name(named)?)?, Vec::new()),
+    };
     Ok(Planned { considered, ..proved(plan, job, code)? })
 }
 

@@ -157,11 +157,20 @@ impl Puts {
     async fn keep(&self, shared: &Shared, key: Key, sending: Sending) -> Result<()> {
         self.lock().insert(key, Underway::Sending(sending));
         // Who gave the put up meanwhile knew nothing of these tasks.
-        if let Err(error) = shared.meta.upload(key.0).await {
-            self.forget(key.0);
-            return Err(shared.meta_error(error));
+        match shared.meta.upload(key.0).await {
+            Ok(_) => return Ok(()),
+            Err(MetaError::NotFound(what)) => {
+                self.forget(key.0);
+                Err(shared.meta_error(MetaError::NotFound(what)))
+            }
+            // The client asks again.
+            Err(error) => {
+                if let Some(Underway::Sending(sending)) = self.lock().remove(&key) {
+                    sending.settle.settle(Duration::ZERO);
+                }
+                Err(shared.meta_error(error))
+            }
         }
-        Ok(())
     }
 
     /// Stops whatever of a put is under way, without waiting for it.
@@ -452,9 +461,9 @@ fn plan(
     how: &HowToWrite,
     whole: bool,
 ) -> Result<jobs::Planned> {
-    let run = shared.run(Class::Foreground, 0, how.slice_positions(&layout.layout));
+    let run = shared.run(Class::Foreground, 0, &layout.layout, how.slice_positions(&layout.layout));
     let writer = shared.draw_client();
-    let network = how.network(shared, writer);
+    let network = how.network(shared, writer, stores);
     let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network };
     jobs::write(code, layout, &writing, run)
 }

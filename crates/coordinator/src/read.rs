@@ -197,7 +197,7 @@ fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Ran
             how.slice_positions(&stripe.layout, &network)
         };
         let prefer = jobs::preference(stripe, available, &view, stripe.layout.k as usize, None);
-        let run = shared.run(Class::Foreground, stripe.seq, slice_len);
+        let run = shared.run(Class::Foreground, stripe.seq, &stripe.layout.layout, slice_len);
         let planned = jobs::read(
             code,
             stripe,

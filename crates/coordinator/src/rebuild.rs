@@ -346,7 +346,7 @@ impl Rebuild<'_> {
         let slice_len = self.how.slice_positions(&self.stripe.layout, &network);
         let attempt = |available: &[u8]| {
             let prefer = self.prefer(available, &view, rack.as_deref());
-            let run = self.shared.run(class, self.stripe.seq, slice_len);
+            let run = self.shared.run(class, self.stripe.seq, &self.stripe.layout.layout, slice_len);
             let way = Way { how: self.how, network: &network, prefer: &prefer };
             jobs::rebuild(self.code, &self.stripe, available, targets, &way, run)
         };

@@ -16,7 +16,7 @@ use weft_meta::{ClusterRecord, Epoch, Meta, MetaError};
 use weft_plan::{Class, CodeView};
 use weft_proto::{Net, Security};
 use weft_schemes::Run;
-use weft_types::{Clock, Error, Party, PlanId, Reaction, Result};
+use weft_types::{Clock, Error, Layout, Party, PlanId, Reaction, Result};
 
 /// Codes that are kept built, at most.
 const CODES_MAX: usize = 64;
@@ -78,8 +78,8 @@ impl Shared {
     }
 
     /// A plan's frame: its number is nobody else's.
-    pub(crate) fn run(&self, class: Class, seq: u64, slice_len: u64) -> Run {
-        Run { seq, ..Run::new(self.next_plan(), self.epoch.0, class, slice_len) }
+    pub(crate) fn run(&self, class: Class, seq: u64, layout: &Layout, slice_len: u64) -> Run {
+        Run { seq, ..Run::new(self.next_plan(), self.epoch.0, class, slice_len).of_sub_blocks(layout.alpha) }
     }
 
     /// A plan's number that is nobody else's.

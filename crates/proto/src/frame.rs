@@ -264,9 +264,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         self.stall = stall;
     }
 
+    /// Sends a frame.
+    pub async fn write_frame(&mut self, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
+        self.feed_frame(header, payload).await?;
+        self.flush().await
+    }
+
     /// Sends a frame, or has it wait for [`flush`](Self::flush) if it is small; a large one's payload is not copied. Returns the
     /// frame's checksum.
-    pub async fn write_frame(&mut self, header: &Header, payload: &[u8]) -> Result<u32, FrameError> {
+    pub(crate) async fn feed_frame(&mut self, header: &Header, payload: &[u8]) -> Result<u32, FrameError> {
         debug_assert_eq!(header.payload_len, payload.len());
         let (bytes, checksum) = header.encode(payload);
         if payload.len() <= SMALL_FRAME_BYTES {
@@ -357,7 +363,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     /// Sends a frame that is not Data.
     pub(crate) async fn write_control(&mut self, kind: Kind, link: u32, payload: &[u8]) -> Result<(), FrameError> {
         self.write_frame(&Header::control(kind, link, payload.len()), payload).await?;
-        self.flush().await?;
         // A connection that waits in a pool needs no memory.
         self.waiting = BytesMut::new();
         Ok(())

@@ -116,7 +116,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
         while let Some(piece) = pieces.next() {
             let (link, more) = (self.state.link, pieces.peek().is_some());
             let header = Header { kind: Kind::Data, more, link, span: slice, payload_len: piece.len() };
-            let checksum = self.frames.write_frame(&header, piece).await?;
+            let checksum = self.frames.feed_frame(&header, piece).await?;
             self.state.total.add(piece.len(), checksum);
         }
         Ok(())

@@ -9,7 +9,7 @@ use weft_types::{BlockId, Error, Party, PlanId, Result, StripeLayout};
 /// Slices that may wait at each end of a link, unless said otherwise.
 pub(crate) const WINDOW_SLICES: u32 = 4;
 /// Where slices are small, so many that they make up this: they are read, sent and received several at once.
-const WINDOW_POSITIONS: u64 = 128 << 10;
+const WINDOW_BYTES: u64 = 128 << 10;
 const WINDOW_SLICES_MAX: u32 = 32;
 
 /// A plan has at most this many lanes.
@@ -65,8 +65,15 @@ pub struct Run {
 impl Run {
     /// With the usual window, no deadline, and no update yet.
     pub fn new(id: PlanId, epoch: u64, class: Class, slice_len: u64) -> Self {
-        let window = (WINDOW_POSITIONS / slice_len.max(1)).clamp(WINDOW_SLICES.into(), WINDOW_SLICES_MAX.into()) as u32;
-        Self { id, epoch, class, deadline_ms: None, seq: 0, slice_len, window }
+        Self { id, epoch, class, deadline_ms: None, seq: 0, slice_len, window: WINDOW_SLICES }
+    }
+
+    /// With the window for cells of so many sub-blocks: a larger one, where slices of all of them together are small.
+    #[must_use]
+    pub fn of_sub_blocks(self, alpha: u32) -> Self {
+        let slice_bytes = self.slice_len.saturating_mul(alpha.into()).max(1);
+        let window = (WINDOW_BYTES / slice_bytes).clamp(WINDOW_SLICES.into(), WINDOW_SLICES_MAX.into()) as u32;
+        Self { window, ..self }
     }
 }
 
@@ -208,5 +215,17 @@ impl Request<'_> {
 
     pub(crate) fn store(&self, party: Party, index: u8) -> Option<BlockId> {
         self.stores.iter().find(|(at, id)| (*at, id.index) == (party, index)).map(|(_, id)| *id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_small_slices_may_wait_but_not_of_many_sub_blocks() {
+        let window = |slice_len, alpha| Run::new(PlanId(1), 1, Class::Repair, slice_len).of_sub_blocks(alpha).window;
+        assert_eq!((window(4 << 10, 1), window(32 << 10, 1), window(1 << 20, 1)), (32, 4, 4));
+        assert_eq!((window(4 << 10, 4), window(4 << 10, 256)), (8, 4));
     }
 }

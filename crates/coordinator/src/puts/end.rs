@@ -94,10 +94,13 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
         let reasons: Vec<&String> = ending.missing.values().collect();
         tracing::warn!(object = %name, stripe = asked.number, ?reasons, "blocks of a put were not stored");
         // If a block's checksums are not known, nobody could say whether it was rebuilt right: all is sent again, to others.
-        if ending.unknown() || plans >= shared.config.resumes_max {
+        if ending.unknown() {
             return Err(ending.give_up(&report));
         }
         if !ending.is_recoverable() {
+            if plans >= shared.config.resumes_max {
+                return Err(ending.give_up(&report));
+            }
             let before = Before { plans: plans + 1, ..ending.before() };
             let again = ending.send_again(&how, before).await;
             return again.map(|again| Ended { again: Some(again), traffic, stages }).map_err(|error| {
@@ -185,10 +188,22 @@ impl Ending<'_> {
     }
 
     /// The writer sends the data that is missing again: all else can be made of it.
-    async fn send_again(&mut self, how: &super::HowToWrite, before: Before) -> Result<(Sending, v1::ClientTask)> {
+    async fn send_again(&mut self, how: &super::HowToWrite, mut before: Before) -> Result<(Sending, v1::ClientTask)> {
         let (mut homeless, mut failures) = (before.again.clone(), 0);
         loop {
-            self.place_again(&homeless).await?;
+            if let Err(error) = self.place_again(&homeless).await {
+                // There is no node for it: what else is missing, of those that can still store it, may be enough to be acknowledged.
+                let stays = |index: &u8| {
+                    let home = self.stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
+                    home.is_some_and(|node| !self.failed.contains(&node))
+                };
+                let others: Vec<u8> = self.missing.keys().copied().filter(stays).collect();
+                if failures > 0 || others.is_empty() {
+                    return Err(error);
+                }
+                before.again = others;
+                self.place_again(&before.again).await?;
+            }
             tracing::info!(object = %self.upload.new.name, stripe = self.stripe.number, blocks = ?before.again, "sent again");
             let (shared, stripe, earlier) = (self.shared, self.stripe.clone(), Some(Box::new(before.clone())));
             match (start(shared, self.upload, self.code, stripe, how, &before.again, earlier).await, failures) {

@@ -18,6 +18,7 @@ const BLOCK_LEN: usize = 2 << 20;
 /// A put by a client that takes its time.
 struct Put {
     client: Client,
+    bucket: &'static str,
     sent_bytes: Arc<AtomicU64>,
     options: PutOptions,
     k: usize,
@@ -45,12 +46,13 @@ impl Put {
             slice_len: 64 << 10,
             ..PutOptions::default()
         };
-        Self { client, sent_bytes, options, k, stripes, bytes: data(stripes * k * BLOCK_LEN - 5000, 30) }
+        let bytes = data(stripes * k * BLOCK_LEN - 5000, 30);
+        Self { client, bucket: "b", sent_bytes, options, k, stripes, bytes }
     }
 
     /// As from a pipe. In the middle of the last stripe something is done to those who receive these blocks; tells to whom.
     async fn run(&self, world: &mut World, blocks: &[u8], strike: Strike) -> (Result<api::ObjectReply>, Vec<u32>) {
-        let putting = self.client.put("b", "k", self.bytes.as_slice(), &self.options);
+        let putting = self.client.put(self.bucket, "k", self.bytes.as_slice(), &self.options);
         let striking = async {
             let receivers = self.receivers(world, blocks).await;
             for node in &receivers {
@@ -133,6 +135,25 @@ async fn put_through(world: &mut World, code: &str, stripes: usize, blocks: &[u8
     }
     let count = stat.stripes.iter().map(|stripe| stripe.blocks.len()).sum::<usize>();
     world.until("what is not needed is gone", async |world| world.block_count(1..=99) == count).await;
+}
+
+/// All others can store their blocks, also those that were to be made of the one that is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_node_to_spare_a_put_that_may_lack_a_block_is_acknowledged() {
+    let mut world = World::new(6, 6).await;
+    let policy =
+        api::Policy { name: "tolerant".into(), code: "rs(4,2)".into(), ack: "tolerate=1".into(), ..api::Policy::default() };
+    world.client.create_policy(policy).await.unwrap();
+    world.client.create_bucket("t", "tolerant").await.unwrap();
+    let put = Put { bucket: "t", ..Put::new(&world, "rs(4,2)", 1).await };
+    let (stored, _) = put.run(&mut world, &[0], Strike::Kill).await;
+    stored.unwrap();
+    let states: Vec<String> =
+        world.client.stat("t", "k").await.unwrap().stripes[0].blocks.iter().map(|block| block.state.clone()).collect();
+    assert!(states[0] != "ok" && states[1..].iter().all(|state| state == "ok"), "{states:?}");
+    let mut got = Vec::new();
+    world.client.get("t", "k", &mut got, &weft_client::GetOptions::default()).await.unwrap();
+    assert!(got == put.bytes, "something else came back");
 }
 
 /// A data block's receiver takes all parities with it that are made of it.

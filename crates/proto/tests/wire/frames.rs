@@ -66,10 +66,7 @@ fn read_all(bytes: Vec<u8>) -> (usize, FrameError, usize) {
 fn the_header_is_as_documented() {
     let mut frames = FrameStream::new(Cursor::new(Vec::new()));
     let header = Header { kind: Kind::Data, more: true, link: 0x0002_0001, span: Span::new(4096, 4100), payload_len: 3 };
-    runtime().block_on(async {
-        frames.write_frame(&header, b"abc").await.unwrap();
-        frames.flush().await.unwrap();
-    });
+    runtime().block_on(frames.write_frame(&header, b"abc")).unwrap();
     let bytes = frames.into_inner().into_inner();
     let mut expected = b"WEFT".to_vec();
     expected.extend([3, 1, 0, 0]);
@@ -147,7 +144,6 @@ fn a_hello_of_another_version_is_answered_with_both() {
         payload.extend(b"what a Hello of version 9 says");
         let header = Header { kind: Kind::Hello, more: false, link: 1, span: Span::new(0, 0), payload_len: payload.len() };
         theirs.write_frame(&header, &payload).await.unwrap();
-        theirs.flush().await.unwrap();
         let refused = ours.read_hello().await.unwrap_err();
         assert!(matches!(refused, FrameError::OtherVersion(_)), "{refused}");
         let told = theirs.read_hello_ack(1).await.unwrap_err().to_string();

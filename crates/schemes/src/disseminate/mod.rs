@@ -143,7 +143,7 @@ fn lane(
 /// The plan for a job of the scheme of that name, or, for [`AUTO`], of that which is predicted to be the quickest on its network,
 /// and of equally quick ones of that which moves least; and what was considered, the chosen first.
 ///
-/// Predictions know no arithmetic: a writer that codes slowly gains more by *mist* than they say.
+/// Predictions know no arithmetic.
 pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
     let schemes = if scheme == AUTO { SCHEMES.to_vec() } else { vec![by_name(scheme)?] };
     let plan = |scheme: &dyn WriteScheme| {
@@ -151,8 +151,14 @@ pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Con
         let considered = considered::weigh(&plan, scheme.name(), Vec::new(), request.network)?;
         Ok((plan, considered))
     };
-    let plans = schemes.into_iter().map(plan).collect::<Result<Vec<_>>>()?;
-    considered::choose(plans).ok_or_else(|| Error::fatal("there is no write scheme"))
+    let (mut refused, mut plans) = (None, Vec::with_capacity(schemes.len()));
+    for scheme in schemes {
+        match plan(scheme) {
+            Ok(planned) => plans.push(planned),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    considered::choose(plans).ok_or_else(|| refused.unwrap_or_else(|| Error::fatal("there is no write scheme")))
 }
 
 /// Whether there is a scheme of that name, or the choice is left open.
