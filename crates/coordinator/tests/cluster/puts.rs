@@ -7,8 +7,9 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
+use tokio::time::Instant;
 use weft_client::{Client, GetOptions, PutOptions, RepairOptions, api};
 use weft_store::crc::crc32c;
 use weft_types::{Reaction, Result};
