@@ -13,7 +13,7 @@ use bytes::Bytes;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -165,15 +165,17 @@ impl Outgoing {
     /// Comes when nothing has moved for a while, or has not for as long again.
     pub(crate) async fn stands_still(&self) {
         tokio::time::sleep(STANDSTILL).await;
-        while let moved_for = self.moved_at().elapsed()
-            && moved_for < STANDSTILL
-        {
+        loop {
+            let moved_for = self.moved_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+            if moved_for >= STANDSTILL {
+                return;
+            }
             tokio::time::sleep(STANDSTILL - moved_for).await;
         }
     }
 
-    fn moved_at(&self) -> MutexGuard<'_, Instant> {
-        self.moved_at.lock().unwrap_or_else(PoisonError::into_inner)
+    fn moved(&self) {
+        *self.moved_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// Sums up a slice of some of a block's sub-blocks.
@@ -209,7 +211,7 @@ struct ReceiverSink {
 impl SliceSink for ReceiverSink {
     async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
         self.link.put(slice, rows).await.map_err(|error| self.outgoing.lose(error))?;
-        *self.outgoing.moved_at() = Instant::now();
+        self.outgoing.moved();
         Ok(())
     }
 

@@ -59,8 +59,8 @@ pub struct CoordinatorConfig {
     pub link_age_max_ms: u64,
     /// A task whose ports move nothing for this long has failed. A port that is still being connected moves nothing.
     pub stall_ms: u32,
-    /// A repair, or a read of what is lost, that has begun to flow and in which nothing at all moves for this long goes on around
-    /// whoever holds it up, if there is a way around; 0: it waits for `stall_ms`.
+    /// A repair, a read of what is lost or a put over several levels that has begun to flow and that somebody holds up for this long
+    /// goes on around him, if there is a way around; 0: it waits for `stall_ms`.
     pub repair_stall_ms: u64,
     /// A call to an agent is answered within this time.
     pub call_timeout_ms: u64,

@@ -106,3 +106,41 @@ async fn a_stripe_is_ended_only_by_the_plan_that_sends_it() {
     let ended = from_status(&bare.end_stripe(end(plans[1])).await.unwrap_err());
     assert!(ended.message.contains("not under way any more"), "{ended}");
 }
+
+/// Nobody sends anything: all that agents see is that no writer comes, and the stripe goes to the same nodes again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_to_be_sent_again_is_told_as_often_as_it_is_asked_and_not_for_ever() {
+    let change = |config: &mut weft_coordinator::CoordinatorConfig| {
+        (config.stall_ms, config.call_timeout_ms, config.resumes_max) = (600, 550, 2);
+    };
+    let mut world = World::with(2, 1, change).await;
+    let mut bare = world.bare_client().await;
+    let upload = begin(&mut bare).await;
+    let plan_of = |task: Option<api::ClientTask>| decode_task(&task.expect("nothing is to be sent").task).unwrap().plan.0;
+    let sent: Vec<_> = (0..2).map(|index| api::BlockUnits { index, units: vec![7] }).collect();
+    let end = |plan| api::EndStripeRequest { upload, plan, sent: sent.clone(), ..api::EndStripeRequest::default() };
+    let first = plan_of(bare.put_stripe(stripe(upload, 0)).await.unwrap().into_inner().task);
+    let second = plan_of(bare.end_stripe(end(first)).await.unwrap().into_inner().again);
+    assert_ne!(second, first);
+    // The answer was lost.
+    assert_eq!(plan_of(bare.end_stripe(end(first)).await.unwrap().into_inner().again), second);
+    let third = plan_of(bare.end_stripe(end(second)).await.unwrap().into_inner().again);
+    let old = from_status(&bare.end_stripe(end(first)).await.unwrap_err());
+    assert!(old.reaction == Reaction::Replan && old.message.contains("by another plan"), "{old}");
+    assert_eq!(world.allocations(), 2 + 2, "each block, and the data twice more");
+    let given_up = from_status(&bare.end_stripe(end(third)).await.unwrap_err());
+    assert!(given_up.reaction == Reaction::Replan && given_up.message.contains("too few blocks"), "{given_up}");
+
+    // A coordinator that is gone between two plans takes what it knew with it: all is sent again.
+    let first = plan_of(bare.put_stripe(stripe(upload, 0)).await.unwrap().into_inner().task);
+    let second = plan_of(bare.end_stripe(end(first)).await.unwrap().into_inner().again);
+    world.restart_coordinator().await;
+    world.until("both are back", async |world| world.up().await.len() == 2).await;
+    let mut bare = world.bare_client().await;
+    let gone = from_status(&bare.end_stripe(end(second)).await.unwrap_err());
+    assert!(gone.reaction == Reaction::Replan && gone.message.contains("send it again"), "{gone}");
+    plan_of(bare.put_stripe(stripe(upload, 0)).await.unwrap().into_inner().task);
+    assert_eq!(world.allocations(), 2, "what the plans before had is given up");
+    bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
+    world.until("nothing is left", async |world| world.allocations() == 0 && world.block_count(1..=2) == 0).await;
+}

@@ -7,9 +7,10 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
-use weft_client::{Client, PutOptions, api};
+use tokio::time::Instant;
+use weft_client::{Client, GetOptions, PutOptions, RepairOptions, api};
 use weft_store::crc::crc32c;
 use weft_types::{Reaction, Result};
 
@@ -174,6 +175,31 @@ async fn what_receivers_that_die_had_is_sent_again_and_the_rest_is_made_of_it() 
     for (code, blocks) in cases {
         put_through(&mut world, code, 1, blocks).await;
     }
+}
+
+/// What may be missing is left to a later repair: only what nothing can be made of any more is sent again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_policy_lets_be_missing_is_not_waited_for() {
+    let mut world = World::new(7, 7).await;
+    let (name, code, failure_domain, ack) = ("quick".into(), "rs(4,2)".into(), "node".into(), "tolerate=2".into());
+    let (block_len, cell_len) = (BLOCK_LEN as u64, 64 << 10);
+    let policy = api::Policy { name, code, block_len, cell_len, failure_domain, ack, is_default: false };
+    world.client.create_policy(policy).await.unwrap();
+    world.client.create_bucket("quick", "quick").await.unwrap();
+    let put = Put { bucket: "quick", ..Put::new(&world, "rs(4,2)", 1).await };
+    let (stored, hit) = put.run(&mut world, &[0], Strike::Kill).await;
+    stored.unwrap();
+    let stat = world.client.stat("quick", "k").await.unwrap();
+    let states: Vec<&str> = stat.stripes[0].blocks.iter().map(|block| block.state.as_str()).collect();
+    assert_eq!(states, ["ok", "ok", "ok", "ok", "missing", "missing"]);
+    assert!(put.sent_again() < 1.1 && stat.stripes[0].blocks.iter().all(|block| block.node != hit[0] || block.index > 3));
+    let mut repair = world.client.repair("quick", "k", &RepairOptions::default()).await.unwrap();
+    while repair.next().await.unwrap().is_some() {}
+    let stat = world.client.stat("quick", "k").await.unwrap();
+    assert!(stat.stripes[0].blocks.iter().all(|block| block.state == "ok"), "{stat:?}");
+    let mut bytes = Vec::new();
+    world.client.get("quick", "k", &mut bytes, &GetOptions::default()).await.unwrap();
+    assert!(bytes == put.bytes && world.allocations() == 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
