@@ -31,7 +31,7 @@ pub(crate) static PAPER: Paper = Paper {
     title: "Mist: Efficient Dissemination of Erasure-Coded Data in Data Centers (J. Li, B. Li, B. Li)",
     time: "time of the put",
     sizes: "objects",
-    links: "EC2",
+    links: "those of EC2",
     figures: &[RECEIVERS, DATA_SIZE, SLICE_SIZE, TRAFFIC, WRITERS],
 };
 
