@@ -49,7 +49,7 @@ codes: ## measure every code, and write the page that compares them: docs/codes.
 	@tools/need.sh cc cargo
 	@tools/codes.sh
 
-reproduce: ## papers' experiments on shaped links (as root), and the page of them: docs/reproduce.md
+reproduce: ## papers' experiments on shaped links (as root), and the page of them: docs/reproduce.md; REPRODUCE=mist for one
 	@tools/need.sh cc cargo
 	@tools/reproduce.sh $(REPRODUCE)
 

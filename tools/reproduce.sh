@@ -1,11 +1,39 @@
 #!/usr/bin/env bash
 # Writes docs/reproduce.md and docs/figures/: runs the experiments of papers on testbeds of this machine, which needs root.
-# Arguments go to `weft reproduce` (--quick). Figures of docs/figures/ that are not measured anew stay in the page as they were.
+# The first argument may name a paper, and the others go to `weft reproduce` (--quick, --figure 9). Figures of docs/figures/ that are
+# not measured anew stay in the page as they were.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 SECONDS_MAX=3600
+PAPERS=(ecpipe mist)
 cargo=${CARGO:-cargo}
+
+measured=("${PAPERS[@]}")
+case "${1:-}" in
+    -* | "") ;;
+    *)
+        case " ${PAPERS[*]} " in
+            *" $1 "*) ;;
+            *)
+                echo "there is no paper '$1'; there are: ${PAPERS[*]}" >&2
+                exit 2
+                ;;
+        esac
+        measured=("$1")
+        shift
+        ;;
+esac
+figures=(--all)
+case " $* " in
+    *" --figure"*)
+        figures=()
+        if [ ${#measured[@]} -gt 1 ]; then
+            echo "which paper's figures? ${PAPERS[*]}" >&2
+            exit 2
+        fi
+        ;;
+esac
 
 "$cargo" build --release --quiet --package weft
 mkdir -p docs/figures
@@ -13,10 +41,22 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cp -a docs/figures/. "$scratch"
 
-figures=(--all)
-case " $* " in *" --figure"*) figures=() ;; esac
-timeout --foreground --kill-after=60 "$SECONDS_MAX" \
-    target/release/weft reproduce ecpipe "${figures[@]}" --out "$scratch" "$@"
+weft() {
+    timeout --foreground --kill-after=60 "$SECONDS_MAX" target/release/weft "$@"
+}
+
+for paper in "${PAPERS[@]}"; do
+    case " ${measured[*]} " in
+        *" $paper "*) weft reproduce "$paper" "${figures[@]}" --out "$scratch" "$@" ;;
+        *)
+            # What there is of it stays.
+            had=$(cd "$scratch" && find . -name "$paper-*.json" | sed -E 's#^\./[a-z]+-(.*)\.json$#\1#' | paste -sd, -)
+            if [ -n "$had" ]; then
+                weft reproduce "$paper" --figure "$had" --redraw --out "$scratch" >/dev/null
+            fi
+            ;;
+    esac
+done
 
 {
     cat <<'INTRODUCTION'
@@ -30,9 +70,16 @@ slower and blocks are smaller; ratios are what can be compared. "Links say" is w
 that takes time. Points are medians; lines over bars and dots go from the least to the most of all runs.
 
 INTRODUCTION
-    sed -E 's#\]\(([a-z]+-[0-9a-z]+\.(svg|png|csv|json))\)#](figures/\1)#g' "$scratch/ecpipe.md"
+    between=
+    for paper in "${PAPERS[@]}"; do
+        if [ -f "$scratch/$paper.md" ]; then
+            printf '%s' "$between"
+            sed -E 's#\]\(([a-z]+-[0-9a-z]+\.(svg|png|csv|json))\)#](figures/\1)#g' "$scratch/$paper.md"
+            rm "$scratch/$paper.md"
+            between=$'\n'
+        fi
+    done
 } >"$scratch/page"
 mv "$scratch/page" docs/reproduce.md
-rm "$scratch/ecpipe.md"
 cp "$scratch"/* docs/figures/
 echo "wrote docs/reproduce.md and docs/figures/" >&2

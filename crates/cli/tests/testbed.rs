@@ -323,6 +323,20 @@ fn a_figure_is_measured_again_and_written_in_all_its_forms() {
     let page = std::fs::read_to_string(out.join("ecpipe.md")).unwrap();
     assert!(page.contains("90.9 %") && page.contains("ecpipe-6a.svg"), "{page}");
 
+    // Traffic is the same on every machine: what the paper's text says of it comes out here.
+    let args = ["--json", "reproduce", "mist", "--figure", "13", "--quick", "--size", "64KiB", "--out"];
+    let reports = json(&weft(&[&args[..], &[out.to_str().unwrap()]].concat()));
+    let results = reports[0]["results"].as_array().unwrap();
+    let moved = |scheme: &str, x: &str| {
+        let point = results.iter().find(|it| it["scheme"] == scheme && it["x"] == x).unwrap();
+        point["bytes_moved"].as_f64().unwrap()
+    };
+    assert_eq!(moved("RS", "mist") / moved("RS", "direct"), 2.0);
+    let less = ["LRC", "MSR, d = 8", "MSR, d = 10"].map(|code| 100.0 * (1.0 - moved(code, "mist") / moved("RS", "mist")));
+    assert_eq!(less.map(|percent| format!("{percent:.1}")), ["4.2", "15.0", "21.4"]);
+    let page = std::fs::read_to_string(out.join("mist.md")).unwrap();
+    assert!(page.contains("| 21.4 % | 21.4 % |") && page.contains("mist-13.svg"), "{page}");
+
     for (args, code) in [(&["--figure", "9"][..], 2), (&["--figure", "6a", "--block-size", "5000"], 2), (&[], 2)] {
         let ended = weft(&[&["reproduce", "ecpipe"][..], args].concat());
         assert_eq!(ended.status.code(), Some(code), "{args:?}: {}", String::from_utf8_lossy(&ended.stderr));

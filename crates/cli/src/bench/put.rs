@@ -3,8 +3,15 @@
 //! The data lies in memory before the clock runs, and what was stored is removed after each run. What is timed is the whole command:
 //! planning, coding, moving, storing, committing. Several writers put an object each at the same time; the time is that of all.
 
-use super::{IdleMeter, Outcome, Sample, repair::Case, writer::Writer};
-use crate::{session::Session, testbed::Testbed};
+use super::{
+    IdleMeter, Outcome, Sample,
+    repair::{Case, network},
+    writer::Writer,
+};
+use crate::{
+    session::Session,
+    testbed::{LinkRate, Settings, Testbed},
+};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::{
@@ -15,7 +22,7 @@ use std::{
 };
 use tokio::time::Instant;
 use weft_client::{PutOptions, api::ObjectReply};
-use weft_types::{AutoSize, ByteSize, Error, Result};
+use weft_types::{AutoSize, ByteSize, Error, Party, Result};
 
 /// The bucket of the objects that are measured.
 const BUCKET: &str = "bench";
@@ -53,6 +60,19 @@ impl Data {
     /// Where this process finds it.
     pub(crate) fn path(&self) -> PathBuf {
         Path::new("/proc/self/fd").join(self.file.as_raw_fd().to_string())
+    }
+
+    /// What the links say that a put from outside takes at least, by its plan.
+    pub(crate) async fn predicted_s(&self, session: &Session, settings: &Settings, case: &Case) -> Result<Option<f64>> {
+        let plan = session.client.explain_put(BUCKET, "data", self.size, &self.options(case)).await?.plan;
+        let Ok(saved) = weft_plan::from_json(&String::from_utf8_lossy(&plan)) else { return Ok(None) };
+        let names = session.client.status().await?.nodes.into_iter().map(|node| (node.id, node.name)).collect();
+        let mut network = network(settings, &names)?;
+        let outside = settings.outside_link.map(LinkRate::goodput_bytes_per_s);
+        for client in saved.plan.binding.parties.iter().filter(|party| matches!(party, Party::Client(_))) {
+            network.up_bytes_per_s.extend(outside.map(|rate| (*client, rate)));
+        }
+        Ok(Some(weft_plan::predict(&saved.plan, &network)?).filter(|seconds| seconds.is_finite()))
     }
 
     /// How it is put.
@@ -120,20 +140,16 @@ pub(crate) async fn put(session: &Session, writers: &[Writer], data: &Data, case
     Ok(Sample { seconds, bytes_moved: stored.iter().map(received).sum(), cpu_idle })
 }
 
-/// Runs all cases in turn, `runs` times each, and tells each one's outcome; `says` which run of which case comes. The first run of
-/// each case, in which connections are made and code is read, does not count.
+/// Runs all cases in turn, `runs` times each, and tells each one's outcome beside its bound; `says` which run of which case comes.
 pub(crate) async fn measure(
     session: &Session,
     writers: &[Writer],
     data: &Data,
     cases: &[Case],
     runs: usize,
-    bound_s: impl Fn(&Case) -> Option<f64>,
+    bounds: &[Option<f64>],
     says: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<Outcome>> {
-    for case in cases {
-        put(session, writers, data, case).await?;
-    }
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
     for run in 0..runs {
         // Whoever comes first is not always the same.
@@ -142,8 +158,8 @@ pub(crate) async fn measure(
             samples[at].push(put(session, writers, data, &cases[at]).await?);
         }
     }
-    let outcomes = cases.iter().zip(&samples);
-    Ok(outcomes.map(|(case, samples)| Outcome::of(case.label.clone(), samples, bound_s(case))).collect())
+    let outcomes = cases.iter().zip(&samples).zip(bounds);
+    Ok(outcomes.map(|((case, samples), bound_s)| Outcome::of(case.label.clone(), samples, *bound_s)).collect())
 }
 
 #[cfg(test)]

@@ -201,38 +201,38 @@ impl Subject {
     /// What the links say that a plan takes at least.
     pub(crate) fn bound_s(&self, plan: &[u8], settings: &Settings) -> Result<Option<f64>> {
         let Ok(saved) = weft_plan::from_json(&String::from_utf8_lossy(plan)) else { return Ok(None) };
-        let network = self.network(settings)?;
+        let network = network(settings, &self.names)?;
         Ok(Some(weft_plan::predict(&saved.plan, &network)?).filter(|seconds| seconds.is_finite()))
     }
+}
 
-    /// The testbed's network, as plans are predicted on it.
-    fn network(&self, settings: &Settings) -> Result<weft_plan::Network> {
-        let shaping = settings.shaping()?;
-        let mut network = weft_plan::Network::uniform(f64::MAX);
-        let mut party = vec![None; settings.nodes as usize];
-        for (id, name) in &self.names {
-            let number = settings.number(name)? as usize;
-            let node = Party::Node(NodeId(*id));
-            party[number] = Some(node);
-            let set = |of: &mut BTreeMap<Party, f64>, rates: &[Option<crate::testbed::LinkRate>]| {
-                rates.get(number).copied().flatten().map(|rate| of.insert(node, rate.goodput_bytes_per_s()));
-            };
-            set(&mut network.up_bytes_per_s, &shaping.up);
-            set(&mut network.down_bytes_per_s, &shaping.down);
-        }
-        if let Some(rate) = shaping.rack.map(crate::testbed::LinkRate::goodput_bytes_per_s) {
-            let rack = |number: usize| format!("rack-{}", number as u32 % settings.racks + 1);
-            let stands = (0..).zip(&party).filter_map(|(number, party)| Some(((*party)?, rack(number))));
-            network.racks = stands.collect();
-            let lines: BTreeMap<String, f64> = network.racks.values().map(|rack| (rack.clone(), rate)).collect();
-            (network.rack_up_bytes_per_s, network.rack_down_bytes_per_s) = (lines.clone(), lines);
-        }
-        let at = |number: u32| party.get(number as usize).copied().flatten();
-        for (from, to, rate) in &shaping.pairs {
-            at(*from).zip(at(*to)).map(|pair| network.pair_bytes_per_s.insert(pair, rate.goodput_bytes_per_s()));
-        }
-        Ok(network)
+/// The testbed's network, as plans are predicted on it; the nodes' names by number.
+pub(crate) fn network(settings: &Settings, names: &BTreeMap<u32, String>) -> Result<weft_plan::Network> {
+    let shaping = settings.shaping()?;
+    let mut network = weft_plan::Network::uniform(f64::MAX);
+    let mut party = vec![None; settings.nodes as usize];
+    for (id, name) in names {
+        let number = settings.number(name)? as usize;
+        let node = Party::Node(NodeId(*id));
+        party[number] = Some(node);
+        let set = |of: &mut BTreeMap<Party, f64>, rates: &[Option<crate::testbed::LinkRate>]| {
+            rates.get(number).copied().flatten().map(|rate| of.insert(node, rate.goodput_bytes_per_s()));
+        };
+        set(&mut network.up_bytes_per_s, &shaping.up);
+        set(&mut network.down_bytes_per_s, &shaping.down);
     }
+    if let Some(rate) = shaping.rack.map(crate::testbed::LinkRate::goodput_bytes_per_s) {
+        let rack = |number: usize| format!("rack-{}", number as u32 % settings.racks + 1);
+        let stands = (0..).zip(&party).filter_map(|(number, party)| Some(((*party)?, rack(number))));
+        network.racks = stands.collect();
+        let lines: BTreeMap<String, f64> = network.racks.values().map(|rack| (rack.clone(), rate)).collect();
+        (network.rack_up_bytes_per_s, network.rack_down_bytes_per_s) = (lines.clone(), lines);
+    }
+    let at = |number: u32| party.get(number as usize).copied().flatten();
+    for (from, to, rate) in &shaping.pairs {
+        at(*from).zip(at(*to)).map(|pair| network.pair_bytes_per_s.insert(pair, rate.goodput_bytes_per_s()));
+    }
+    Ok(network)
 }
 
 /// Has the links measured, so that plans are made for them.

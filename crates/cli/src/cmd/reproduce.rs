@@ -1,15 +1,12 @@
 //! `weft reproduce`: experiments of papers, run again on a testbed of this machine.
 
-use super::{
-    bench::{in_testbed_with, warnings},
-    testbed::DEFAULT_LINK,
-};
+use super::bench::{in_testbed_with, warnings};
 use crate::{
     exit::Exit,
     interrupt::{self, Watch},
     output::{Output, print},
     reproduce::{
-        Figure, Paper, Report, Scale, ecpipe,
+        Figure, Paper, Report, Scale, ecpipe, mist,
         report::{labelled, read, text, write, write_page},
         run::{self, settings},
     },
@@ -37,6 +34,7 @@ pub(super) struct Reproduce {
 #[derive(Debug, Subcommand)]
 enum Command {
     Ecpipe(Ecpipe),
+    Mist(Mist),
 }
 
 /// Repair pipelining: figures 6 and 7 of "Repair Pipelining for Erasure-Coded Storage" (USENIX ATC 2017)
@@ -58,6 +56,25 @@ struct Ecpipe {
     what: What,
 }
 
+/// New data over several levels of nodes: figures of "Mist: Efficient Dissemination of Erasure-Coded Data in Data Centers"
+///
+/// 9: how many nodes get a block. 10: the size of the data. 12: the size of a slice. 13: what goes over all links. 15: several
+/// writers at once. (11, 14 and 16 are not there yet.)
+#[derive(Debug, Args)]
+#[command(after_help = "\
+EXAMPLE
+  sudo weft reproduce mist --figure 9
+  sudo weft reproduce mist --all --out figures
+  sudo weft reproduce mist --figure 13,15 --quick --json
+
+EXIT CODES
+  0 measured   1 failed on the way   2 settings that make no sense   \
+  4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 broken off, and nothing is left behind")]
+struct Mist {
+    #[command(flatten)]
+    what: What,
+}
+
 /// What is run, and how.
 #[derive(Debug, Args)]
 struct What {
@@ -73,18 +90,18 @@ struct What {
     /// Measure nothing: draw and compare again what DIR has of these figures
     #[arg(long, requires = "out", conflicts_with_all = ["quick", "runs", "block_size"])]
     redraw: bool,
-    /// Small blocks and two runs: to see that it works, not to be cited
+    /// Small sizes and two runs: to see that it works, not to be cited
     #[arg(long)]
     quick: bool,
     /// How often each point is measured; without it, as often as the figure says
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
-    /// Bytes of the largest block; without it, as the figure says
-    #[arg(long, value_name = "SIZE")]
+    /// Bytes of the largest block, or of the largest object where new data is written; without it, as the figure says
+    #[arg(long, visible_alias = "size", value_name = "SIZE")]
     block_size: Option<ByteSize>,
-    /// What each node sends, and what it receives, where the figure does not say (the paper: 1gbit)
-    #[arg(long, value_name = "RATE", default_value = DEFAULT_LINK)]
-    link: LinkRate,
+    /// What each node sends, and what it receives; without it, as the figure says
+    #[arg(long, value_name = "RATE")]
+    link: Option<LinkRate>,
     /// The data, and all else that is left to chance
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -94,6 +111,7 @@ impl Reproduce {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         match self.paper {
             Command::Ecpipe(it) => it.what.run(&ecpipe::PAPER, options, output),
+            Command::Mist(it) => it.what.run(&mist::PAPER, options, output),
         }
     }
 }
@@ -104,7 +122,7 @@ impl What {
         let options = target::Options { cluster: None, ..options.clone() };
         let figures = self.figures(paper)?;
         for figure in &figures {
-            run::check(self.options(figure, output))?;
+            run::check(self.options(figure, output)?)?;
         }
         let _watch = Watch::begin()?;
         let mut reports = Vec::new();
@@ -119,7 +137,7 @@ impl What {
                 write_page(paper, out)?;
             }
             if !output.json {
-                print(&format!("{}\n", text(figure, &report)))?;
+                print(&format!("{}\n", text(paper, figure, &report)))?;
             }
             reports.push(report);
         }
@@ -141,17 +159,18 @@ impl What {
         self.figure.iter().map(named).collect()
     }
 
-    fn options(&self, figure: &Figure, output: Output) -> run::Options {
+    fn options(&self, figure: &Figure, output: Output) -> Result<run::Options> {
         let part = if self.quick { QUICK_PART } else { 1 };
         let block_len = self.block_size.map_or(figure.block_len / part, |size| size.0);
         let runs = self.runs.unwrap_or(if self.quick { QUICK_RUNS.min(figure.runs) } else { figure.runs });
-        let scale = Scale { link: self.link, block_len, quick: self.quick };
-        run::Options { scale, runs, seed: self.seed, quiet: output.json }
+        let link = self.link.map_or_else(|| figure.link.parse().map_err(Error::invalid), Ok)?;
+        let scale = Scale { link, block_len, quick: self.quick };
+        Ok(run::Options { scale, runs, seed: self.seed, quiet: output.json })
     }
 
     fn measure(&self, paper: &Paper, figure: &Figure, options: &target::Options, output: Output) -> Result<Report> {
-        let how = self.options(figure, output);
-        in_testbed_with(options, settings(figure, self.link, options.insecure), run::adjust, async |session, testbed| {
+        let how = self.options(figure, output)?;
+        in_testbed_with(options, settings(figure, how.scale.link, options.insecure), run::adjust, async |session, testbed| {
             let testbed = testbed.ok_or_else(|| Error::fatal("figures are measured on a testbed"))?;
             let mut report = run::run(paper, figure, how, session, testbed).await?;
             report.warnings.extend(warnings(&labelled(&report.results)));

@@ -34,7 +34,7 @@ const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 /// A scheme has one colour in all figures. They are those that people who see fewer colours can tell apart too (Okabe and Ito's);
 /// what others are put beside recedes.
-const COLOURS: [(&str, RGBColor); 7] = [
+const COLOURS: [(&str, RGBColor); 20] = [
     ("direct", RGBColor(0x77, 0x77, 0x77)),
     ("conventional", RGBColor(0xd5, 0x5e, 0x00)),
     ("ppr", RGBColor(0xe6, 0x9f, 0x00)),
@@ -42,9 +42,23 @@ const COLOURS: [(&str, RGBColor); 7] = [
     ("cyclic", RGBColor(0x00, 0x9e, 0x73)),
     ("pipeline, random path", RGBColor(0x56, 0xb4, 0xe9)),
     ("pipeline, helpers by index", RGBColor(0x56, 0xb4, 0xe9)),
+    ("RS, direct", RGBColor(0x56, 0xb4, 0xe9)),
+    ("RS, mist", RGBColor(0x00, 0x72, 0xb2)),
+    ("MSR, direct", RGBColor(0xe6, 0x9f, 0x00)),
+    ("MSR, mist", RGBColor(0xd5, 0x5e, 0x00)),
+    ("LRC, direct", RGBColor(0x7f, 0xce, 0xb9)),
+    ("LRC, mist", RGBColor(0x00, 0x9e, 0x73)),
+    ("HSRC, direct", RGBColor(0xe5, 0xbc, 0xd3)),
+    ("HSRC, mist", RGBColor(0xcc, 0x79, 0xa7)),
+    ("RS", RGBColor(0x00, 0x72, 0xb2)),
+    ("LRC", RGBColor(0x00, 0x9e, 0x73)),
+    ("MSR, d = 6", RGBColor(0xf0, 0xe4, 0x42)),
+    ("MSR, d = 8", RGBColor(0xe6, 0x9f, 0x00)),
+    ("MSR, d = 10", RGBColor(0xd5, 0x5e, 0x00)),
 ];
 /// Of a scheme that is in no other figure.
 const COLOUR: RGBColor = RGBColor(0x00, 0x72, 0xb2);
+const MIB: f64 = 1048576.0;
 /// The legend's word for the least time that the links allow.
 const BOUND: &str = "what the links say";
 
@@ -54,7 +68,7 @@ pub(crate) struct Chart {
     title: String,
     note: String,
     x_title: String,
-    y_title: &'static str,
+    y_title: String,
     mark: Mark,
     places: Vec<String>,
     series: Vec<Series>,
@@ -101,16 +115,24 @@ impl Chart {
     /// Of what was measured.
     pub(crate) fn of(paper: &Paper, figure: &Figure, report: &Report) -> Self {
         let places = figure.places(&report.results);
+        // What links take for it says nothing of what goes over them.
+        let has_bound = figure.value != Value::Moved;
         let dot = |point: &Point| {
             let it = &point.outcome;
             let value = |seconds: f64| match figure.value {
                 Value::Seconds => seconds,
                 Value::Ratio => it.ratio.unwrap_or(f64::NAN) / it.median_s * seconds,
+                Value::Moved => it.bytes_moved as f64 / MIB,
                 Value::Rate => point.rate_mib_s.unwrap_or(f64::NAN) * it.median_s / seconds,
             };
             let place = point.x.as_ref().and_then(|x| places.iter().position(|it| it == x));
             let (a, b) = (value(it.min_s), value(it.max_s));
-            Dot { place, value: value(it.median_s), spread: (a.min(b), a.max(b)), bound: it.bound_s.map(value) }
+            Dot {
+                place,
+                value: value(it.median_s),
+                spread: (a.min(b), a.max(b)),
+                bound: it.bound_s.filter(|_| has_bound).map(value),
+            }
         };
         let of_scheme = |scheme: &str| report.results.iter().filter(|point| point.outcome.scheme == scheme).map(dot).collect();
         let series = |scheme: &&str| {
@@ -124,12 +146,13 @@ impl Chart {
         let (runs, block) = (asked.runs, asked.block_size);
         Self {
             title: format!("{} (figure {} of {})", figure.title, figure.name, paper.name),
-            note: format!("{} nodes{links}, blocks of {block} at most, runs: {runs}{quick}", asked.testbed.nodes),
+            note: format!("{} nodes{links}, {} of {block} at most, runs: {runs}{quick}", asked.testbed.nodes, paper.sizes),
             x_title: figure.x.to_owned(),
             y_title: match figure.value {
-                Value::Seconds => "repair time, seconds",
-                Value::Ratio => "repair time, to conventional rs(12,4)",
-                Value::Rate => "rebuilt, MiB a second",
+                Value::Seconds => format!("{}, seconds", paper.time),
+                Value::Ratio => format!("{}, to conventional rs(12,4)", paper.time),
+                Value::Rate => "rebuilt, MiB a second".to_owned(),
+                Value::Moved => "sent over all links, MiB".to_owned(),
             },
             mark: figure.mark,
             series: figure.schemes.iter().map(series).filter(|series| !series.dots.is_empty()).collect(),
@@ -187,7 +210,7 @@ impl Chart {
             on.text(place, 12.0, &INK, (x, bottom + 8.0), (HPos::Center, VPos::Top))?;
         }
         on.text(&self.x_title, 13.0, &INK, ((left + right) / 2.0, bottom + 32.0), (HPos::Center, VPos::Top))?;
-        on.upright(self.y_title, 13.0, (18.0, (top + bottom) / 2.0))?;
+        on.upright(&self.y_title, 13.0, (18.0, (top + bottom) / 2.0))?;
         for (at, series) in self.series.iter().enumerate() {
             match self.mark {
                 Mark::Bars => self.draw_bars(on, &axis, at, series)?,
@@ -198,9 +221,18 @@ impl Chart {
     }
 
     fn draw_legend<DB: DrawingBackend>(&self, on: &Canvas<'_, DB>) -> Drawn<DB> {
-        let (mut x, y) = (PLOT.0, 76.0);
+        let mut widths = Vec::new();
+        for series in &self.series {
+            widths.push(48.0 + on.width(&series.name, 13.0)?);
+        }
+        let is_long = PLOT.0 + widths.iter().sum::<f64>() > PLOT.2;
+        let (mut x, mut y) = (PLOT.0, if is_long { 68.0 } else { 76.0 });
         let has_bound = self.series.iter().flat_map(|series| &series.dots).any(|dot| dot.bound.is_some());
-        for (at, series) in self.series.iter().enumerate() {
+        for (at, (series, width)) in self.series.iter().zip(&widths).enumerate() {
+            // What does not fit into a line goes into another.
+            if x + width > PLOT.2 {
+                (x, y) = (PLOT.0, y + 18.0);
+            }
             match self.mark {
                 Mark::Bars => on.rectangle((x, y - 5.0), (x + 14.0, y + 5.0), &series.colour)?,
                 Mark::Lines | Mark::LogLines => {
@@ -211,7 +243,7 @@ impl Chart {
                 }
             }
             on.text(&series.name, 13.0, &INK, (x + 22.0, y), (HPos::Left, VPos::Center))?;
-            x += 48.0 + on.width(&series.name, 13.0)?;
+            x += width;
         }
         if has_bound {
             on.line(&[(x, y), (x + 14.0, y)], &INK, 2.0)?;

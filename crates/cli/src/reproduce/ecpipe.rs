@@ -15,6 +15,9 @@ const SLICE: u64 = 32 * KIB;
 /// The code of all figures that do not vary it; (14,10) to the paper.
 const CODE: &str = "rs(10,4)";
 
+/// Links of this rate two cores carry for all of these nodes.
+const LINK: &str = "200mbit";
+
 const DIRECT: &str = "direct";
 const CONVENTIONAL: &str = "conventional";
 const PPR: &str = "ppr";
@@ -32,6 +35,9 @@ const ASIA: &str = include_str!("asia.csv");
 pub(crate) static PAPER: Paper = Paper {
     name: "ecpipe",
     title: "Repair Pipelining for Erasure-Coded Storage (R. Li, X. Li, P. P. C. Lee, Q. Huang; USENIX ATC 2017)",
+    time: "repair time",
+    sizes: "blocks",
+    links: "1gbit",
     figures: &[SLICE_SIZE, BLOCK_SIZE, PARAMETERS, FRIENDLY_CODES, RECOVERY, EDGE, GEOGRAPHY],
 };
 
@@ -47,6 +53,7 @@ const SLICE_SIZE: Figure = Figure {
     mark: Mark::LogLines,
     schemes: &[DIRECT, CONVENTIONAL, PPR, PIPELINE, CYCLIC],
     base: Base { scheme: DIRECT, x: None },
+    link: LINK,
     block_len: 16 * MIB,
     runs: 5,
     nodes: 16,
@@ -81,6 +88,7 @@ const BLOCK_SIZE: Figure = Figure {
     mark: Mark::LogLines,
     schemes: &[CONVENTIONAL, PPR, PIPELINE, CYCLIC],
     base: Base { scheme: CONVENTIONAL, x: None },
+    link: LINK,
     block_len: 64 * MIB,
     runs: 2,
     nodes: 16,
@@ -107,6 +115,7 @@ const PARAMETERS: Figure = Figure {
     mark: Mark::Bars,
     schemes: &[DIRECT, CONVENTIONAL, PPR, PIPELINE, CYCLIC],
     base: Base { scheme: DIRECT, x: None },
+    link: LINK,
     block_len: 16 * MIB,
     runs: 3,
     nodes: 18,
@@ -135,6 +144,7 @@ const FRIENDLY_CODES: Figure = Figure {
     mark: Mark::Bars,
     schemes: &[CONVENTIONAL, PPR, PIPELINE],
     base: Base { scheme: CONVENTIONAL, x: Some("rs(12,4)") },
+    link: LINK,
     block_len: 16 * MIB,
     runs: 3,
     nodes: 18,
@@ -169,6 +179,7 @@ const RECOVERY: Figure = Figure {
     mark: Mark::Lines,
     schemes: &[CONVENTIONAL, PPR, BY_INDEX, IN_TURN],
     base: Base { scheme: CONVENTIONAL, x: None },
+    link: LINK,
     block_len: 4 * MIB,
     runs: 1,
     nodes: HOLDERS + REQUESTORS_MAX,
@@ -211,6 +222,7 @@ const EDGE: Figure = Figure {
     mark: Mark::Lines,
     schemes: &[PIPELINE, CYCLIC],
     base: Base { scheme: CYCLIC, x: None },
+    link: LINK,
     block_len: 16 * MIB,
     runs: 5,
     nodes: 16,
@@ -247,6 +259,7 @@ const GEOGRAPHY: Figure = Figure {
     mark: Mark::Bars,
     schemes: &[PPR, RANDOM_PATH, BEST_PATH],
     base: Base { scheme: PPR, x: None },
+    link: LINK,
     block_len: 4 * MIB,
     runs: 4,
     nodes: 20,

@@ -1,10 +1,11 @@
 //! Experiments of papers, run again on a testbed: what each figure measures and what the paper says of it, as data.
 //!
-//! A paper is a file here ([`ecpipe`]), which lists its figures; [`run`] measures one, [`report`] puts our numbers beside the
+//! A paper is a file here ([`ecpipe`], [`mist`]), which lists its figures; [`run`] measures one, [`report`] puts our numbers beside the
 //! paper's and writes the files, [`chart`] draws.
 
 pub(crate) mod chart;
 pub(crate) mod ecpipe;
+pub(crate) mod mist;
 pub(crate) mod report;
 pub(crate) mod run;
 
@@ -25,6 +26,12 @@ pub(crate) struct Paper {
     pub(crate) name: &'static str,
     /// Whose it is.
     pub(crate) title: &'static str,
+    /// What its times are of: `repair time`.
+    pub(crate) time: &'static str,
+    /// Of what the sizes are that are scaled: `blocks`.
+    pub(crate) sizes: &'static str,
+    /// What its own links carried, or where they were.
+    pub(crate) links: &'static str,
     pub(crate) figures: &'static [Figure],
 }
 
@@ -45,7 +52,9 @@ pub(crate) struct Figure {
     /// In the order of legend and table.
     pub(crate) schemes: &'static [&'static str],
     pub(crate) base: Base,
-    /// The largest block, unless told otherwise.
+    /// What links carry, unless told otherwise.
+    pub(crate) link: &'static str,
+    /// The largest block, or where new data is written, the largest object; unless told otherwise.
     pub(crate) block_len: u64,
     /// How often each point is measured, unless told otherwise.
     pub(crate) runs: usize,
@@ -64,6 +73,8 @@ pub(crate) enum Value {
     Ratio,
     /// MiB rebuilt in a second.
     Rate,
+    /// MiB that went over all links.
+    Moved,
 }
 
 /// How points are drawn.
@@ -122,6 +133,12 @@ pub(crate) enum How {
     Ratio,
     /// Blocks that helpers sent.
     Blocks,
+    /// Time to the least that the links allow.
+    OverBound,
+    /// Bytes sent to the base's.
+    Traffic,
+    /// So many percent less bytes sent.
+    LessTraffic,
 }
 
 /// The size in which an experiment is run.
@@ -134,7 +151,7 @@ pub(crate) struct Scale {
     pub(crate) quick: bool,
 }
 
-/// One object on links of one kind, and what is measured with it.
+/// One object, or one for each writer, on links of one kind, and what is measured with it.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) code: String,
@@ -155,6 +172,17 @@ pub(crate) enum Links {
     Places(Matrix, usize),
     /// All the same; all blocks of a node are rebuilt, and go to several requestors.
     Node(Recovery),
+    /// All the same, also that of whoever stands outside; new data is written.
+    Written(Writing),
+}
+
+/// Writing new data, an object of one stripe a writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Writing {
+    /// Bytes of each object.
+    pub(crate) size: u64,
+    /// On a node each, all at once; 0: one, outside of the nodes.
+    pub(crate) writers: u32,
 }
 
 /// The recovery of a node.

@@ -20,12 +20,12 @@ struct Beside {
 }
 
 /// All of a figure for a person.
-pub(crate) fn text(figure: &Figure, report: &Report) -> String {
+pub(crate) fn text(paper: &Paper, figure: &Figure, report: &Report) -> String {
     let asked = &report.settings;
     let rows = beside(figure, report).into_iter().map(|it| [it.text.to_owned(), it.paper.to_owned(), it.ours, it.links]);
     let claims = table(["", "paper", "here", "links say"], &[1, 2, 3], rows);
     let warnings: String = report.warnings.iter().map(|warning| format!("\nwarning: {warning}")).collect();
-    let (name, title, scale, machine) = (figure.name, figure.title, scale(report), &report.machine);
+    let (name, title, scale, machine) = (figure.name, figure.title, scale(paper, report), &report.machine);
     let results = bench::results(&labelled(&report.results), &base_label(figure));
     let rates = if figure.value == Value::Rate { format!("\n\n{}", rates(figure, report)) } else { String::new() };
     format!("figure {name} of {}: {title}\n{scale}\n\n{results}{rates}\n\n{claims}\n\n{machine}{warnings}", asked.paper)
@@ -55,14 +55,14 @@ pub(crate) fn labelled(points: &[Point]) -> Vec<Outcome> {
 }
 
 /// In which size it was run.
-fn scale(report: &Report) -> String {
+fn scale(paper: &Paper, report: &Report) -> String {
     let asked = &report.settings;
     let nodes = asked.testbed.nodes;
-    let links = asked.testbed.link.map(|link| format!(", links of {link} (the paper: 1gbit)")).unwrap_or_default();
+    let links = asked.testbed.link.map(|link| format!(", links of {link} (the paper: {})", paper.links)).unwrap_or_default();
     let (runs, block) = (asked.runs, asked.block_size);
     let runs = if runs == 1 { "1 run".to_owned() } else { format!("medians of {runs} runs") };
     let quick = if asked.quick { "; quick: too small and too few to be cited" } else { "" };
-    format!("{nodes} nodes{links}, blocks of {block} at most, {runs}{quick}")
+    format!("{nodes} nodes{links}, {} of {block} at most, {runs}{quick}", paper.sizes)
 }
 
 fn base_label(figure: &Figure) -> String {
@@ -86,6 +86,7 @@ fn beside(figure: &Figure, report: &Report) -> Vec<Beside> {
 fn value(figure: &Figure, claim: &Claim, report: &Report, seconds: fn(&Outcome) -> Option<f64>) -> Option<String> {
     let points = &report.results;
     let of = |scheme: &str, x: Option<&str>| find(points, scheme, x).and_then(|point| seconds(&point.outcome));
+    let moved = |scheme: &str, x: Option<&str>| find(points, scheme, x).map(|point| point.outcome.bytes_moved as f64);
     let places = figure.places(points);
     let at = |x: &str| -> Option<f64> {
         let base = || of(figure.base.scheme, figure.base.x.or(Some(x)));
@@ -95,23 +96,27 @@ fn value(figure: &Figure, claim: &Claim, report: &Report, seconds: fn(&Outcome) 
             How::Times => of(claim.than, Some(x))? / of(claim.of, Some(x))?,
             How::Faster => 100.0 * (of(claim.than, Some(x))? / of(claim.of, Some(x))? - 1.0),
             How::Ratio => of(claim.of, Some(x))? / base()?,
-            How::Blocks => find(points, claim.of, Some(x))?.outcome.bytes_moved as f64 / report.settings.block_size.0 as f64,
+            How::Blocks => moved(claim.of, Some(x))? / report.settings.block_size.0 as f64,
+            How::OverBound => of(claim.of, Some(x))? / find(points, claim.of, Some(x))?.outcome.bound_s?,
+            How::Traffic => moved(claim.of, Some(x))? / moved(figure.base.scheme, figure.base.x.or(Some(x)))?,
+            How::LessTraffic => 100.0 * (1.0 - moved(claim.of, Some(x))? / moved(claim.than, Some(x))?),
         })
     };
     let unit = match claim.how {
-        How::Less | How::More | How::Faster => " %",
-        How::Times => " x",
+        How::Less | How::More | How::Faster | How::LessTraffic => " %",
+        How::Times | How::OverBound | How::Traffic => " x",
         How::Ratio | How::Blocks => "",
     };
     let digits = match claim.how {
-        How::Ratio => 3,
-        How::Times => 2,
-        How::Less | How::More | How::Faster | How::Blocks => 1,
+        How::Ratio | How::OverBound => 3,
+        How::Times | How::Traffic => 2,
+        How::Less | How::More | How::Faster | How::Blocks | How::LessTraffic => 1,
     };
     let all: Option<Vec<f64>> = match claim.at {
         At::X(x) => at(x).map(|value| vec![value]),
         At::First => places.first().and_then(|x| at(x)).map(|value| vec![value]),
-        At::Most => places.iter().map(|x| at(x)).collect(),
+        // A scheme may not be at all places.
+        At::Most => Some(places.iter().filter_map(|x| at(x)).collect()),
         At::Range(places) => places.iter().map(|x| at(x)).collect(),
     };
     let all = all.filter(|all| !all.is_empty())?;
@@ -169,7 +174,7 @@ fn section(paper: &Paper, figure: &Figure, report: &Report) -> String {
     let rows: String = rows.collect();
     let warnings: String = report.warnings.iter().map(|warning| format!("\nWarning: {warning}.\n")).collect();
     let differs = if differs.is_empty() { String::new() } else { format!("\n{differs}\n") };
-    let (scale, machine) = (scale(report), &report.machine);
+    let (scale, machine) = (scale(paper, report), &report.machine);
     format!(
         "\n### Figure {name}: {title}\n\n{about}\n\n```text\nsudo weft reproduce {} --figure {name}{quick}\n```\n\n\
          ![{title}]({stem}.svg)\n\n| | paper | here | links say |\n| --- | --: | --: | --: |\n{rows}{differs}{warnings}\n\

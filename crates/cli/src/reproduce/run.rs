@@ -1,11 +1,13 @@
 //! Measures a figure: one testbed for all of it, whose links are shaped anew where the figure says so.
 
-use super::{Asked, Figure, Links, Paper, Point, Recovery, Report, Scale, Setup};
+use super::{Asked, Figure, Links, Paper, Point, Recovery, Report, Scale, Setup, Writing};
 use crate::{
     bench::{
         Machine, Outcome, Sample, median,
         node::{Layout, LostNode},
+        put::{self, Data},
         repair::{Case, Subject, measure, probe},
+        writer,
     },
     session::Session,
     testbed::{Limit, LinkRate, Settings, Testbed},
@@ -16,6 +18,8 @@ use weft_coordinator::CoordinatorConfig;
 use weft_types::{ByteSize, Error, Result};
 
 const MIB: f64 = 1048576.0;
+/// What only makes connections is smaller than what is measured by this.
+const LITTLE: u64 = 16;
 
 /// How a figure is run.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +74,11 @@ pub(crate) async fn run(
     testbed: &mut Testbed,
 ) -> Result<Report> {
     let setups = (figure.setups)(options.scale)?;
+    let is = |links: fn(&Links) -> bool| setups.iter().any(|setup| links(&setup.links));
+    let (of_nodes, of_puts) = (is(|links| matches!(links, Links::Node(_))), is(|links| matches!(links, Links::Written(_))));
+    if of_puts {
+        testbed.reshape(|it| it.outside_link = it.link)?;
+    }
     let asked = Asked {
         paper: paper.name.to_owned(),
         figure: figure.name.to_owned(),
@@ -80,9 +89,10 @@ pub(crate) async fn run(
     };
     let mut steps = Steps::begin(format!("figure {}", figure.name), &setups, options);
     let mut warnings = Vec::new();
-    let mut results = match setups.iter().any(|setup| matches!(setup.links, Links::Node(_))) {
-        true => of_node(&setups, options, session, testbed, &mut steps, &mut warnings).await?,
-        false => of_block(&setups, options, session, testbed, &mut steps).await?,
+    let mut results = match (of_nodes, of_puts) {
+        (true, _) => of_node(&setups, options, session, testbed, &mut steps, &mut warnings).await?,
+        (_, true) => of_put(&setups, options, session, testbed, &mut steps).await?,
+        _ => of_block(&setups, options, session, testbed, &mut steps).await?,
     };
     steps.end();
     figure.arrange(&mut results);
@@ -181,6 +191,44 @@ async fn of_node(
     Ok(results)
 }
 
+/// Measures puts.
+async fn of_put(
+    setups: &[Setup],
+    options: Options,
+    session: &Session,
+    testbed: &Testbed,
+    steps: &mut Steps,
+) -> Result<Vec<Point>> {
+    put::make_bucket(session).await?;
+    let (mut results, mut writers) = (Vec::new(), Vec::new());
+    for setup in setups {
+        let Links::Written(Writing { size, writers: count }) = setup.links else {
+            return Err(Error::fatal("a figure measures puts, or repairs"));
+        };
+        if writers.len() != count as usize {
+            writers = writer::on_nodes(Some(testbed), count).await?;
+        }
+        let data = Data::make(&setup.code, ByteSize(size), options.seed)?;
+        // Connections and plans are made for the first time in a run that does not count: little data does for that.
+        let little = Data::make(&setup.code, ByteSize(size.div_ceil(LITTLE)), options.seed)?;
+        let cases: Vec<Case> = setup.cases.iter().map(|(_, case)| case.clone()).collect();
+        let mut bounds = Vec::new();
+        for case in &cases {
+            put::put(session, &writers, &little, case).await?;
+            // What plans take beside each other, nobody predicts.
+            bounds.push(if count == 0 { data.predicted_s(session, testbed.settings(), case).await? } else { None });
+        }
+        let mut says = |run: usize, at: usize| {
+            let (x, case) = &setup.cases[at];
+            steps.next(x.as_deref(), case, run, options.runs, weight(setup, case));
+        };
+        let outcomes = put::measure(session, &writers, &data, &cases, options.runs, &bounds, &mut says).await?;
+        let point = |((x, _), outcome): (&(Option<String>, Case), _)| Point { x: x.clone(), rate_mib_s: None, outcome };
+        results.extend(setup.cases.iter().zip(outcomes).map(point));
+    }
+    Ok(results)
+}
+
 /// Stores what is repaired, over links that are not in the way.
 async fn store(session: &Session, testbed: &mut Testbed, setup: &Setup, options: Options) -> Result<Subject> {
     let link = (!matches!(setup.links, Links::Places(..))).then_some(options.scale.link);
@@ -191,7 +239,7 @@ async fn store(session: &Session, testbed: &mut Testbed, setup: &Setup, options:
 /// Shapes the links as the figure has them, and puts the requestor where it says.
 async fn shape(session: &Session, testbed: &mut Testbed, subject: &mut Subject, links: &Links, quiet: bool) -> Result<()> {
     match links {
-        Links::Even | Links::Node(_) => testbed.reshape(|it| it.limits.clear()),
+        Links::Even | Links::Node(_) | Links::Written(_) => testbed.reshape(|it| it.limits.clear()),
         Links::Edge(rate) => {
             let nodes = testbed.settings().nodes;
             let name = |number: u32| format!("node-{number:02}");
@@ -218,7 +266,7 @@ async fn shape(session: &Session, testbed: &mut Testbed, subject: &mut Subject, 
 
 /// How long a run should take beside others: bytes over its busiest link. Only the time left hangs on it.
 fn weight(setup: &Setup, case: &Case) -> f64 {
-    let k = weft_codes::parse(&setup.code).map_or(1, |code| code.k());
+    let (k, n) = weft_codes::parse(&setup.code).map_or((1, 1), |code| (code.k(), code.n()));
     let blocks = match case.scheme.as_str() {
         "conventional" => k as f64,
         "ppr" => ((k + 1) as f64).log2().ceil(),
@@ -230,6 +278,8 @@ fn weight(setup: &Setup, case: &Case) -> f64 {
             let (lost, helpers) = (lost as f64, f64::from(holders) - 1.0);
             (blocks * lost / requestors as f64).max(k as f64 * lost / helpers)
         }
+        // From the writer, all blocks or those of the data.
+        Links::Written(_) => (if case.scheme == "direct" { n } else { k }) as f64,
         _ => blocks,
     };
     blocks * setup.block_len as f64
@@ -275,9 +325,9 @@ impl Steps {
 /// Whether a figure can be run so.
 pub(crate) fn check(options: Options) -> Result<()> {
     const MULTIPLE: u64 = 8 << 10;
-    let block = ByteSize(options.scale.block_len);
-    if block.0 == 0 || !block.0.is_multiple_of(MULTIPLE) {
-        return Err(Error::invalid(format!("blocks of {block} do not do: they are multiples of {}", ByteSize(MULTIPLE))));
+    let size = ByteSize(options.scale.block_len);
+    if size.0 == 0 || !size.0.is_multiple_of(MULTIPLE) {
+        return Err(Error::invalid(format!("a size of {size} does not do: it is a multiple of {}", ByteSize(MULTIPLE))));
     }
     match options.runs {
         0 => Err(Error::invalid("nothing is to be measured: --runs says how often")),

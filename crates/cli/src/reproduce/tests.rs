@@ -1,7 +1,10 @@
-use super::{super::ecpipe, *};
+use super::{
+    super::{ecpipe, mist},
+    *,
+};
 use crate::{
     bench::Machine,
-    reproduce::{Asked, Links, Recovery, run},
+    reproduce::{Asked, Links, Recovery, Writing, run},
 };
 use weft_types::ByteSize;
 
@@ -68,7 +71,7 @@ fn claims_are_what_the_numbers_make_of_them_here_and_by_the_links() {
     assert_eq!(ours(&claim(At::First, How::Ratio)), "1.250");
     assert_eq!(ours(&claim(At::Range(&["32KiB", "64KiB"]), How::More)), "9.1-25.0 %");
     assert_eq!(ours(&claim(At::X("32KiB"), How::Blocks)), "7.0");
-    let text = text(figure, &report);
+    let text = text(&ecpipe::PAPER, figure, &report);
     assert!(text.contains("90.9 %") && text.contains("warning: mind") && text.contains("links of 200mbit"), "{text}");
 }
 
@@ -137,7 +140,7 @@ fn rates_are_shown_as_the_axis_has_them() {
     let report = Report { results, ..report };
     let ours: Vec<String> = beside(figure, &report).into_iter().map(|it| it.ours).collect();
     assert_eq!(ours, ["2.00 x", "25.0 %", "1.25 x", "1.25 x"]);
-    let text = text(figure, &report);
+    let text = text(&ecpipe::PAPER, figure, &report);
     let row = text.lines().skip_while(|line| *line != "rebuilt, MiB a second").find(|line| line.starts_with("16 ")).unwrap();
     let rates: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(rates, ["16", "12.0", "15.0", "24.0", "30.0"]);
@@ -180,19 +183,26 @@ fn charts_hold_every_series_and_are_the_same_each_time() {
 
 #[test]
 fn every_figure_can_be_run_and_every_claim_be_told() {
-    let link = "200mbit".parse().unwrap();
-    for figure in ecpipe::PAPER.figures {
+    for figure in ecpipe::PAPER.figures.iter().chain(mist::PAPER.figures) {
+        let link = figure.link.parse().unwrap();
         for block_len in [figure.block_len, 64 << 10] {
             let setups = (figure.setups)(crate::reproduce::Scale { link, block_len, quick: false }).unwrap();
             let cases = || setups.iter().flat_map(|setup| &setup.cases);
             let mut points: Vec<Point> = cases().map(|(x, case)| point(x.as_deref(), &case.label, 2.0, Some(1.0))).collect();
             for (_, case) in cases() {
-                weft_schemes::repair::check_name(&case.scheme).unwrap();
                 assert!(figure.schemes.contains(&case.label.as_str()), "{} of figure {}", case.label, figure.name);
             }
             for setup in &setups {
                 let code = weft_codes::parse(&setup.code).unwrap();
-                assert!(code.n() < figure.nodes as usize, "{} leaves no node for the requestor", setup.code);
+                let names: Vec<&str> = setup.cases.iter().map(|(_, case)| case.scheme.as_str()).collect();
+                if let Links::Written(Writing { size, writers }) = setup.links {
+                    names.iter().for_each(|scheme| weft_schemes::disseminate::check_name(scheme).unwrap());
+                    assert!(code.n() <= figure.nodes as usize && writers <= figure.nodes);
+                    assert!(setup.block_len * code.k() as u64 >= size && size > 0, "{}: {size}", setup.code);
+                } else {
+                    names.iter().for_each(|scheme| weft_schemes::repair::check_name(scheme).unwrap());
+                    assert!(code.n() < figure.nodes as usize, "{} leaves no node for the requestor", setup.code);
+                }
                 assert!(setup.block_len.is_multiple_of(4096 * code.alpha() as u64), "{}", setup.block_len);
                 if let Links::Node(Recovery { holders, requestors, lost }) = setup.links {
                     assert!(code.n() <= holders as usize && holders as usize + requestors <= figure.nodes as usize);
