@@ -14,6 +14,7 @@ use crate::{
 };
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
 use rustix::fs::{MemfdFlags, memfd_create};
+use serde::Serialize;
 use std::{
     fs::File,
     io::Write as _,
@@ -21,7 +22,10 @@ use std::{
     path::{Path, PathBuf},
 };
 use tokio::time::Instant;
-use weft_client::{PutOptions, api::ObjectReply};
+use weft_client::{
+    PutOptions,
+    api::{ObjectReply, StageReport},
+};
 use weft_types::{AutoSize, ByteSize, Error, Party, Result};
 
 /// The bucket of the objects that are measured.
@@ -114,8 +118,62 @@ pub(crate) async fn make_bucket(session: &Session) -> Result<()> {
     Ok(())
 }
 
+/// What somebody's part of a put spent its time on, seconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct StageSeconds {
+    pub(crate) scheme: String,
+    /// A node's name, or the writer.
+    pub(crate) party: String,
+    /// Links from the writer.
+    pub(crate) level: u32,
+    /// Its own disk, or the data that is put in.
+    pub(crate) read_s: f64,
+    /// What comes over its links.
+    pub(crate) wait_s: f64,
+    /// Arithmetic.
+    pub(crate) combine_s: f64,
+    /// Room in the links that it sends over.
+    pub(crate) send_s: f64,
+    /// What it stores, or sums up.
+    pub(crate) write_s: f64,
+}
+
+impl StageSeconds {
+    fn of(case: &Case, report: &StageReport) -> Self {
+        let StageReport { party, level, times } = report;
+        let times = times.unwrap_or_default();
+        let seconds = |us: u64| us as f64 / 1e6;
+        Self {
+            scheme: case.label.clone(),
+            party: if party.is_empty() { "writer".to_owned() } else { party.clone() },
+            level: *level,
+            read_s: seconds(times.read_us),
+            wait_s: seconds(times.wait_us),
+            combine_s: seconds(times.combine_us),
+            send_s: seconds(times.send_us),
+            write_s: seconds(times.write_us),
+        }
+    }
+}
+
+/// What everybody's part of one put of each case spends its time on, from the writer on.
+pub(crate) async fn stages(session: &Session, writers: &[Writer], data: &Data, cases: &[Case]) -> Result<Vec<StageSeconds>> {
+    let mut all = Vec::new();
+    for case in cases {
+        let (_, stored) = store(session, writers, data, case).await?;
+        let mut reports: Vec<&StageReport> = stored.iter().flat_map(|object| &object.stages).collect();
+        reports.sort_by_key(|report| (report.level, &report.party));
+        all.extend(reports.into_iter().map(|report| StageSeconds::of(case, report)));
+    }
+    Ok(all)
+}
+
 /// Puts the data once, by each of the writers, or without any by the session's own client; and removes it again.
 pub(crate) async fn put(session: &Session, writers: &[Writer], data: &Data, case: &Case) -> Result<Sample> {
+    Ok(store(session, writers, data, case).await?.0)
+}
+
+async fn store(session: &Session, writers: &[Writer], data: &Data, case: &Case) -> Result<(Sample, Vec<ObjectReply>)> {
     let options = data.options(case);
     let keys: Vec<String> = (0..writers.len().max(1)).map(|number| format!("writer {number}")).collect();
     let (idle, begun) = (IdleMeter::begin(), Instant::now());
@@ -137,7 +195,7 @@ pub(crate) async fn put(session: &Session, writers: &[Writer], data: &Data, case
     }
     // Whatever an agent received, a writer or an agent has sent.
     let received = |object: &ObjectReply| object.traffic.unwrap_or_default().received_bytes;
-    Ok(Sample { seconds, bytes_moved: stored.iter().map(received).sum(), cpu_idle })
+    Ok((Sample { seconds, bytes_moved: stored.iter().map(received).sum(), cpu_idle }, stored))
 }
 
 /// Runs all cases in turn, `runs` times each, and tells each one's outcome beside its bound; `says` which run of which case comes.

@@ -7,12 +7,13 @@ use super::{
 use crate::{
     bench::{
         self, Machine, Outcome, Report,
-        put::{self, Data},
+        put::{self, Data, StageSeconds},
         repair::Case,
         writer,
     },
     exit::Exit,
     output::Output,
+    table::table,
     target,
     testbed::Settings,
 };
@@ -31,6 +32,7 @@ EXAMPLE
   sudo weft bench put --schemes direct,mist --code 'rs(4,4)' --size 64MiB
   sudo weft bench put --schemes direct,mist@64KiB,mist,mist@1MiB --code 'msr(4,4,d=6)' --json
   sudo weft bench put --writers 4 --size 16MiB
+  sudo weft bench put --code 'rs(4,7)' --stages
   sudo weft bench put --code 'rs(8,2)' --slow node-03:coding=20MiB
 
 EXIT CODES
@@ -52,6 +54,10 @@ pub(super) struct BenchPut {
     /// So many writers at once, one on each of the first nodes; 0: one, outside of them
     #[arg(long, default_value_t = 0, value_name = "N")]
     writers: u32,
+    /// Show also what everybody's part of one put spends its time on: reading, waiting for what comes, arithmetic, waiting for room to
+    /// send, writing
+    #[arg(long)]
+    stages: bool,
     /// How often each is measured
     #[arg(long, default_value_t = 5, value_name = "N")]
     runs: usize,
@@ -79,6 +85,26 @@ struct Asked {
     testbed: Option<Settings>,
 }
 
+/// What was found out.
+#[derive(Debug, Serialize)]
+struct Measured {
+    #[serde(flatten)]
+    report: Report<Asked>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stages: Vec<StageSeconds>,
+}
+
+fn stages_table(stages: &[StageSeconds]) -> String {
+    let row = |it: &StageSeconds| {
+        let seconds = |s: f64| format!("{s:.3} s");
+        let times = [it.read_s, it.wait_s, it.combine_s, it.send_s, it.write_s].map(seconds);
+        let [read, wait, combine, send, write] = times;
+        [it.scheme.clone(), it.level.to_string(), it.party.clone(), read, wait, combine, send, write]
+    };
+    let heading = ["scheme", "level", "party", "reads", "waits", "combines", "sends", "writes"];
+    table(heading, &[1, 3, 4, 5, 6, 7], stages.iter().map(row))
+}
+
 impl BenchPut {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let (cases, settings) = (self.cases()?, self.settings(options.insecure)?);
@@ -99,6 +125,7 @@ impl BenchPut {
             }
             let bounds = vec![bound_s; cases.len()];
             let mut results = put::measure(session, &writers, &data, &cases, self.runs, &bounds, &mut says).await?;
+            let stages = if self.stages { put::stages(session, &writers, &data, &cases).await? } else { Vec::new() };
             bench::compare(&mut results, DIRECT);
             let testbed = testbed.map(|testbed| testbed.settings().clone());
             let warnings = self.warnings(&results, &data, testbed.as_ref());
@@ -111,7 +138,8 @@ impl BenchPut {
                 seed: self.seed,
                 testbed,
             };
-            output.result(&Report { machine: Machine::this(), settings: asked, warnings, results }, |it| self.text(it))
+            let report = Report { machine: Machine::this(), settings: asked, warnings, results };
+            output.result(&Measured { report, stages }, |it| self.text(it))
         })?;
         Ok(Exit::Ok)
     }
@@ -166,7 +194,7 @@ impl BenchPut {
         warnings
     }
 
-    fn text(&self, it: &Report<Asked>) -> String {
+    fn text(&self, Measured { report: it, stages }: &Measured) -> String {
         let Asked { code, size, block_size, writers, testbed, .. } = &it.settings;
         let links = testbed.as_ref().and_then(|testbed| testbed.link);
         let links = links.map_or_else(String::new, |link| format!(", links of {link}"));
@@ -178,7 +206,8 @@ impl BenchPut {
         let warnings: String = it.warnings.iter().map(|warning| format!("\nwarning: {warning}")).collect();
         let results = bench::results_beside(&it.results, DIRECT, ["bound", "/ bound"]);
         let (runs, machine) = (self.runs, &it.machine);
-        format!("{what} as {code}, blocks of {block_size}{links}; {runs} runs each\n{results}\n{machine}{warnings}")
+        let stages = if stages.is_empty() { String::new() } else { format!("\n{}\n", stages_table(stages)) };
+        format!("{what} as {code}, blocks of {block_size}{links}; {runs} runs each\n{results}\n{stages}{machine}{warnings}")
     }
 }
 
