@@ -29,6 +29,7 @@ mod removal;
 mod run;
 mod seams;
 mod service;
+mod speed;
 mod state;
 mod store_sink;
 mod tasks;

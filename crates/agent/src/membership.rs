@@ -105,6 +105,7 @@ async fn request(node: &Arc<Node>, addresses: &Addresses) -> Result<RegisterRequ
         highest_epoch: known.epoch,
         incarnation: known.incarnation,
         high_water: known.high_water,
+        coding_bytes_per_s: node.coding_bytes_per_s,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     AgentConfig, Seams, admission::Admission, corruption::Findings, disks::Disks, partial::Partials, reception::Reception,
-    removal::Bounds, state::StateFile, tasks::Tasks, throttle::Throttles,
+    removal::Bounds, speed, state::StateFile, tasks::Tasks, throttle::Throttles,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
@@ -28,6 +28,8 @@ pub(crate) struct Node {
     pub(crate) findings: Arc<Findings>,
     pub(crate) tasks: Tasks,
     pub(crate) throttles: Throttles,
+    /// What stages take in for each row that they make, as it was measured at the start; 0: it is not known.
+    pub(crate) coding_bytes_per_s: u64,
     /// Whoever sends or receives a probe.
     pub(crate) probing: Arc<Semaphore>,
     /// True, or gone, when the agent stops.
@@ -72,6 +74,7 @@ impl Node {
             findings: Arc::default(),
             tasks: Tasks::default(),
             throttles: Throttles::new(&config.throttle),
+            coding_bytes_per_s: speed::coding_bytes_per_s(&config.throttle),
             probing: Arc::new(Semaphore::new(1)),
             registration: RwLock::default(),
             disks: RwLock::default(),

@@ -52,6 +52,8 @@ pub(crate) struct Session {
     pub(crate) channel: Channel,
     /// The node's record as it was registered.
     pub(crate) record: NodeRecord,
+    /// Bytes a second that it combines, for each row that is made of them; 0: it is not known.
+    pub(crate) coding_bytes_per_s: u64,
 }
 
 /// What a status shows of a node.
@@ -62,6 +64,7 @@ pub(crate) struct MemberStatus {
     pub(crate) silent_for: Duration,
     pub(crate) free: BTreeMap<DiskNumber, u64>,
     pub(crate) quarantined: BTreeMap<DiskNumber, Quarantined>,
+    pub(crate) coding_bytes_per_s: u64,
 }
 
 /// What lies in a disk's quarantine.
@@ -223,6 +226,7 @@ impl Members {
             silent_for: now.duration_since(member.last_seen),
             free: member.free.clone(),
             quarantined: member.quarantined.clone(),
+            coding_bytes_per_s: member.session.as_ref().map_or(0, |session| session.coding_bytes_per_s),
         };
         state.nodes.values().map(status).collect()
     }

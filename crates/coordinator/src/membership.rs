@@ -50,7 +50,8 @@ impl MembershipService {
             protocol: protocol.into(),
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
-        shared.members.registered(Session { link_key, channel, record }, &asked.disks);
+        let coding_bytes_per_s = asked.coding_bytes_per_s;
+        shared.members.registered(Session { link_key, channel, record, coding_bytes_per_s }, &asked.disks);
         Ok(reply)
     }
 

@@ -4,6 +4,7 @@
 //! all blocks, also those that others make of it. How a stripe ends: [`end`]. The commit makes all stripes visible at once.
 
 mod end;
+mod homes;
 
 use crate::{
     how::HowToWrite,
@@ -15,7 +16,6 @@ use crate::{
     show,
     supervise::{self, OnFailure, Patience, Report, Settle},
     validate::{self, Coding},
-    view::View,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -158,7 +158,7 @@ impl Puts {
         self.lock().insert(key, Underway::Sending(sending));
         // Who gave the put up meanwhile knew nothing of these tasks.
         match shared.meta.upload(key.0).await {
-            Ok(_) => return Ok(()),
+            Ok(_) => Ok(()),
             Err(MetaError::NotFound(what)) => {
                 self.forget(key.0);
                 Err(shared.meta_error(MetaError::NotFound(what)))
@@ -213,7 +213,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         0 => full,
         size => StripeLayout { data_len: size.min(full.data_len), ..full },
     };
-    let placed = choose_homes(shared, &new, &code, &stripe, &BTreeSet::new())?;
+    let placed = homes::choose(shared, &new, &code, &stripe, &how.scheme, &BTreeSet::new())?;
     let plan = if asked.explain { explain(shared, &code, &stripe, &placed.homes, &how)? } else { Vec::new() };
     let upload = if asked.explain {
         UploadId(0)
@@ -363,7 +363,7 @@ async fn begin_stripe(
     how: &HowToWrite,
     avoid: &BTreeSet<NodeId>,
 ) -> Result<(Sending, v1::ClientTask)> {
-    let placed = choose_homes(shared, &upload.new, code, layout, avoid)?;
+    let placed = homes::choose(shared, &upload.new, code, layout, &how.scheme, avoid)?;
     let new = NewStripe { upload: upload.id, number, layout: *layout, homes: placed.homes.clone() };
     let not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
     let stripe = shared.meta.allocate_stripe(shared.epoch, new, not_before_ms).await.map_err(|error| shared.meta_error(error))?;
@@ -466,29 +466,6 @@ fn plan(
     let network = how.network(shared, writer, stores);
     let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network };
     jobs::write(code, layout, &writing, run)
-}
-
-fn choose_homes(
-    shared: &Shared,
-    new: &NewUpload,
-    code: &SharedCode,
-    stripe: &StripeLayout,
-    avoid: &BTreeSet<NodeId>,
-) -> Result<placement::Placed> {
-    let view: View = shared.members.view();
-    let ask = Ask {
-        code: &new.code,
-        count: code.n(),
-        tolerance: code.tolerance(),
-        failure_domain: new.failure_domain,
-        held: &[],
-        avoid,
-        named: false,
-        load: &placement::NOTHING,
-        bytes: stripe.block_len(0).saturating_add(shared.config.disk_reserve.0),
-    };
-    let placed = placement::place(&view, &ask, &mut *shared.rng());
-    placed.map_err(|error| shared.lacking_nodes(error).object(&new.name))
 }
 
 fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[Home], how: &HowToWrite) -> Result<Vec<u8>> {

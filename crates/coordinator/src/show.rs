@@ -126,6 +126,7 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>) ->
         disks: record.disks.iter().map(disk).collect(),
         last_seen_ms: u64::try_from(status.silent_for.as_millis()).unwrap_or(u64::MAX),
         blocks: record.disks.iter().filter_map(|disk| blocks.get(&disk.number)).sum(),
+        coding_bytes_per_s: status.coding_bytes_per_s,
     }
 }
 

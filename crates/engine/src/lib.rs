@@ -14,9 +14,11 @@ mod observer;
 mod pace;
 mod ports;
 mod run;
+mod sample;
 mod stage;
 
 pub use buffers::{Buffer, Buffers};
 pub use observer::{Observer, Port, StageTimes, Waiting};
 pub use ports::{Ports, SliceSink, SliceSource};
 pub use run::{Outcome, StageOutcome, run, run_observed};
+pub use sample::CodingSample;

@@ -31,6 +31,7 @@ pub(super) struct Node {
     control_address: String,
     last_seen_ms: u64,
     blocks: u64,
+    coding_bytes_per_s: u64,
     disks: Vec<Disk>,
 }
 
@@ -83,6 +84,7 @@ impl From<api::Node> for Node {
             control_address: it.control_address,
             last_seen_ms: it.last_seen_ms,
             blocks: it.blocks,
+            coding_bytes_per_s: it.coding_bytes_per_s,
             disks: it.disks.into_iter().map(disk).collect(),
         }
     }

@@ -10,9 +10,10 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
+use weft_agent::Throttle;
 use weft_client::{Client, GetOptions, PutOptions, RepairOptions, api};
 use weft_store::crc::crc32c;
-use weft_types::{Reaction, Result};
+use weft_types::{ByteSize, Reaction, Result};
 
 const BLOCK_LEN: usize = 2 << 20;
 
@@ -255,5 +256,28 @@ async fn what_is_stored_otherwise_than_the_writer_had_it_is_found_and_made_anew(
         let anew: Vec<u8> = stat.stripes[0].blocks.iter().filter(|it| it.generation > 1).map(|it| it.index as u8).collect();
         assert_eq!(anew, lies);
         world.until("what is not needed is gone", async |world| world.block_count(1..=10) == 6).await;
+    }
+}
+
+/// Receivers of data only pass them on; those of parities compute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_code_slowly_get_the_blocks_that_take_the_least_work() {
+    let mut world = World::new(6, 6).await;
+    let slow = [2, 5];
+    for node in slow {
+        let coding_bytes_per_s = Some(ByteSize(4 << 20));
+        world.throttle(node, Throttle { coding_bytes_per_s, ..Throttle::default() }).await;
+    }
+    let status = world.client.status().await.unwrap();
+    for node in &status.nodes {
+        assert_eq!(node.coding_bytes_per_s == 4 << 20, slow.contains(&node.id), "{node:?}");
+        assert!(node.coding_bytes_per_s > 0);
+    }
+    let options = PutOptions { code: "rs(4,2)".into(), block_len: 64 << 10, scheme: "mist".into(), ..PutOptions::default() };
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        world.client.put("b", key, data(200_000, 31).as_slice(), &options).await.unwrap();
+        let blocks = &world.stat(key).await.stripes[0].blocks;
+        let parities: Vec<u32> = blocks[4..].iter().map(|block| block.node).collect();
+        assert!(slow.iter().all(|node| !parities.contains(node)), "{parities:?}");
     }
 }

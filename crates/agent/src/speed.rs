@@ -1,0 +1,46 @@
+//! How fast this machine codes.
+
+use crate::Throttle;
+use tokio::time::Instant;
+use weft_engine::CodingSample;
+
+/// The best of a few rounds counts: whatever else runs on the machine only makes one slower. All of them together take less than a
+/// millisecond.
+const ROUNDS: usize = 8;
+const RUNS_A_ROUND: usize = 4;
+
+/// Bytes a second that stages take in, for each row that they make of them; no more than they may. 0: it is not known, as where time
+/// stands still.
+pub(crate) fn coding_bytes_per_s(throttle: &Throttle) -> u64 {
+    let mut sample = CodingSample::default();
+    let mut round = || {
+        let begin = Instant::now();
+        let bytes: u64 = (0..RUNS_A_ROUND).map(|_| sample.run()).sum();
+        let seconds = begin.elapsed().as_secs_f64();
+        if seconds > 0.0 { (bytes as f64 / seconds) as u64 } else { 0 }
+    };
+    let measured = (0..ROUNDS).map(|_| round()).max().unwrap_or(0);
+    match throttle.coding_bytes_per_s {
+        Some(most) if measured == 0 || measured > most.0 => most.0,
+        _ => measured,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::ByteSize;
+
+    #[tokio::test]
+    async fn a_machine_codes_as_fast_as_it_can_and_may() {
+        let measured = coding_bytes_per_s(&Throttle::default());
+        assert!(measured > 1 << 20, "{measured} bytes a second");
+        let throttle = Throttle { coding_bytes_per_s: Some(ByteSize(1 << 20)), ..Throttle::default() };
+        assert_eq!(coding_bytes_per_s(&throttle), 1 << 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_time_stands_still_nothing_is_known() {
+        assert_eq!(coding_bytes_per_s(&Throttle::default()), 0);
+    }
+}
