@@ -8,16 +8,21 @@ use crate::{
 use std::{
     path::{Path, PathBuf},
     thread::JoinHandle,
+    time::Duration,
 };
 use tokio::sync::{mpsc, oneshot};
 use weft_client::{PutOptions, api::ObjectReply};
 use weft_types::{Error, Result};
 
+/// A writer that is to end is waited for so often, for so long: its client tells the coordinator what it gave up.
+const END_POLLS: u32 = 500;
+const END_POLL: Duration = Duration::from_millis(20);
+
 /// A client on a node. Dropped, it gives up what it puts.
 #[derive(Debug)]
 pub(crate) struct Writer {
     orders: Option<mpsc::UnboundedSender<Order>>,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
 }
 
 /// An object that is to be put.
@@ -42,7 +47,7 @@ impl Writer {
         };
         let thread = std::thread::Builder::new().name(format!("on {node}")).spawn(work);
         let thread = thread.map_err(|error| Error::fatal(format!("cannot start a writer: {error}")))?;
-        let writer = Self { orders: Some(orders), thread: Some(thread) };
+        let writer = Self { orders: Some(orders), thread };
         is_ready.await.map_err(|_| gone())??;
         Ok(writer)
     }
@@ -82,10 +87,14 @@ pub(crate) async fn on_nodes(testbed: Option<&Testbed>, count: u32) -> Result<Ve
 impl Drop for Writer {
     fn drop(&mut self) {
         self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            // A namespace is gone only when nobody is in it any more. It ended well, or has said why not.
-            let _ended = thread.join();
+        // A namespace is gone only when nobody is in it any more; but one who hangs keeps nobody from taking the testbed away.
+        for _ in 0..END_POLLS {
+            if self.thread.is_finished() {
+                return;
+            }
+            std::thread::sleep(END_POLL);
         }
+        tracing::warn!("a writer on a node does not end");
     }
 }
 
