@@ -82,11 +82,13 @@ pub(crate) struct Writing<'a> {
     pub(crate) whole: bool,
     pub(crate) scheme: &'a str,
     pub(crate) network: &'a Network,
+    /// Puts that are under way beside it.
+    pub(crate) others: usize,
 }
 
 /// A client writes blocks of a stripe: it has the data, every home stores its block.
 pub(crate) fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, run: Run) -> Result<Planned> {
-    let Writing { writer, stores, whole, scheme, network } = *writing;
+    let Writing { writer, stores, whole, scheme, network, others } = *writing;
     let span = stripe.coded_span();
     let all = sub_blocks(code);
     let data = 0..code.k() as u8;
@@ -103,10 +105,29 @@ pub(crate) fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<
     let request = Request { stores, network, select: Select::AsPreferred, ..Request::new(code.as_ref(), *stripe, &job, run) };
     // What was named is not weighed: a put plans every stripe.
     let (plan, considered) = match scheme {
-        disseminate::AUTO => disseminate::choose_plan(&request, scheme)?,
+        disseminate::AUTO => {
+            let (plan, considered) = disseminate::choose_plan(&request, scheme)?;
+            let up: f64 = stores.iter().map(|(party, _)| network.up(*party)).sum();
+            match quickest_among(&considered, others, up) {
+                0 => (plan, considered),
+                other => {
+                    let mut considered = considered;
+                    considered[..=other].rotate_right(1);
+                    (plan_write(&request, disseminate::by_name(&considered[0].scheme)?)?, considered)
+                }
+            }
+        }
         named => (plan_write(&request, disseminate::by_name(named)?)?, Vec::new()),
     };
     Ok(Planned { considered, ..proved(plan, job, code)? })
+}
+
+/// Which scheme is the quickest where so many others write in the same way, by its place: what all of them move has to go through all
+/// nodes' links up, bytes a second. A writer is no quicker for having others send for it if those do so for many (Mist, §7.7).
+fn quickest_among(considered: &[Considered], others: usize, up_bytes_per_s: f64) -> usize {
+    let seconds = |it: &Considered| it.seconds.max(it.moved_bytes as f64 * (1 + others) as f64 / up_bytes_per_s);
+    let least = considered.iter().map(seconds).fold(f64::INFINITY, f64::min);
+    considered.iter().position(|it| seconds(it) <= least).unwrap_or(0)
 }
 
 /// A client reads ranges of data blocks, from and around what `available` says can be read.

@@ -110,6 +110,14 @@ impl Puts {
         }
     }
 
+    /// How many other puts are being sent right now.
+    fn others(&self, than: UploadId) -> usize {
+        let stripes = self.lock();
+        let sending =
+            stripes.iter().filter(|(_, underway)| matches!(underway, Underway::Sending(_))).map(|((upload, _), _)| *upload);
+        sending.filter(|upload| *upload != than).collect::<BTreeSet<_>>().len()
+    }
+
     /// Whether a stripe of a put is being begun or ended right now.
     fn is_turning(&self, upload: UploadId) -> bool {
         let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
@@ -388,7 +396,7 @@ async fn start(
     };
     let placed: Vec<(BlockId, Home)> = blocks.iter().filter_map(placed).collect();
     let stores: Vec<(Party, BlockId)> = placed.iter().map(|(block, home)| (Party::Node(home.node), *block)).collect();
-    let planned = plan(shared, code, &stripe.layout, &stores, how, before.is_none())?;
+    let planned = plan(shared, upload.id, code, &stripe.layout, &stores, how, before.is_none())?;
     let view = shared.members.view();
     let mut orders = BTreeMap::new();
     for (block, home) in placed {
@@ -455,6 +463,7 @@ fn patience(
 
 fn plan(
     shared: &Shared,
+    upload: UploadId,
     code: &SharedCode,
     layout: &StripeLayout,
     stores: &[(Party, BlockId)],
@@ -464,7 +473,8 @@ fn plan(
     let run = shared.run(Class::Foreground, 0, &layout.layout, how.slice_positions(&layout.layout));
     let writer = shared.draw_client();
     let network = how.network(shared, writer, stores);
-    let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network };
+    let others = shared.puts.others(upload);
+    let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network, others };
     jobs::write(code, layout, &writing, run)
 }
 
@@ -472,5 +482,5 @@ fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[H
     let block = |index| BlockId { stripe: StripeId(0), index, copy: 0, generation: 1 };
     let stores: Vec<(Party, BlockId)> =
         (0..=u8::MAX).zip(homes).map(|(index, home)| (Party::Node(home.node), block(index))).collect();
-    plan(shared, code, layout, &stores, how, true)?.json()
+    plan(shared, UploadId(0), code, layout, &stores, how, true)?.json()
 }
