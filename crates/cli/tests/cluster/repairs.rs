@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fs, process::Stdio};
 const BLOCK: u64 = 16 << 20;
 const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "16MiB", "--cell-size", "1MiB"];
 
-/// A cluster with one object of one stripe. Slices are small, so that a repair has a middle.
+/// A cluster with one object of one stripe. Its agents send slowly, so that a repair has a middle.
 struct Repair {
     cluster: Cluster,
     content: Vec<u8>,
@@ -18,7 +18,7 @@ struct Repair {
 
 impl Repair {
     fn new(nodes: u32) -> Self {
-        let cluster = Setup::nodes(nodes).with(&[("WEFT_COORDINATOR_REPAIR_SLICE_LEN", "4KiB")]).up();
+        let cluster = Setup::nodes(nodes).with(&[("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "12MiB")]).up();
         let content = bytes(4 * BLOCK as usize, 5);
         cluster.put("data", &content, &CODING).ok();
         let blocks = cluster.blocks("data");
