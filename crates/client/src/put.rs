@@ -321,6 +321,8 @@ impl Put {
             match kept {
                 Ok(KeepPutReply { over: true }) => return,
                 Ok(_) => {}
+                // It was given up.
+                Err(error) if error.reaction == Reaction::NotFound => return,
                 Err(error) => tracing::debug!(%error, "the coordinator was not asked whether a put goes on"),
             }
         }

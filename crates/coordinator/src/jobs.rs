@@ -122,8 +122,8 @@ pub(crate) fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<
     Ok(Planned { considered, ..proved(plan, job, code)? })
 }
 
-/// Which scheme is the quickest where so many others write in the same way, by its place: what all of them move has to go through all
-/// nodes' links up, bytes a second. A writer is no quicker for having others send for it if those do so for many (Mist, §7.7).
+/// Which scheme is the quickest where so many others write to the same nodes in the same way, by its place: what all of them move has to
+/// go through these nodes' links up, bytes a second. A writer is no quicker for having others send for it if those do so for many (Mist, §7.7).
 fn quickest_among(considered: &[Considered], others: usize, up_bytes_per_s: f64) -> usize {
     let seconds = |it: &Considered| it.seconds.max(it.moved_bytes as f64 * (1 + others) as f64 / up_bytes_per_s);
     let least = considered.iter().map(seconds).fold(f64::INFINITY, f64::min);

@@ -16,6 +16,7 @@ use crate::{
     show,
     supervise::{self, OnFailure, Patience, Report, Settle},
     validate::{self, Coding},
+    view::NodeView,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,6 +29,9 @@ use weft_meta::{Home, MetaError, NewStripe, NewUpload, StripeRecord, UploadId, U
 use weft_plan::Class;
 use weft_proto::{rpc::Caller, v1};
 use weft_types::{BlockId, Error, NodeId, Party, PlanId, Reaction, Result, StripeId, StripeLayout};
+
+/// Of how often a put was held up counts no more: its patience doubles with each.
+const HELD_UP_MAX: u32 = 3;
 
 /// A stripe of a put, by its number.
 type Key = (UploadId, u64);
@@ -114,8 +118,8 @@ impl Puts {
     fn others(&self, than: UploadId) -> usize {
         let stripes = self.lock();
         let sending =
-            stripes.iter().filter(|(_, underway)| matches!(underway, Underway::Sending(_))).map(|((upload, _), _)| *upload);
-        sending.filter(|upload| *upload != than).collect::<BTreeSet<_>>().len()
+            stripes.iter().filter(|(_, underway)| matches!(underway, Underway::Sending(it) if !it.report.is_finished()));
+        sending.map(|((upload, _), _)| *upload).filter(|upload| *upload != than).collect::<BTreeSet<_>>().len()
     }
 
     /// Whether a stripe of a put is being begun or ended right now.
@@ -448,7 +452,7 @@ fn patience(
     slice_len: u64,
 ) -> Option<Patience<'static>> {
     let slice_bytes = slice_len.saturating_mul(stripe.layout.layout.alpha.into());
-    let still = shared.standstill(slice_bytes, shared.puts.times_held_up(upload.id))?;
+    let still = shared.standstill(slice_bytes, shared.puts.times_held_up(upload.id).min(HELD_UP_MAX))?;
     let busy = still.max(Duration::from_millis(u64::from(shared.config.stall_ms) / 4));
     let homes: BTreeSet<NodeId> = stripe.blocks.iter().map(|placed| placed.home.node).collect();
     let (spec, bytes) = (code.spec(), stripe.layout.block_len(0).saturating_add(shared.config.disk_reserve.0));
@@ -456,7 +460,10 @@ fn patience(
     let is_spare = move |_| {
         let (held, avoid, load) = (&[], &homes, &placement::NOTHING);
         let ask = Ask { code: &spec, count: 1, tolerance, failure_domain, held, avoid, named: false, load, bytes };
-        placement::place(&shared.members.view(), &ask, &mut *shared.rng()).is_ok()
+        let view = shared.members.view();
+        // One who has failed somebody itself is no way around.
+        let is_trusted = |node: &NodeView| node.up && !node.is_suspect() && !homes.contains(&node.id);
+        view.nodes.values().any(is_trusted) && placement::place(&view, &ask, &mut *shared.rng()).is_ok()
     };
     Some(Patience { still, busy, to_the_last: true, is_spare: Box::new(is_spare) })
 }
@@ -473,7 +480,9 @@ fn plan(
     let run = shared.run(Class::Foreground, 0, &layout.layout, how.slice_positions(&layout.layout));
     let writer = shared.draw_client();
     let network = how.network(shared, writer, stores);
-    let others = shared.puts.others(upload);
+    // Those who write elsewhere are in nobody's way: so many of them share these nodes' links.
+    let nodes = shared.members.view().nodes.values().filter(|node| node.up).count().max(stores.len()).max(1);
+    let others = shared.puts.others(upload) * stores.len() / nodes;
     let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network, others };
     jobs::write(code, layout, &writing, run)
 }

@@ -175,24 +175,28 @@ pub(crate) async fn put(session: &Session, writers: &[Writer], data: &Data, case
 
 async fn store(session: &Session, writers: &[Writer], data: &Data, case: &Case) -> Result<(Sample, Vec<ObjectReply>)> {
     let options = data.options(case);
-    let keys: Vec<String> = (0..writers.len().max(1)).map(|number| format!("writer {number}")).collect();
+    // Nobody's else: the cluster may be in use.
+    let run = crate::cmd::seed()?;
+    let keys: Vec<String> = (0..writers.len().max(1)).map(|number| format!("put-{run:016x}/{number}")).collect();
     let (idle, begun) = (IdleMeter::begin(), Instant::now());
-    let stored = match writers {
-        [] => vec![session.client.put_file(BUCKET, &keys[0], data.path(), &options).await?],
+    let came_of_it: Vec<Result<ObjectReply>> = match writers {
+        [] => vec![session.client.put_file(BUCKET, &keys[0], data.path(), &options).await],
         writers => {
             let puts: Vec<_> =
                 writers.iter().zip(&keys).map(|(writer, key)| writer.put(BUCKET, key, &data.path(), &options)).collect();
-            let mut stored = Vec::new();
+            let mut came_of_it = Vec::new();
             for put in puts {
-                stored.push(put.await?);
+                came_of_it.push(put.await);
             }
-            stored
+            came_of_it
         }
     };
     let (seconds, cpu_idle) = (begun.elapsed().as_secs_f64(), idle.share());
-    for key in &keys {
+    // What was stored goes also if another writer failed.
+    for (key, _) in keys.iter().zip(&came_of_it).filter(|(_, it)| it.is_ok()) {
         session.client.remove(BUCKET, key).await?;
     }
+    let stored = came_of_it.into_iter().collect::<Result<Vec<_>>>()?;
     // Whatever an agent received, a writer or an agent has sent.
     let received = |object: &ObjectReply| object.traffic.unwrap_or_default().received_bytes;
     Ok((Sample { seconds, bytes_moved: stored.iter().map(received).sum(), cpu_idle }, stored))

@@ -112,7 +112,10 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
             Ok(moved) => traffic = traffic + moved,
             // What had been stored may have been lost since: the writer still has everything.
             Err(error) if !ending.has_lost_more() => return Err(error),
-            Err(_) => return Err(ending.give_up(&report)),
+            Err(error) => {
+                tracing::warn!(object = %name, stripe = asked.number, %error, "nor can what is missing be rebuilt");
+                return Err(ending.give_up(&report));
+            }
         }
     }
     ending.commit().await.map(|()| Ended { again: None, traffic, stages })
