@@ -1,13 +1,13 @@
 //! How lost blocks are brought back: what a request says of it, and the settings for what it does not say.
 
-use crate::{jobs, shared::Shared, view::View};
+use crate::{jobs, load::Lines, shared::Shared, view::View};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
-use weft_meta::NodeRepair;
+use weft_meta::{Home, NodeRepair};
 use weft_plan::Network;
 use weft_proto::{rpc::Caller, v1};
 use weft_schemes::{Paths, Select, disseminate, repair};
-use weft_types::{AutoSize, BlockId, Error, Layout, PAGE_LEN, Party, Result, StripeLayout};
+use weft_types::{AutoSize, Error, Layout, NodeId, PAGE_LEN, Party, Result, StripeLayout};
 
 /// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
 const LINK_BYTES_PER_S: f64 = 125e6;
@@ -126,15 +126,31 @@ impl HowToWrite {
         positions(layout, self.slice_bytes)
     }
 
-    /// What is known of the network around the writer, a client. On one machine less is moved by a writer that sends all itself, and
-    /// no link is saved by others that send for it.
-    pub(crate) fn network(&self, shared: &Shared, writer: Party, stores: &[(Party, BlockId)]) -> Network {
-        let host_of = |party: &Party| match party {
-            Party::Node(node) => Some((*party, host(&shared.members.session(*node)?.record.data_address).to_owned())),
-            Party::Client(_) => None,
+    /// What a put will move, as long as nothing is known but its homes: each gets a block, from the writer.
+    pub(crate) fn announced(&self, shared: &Shared, homes: &[Home], block_len: u64) -> Lines {
+        let writer = shared.draw_client();
+        let (network, bytes) = (self.network(shared, writer), block_len as f64);
+        let mut lines = Lines::new();
+        for home in homes.iter().map(|home| Party::Node(home.node)).filter(|home| network.host_of_both(writer, *home).is_none()) {
+            lines.entry(network.line_of(writer)).or_default().up_bytes += bytes;
+            lines.entry(network.line_of(home)).or_default().down_bytes += bytes;
+        }
+        lines
+    }
+
+    /// What is known of the network around the writer, a client, and of what others move over it. On one machine less is moved by a
+    /// writer that sends all itself, and no link is saved by others that send for it.
+    pub(crate) fn network(&self, shared: &Shared, writer: Party) -> Network {
+        let host_of = |node: &NodeId| {
+            let session = shared.members.session(*node)?;
+            Some((Party::Node(*node), host(&session.record.data_address).to_owned()))
         };
-        let hosts = stores.iter().filter_map(|(party, _)| host_of(party)).chain([(writer, self.host.clone())]).collect();
-        Network { hosts, ..shared.network() }
+        let hosts = shared.members.view().nodes.keys().filter_map(host_of).chain([(writer, self.host.clone())]).collect();
+        let mut network = Network { hosts, ..shared.network() };
+        for (party, moved) in shared.loads.left() {
+            *network.busy.entry(network.line_of(party)).or_default() += moved;
+        }
+        network
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::{
     how::How,
+    load::Lines,
     shared::CodeProof,
     view::{Standing, View},
 };
@@ -23,6 +24,10 @@ pub(crate) struct Planned {
     pub(crate) job: Job,
     /// The schemes among which it was chosen.
     pub(crate) considered: Vec<Considered>,
+    /// What it moves over whose lines.
+    pub(crate) lines: Lines,
+    /// When the busiest of these lines can be done with it, seconds.
+    pub(crate) busiest_s: f64,
 }
 
 /// A block that goes to a node.
@@ -82,13 +87,11 @@ pub(crate) struct Writing<'a> {
     pub(crate) whole: bool,
     pub(crate) scheme: &'a str,
     pub(crate) network: &'a Network,
-    /// Puts that are under way beside it.
-    pub(crate) others: usize,
 }
 
 /// A client writes blocks of a stripe: it has the data, every home stores its block.
 pub(crate) fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, run: Run) -> Result<Planned> {
-    let Writing { writer, stores, whole, scheme, network, others } = *writing;
+    let Writing { writer, stores, whole, scheme, network } = *writing;
     let span = stripe.coded_span();
     let all = sub_blocks(code);
     let data = 0..code.k() as u8;
@@ -105,29 +108,10 @@ pub(crate) fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<
     let request = Request { stores, network, select: Select::AsPreferred, ..Request::new(code.as_ref(), *stripe, &job, run) };
     // What was named is not weighed: a put plans every stripe.
     let (plan, considered) = match scheme {
-        disseminate::AUTO => {
-            let (plan, considered) = disseminate::choose_plan(&request, scheme)?;
-            let up: f64 = stores.iter().map(|(party, _)| network.up(*party)).sum();
-            match quickest_among(&considered, others, up) {
-                0 => (plan, considered),
-                other => {
-                    let mut considered = considered;
-                    considered[..=other].rotate_right(1);
-                    (plan_write(&request, disseminate::by_name(&considered[0].scheme)?)?, considered)
-                }
-            }
-        }
+        disseminate::AUTO => disseminate::choose_plan(&request, scheme)?,
         named => (plan_write(&request, disseminate::by_name(named)?)?, Vec::new()),
     };
-    Ok(Planned { considered, ..proved(plan, job, code)? })
-}
-
-/// Which scheme is the quickest where so many others write to the same nodes in the same way, by its place: what all of them move has to
-/// go through these nodes' links up, bytes a second. A writer is no quicker for having others send for it if those do so for many (Mist, §7.7).
-fn quickest_among(considered: &[Considered], others: usize, up_bytes_per_s: f64) -> usize {
-    let seconds = |it: &Considered| it.seconds.max(it.moved_bytes as f64 * (1 + others) as f64 / up_bytes_per_s);
-    let least = considered.iter().map(seconds).fold(f64::INFINITY, f64::min);
-    considered.iter().position(|it| seconds(it) <= least).unwrap_or(0)
+    Ok(Planned { considered, ..proved(plan, job, code, network)? })
 }
 
 /// A client reads ranges of data blocks, from and around what `available` says can be read.
@@ -153,7 +137,7 @@ pub(crate) fn read(
     // Of blocks that are there every scheme does the same.
     let scheme = if rebuilt(stripe, available, ranges).is_empty() { CONVENTIONAL } else { &way.how.scheme };
     let (plan, considered) = repair::choose_plan(&request, scheme)?;
-    Ok(Planned { considered, ..proved(plan, job, code)? })
+    Ok(Planned { considered, ..proved(plan, job, code, way.network)? })
 }
 
 /// Lost blocks go to new homes.
@@ -178,7 +162,7 @@ pub(crate) fn rebuild(
     let stores: Vec<(Party, BlockId)> = targets.iter().map(|target| (Party::Node(target.node), target.block)).collect();
     let request = way.request(code, stripe, &job, &stores, run);
     let (plan, considered) = repair::choose_plan(&request, &way.how.scheme)?;
-    Ok(Planned { considered, ..proved(plan, job, code)? })
+    Ok(Planned { considered, ..proved(plan, job, code, way.network)? })
 }
 
 /// A slice of all sub-blocks together, if there are several and nobody asks for another: smaller pieces of each would be costly to
@@ -350,12 +334,13 @@ fn positions(stripe: &StripeLayout, bytes: Span) -> Span {
     Span::new(bytes.start / cell * sub, bytes.end.div_ceil(cell) * sub).intersect(coded)
 }
 
-fn proved(plan: Plan, job: Job, code: &SharedCode) -> Result<Planned> {
+fn proved(plan: Plan, job: Job, code: &SharedCode, network: &Network) -> Result<Planned> {
     // We made it ourselves: a refusal is a defect of a scheme, and better told than run.
-    match weft_plan::verify(&plan, CodeProof::new(code).view(), &job) {
-        Ok(()) => Ok(Planned { plan, job, considered: Vec::new() }),
-        Err(refusal) => Err(Error::fatal(format!("a scheme made a plan that is wrong; nothing was moved: {refusal}"))),
-    }
+    let wrong = |refusal| Error::fatal(format!("a scheme made a plan that is wrong; nothing was moved: {refusal}"));
+    weft_plan::verify(&plan, CodeProof::new(code).view(), &job).map_err(wrong)?;
+    let lines = weft_plan::moved(&plan, network).map_err(wrong)?;
+    let busiest_s = weft_plan::busiest_s(&lines, network);
+    Ok(Planned { plan, job, considered: Vec::new(), lines, busiest_s })
 }
 
 fn homes(stripe: &StripeRecord) -> impl Iterator<Item = (Party, BlockId)> + '_ {

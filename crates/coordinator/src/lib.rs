@@ -28,6 +28,7 @@ mod how;
 mod jobs;
 mod lasting;
 mod links;
+mod load;
 mod members;
 mod membership;
 mod orphans;

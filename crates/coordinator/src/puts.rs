@@ -9,6 +9,7 @@ mod homes;
 use crate::{
     how::HowToWrite,
     jobs::{self, Writing},
+    load::Moving,
     placement::{self, Ask},
     rebuild,
     seal::{self, Sealed},
@@ -44,6 +45,8 @@ pub(crate) struct Puts {
     turns: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
     /// How often a plan of a put was ended since somebody held it up.
     held_up: Mutex<BTreeMap<UploadId, u32>>,
+    /// Those that have begun, and of which no stripe has been planned yet.
+    announced: Mutex<BTreeMap<UploadId, Moving>>,
 }
 
 /// Of the calls that begin or end a stripe, one at a time has the turn: they may come twice, and late.
@@ -114,14 +117,6 @@ impl Puts {
         }
     }
 
-    /// How many other puts are being sent right now.
-    fn others(&self, than: UploadId) -> usize {
-        let stripes = self.lock();
-        let sending =
-            stripes.iter().filter(|(_, underway)| matches!(underway, Underway::Sending(it) if !it.report.is_finished()));
-        sending.map(|((upload, _), _)| *upload).filter(|upload| *upload != than).collect::<BTreeSet<_>>().len()
-    }
-
     /// Whether a stripe of a put is being begun or ended right now.
     fn is_turning(&self, upload: UploadId) -> bool {
         let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,6 +151,11 @@ impl Puts {
         again
     }
 
+    /// What a put was expected to move, until it is known better.
+    fn take_announced(&self, upload: UploadId) -> Option<Moving> {
+        self.announced.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload)
+    }
+
     /// Somebody held up a plan of a put, which was ended for that.
     fn note_held_up(&self, upload: UploadId) {
         *self.held_up.lock().unwrap_or_else(PoisonError::into_inner).entry(upload).or_default() += 1;
@@ -187,6 +187,7 @@ impl Puts {
 
     /// Stops whatever of a put is under way, without waiting for it.
     pub(crate) fn forget(&self, upload: UploadId) {
+        drop(self.take_announced(upload));
         self.held_up.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload);
         let mut stripes = self.lock();
         let keys: Vec<_> = stripes.range((upload, 0)..=(upload, u64::MAX)).map(|(key, _)| *key).collect();
@@ -225,13 +226,16 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         0 => full,
         size => StripeLayout { data_len: size.min(full.data_len), ..full },
     };
-    let placed = homes::choose(shared, &new, &code, &stripe, &how.scheme, &BTreeSet::new())?;
-    let plan = if asked.explain { explain(shared, &code, &stripe, &placed.homes, &how)? } else { Vec::new() };
-    let upload = if asked.explain {
-        UploadId(0)
+    let placed = homes::choose(shared, &new, &code, &stripe, &how, &BTreeSet::new())?;
+    let (mut plan, mut upload) = (Vec::new(), UploadId(0));
+    if asked.explain {
+        plan = explain(shared, &code, &stripe, &placed.homes, &how)?;
     } else {
-        shared.meta.begin_put(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?.id
-    };
+        // Those who begin at the same time see each other: the first of them would else take all links for free.
+        let announced = shared.loads.announce(how.announced(shared, &placed.homes, stripe.block_len(0)));
+        upload = shared.meta.begin_put(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?.id;
+        shared.puts.announced.lock().unwrap_or_else(PoisonError::into_inner).insert(upload, announced);
+    }
     Ok(v1::BeginPutReply {
         upload: upload.0,
         code: code.spec(),
@@ -375,7 +379,8 @@ async fn begin_stripe(
     how: &HowToWrite,
     avoid: &BTreeSet<NodeId>,
 ) -> Result<(Sending, v1::ClientTask)> {
-    let placed = homes::choose(shared, &upload.new, code, layout, &how.scheme, avoid)?;
+    drop(shared.puts.take_announced(upload.id));
+    let placed = homes::choose(shared, &upload.new, code, layout, how, avoid)?;
     let new = NewStripe { upload: upload.id, number, layout: *layout, homes: placed.homes.clone() };
     let not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
     let stripe = shared.meta.allocate_stripe(shared.epoch, new, not_before_ms).await.map_err(|error| shared.meta_error(error))?;
@@ -400,7 +405,7 @@ async fn start(
     };
     let placed: Vec<(BlockId, Home)> = blocks.iter().filter_map(placed).collect();
     let stores: Vec<(Party, BlockId)> = placed.iter().map(|(block, home)| (Party::Node(home.node), *block)).collect();
-    let planned = plan(shared, upload.id, code, &stripe.layout, &stores, how, before.is_none())?;
+    let planned = plan(shared, code, &stripe.layout, &stores, how, before.is_none())?;
     let view = shared.members.view();
     let mut orders = BTreeMap::new();
     for (block, home) in placed {
@@ -470,7 +475,6 @@ fn patience(
 
 fn plan(
     shared: &Shared,
-    upload: UploadId,
     code: &SharedCode,
     layout: &StripeLayout,
     stores: &[(Party, BlockId)],
@@ -479,11 +483,8 @@ fn plan(
 ) -> Result<jobs::Planned> {
     let run = shared.run(Class::Foreground, 0, &layout.layout, how.slice_positions(&layout.layout));
     let writer = shared.draw_client();
-    let network = how.network(shared, writer, stores);
-    // Those who write elsewhere are in nobody's way: so many of them share these nodes' links.
-    let nodes = shared.members.view().nodes.values().filter(|node| node.up).count().max(stores.len()).max(1);
-    let others = shared.puts.others(upload) * stores.len() / nodes;
-    let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network, others };
+    let network = how.network(shared, writer);
+    let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network };
     jobs::write(code, layout, &writing, run)
 }
 
@@ -491,5 +492,5 @@ fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[H
     let block = |index| BlockId { stripe: StripeId(0), index, copy: 0, generation: 1 };
     let stores: Vec<(Party, BlockId)> =
         (0..=u8::MAX).zip(homes).map(|(index, home)| (Party::Node(home.node), block(index))).collect();
-    plan(shared, UploadId(0), code, layout, &stores, how, true)?.json()
+    plan(shared, code, layout, &stores, how, true)?.json()
 }

@@ -1,6 +1,6 @@
 //! From a proved plan to what each party is sent: its task, where its links' other ends are, and the tokens for them.
 
-use crate::{jobs::Planned, members::Session, shared::Shared};
+use crate::{jobs::Planned, load::Moving, members::Session, shared::Shared};
 use std::collections::BTreeMap;
 use weft_meta::StripeRecord;
 use weft_plan::Task;
@@ -13,6 +13,8 @@ pub(crate) struct Sealed {
     pub(crate) agents: BTreeMap<NodeId, SealedTask>,
     /// The client's share, if a client takes part.
     pub(crate) client: Option<v1::ClientTask>,
+    /// Counts among what moves as long as it is kept.
+    pub(crate) moving: Moving,
 }
 
 /// One agent's share.
@@ -51,7 +53,8 @@ pub(crate) fn seal(
         cuts.insert(*party, Cut { hash: task_hash(&bytes), bytes, task, session });
     }
     let stall_ms = shared.config.stall_ms;
-    let mut sealed = Sealed { id: plan.id, agents: BTreeMap::new(), client: None };
+    let moving = shared.loads.begin(planned.lines.clone(), planned.busiest_s);
+    let mut sealed = Sealed { id: plan.id, agents: BTreeMap::new(), client: None, moving };
     for (party, cut) in &cuts {
         let peers = cut.task.links.iter().map(|link| peer(*party, cut, link, &cuts)).collect::<Result<Vec<_>>>()?;
         match (party, &cut.session) {

@@ -38,10 +38,28 @@ pub struct Network {
     /// What can come into a rack, likewise.
     pub rack_down_bytes_per_s: BTreeMap<String, f64>,
     /// The machine on which a party runs, where that matters. What stays on one machine is predicted to go over no link, but over
-    /// what all of its parties share.
+    /// what all of its parties share; and they share its lines up and down.
     pub hosts: BTreeMap<Party, String>,
+    /// What others still move over lines of parties (see [`Network::line_of`]) while a plan runs.
+    pub busy: BTreeMap<Party, Moved>,
     /// What each slice costs its sender besides its bytes, seconds: system calls, framing, wake-ups. Zero until it is measured.
     pub slice_overhead_s: f64,
+}
+
+/// Bytes that go over the lines of a party.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Moved {
+    /// Up.
+    pub up_bytes: f64,
+    /// Down.
+    pub down_bytes: f64,
+}
+
+impl std::ops::AddAssign for Moved {
+    fn add_assign(&mut self, other: Self) {
+        self.up_bytes += other.up_bytes;
+        self.down_bytes += other.down_bytes;
+    }
 }
 
 impl Network {
@@ -56,6 +74,7 @@ impl Network {
             rack_up_bytes_per_s: BTreeMap::new(),
             rack_down_bytes_per_s: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            busy: BTreeMap::new(),
             slice_overhead_s: 0.0,
         }
     }
@@ -77,25 +96,67 @@ impl Network {
         if from == to { (None, None) } else { (from, to) }
     }
 
+    /// Whose lines up and down a party uses: those of the first one on its machine.
+    pub fn line_of(&self, party: Party) -> Party {
+        let Some(own) = self.hosts.get(&party) else { return party };
+        self.hosts.iter().find(|(_, host)| *host == own).map_or(party, |(first, _)| *first)
+    }
+
     /// The machine on which both run, if it is one.
-    fn host_of_both(&self, from: Party, to: Party) -> Option<&str> {
+    pub fn host_of_both(&self, from: Party, to: Party) -> Option<&str> {
         self.hosts.get(&from).filter(|host| self.hosts.get(&to) == Some(host)).map(String::as_str)
     }
 
     /// What can go from one party to another while nothing else does, bytes a second.
     pub fn between(&self, from: Party, to: Party) -> f64 {
         let (leaves, enters) = self.crosses(from, to);
+        let (from_line, to_line) = (self.line_of(from), self.line_of(to));
         let lines = [
             self.pair_bytes_per_s.get(&(from, to)),
             leaves.and_then(|rack| self.rack_up_bytes_per_s.get(rack)),
             enters.and_then(|rack| self.rack_down_bytes_per_s.get(rack)),
         ];
-        lines.into_iter().flatten().copied().fold(self.up(from).min(self.down(to)), f64::min)
+        lines.into_iter().flatten().copied().fold(self.up(from_line).min(self.down(to_line)), f64::min)
     }
 }
 
-/// Seconds from the plan's start to its end. Infinite, if something goes over a line without bandwidth.
+/// What a plan moves over each line, but for what stays on one machine.
+pub fn moved(plan: &Plan, network: &Network) -> Result<BTreeMap<Party, Moved>, Refusal> {
+    check(plan)?;
+    let mut lines: BTreeMap<Party, Moved> = BTreeMap::new();
+    for lane in &plan.shape.lanes {
+        let positions = lane.slice_set(plan.binding.slice_len).positions() as f64;
+        let party = |stage: u16| plan.binding.parties[usize::from(lane.stages[usize::from(stage)].vertex)];
+        for link in &lane.links {
+            let (from, to, bytes) = (party(link.from), party(link.to), positions * f64::from(link.width));
+            if network.host_of_both(from, to).is_none() {
+                lines.entry(network.line_of(from)).or_default().up_bytes += bytes;
+                lines.entry(network.line_of(to)).or_default().down_bytes += bytes;
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// When all that goes over the busiest of a plan's lines can have gone over it, seconds: what others move too.
+pub fn busiest_s(moved: &BTreeMap<Party, Moved>, network: &Network) -> f64 {
+    let seconds = |bytes: f64, others: f64, rate: f64| if bytes > 0.0 { (bytes + others) / rate } else { 0.0 };
+    let line = |(party, moved): (&Party, &Moved)| {
+        let others = network.busy.get(party).copied().unwrap_or_default();
+        let up_s = seconds(moved.up_bytes, others.up_bytes, network.up(*party));
+        up_s.max(seconds(moved.down_bytes, others.down_bytes, network.down(*party)))
+    };
+    moved.iter().map(line).fold(0.0, f64::max)
+}
+
+/// Seconds from the plan's start to its end. Infinite, if something goes over a line without bandwidth. Where others are busy on its
+/// lines, all of them are taken to end together: what is quick for one at the expense of many is not predicted to be quick.
 pub fn predict(plan: &Plan, network: &Network) -> Result<f64, Refusal> {
+    let alone_s = predict_alone(plan, network)?;
+    Ok(if network.busy.is_empty() { alone_s } else { alone_s.max(busiest_s(&moved(plan, network)?, network)) })
+}
+
+fn predict_alone(plan: &Plan, network: &Network) -> Result<f64, Refusal> {
     check(plan)?;
     let transfers = |share: f64| -> (u64, Vec<u64>) {
         let counts = plan.shape.lanes.iter().map(|lane| {
@@ -262,14 +323,15 @@ impl<'a> Run<'a> {
                     Some(host) => (line(LineOf::Host(host), HOST_BYTES_PER_S), Vec::new()),
                     None => {
                         let (leaves, enters) = network.crosses(sender, receiver);
+                        let (from_line, to_line) = (network.line_of(sender), network.line_of(receiver));
                         let shared = [
                             network.pair_bytes_per_s.get(&(sender, receiver)).map(|rate| (LineOf::Pair(sender, receiver), *rate)),
                             leaves.and_then(|rack| Some((LineOf::RackUp(rack), *network.rack_up_bytes_per_s.get(rack)?))),
                             enters.and_then(|rack| Some((LineOf::RackDown(rack), *network.rack_down_bytes_per_s.get(rack)?))),
-                            Some((LineOf::Down(receiver), network.down(receiver))),
+                            Some((LineOf::Down(to_line), network.down(to_line))),
                         ];
                         let others = shared.into_iter().flatten().map(|(of, rate)| line(of, rate)).collect();
-                        (line(LineOf::Up(sender), network.up(sender)), others)
+                        (line(LineOf::Up(from_line), network.up(from_line)), others)
                     }
                 };
                 run.links.push(LinkState {

@@ -32,7 +32,7 @@ pub(crate) static PAPER: Paper = Paper {
     time: "time of the put",
     sizes: "objects",
     links: "those of EC2",
-    figures: &[RECEIVERS, DATA_SIZE, SLICE_SIZE, TRAFFIC, WRITERS],
+    figures: &[RECEIVERS, DATA_SIZE, PARTS, SLICE_SIZE, TRAFFIC, WRITERS],
 };
 
 const RECEIVERS: Figure = Figure {
@@ -111,6 +111,38 @@ const DATA_SIZE: Figure = Figure {
     claims: &[
         claim("8 times the data, RS by mist: times the time", "linear: 8", RS_MIST, "", At::X("1"), How::Ratio),
         claim("mist less than direct, RS, most of the data", "-", RS_MIST, RS_DIRECT, At::X("1"), How::Less),
+    ],
+};
+
+const PARTS: Figure = Figure {
+    name: "11",
+    title: "What the parts of a put take for themselves",
+    about: "An object of one stripe is written from outside of the nodes with rs(4,7), by mist. What the writer and the busiest node of \
+            each level spend on reading, arithmetic and storing, the time that the data take over the writer's link, and the time of \
+            the put. The paper measures each part by itself, with memory in place of the network.",
+    differs: "Here the writer makes all checksums, also those of blocks that others compute. What the link takes is not measured but \
+              what it is shaped to.",
+    x: "part",
+    value: Value::Seconds,
+    mark: Mark::Bars,
+    schemes: &[RS_MIST],
+    base: Base { scheme: RS_MIST, x: Some("link") },
+    link: "100mbit",
+    block_len: 32 * MIB,
+    runs: 3,
+    nodes: 11,
+    racks: 1,
+    setups: |scale| {
+        let mut setup = written("put", "rs(4,7)", scale.block_len, [RS_DIRECT, RS_MIST])?;
+        setup.cases.retain(|(_, case)| case.scheme == MIST);
+        setup.links = Links::Written(Writing { size: scale.block_len, writers: 0, parts: true });
+        Ok(vec![setup])
+    },
+    claims: &[
+        claim("the writer, to its link", "much less", RS_MIST, "", At::X("writer"), How::Ratio),
+        claim("a node of level 1, to the link", "much less", RS_MIST, "", At::X("level 1"), How::Ratio),
+        claim("a node of level 2, to the link", "more than of level 1", RS_MIST, "", At::X("level 2"), How::Ratio),
+        claim("the put, to the link", "a little more", RS_MIST, "", At::X("put"), How::Ratio),
     ],
 };
 
@@ -215,7 +247,7 @@ const WRITERS: Figure = Figure {
         let counts: &[u32] = if scale.quick { &[1, 8] } else { &[1, 2, 4, 6, 8] };
         let setup = |writers: &u32| {
             let setup = written(&writers.to_string(), "rs(4,4)", scale.block_len, [RS_DIRECT, RS_MIST])?;
-            Ok(Setup { links: Links::Written(Writing { size: scale.block_len, writers: *writers }), ..setup })
+            Ok(Setup { links: Links::Written(Writing { size: scale.block_len, writers: *writers, parts: false }), ..setup })
         };
         counts.iter().map(setup).collect()
     },
@@ -240,5 +272,5 @@ fn written(x: &str, code: &str, size: u64, labels: [&str; 2]) -> Result<Setup> {
         (Some(x.to_owned()), Case { label, scheme, slice_len, select: String::new(), paths: 1 })
     };
     let cases = [DIRECT, MIST].into_iter().zip(labels).map(case).collect();
-    Ok(Setup { code: code.to_owned(), block_len, links: Links::Written(Writing { size, writers: 0 }), cases })
+    Ok(Setup { code: code.to_owned(), block_len, links: Links::Written(Writing { size, writers: 0, parts: false }), cases })
 }

@@ -183,6 +183,8 @@ pub(crate) struct Writing {
     pub(crate) size: u64,
     /// On a node each, all at once; 0: one, outside of the nodes.
     pub(crate) writers: u32,
+    /// Also measures what everybody's part of it takes: the writer's, and on each level that of the busiest node.
+    pub(crate) parts: bool,
 }
 
 /// The recovery of a node.

@@ -3,7 +3,7 @@
 use super::{Asked, Figure, Links, Paper, Point, Recovery, Report, Scale, Setup, Writing};
 use crate::{
     bench::{
-        Machine, Outcome, Sample, median,
+        IdleMeter, Machine, Outcome, Sample, median,
         node::{Layout, LostNode},
         put::{self, Data},
         repair::{Case, Subject, measure, probe},
@@ -12,7 +12,7 @@ use crate::{
     session::Session,
     testbed::{Limit, LinkRate, Settings, Testbed},
 };
-use std::io::IsTerminal as _;
+use std::{collections::BTreeMap, io::IsTerminal as _};
 use tokio::time::Instant;
 use weft_coordinator::CoordinatorConfig;
 use weft_types::{ByteSize, Error, Result};
@@ -202,7 +202,7 @@ async fn of_put(
     put::make_bucket(session).await?;
     let (mut results, mut writers) = (Vec::new(), Vec::new());
     for setup in setups {
-        let Links::Written(Writing { size, writers: count }) = setup.links else {
+        let Links::Written(Writing { size, writers: count, parts }) = setup.links else {
             return Err(Error::fatal("a figure measures puts, or repairs"));
         };
         if writers.len() != count as usize {
@@ -222,11 +222,47 @@ async fn of_put(
             let (x, case) = &setup.cases[at];
             steps.next(x.as_deref(), case, run, options.runs, weight(setup, case));
         };
+        if parts {
+            results.extend(of_parts(session, &data, &setup.cases, options.runs).await?);
+            results.extend(setup.cases.first().and_then(|(_, case)| of_link(case, testbed, size)));
+        }
         let outcomes = put::measure(session, &writers, &data, &cases, options.runs, &bounds, &mut says).await?;
         let point = |((x, _), outcome): (&(Option<String>, Case), _)| Point { x: x.clone(), rate_mib_s: None, outcome };
         results.extend(setup.cases.iter().zip(outcomes).map(point));
     }
     Ok(results)
+}
+
+/// What the parts of a put take for themselves: reading, arithmetic and storing, without the network.
+async fn of_parts(session: &Session, data: &Data, cases: &[(Option<String>, Case)], runs: usize) -> Result<Vec<Point>> {
+    let mut points = Vec::new();
+    for (_, case) in cases {
+        let mut levels: BTreeMap<u32, Vec<Sample>> = BTreeMap::new();
+        for _ in 0..runs {
+            let idle = IdleMeter::begin();
+            let mut busiest: BTreeMap<u32, f64> = BTreeMap::new();
+            for stage in put::stages(session, &[], data, std::slice::from_ref(case)).await? {
+                let own = busiest.entry(stage.level).or_default();
+                *own = own.max(stage.read_s + stage.combine_s + stage.write_s);
+            }
+            let cpu_idle = idle.share();
+            for (level, seconds) in busiest {
+                levels.entry(level).or_default().push(Sample { seconds, bytes_moved: 0, cpu_idle });
+            }
+        }
+        for (level, samples) in levels {
+            let place = if level == 0 { "writer".to_owned() } else { format!("level {level}") };
+            points.push(Point { x: Some(place), rate_mib_s: None, outcome: Outcome::of(case.label.clone(), &samples, None) });
+        }
+    }
+    Ok(points)
+}
+
+/// What the writer's link takes for the data: not measured, but what it is shaped to.
+fn of_link(case: &Case, testbed: &Testbed, size: u64) -> Option<Point> {
+    let seconds = put::bound_s(Some(testbed), size)?;
+    let sample = Sample { seconds, bytes_moved: size, cpu_idle: 1.0 };
+    Some(Point { x: Some("link".into()), rate_mib_s: None, outcome: Outcome::of(case.label.clone(), &[sample], None) })
 }
 
 /// Stores what is repaired, over links that are not in the way.

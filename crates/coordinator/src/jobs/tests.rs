@@ -81,7 +81,7 @@ proptest! {
         let (stripe, code, scheme) = (stripe(data_len, block_len, cell_len), code(), repair::SCHEMES[scheme].name());
         let stores: Vec<(Party, BlockId)> = homes(&stripe).collect();
         for scheme in ["direct", "mist", "auto"] {
-            let writing = Writing { writer: CLIENT, stores: &stores, whole: true, scheme, network: &Network::uniform(1e9), others: 0 };
+            let writing = Writing { writer: CLIENT, stores: &stores, whole: true, scheme, network: &Network::uniform(1e9) };
             write(&code, &stripe.layout, &writing, run()).unwrap();
             // Only some of the data, which is sent again.
             write(&code, &stripe.layout, &Writing { stores: &stores[1..3], whole: false, ..writing }, run()).unwrap();
@@ -223,21 +223,4 @@ fn slices_have_whole_pages_and_no_more_than_a_cell() {
         let asked = slice_positions(&layout(alpha, sub_len), bytes);
         assert_eq!(asked, positions, "{alpha} sub-blocks of {sub_len}, {bytes} asked for");
     }
-}
-
-#[test]
-fn a_writer_sends_all_itself_where_many_others_write() {
-    let (block_len, code) = (1 << 20, weft_codes::parse("rs(4,4)").unwrap());
-    let layout = Layout::new(block_len, block_len, 1).unwrap();
-    let stripe = StripeLayout { layout, k: 4, m: 4, data_len: 4 * block_len };
-    let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
-    let stores: Vec<(Party, BlockId)> = (0..8).map(|index| (Party::Node(NodeId(index.into())), block(index))).collect();
-    let run = Run::new(PlanId(1), 1, Class::Foreground, 64 << 10);
-    let scheme = |others| {
-        let network = Network::uniform(1e8);
-        let writing = Writing { writer: CLIENT, stores: &stores, whole: true, scheme: "auto", network: &network, others };
-        write(&code, &stripe, &writing, run).unwrap().considered[0].scheme.clone()
-    };
-    // 20 blocks move where 8 would do, and 8 nodes send them: three times as many take 7.5 blocks' time, and a direct put takes 8.
-    assert_eq!((0..=4).map(scheme).collect::<Vec<_>>(), ["mist", "mist", "mist", "direct", "direct"]);
 }

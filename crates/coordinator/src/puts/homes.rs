@@ -1,22 +1,25 @@
 //! Which nodes get the blocks of a new stripe, and which of them gets which.
 
 use crate::{
+    how::HowToWrite,
     placement::{self, Ask, Placed},
     shared::Shared,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_meta::{Home, NewUpload};
+use weft_plan::{Moved, Network};
 use weft_schemes::disseminate::{self, Candidate};
 use weft_types::{NodeId, Party, Result, StripeLayout};
 
-/// Homes for the blocks of a stripe, by index. Where its scheme has some of them do more than others, the quicker nodes do.
+/// Homes for the blocks of a stripe, by index. Where its scheme has some of them do more than others, those nodes do that are quicker,
+/// and less busy.
 pub(super) fn choose(
     shared: &Shared,
     new: &NewUpload,
     code: &SharedCode,
     stripe: &StripeLayout,
-    scheme: &str,
+    how: &HowToWrite,
     avoid: &BTreeSet<NodeId>,
 ) -> Result<Placed> {
     let ask = Ask {
@@ -32,31 +35,117 @@ pub(super) fn choose(
     };
     let placed = placement::place(&shared.members.view(), &ask, &mut *shared.rng());
     let placed = placed.map_err(|error| shared.lacking_nodes(error).object(&new.name))?;
-    Ok(Placed { homes: by_speed(shared, code, scheme, placed.homes)?, ..placed })
+    Ok(Placed { homes: in_order(shared, code, stripe, how, placed.homes)?, ..placed })
 }
 
 /// The same homes in another order.
-fn by_speed(shared: &Shared, code: &SharedCode, scheme: &str, homes: Vec<Home>) -> Result<Vec<Home>> {
-    let network = shared.network();
-    let candidate = |home: &Home| {
-        let line = |lines: &BTreeMap<Party, f64>| lines.get(&Party::Node(home.node)).copied().unwrap_or(network.link_bytes_per_s);
-        let coding = shared.members.session(home.node).map_or(0, |session| session.coding_bytes_per_s);
+fn in_order(shared: &Shared, code: &SharedCode, stripe: &StripeLayout, how: &HowToWrite, homes: Vec<Home>) -> Result<Vec<Home>> {
+    let writer = shared.draw_client();
+    let coding = |home: &Home| shared.members.session(home.node).map_or(0, |session| session.coding_bytes_per_s) as f64;
+    let speeds: Vec<(Party, f64)> = homes.iter().map(|home| (Party::Node(home.node), coding(home))).collect();
+    let assigned = assigned(code, &how.scheme, stripe.block_len(0), writer, &speeds, how.network(shared, writer))?;
+    Ok(assigned.into_iter().filter_map(|at| homes.get(at).copied()).collect())
+}
+
+/// For each block of a stripe the place of the node that gets it, of nodes of which it is known how fast they compute.
+fn assigned(
+    code: &SharedCode,
+    scheme: &str,
+    block_len: u64,
+    writer: Party,
+    nodes: &[(Party, f64)],
+    mut network: Network,
+) -> Result<Vec<usize>> {
+    let (block_len, line) = (block_len.max(1) as f64, network.line_of(writer));
+    // Whatever the writer sends goes over its node's line, too.
+    network.busy.entry(line).or_default().up_bytes += block_len * code.k() as f64;
+    let candidate = |(node, coding): &(Party, f64)| {
+        let line = network.line_of(*node);
+        let Moved { up_bytes, down_bytes } = network.busy.get(&line).copied().unwrap_or_default();
         Candidate {
-            products_per_s: about(coding as f64),
-            up_bytes_per_s: about(line(&network.up_bytes_per_s)),
-            down_bytes_per_s: about(line(&network.down_bytes_per_s)),
+            products_per_s: about(*coding),
+            up_bytes_per_s: about(network.up(line)),
+            down_bytes_per_s: about(network.down(line)),
+            busy: Moved { up_bytes: up_bytes / block_len, down_bytes: down_bytes / block_len },
+            is_near: network.host_of_both(writer, *node).is_some(),
         }
     };
-    let candidates: Vec<Candidate> = homes.iter().map(candidate).collect();
+    let candidates: Vec<Candidate> = nodes.iter().map(candidate).collect();
     if candidates.windows(2).all(|pair| pair[0] == pair[1]) {
-        return Ok(homes);
+        return Ok((0..nodes.len()).collect());
     }
-    let assigned = disseminate::assign(code.as_ref(), scheme, &candidates)?;
-    Ok(assigned.into_iter().filter_map(|at| homes.get(at).copied()).collect())
+    disseminate::assign(code.as_ref(), scheme, &candidates)
 }
 
 /// What was measured, to a power of two: nodes that are about as fast stay in the order of their lots, so that who gets the data is
 /// not always the same. What is not known counts as fast.
 fn about(rate: f64) -> f64 {
     if rate > 0.0 { rate.log2().round().exp2() } else { f64::INFINITY }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::{self, Planned, Writing};
+    use std::collections::BTreeMap;
+    use weft_plan::Class;
+    use weft_schemes::Run;
+    use weft_types::{BlockId, Layout, PlanId, StripeId};
+
+    const BLOCK_LEN: u64 = 1 << 20;
+
+    /// Writers on the first nodes of eight, each of which plans a put of rs(4,4) when all have been announced; and how many
+    /// blocks go over the busiest line.
+    fn put_at_once(writers: u32, scheme: &str) -> (Vec<String>, f64) {
+        let code = weft_codes::parse("rs(4,4)").unwrap();
+        let layout = Layout::new(BLOCK_LEN, BLOCK_LEN, 1).unwrap();
+        let stripe = StripeLayout { layout, k: 4, m: 4, data_len: 4 * BLOCK_LEN };
+        let nodes: Vec<(Party, f64)> = (0..8).map(|id| (Party::Node(NodeId(id)), 0.0)).collect();
+        let hosts: BTreeMap<Party, String> = nodes.iter().map(|(node, _)| (*node, node.to_string())).collect();
+        let on = |number: u32| nodes[number as usize].0;
+        let one = |up: f64, down: f64| Moved { up_bytes: up * BLOCK_LEN as f64, down_bytes: down * BLOCK_LEN as f64 };
+        let announced = |number: u32| {
+            let others = nodes.iter().filter(move |(node, _)| *node != on(number)).map(|(node, _)| (*node, one(0.0, 1.0)));
+            others.chain([(on(number), one(7.0, 0.0))]).collect::<Vec<_>>()
+        };
+        let plan = |number: u32, planned: &[Planned]| {
+            let writer = Party::Client(number.into());
+            let mut network = Network::uniform(1e8);
+            network.hosts = hosts.clone();
+            network.hosts.insert(writer, on(number).to_string());
+            let known = planned.iter().flat_map(|planned| planned.lines.clone());
+            for (line, moved) in (number + 1..writers).flat_map(announced).chain(known) {
+                *network.busy.entry(line).or_default() += moved;
+            }
+            let homes = assigned(&code, scheme, BLOCK_LEN, writer, &nodes, network.clone()).unwrap();
+            let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
+            let stores: Vec<(Party, BlockId)> = (0..).zip(homes).map(|(index, at)| (nodes[at].0, block(index))).collect();
+            let writing = Writing { writer, stores: &stores, whole: true, scheme, network: &network };
+            jobs::write(&code, &stripe, &writing, Run::new(PlanId(1), 1, Class::Foreground, 16 << 10)).unwrap()
+        };
+        let mut planned: Vec<Planned> = Vec::new();
+        for number in 0..writers {
+            planned.push(plan(number, &planned));
+        }
+        let mut lines: BTreeMap<Party, Moved> = BTreeMap::new();
+        for (line, moved) in planned.iter().flat_map(|planned| planned.lines.clone()) {
+            *lines.entry(line).or_default() += moved;
+        }
+        let busiest = lines.values().map(|moved| moved.up_bytes.max(moved.down_bytes)).fold(0.0, f64::max);
+        let schemes = planned.iter().filter_map(|planned| planned.considered.first()).map(|it| it.scheme.clone()).collect();
+        (schemes, busiest / BLOCK_LEN as f64)
+    }
+
+    #[test]
+    fn writers_on_nodes_keep_out_of_each_others_way() {
+        let auto = |writers| put_at_once(writers, "auto");
+        assert_eq!(auto(1), (vec!["mist".to_owned()], 4.0), "what the writer sends is all: its own node gets its parity from it");
+        let (schemes, busiest) = auto(2);
+        assert!(schemes == ["mist", "mist"] && busiest <= 6.0, "{schemes:?} {busiest}");
+        for writers in 3..=8 {
+            let (schemes, busiest) = auto(writers);
+            let direct = put_at_once(writers, "direct").1;
+            assert!(busiest <= direct, "{writers}: {schemes:?} take {busiest}, and the writers alone {direct}");
+        }
+    }
 }

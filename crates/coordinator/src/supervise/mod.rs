@@ -9,6 +9,7 @@ mod standstill;
 
 use crate::{
     config::CoordinatorConfig,
+    load::Moving,
     members::Session,
     membership,
     seal::{Sealed, SealedTask},
@@ -60,6 +61,7 @@ pub(crate) struct Running {
     on_failure: OnFailure,
     settle: watch::Receiver<Option<Duration>>,
     failing: watch::Sender<bool>,
+    _moving: Moving,
 }
 
 /// Tells a running plan that its client is done with it: whoever has not ended after a while is cancelled.
@@ -111,9 +113,10 @@ pub(crate) async fn start(shared: &Arc<Shared>, sealed: Sealed, on_failure: OnFa
     let ((settle_sender, settle), (failing_sender, failing)) = (watch::channel(None), watch::channel(false));
     let shared = Arc::clone(shared);
     let flow = Flow::new(sealed.agents.keys().copied());
-    let running =
-        Running { shared, plan, tasks: sealed.agents, events, report, flow, on_failure, settle, failing: failing_sender };
-    (running, Settle { settle: settle_sender, failing })
+    let (tasks, moving, failing_told) = (sealed.agents, sealed.moving, failing);
+    let failing = failing_sender;
+    let running = Running { shared, plan, tasks, events, report, flow, on_failure, settle, failing, _moving: moving };
+    (running, Settle { settle: settle_sender, failing: failing_told })
 }
 
 impl Settle {

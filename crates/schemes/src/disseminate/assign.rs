@@ -2,6 +2,7 @@
 
 use super::{AUTO, Load, by_name};
 use weft_codes::Code;
+use weft_plan::Moved;
 use weft_types::{Error, Result};
 
 /// A node that could get any of the blocks.
@@ -13,22 +14,39 @@ pub struct Candidate {
     pub up_bytes_per_s: f64,
     /// What it can receive, bytes a second.
     pub down_bytes_per_s: f64,
+    /// What others move over its lines meanwhile, in blocks.
+    pub busy: Moved,
+    /// It stands on the writer's machine: what it would compute from what others send, the writer gives it.
+    pub is_near: bool,
 }
 
 impl Candidate {
+    /// One of whom nothing is known.
+    pub const UNKNOWN: Self = Self {
+        products_per_s: f64::INFINITY,
+        up_bytes_per_s: f64::INFINITY,
+        down_bytes_per_s: f64::INFINITY,
+        busy: Moved { up_bytes: 0.0, down_bytes: 0.0 },
+        is_near: false,
+    };
+
     /// Seconds that a load takes it for each byte of a block: as long as what takes longest, for all goes on at once.
     fn seconds(&self, load: &Load) -> f64 {
-        let share = |amount: f64, rate: f64| if amount == 0.0 { 0.0 } else { amount / rate };
-        let network = share(load.blocks_out, self.up_bytes_per_s).max(share(load.blocks_in, self.down_bytes_per_s));
-        network.max(share(load.work(), self.products_per_s))
+        if self.is_near && load.from > 1 {
+            return 0.0;
+        }
+        let share = |amount: f64, others: f64, rate: f64| if amount == 0.0 { 0.0 } else { (amount + others) / rate };
+        let up = share(load.blocks_out, self.busy.up_bytes, self.up_bytes_per_s);
+        let down = share(load.blocks_in, self.busy.down_bytes, self.down_bytes_per_s);
+        up.max(down).max(share(load.work(), 0.0, self.products_per_s))
     }
 }
 
 /// For each block of a code the candidate that should get it, by its number: as many candidates as blocks, each once.
 ///
 /// The paper's rule first: who computes fastest gets what takes most work, and so on down; of equally fast ones, who can send
-/// most gets what sends most. It knows of no links, so two change places as long as that makes the slowest of all quicker.
-/// Racks' lines are not looked at: which racks there are is chosen before.
+/// most gets what sends most. It knows of no links, so two change places as long as that makes the slower of them quicker,
+/// the slowest of all first. Racks' lines are not looked at: which racks there are is chosen before.
 pub fn assign(code: &dyn Code, scheme: &str, candidates: &[Candidate]) -> Result<Vec<usize>> {
     if candidates.len() != code.n() {
         let message = format!("{} has {} blocks, and {} nodes shall get them", code.spec(), code.n(), candidates.len());
@@ -50,16 +68,18 @@ fn match_up(loads: &[Load], candidates: &[Candidate]) -> Vec<usize> {
     best.sort_by(|a, b| descending(good(*a), good(*b)));
     let mut chosen = vec![0; loads.len()];
     hardest.iter().zip(best).for_each(|(load, candidate)| chosen[*load] = candidate);
-    // Each exchange makes the slowest quicker, or the number of the slowest smaller.
+    // Each exchange makes the slower of two quicker, the slowest of all first.
     for _ in 0..loads.len() * loads.len() {
         let seconds = |load: usize, of: usize| candidates[chosen[of]].seconds(&loads[load]);
-        let Some(worst) = (0..loads.len()).max_by(|a, b| seconds(*a, *a).total_cmp(&seconds(*b, *b)).then(b.cmp(a))) else {
-            break;
+        let mut slowest: Vec<usize> = (0..loads.len()).collect();
+        slowest.sort_by(|a, b| seconds(*b, *b).total_cmp(&seconds(*a, *a)).then(a.cmp(b)));
+        let exchange = |slow: usize| {
+            let exchanged = |other: usize| seconds(slow, other).max(seconds(other, slow));
+            let best = (0..loads.len()).min_by(|a, b| exchanged(*a).total_cmp(&exchanged(*b)))?;
+            (exchanged(best) < seconds(slow, slow)).then_some((slow, best))
         };
-        let exchanged = |other: usize| seconds(worst, other).max(seconds(other, worst));
-        let best = (0..loads.len()).min_by(|a, b| exchanged(*a).total_cmp(&exchanged(*b)));
-        match best.filter(|other| exchanged(*other) < seconds(worst, worst)) {
-            Some(other) => chosen.swap(worst, other),
+        match slowest.iter().copied().find_map(exchange) {
+            Some((slow, other)) => chosen.swap(slow, other),
             None => break,
         }
     }

@@ -29,10 +29,12 @@ impl WriteScheme for Mist {
     }
 
     fn build(&self, write: &Write<'_>, lane: &mut LaneBuilder) -> Result<()> {
-        // Whoever is the writer itself, or wants something else than one whole block, is served by the writer.
+        // Whoever is the writer itself, or wants something else than one whole block, is served by the writer; and so is who stands
+        // beside it and would else get more than its block from others.
         let mut homes: BTreeMap<(u8, u8), &Home> = BTreeMap::new();
         for home in write.homes.iter().filter(|home| home.requestor.vertex != write.writer) {
-            if let Some(block) = home.block {
+            let is_data = |(index, _): &(u8, u8)| usize::from(*index) < write.code.k();
+            if let Some(block) = home.block.filter(|block| !home.is_near || is_data(block)) {
                 homes.entry(block).or_insert(home);
             }
         }

@@ -69,6 +69,8 @@ pub struct Home {
     pub requestor: Requestor,
     /// The index and the copy of the whole block that it stores, if that is all that it wants.
     pub block: Option<(u8, u8)>,
+    /// It stands on the writer's machine, and others do not: what the writer gives it loads no link.
+    pub is_near: bool,
 }
 
 impl Write<'_> {
@@ -124,19 +126,22 @@ fn lane(
     let deliveries: Vec<&Delivery> = region.deliveries.iter().collect();
     let wanted = region::wanted(&deliveries);
     let data = request.job.inputs.iter().map(|input| input.index).collect();
-    let writer = vertices.of(writer)?;
+    let is_near = |party: Party| request.network.host_of_both(writer, party).is_some();
+    let all_near = request.stores.iter().all(|(party, _)| is_near(*party));
+    let from = vertices.of(writer)?;
     let requestors = region::requestors(&deliveries, &wanted, vertices)?;
     let home = |requestor: Requestor| {
+        let is_near = !all_near && vertices.party(requestor.vertex).is_some_and(is_near);
         let stored = match requestor.sinks.as_slice() {
             [Sink::Store { index, sub_blocks }] if sub_blocks.len() == request.code.alpha() => Some(*index),
             _ => None,
         };
         let id = stored.and_then(|index| request.store(vertices.party(requestor.vertex)?, index));
-        Home { requestor, block: id.map(|id| (id.index, id.copy)) }
+        Home { requestor, block: id.map(|id| (id.index, id.copy)), is_near }
     };
     let homes = requestors.into_iter().map(home).collect();
     let mut lane = LaneBuilder::default();
-    scheme.build(&Write { code: request.code, writer, data, wanted, homes }, &mut lane)?;
+    scheme.build(&Write { code: request.code, writer: from, data, wanted, homes }, &mut lane)?;
     lane.finish(region.span, request.run.window)
 }
 
