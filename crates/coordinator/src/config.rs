@@ -79,8 +79,7 @@ pub struct CoordinatorConfig {
     /// quickest.
     pub scheme: String,
     /// How new data gets to the nodes that store it unless somebody says otherwise; `auto`: by the scheme that is predicted to be
-    /// the quickest. Predictions do not know that a writer may share the link of a node on which it runs, nor who will write next: where
-    /// many write at once, `direct` is the safe choice.
+    /// the quickest, with what others write at the same time.
     pub write_scheme: String,
     /// A disk with less than this left gets no new block.
     pub disk_reserve: ByteSize,
@@ -112,7 +111,7 @@ impl Default for CoordinatorConfig {
             slice_len: ByteSize(256 << 10),
             repair_slice_len: AutoSize::bytes(64 << 10),
             scheme: weft_schemes::repair::AUTO.into(),
-            write_scheme: weft_schemes::disseminate::DIRECT.into(),
+            write_scheme: weft_schemes::disseminate::AUTO.into(),
             disk_reserve: ByteSize(64 << 20),
         }
     }

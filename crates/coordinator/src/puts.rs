@@ -47,6 +47,8 @@ pub(crate) struct Puts {
     held_up: Mutex<BTreeMap<UploadId, u32>>,
     /// Those that have begun, and of which no stripe has been planned yet.
     announced: Mutex<BTreeMap<UploadId, Moving>>,
+    /// Stripes are planned one after another, though not sent so: each sees what those before it will move.
+    planning: tokio::sync::Mutex<()>,
 }
 
 /// Of the calls that begin or end a stripe, one at a time has the turn: they may come twice, and late.
@@ -379,6 +381,7 @@ async fn begin_stripe(
     how: &HowToWrite,
     avoid: &BTreeSet<NodeId>,
 ) -> Result<(Sending, v1::ClientTask)> {
+    let planning = shared.puts.planning.lock().await;
     drop(shared.puts.take_announced(upload.id));
     let placed = homes::choose(shared, &upload.new, code, layout, how, avoid)?;
     let new = NewStripe { upload: upload.id, number, layout: *layout, homes: placed.homes.clone() };
@@ -386,11 +389,22 @@ async fn begin_stripe(
     let stripe = shared.meta.allocate_stripe(shared.epoch, new, not_before_ms).await.map_err(|error| shared.meta_error(error))?;
     shared.members.add_blocks(&placed.homes, layout.block_len(0));
     let blocks: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
-    start(shared, upload, code, stripe, how, &blocks, None).await
+    let prepared = prepare(shared, upload, code, stripe, how, &blocks, None)?;
+    drop(planning);
+    start(shared, upload, code, prepared).await
 }
 
-/// Starts the plan that brings blocks of a stripe from its writer to their homes. The first such plan has the writer sum up all blocks.
-async fn start(
+/// A stripe's plan that is ready to be opened.
+struct Prepared {
+    stripe: Box<StripeRecord>,
+    how: HowToWrite,
+    before: Option<Box<end::Before>>,
+    plan: weft_plan::Plan,
+    sealed: Sealed,
+}
+
+/// Makes the plan that brings blocks of a stripe from its writer to their homes. The first such plan has the writer sum up all blocks.
+fn prepare(
     shared: &Arc<Shared>,
     upload: &UploadRecord,
     code: &SharedCode,
@@ -398,7 +412,7 @@ async fn start(
     how: &HowToWrite,
     blocks: &[u8],
     before: Option<Box<end::Before>>,
-) -> Result<(Sending, v1::ClientTask)> {
+) -> Result<Prepared> {
     let placed = |index: &u8| {
         let placed = stripe.blocks.get(usize::from(*index))?;
         Some((BlockId { stripe: stripe.id, index: *index, copy: 0, generation: placed.generation }, placed.home))
@@ -412,15 +426,26 @@ async fn start(
         let order = rebuild::store_order(shared, code, &upload.new.name, upload.id, &stripe, block, home, &view)?;
         orders.insert(block, order);
     }
-    let mut sealed: Sealed = seal::seal(shared, &planned, &stripe, &orders)?;
+    let sealed = seal::seal(shared, &planned, &stripe, &orders)?;
+    Ok(Prepared { stripe: Box::new(stripe), how: how.clone(), before, plan: planned.plan, sealed })
+}
+
+/// Opens and starts a stripe's plan; what of it is the client's.
+async fn start(
+    shared: &Arc<Shared>,
+    upload: &UploadRecord,
+    code: &SharedCode,
+    prepared: Prepared,
+) -> Result<(Sending, v1::ClientTask)> {
+    let Prepared { stripe, how, before, plan, mut sealed } = prepared;
     let client = sealed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
     supervise::open(shared, &sealed).await?;
     let (running, settle) = supervise::start(shared, sealed, OnFailure::GoOn).await;
     let running = running.all_started().await?;
-    let patience = patience(shared, upload, code, &stripe, planned.plan.binding.slice_len);
+    let patience = patience(shared, upload, code, &stripe, plan.binding.slice_len);
     let report = tokio::spawn(running.finish(|_, _| {}, patience));
-    let (plan, levels, stripe) = (planned.plan.id, levels(&planned.plan), Box::new(stripe));
-    let sending = Sending { plan, stripe, how: how.clone(), settle, report, levels, before, answer: None };
+    let (plan, levels) = (plan.id, levels(&plan));
+    let sending = Sending { plan, stripe, how, settle, report, levels, before, answer: None };
     Ok((sending, client))
 }
 

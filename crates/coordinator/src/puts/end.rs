@@ -1,7 +1,7 @@
 //! How a stripe of a put ends: the agents' receipts are compared with the checksums that the writer made of all blocks; what is missing
 //! is rebuilt elsewhere from what has been stored, and only where that is not enough, the writer sends again the data that is missing.
 
-use super::{Key, Sending, start, touched};
+use super::{Key, Sending, prepare, start, touched};
 use crate::{
     how::How,
     jobs,
@@ -209,7 +209,11 @@ impl Ending<'_> {
             }
             tracing::info!(object = %self.upload.new.name, stripe = self.stripe.number, blocks = ?before.again, "sent again");
             let (shared, stripe, earlier) = (self.shared, self.stripe.clone(), Some(Box::new(before.clone())));
-            match (start(shared, self.upload, self.code, stripe, how, &before.again, earlier).await, failures) {
+            let started = match prepare(shared, self.upload, self.code, stripe, how, &before.again, earlier) {
+                Ok(prepared) => start(shared, self.upload, self.code, prepared).await,
+                Err(error) => Err(error),
+            };
+            match (started, failures) {
                 // Somebody could not be asked: what was to go there goes elsewhere.
                 (Err(Error { reaction: Reaction::Replan, party: Some(Party::Node(node)), .. }), failures)
                     if failures < self.shared.config.resumes_max =>

@@ -59,28 +59,39 @@ fn assigned(
     let (block_len, line) = (block_len.max(1) as f64, network.line_of(writer));
     // Whatever the writer sends goes over its node's line, too.
     network.busy.entry(line).or_default().up_bytes += block_len * code.k() as f64;
-    let candidate = |(node, coding): &(Party, f64)| {
-        let line = network.line_of(*node);
-        let Moved { up_bytes, down_bytes } = network.busy.get(&line).copied().unwrap_or_default();
+    let lines: Vec<Party> = nodes.iter().map(|(node, _)| network.line_of(*node)).collect();
+    let coding = about(nodes.iter().map(|(_, coding)| *coding).collect());
+    let up = about(lines.iter().map(|line| network.up(*line)).collect());
+    let down = about(lines.iter().map(|line| network.down(*line)).collect());
+    let candidate = |at: usize| {
+        let Moved { up_bytes, down_bytes } = network.busy.get(&lines[at]).copied().unwrap_or_default();
         Candidate {
-            products_per_s: about(*coding),
-            up_bytes_per_s: about(network.up(line)),
-            down_bytes_per_s: about(network.down(line)),
+            products_per_s: coding[at],
+            up_bytes_per_s: up[at],
+            down_bytes_per_s: down[at],
             busy: Moved { up_bytes: up_bytes / block_len, down_bytes: down_bytes / block_len },
-            is_near: network.host_of_both(writer, *node).is_some(),
+            is_near: network.host_of_both(writer, nodes[at].0).is_some(),
         }
     };
-    let candidates: Vec<Candidate> = nodes.iter().map(candidate).collect();
+    let candidates: Vec<Candidate> = (0..nodes.len()).map(candidate).collect();
     if candidates.windows(2).all(|pair| pair[0] == pair[1]) {
         return Ok((0..nodes.len()).collect());
     }
     disseminate::assign(code.as_ref(), scheme, &candidates)
 }
 
-/// What was measured, to a power of two: nodes that are about as fast stay in the order of their lots, so that who gets the data is
-/// not always the same. What is not known counts as fast.
-fn about(rate: f64) -> f64 {
-    if rate > 0.0 { rate.log2().round().exp2() } else { f64::INFINITY }
+/// Nodes that differ by no more than this are about as fast.
+const ALIKE: f64 = 2.0;
+
+/// What was measured, to a power of two, or as one where all are alike: nodes that are about as fast stay in the order of their lots, so
+/// that who gets the data is not always the same. What is not known counts as fast.
+fn about(rates: Vec<f64>) -> Vec<f64> {
+    let known = || rates.iter().copied().filter(|rate| *rate > 0.0);
+    let (least, most) = (known().fold(f64::INFINITY, f64::min), known().fold(0.0, f64::max));
+    let power = |rate: f64| if rate > 0.0 { rate.log2().round().exp2() } else { f64::INFINITY };
+    // Two that are alike may stand on either side of where one power of two is rounded to the next.
+    let class = |rate: f64| power(if most <= ALIKE * least { most } else { rate });
+    rates.iter().copied().map(class).collect()
 }
 
 #[cfg(test)]
@@ -147,5 +158,16 @@ mod tests {
             let direct = put_at_once(writers, "direct").1;
             assert!(busiest <= direct, "{writers}: {schemes:?} take {busiest}, and the writers alone {direct}");
         }
+    }
+
+    #[test]
+    fn nodes_that_are_alike_are_of_one_class_wherever_its_edge_is() {
+        let classes = |rates: &[f64]| about(rates.to_vec());
+        // The square root of two is where one power is rounded to the next.
+        for rates in [[1.41, 1.42, 1.4], [2.0, 1.0, 1.5], [90.0, 91.0, 0.0]] {
+            assert!(classes(&rates).windows(2).all(|pair| pair[0] == pair[1]), "{rates:?}: {:?}", classes(&rates));
+        }
+        let far = classes(&[1.0, 2.2, 9.0, 0.0]);
+        assert_eq!(far, [1.0, 2.0, 8.0, f64::INFINITY]);
     }
 }

@@ -146,7 +146,7 @@ fn lane(
 }
 
 /// The plan for a job of the scheme of that name, or, for [`AUTO`], of that which is predicted to be the quickest on its network,
-/// and of equally quick ones of that which moves least; and what was considered, the chosen first.
+/// and of about equally quick ones of that which moves least; and what was considered, the chosen first.
 ///
 /// Predictions know no arithmetic.
 pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
@@ -163,7 +163,8 @@ pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Con
             Err(error) => refused = refused.or(Some(error)),
         }
     }
-    considered::choose(plans).ok_or_else(|| refused.unwrap_or_else(|| Error::fatal("there is no write scheme")))
+    considered::choose(plans, considered::NOT_WORTH_MORE)
+        .ok_or_else(|| refused.unwrap_or_else(|| Error::fatal("there is no write scheme")))
 }
 
 /// Whether there is a scheme of that name, or the choice is left open.

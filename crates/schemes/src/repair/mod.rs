@@ -125,7 +125,8 @@ pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Con
             Err(error) => refused = refused.or(Some(error)),
         }
     }
-    considered::choose(plans).ok_or_else(|| refused.unwrap_or_else(|| Error::fatal("there is no repair scheme")))
+    considered::choose(plans, considered::EQUALLY_QUICK)
+        .ok_or_else(|| refused.unwrap_or_else(|| Error::fatal("there is no repair scheme")))
 }
 
 /// The plans of one scheme among which to choose: of one path, and of several where that is quicker.
