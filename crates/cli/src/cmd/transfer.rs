@@ -44,7 +44,7 @@ pub(super) struct Put {
     #[arg(long, value_name = "SIZE")]
     cell_size: Option<ByteSize>,
     /// How the data gets to its nodes: direct (the writer sends every block), mist (it sends the data, and nodes make the rest of it),
-    /// or auto (what is predicted to be the quicker); without it, the coordinator's setting says, which is direct unless it was changed
+    /// or auto (what is predicted to be the quicker); without it, the coordinator's setting says, which is auto unless it was changed
     #[arg(long)]
     scheme: Option<String>,
     /// Bytes of a slice of a block, a multiple of 4 KiB; without it, the coordinator's setting says

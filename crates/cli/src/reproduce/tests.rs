@@ -181,6 +181,9 @@ fn charts_hold_every_series_and_are_the_same_each_time() {
     assert!(white > pixels.len() * 7 / 10 && white < pixels.len() * 99 / 100, "{white} of {}", pixels.len());
 }
 
+/// What is measured beside the put.
+const PARTS: &[&str] = &["writer", "level 1", "level 2", "level 3", "link"];
+
 #[test]
 fn every_figure_can_be_run_and_every_claim_be_told() {
     for figure in ecpipe::PAPER.figures.iter().chain(mist::PAPER.figures) {
@@ -195,7 +198,9 @@ fn every_figure_can_be_run_and_every_claim_be_told() {
             for setup in &setups {
                 let code = weft_codes::parse(&setup.code).unwrap();
                 let names: Vec<&str> = setup.cases.iter().map(|(_, case)| case.scheme.as_str()).collect();
-                if let Links::Written(Writing { size, writers }) = setup.links {
+                if let Links::Written(Writing { size, writers, parts }) = setup.links {
+                    let (scheme, parts) = (figure.schemes[0], if parts { PARTS } else { &[] });
+                    points.extend(parts.iter().map(|part| point(Some(part), scheme, 1.0, Some(1.0))));
                     names.iter().for_each(|scheme| weft_schemes::disseminate::check_name(scheme).unwrap());
                     assert!(code.n() <= figure.nodes as usize && writers <= figure.nodes);
                     assert!(setup.block_len * code.k() as u64 >= size && size > 0, "{}: {size}", setup.code);

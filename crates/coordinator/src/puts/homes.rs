@@ -63,6 +63,8 @@ fn assigned(
     let coding = about(nodes.iter().map(|(_, coding)| *coding).collect());
     let up = about(lines.iter().map(|line| network.up(*line)).collect());
     let down = about(lines.iter().map(|line| network.down(*line)).collect());
+    let is_near = |node: Party| network.host_of_both(writer, node).is_some();
+    let all_near = nodes.iter().all(|(node, _)| is_near(*node));
     let candidate = |at: usize| {
         let Moved { up_bytes, down_bytes } = network.busy.get(&lines[at]).copied().unwrap_or_default();
         Candidate {
@@ -70,7 +72,7 @@ fn assigned(
             up_bytes_per_s: up[at],
             down_bytes_per_s: down[at],
             busy: Moved { up_bytes: up_bytes / block_len, down_bytes: down_bytes / block_len },
-            is_near: network.host_of_both(writer, nodes[at].0).is_some(),
+            is_near: !all_near && is_near(nodes[at].0),
         }
     };
     let candidates: Vec<Candidate> = (0..nodes.len()).map(candidate).collect();
