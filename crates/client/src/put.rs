@@ -48,6 +48,8 @@ pub struct PutOptions {
     pub scheme: String,
     /// Bytes of a slice of a block, a multiple of 4 KiB; 0: as the coordinator's setting says.
     pub slice_len: u64,
+    /// Which node gets which block is left to chance, however fast and busy they are: to see what that would cost.
+    pub by_lot: bool,
     /// Is told of progress.
     pub progress: ProgressFn,
 }
@@ -162,7 +164,7 @@ fn request(bucket: &str, key: &str, size: Option<u64>, options: &PutOptions) -> 
 }
 
 fn how(options: &PutOptions) -> WriteScheme {
-    WriteScheme { scheme: options.scheme.clone(), slice_len: options.slice_len }
+    WriteScheme { scheme: options.scheme.clone(), slice_len: options.slice_len, by_lot: options.by_lot }
 }
 
 /// A put that has begun. Dropped before its commit, it is aborted.

@@ -94,6 +94,8 @@ pub(crate) struct HowToWrite {
     slice_bytes: u64,
     /// Whether they were asked for.
     slice_is_asked: bool,
+    /// Which node gets which block is left to chance.
+    pub(crate) by_lot: bool,
     /// The machine from which the writer calls.
     host: String,
 }
@@ -107,7 +109,8 @@ impl HowToWrite {
         let slice_is_asked = asked.slice_len > 0;
         let slice_bytes = if slice_is_asked { asked.slice_len } else { shared.config.slice_len.0 };
         check_slice_len("the slice's length", AutoSize::bytes(slice_bytes))?;
-        Ok(Self { scheme, slice_bytes, slice_is_asked, host: host(&caller.address).to_owned() })
+        let (by_lot, host) = (asked.by_lot, host(&caller.address).to_owned());
+        Ok(Self { scheme, slice_bytes, slice_is_asked, by_lot, host })
     }
 
     /// Whether it is left to predictions.

@@ -146,10 +146,13 @@ impl Course {
         for target in [node, accuser].iter().filter(|node| stores(node)) {
             *self.quarrels.entry(*target).or_default() += 1;
         }
-        if stores(&node) {
-            self.failed.insert(node)
-        } else {
-            self.blamed.insert(node)
+        // Where two complain of each other, either may be met. One that keeps what has come in is given another helper first.
+        let keeps =
+            |node: &NodeId| report.nodes.get(node).is_some_and(|told| told.arrived.values().any(|spans| !spans.is_empty()));
+        match stores(&node) {
+            true if keeps(&node) && !stores(&accuser) => self.blamed.insert(accuser),
+            true => self.failed.insert(node),
+            false => self.blamed.insert(node),
         };
     }
 

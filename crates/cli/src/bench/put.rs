@@ -30,6 +30,8 @@ use weft_types::{AutoSize, ByteSize, Error, Party, Result};
 
 /// The bucket of the objects that are measured.
 const BUCKET: &str = "bench";
+/// What a case says as `select` that leaves to chance which node gets which block.
+pub(crate) const BY_LOT: &str = "lot";
 /// What the page of a disk is: blocks are whole ones.
 const PAGE: u64 = 4096;
 /// Bytes that are made up at once.
@@ -86,6 +88,7 @@ impl Data {
             block_len: self.block_len,
             cell_len: self.block_len,
             scheme: case.scheme.clone(),
+            by_lot: case.select == BY_LOT,
             slice_len: match case.slice_len {
                 AutoSize::Bytes(size) => size.0,
                 AutoSize::Auto => 0,
@@ -202,16 +205,15 @@ async fn store(session: &Session, writers: &[Writer], data: &Data, case: &Case) 
     Ok((Sample { seconds, bytes_moved: stored.iter().map(received).sum(), cpu_idle }, stored))
 }
 
-/// Runs all cases in turn, `runs` times each, and tells each one's outcome beside its bound; `says` which run of which case comes.
+/// Runs all cases in turn, `runs` times each; `says` which run of which case comes. For each case what its runs took.
 pub(crate) async fn measure(
     session: &Session,
     writers: &[Writer],
     data: &Data,
     cases: &[Case],
     runs: usize,
-    bounds: &[Option<f64>],
     says: &mut dyn FnMut(usize, usize),
-) -> Result<Vec<Outcome>> {
+) -> Result<Vec<Vec<Sample>>> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
     for run in 0..runs {
         // Whoever comes first is not always the same.
@@ -220,8 +222,13 @@ pub(crate) async fn measure(
             samples[at].push(put(session, writers, data, &cases[at]).await?);
         }
     }
-    let outcomes = cases.iter().zip(&samples).zip(bounds);
-    Ok(outcomes.map(|((case, samples), bound_s)| Outcome::of(case.label.clone(), samples, *bound_s)).collect())
+    Ok(samples)
+}
+
+/// Each case's outcome beside its bound.
+pub(crate) fn outcomes(cases: &[Case], samples: &[Vec<Sample>], bounds: &[Option<f64>]) -> Vec<Outcome> {
+    let outcomes = cases.iter().zip(samples).zip(bounds);
+    outcomes.map(|((case, samples), bound_s)| Outcome::of(case.label.clone(), samples, *bound_s)).collect()
 }
 
 #[cfg(test)]

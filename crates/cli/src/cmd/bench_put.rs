@@ -124,7 +124,8 @@ impl BenchPut {
                 put::put(session, &writers, &data, case).await?;
             }
             let bounds = vec![bound_s; cases.len()];
-            let mut results = put::measure(session, &writers, &data, &cases, self.runs, &bounds, &mut says).await?;
+            let samples = put::measure(session, &writers, &data, &cases, self.runs, &mut says).await?;
+            let mut results = put::outcomes(&cases, &samples, &bounds);
             let stages = if self.stages { put::stages(session, &writers, &data, &cases).await? } else { Vec::new() };
             bench::compare(&mut results, DIRECT);
             let testbed = testbed.map(|testbed| testbed.settings().clone());

@@ -58,8 +58,8 @@ struct Ecpipe {
 
 /// New data over several levels of nodes: figures of "Mist: Efficient Dissemination of Erasure-Coded Data in Data Centers"
 ///
-/// 9: how many nodes get a block. 10: the size of the data. 12: the size of a slice. 13: what goes over all links. 15: several
-/// writers at once. (11, 14 and 16 are not there yet.)
+/// 9: how many nodes get a block. 10: the size of the data. 12: the size of a slice. 11: what each part takes for itself. 13: what goes over all
+/// links. 15: several writers at once. 16: nodes that compute slowly. (14 is not there yet.)
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -170,7 +170,7 @@ impl What {
 
     fn measure(&self, paper: &Paper, figure: &Figure, options: &target::Options, output: Output) -> Result<Report> {
         let how = self.options(figure, output)?;
-        in_testbed_with(options, settings(figure, how.scale.link, options.insecure), run::adjust, async |session, testbed| {
+        in_testbed_with(options, settings(figure, how.scale.link, options.insecure)?, run::adjust, async |session, testbed| {
             let testbed = testbed.ok_or_else(|| Error::fatal("figures are measured on a testbed"))?;
             let mut report = run::run(paper, figure, how, session, testbed).await?;
             report.warnings.extend(warnings(&labelled(&report.results)));

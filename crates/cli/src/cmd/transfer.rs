@@ -157,6 +157,7 @@ impl Put {
             cell_len: size(self.cell_size),
             scheme: self.scheme.clone().unwrap_or_default(),
             slice_len: size(self.slice_size),
+            by_lot: false,
             progress,
         }
     }

@@ -58,6 +58,7 @@ const SLICE_SIZE: Figure = Figure {
     runs: 5,
     nodes: 16,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         let mut cases = Vec::new();
         let slices = [4, 8, 16, 32, 64, 128, 256, 1024].map(|kib| kib * KIB);
@@ -93,6 +94,7 @@ const BLOCK_SIZE: Figure = Figure {
     runs: 2,
     nodes: 16,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         let sizes = [64, 16, 4, 1].map(|part| whole_pages(scale.block_len / part));
         Ok(sizes.map(|len| setup(ByteSize(len).to_string(), CODE, len, &[PIPELINE, CYCLIC, CONVENTIONAL, PPR])).into())
@@ -120,6 +122,7 @@ const PARAMETERS: Figure = Figure {
     runs: 3,
     nodes: 18,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         let codes = ["rs(6,4)", "rs(8,4)", "rs(10,4)", "rs(12,4)"];
         let schemes = [PIPELINE, CYCLIC, DIRECT, CONVENTIONAL, PPR];
@@ -149,6 +152,7 @@ const FRIENDLY_CODES: Figure = Figure {
     runs: 3,
     nodes: 18,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         let codes = ["rs(12,4)", "rotated-rs(12,4)", "lrc(12,2,2)"];
         Ok(codes.map(|code| setup(code.to_owned(), code, scale.block_len, &[PIPELINE, CONVENTIONAL, PPR])).into())
@@ -184,6 +188,7 @@ const RECOVERY: Figure = Figure {
     runs: 1,
     nodes: HOLDERS + REQUESTORS_MAX,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         let (all, lost): (&[usize], usize) = if scale.quick { (&[1, 4], 8) } else { (&[1, 2, 4, 8, 16], 16) };
         let setup = |requestors: &usize| {
@@ -227,6 +232,7 @@ const EDGE: Figure = Figure {
     runs: 5,
     nodes: 16,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         let edge = |part: f64| {
             let rate = LinkRate::new(scale.link.bits_per_s() * part).map_err(Error::invalid)?;
@@ -264,6 +270,7 @@ const GEOGRAPHY: Figure = Figure {
     runs: 4,
     nodes: 20,
     racks: 4,
+    slow: &[],
     setups: |scale| {
         let mut setups = Vec::new();
         let tables = [NORTH_AMERICA, ASIA];

@@ -1,7 +1,7 @@
 //! Figures of "Mist: Efficient Dissemination of Erasure-Coded Data in Data Centers" (J. Li, B. Li, B. Li), §7. The paper gives numbers in
 //! its text only for some of the points; those are the claims here.
 
-use super::{At, Base, Claim, Figure, How, Links, Mark, Paper, Setup, Value, Writing};
+use super::{At, Base, Claim, Figure, How, Links, Mark, Paper, Setup, Shows, Value, Writing};
 use crate::bench::{put, repair::Case};
 use weft_types::{AutoSize, ByteSize, Result};
 
@@ -26,13 +26,16 @@ const MSR_6: &str = "MSR, d = 6";
 const MSR_8: &str = "MSR, d = 8";
 const MSR_10: &str = "MSR, d = 10";
 
+const BY_SPEED: &str = "mist, by speed";
+const BY_LOT: &str = "mist, by lot";
+
 pub(crate) static PAPER: Paper = Paper {
     name: "mist",
     title: "Mist: Efficient Dissemination of Erasure-Coded Data in Data Centers (J. Li, B. Li, B. Li)",
     time: "time of the put",
     sizes: "objects",
     links: "those of EC2",
-    figures: &[RECEIVERS, DATA_SIZE, PARTS, SLICE_SIZE, TRAFFIC, WRITERS],
+    figures: &[RECEIVERS, DATA_SIZE, PARTS, SLICE_SIZE, TRAFFIC, WRITERS, SPEEDS],
 };
 
 const RECEIVERS: Figure = Figure {
@@ -52,6 +55,7 @@ const RECEIVERS: Figure = Figure {
     runs: 2,
     nodes: 25,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         let counts: &[usize] = if scale.quick { &[5, 25] } else { &[5, 8, 10, 15, 20, 25] };
         let mut setups = Vec::new();
@@ -94,6 +98,7 @@ const DATA_SIZE: Figure = Figure {
     runs: 2,
     nodes: 8,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         let mut setups = Vec::new();
         for (x, part) in [("1/8", 8), ("1/4", 4), ("1/2", 2), ("1", 1)] {
@@ -132,10 +137,11 @@ const PARTS: Figure = Figure {
     runs: 3,
     nodes: 11,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         let mut setup = written("put", "rs(4,7)", scale.block_len, [RS_DIRECT, RS_MIST])?;
         setup.cases.retain(|(_, case)| case.scheme == MIST);
-        setup.links = Links::Written(Writing { size: scale.block_len, writers: 0, parts: true });
+        setup.links = Links::Written(Writing { size: scale.block_len, writers: 0, shows: Shows::Parts });
         Ok(vec![setup])
     },
     claims: &[
@@ -162,6 +168,7 @@ const SLICE_SIZE: Figure = Figure {
     runs: 2,
     nodes: 11,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         let mut setups = Vec::new();
         let codes =
@@ -201,6 +208,7 @@ const TRAFFIC: Figure = Figure {
     runs: 1,
     nodes: 12,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         // Blocks of whole pages for all numbers of sub-blocks: 1, 3, 5 and 7.
         const PART: u64 = 4 * 105 * 4 * KIB;
@@ -243,11 +251,15 @@ const WRITERS: Figure = Figure {
     runs: 3,
     nodes: 8,
     racks: 1,
+    slow: &[],
     setups: |scale| {
         let counts: &[u32] = if scale.quick { &[1, 8] } else { &[1, 2, 4, 6, 8] };
         let setup = |writers: &u32| {
             let setup = written(&writers.to_string(), "rs(4,4)", scale.block_len, [RS_DIRECT, RS_MIST])?;
-            Ok(Setup { links: Links::Written(Writing { size: scale.block_len, writers: *writers, parts: false }), ..setup })
+            Ok(Setup {
+                links: Links::Written(Writing { size: scale.block_len, writers: *writers, shows: Shows::Median }),
+                ..setup
+            })
         };
         counts.iter().map(setup).collect()
     },
@@ -255,6 +267,43 @@ const WRITERS: Figure = Figure {
         claim("8 writers by mist: times the time", "almost linear", RS_MIST, "", At::X("8"), How::Ratio),
         claim("mist less than direct, 1 writer", "-", RS_MIST, RS_DIRECT, At::X("1"), How::Less),
         claim("mist less than direct, 8 writers", "still less", RS_MIST, RS_DIRECT, At::X("8"), How::Less),
+    ],
+};
+
+const SPEEDS: Figure = Figure {
+    name: "16",
+    title: "Time of puts where some nodes compute slowly",
+    about: "An object of one stripe is written again and again from outside of ten nodes, with rs(8,2) and by mist; two of the nodes add up \
+            only 20 MiB a second. The nodes get their blocks by lot, or who computes faster gets what takes more work. The paper \
+            has two slow machines out of ten, and 100 puts of each.",
+    differs: "Without its rule the paper always puts the slow nodes last, where the parities are computed; a lot puts at least one of \
+              them there in 38 of 100 puts.",
+    x: "share of the puts that take no longer",
+    value: Value::Seconds,
+    mark: Mark::Lines,
+    schemes: &[BY_SPEED, BY_LOT],
+    base: Base { scheme: BY_SPEED, x: None },
+    link: "200mbit",
+    block_len: 32 * MIB,
+    runs: 30,
+    nodes: 10,
+    racks: 1,
+    slow: &["node-09:coding=20MiB", "node-10:coding=20MiB"],
+    setups: |scale| {
+        let mut setup = written("", "rs(8,2)", scale.block_len, [BY_SPEED, BY_LOT])?;
+        for (_, case) in &mut setup.cases {
+            case.scheme = MIST.to_owned();
+            if case.label == BY_LOT {
+                case.select = put::BY_LOT.to_owned();
+            }
+        }
+        setup.links = Links::Written(Writing { size: scale.block_len, writers: 0, shows: Shows::Spread });
+        Ok(vec![setup])
+    },
+    claims: &[
+        claim("by speed less than by lot, the slowest", "0.9 to 1.3 s of about 3", BY_SPEED, BY_LOT, At::X("100 %"), How::Less),
+        claim("by speed less than by lot, nine of ten", "0.9 to 1.3 s of about 3", BY_SPEED, BY_LOT, At::X("90 %"), How::Less),
+        claim("by speed less than by lot, half of them", "0.9 to 1.3 s of about 3", BY_SPEED, BY_LOT, At::X("50 %"), How::Less),
     ],
 };
 
@@ -272,5 +321,10 @@ fn written(x: &str, code: &str, size: u64, labels: [&str; 2]) -> Result<Setup> {
         (Some(x.to_owned()), Case { label, scheme, slice_len, select: String::new(), paths: 1 })
     };
     let cases = [DIRECT, MIST].into_iter().zip(labels).map(case).collect();
-    Ok(Setup { code: code.to_owned(), block_len, links: Links::Written(Writing { size, writers: 0, parts: false }), cases })
+    Ok(Setup {
+        code: code.to_owned(),
+        block_len,
+        links: Links::Written(Writing { size, writers: 0, shows: Shows::Median }),
+        cases,
+    })
 }

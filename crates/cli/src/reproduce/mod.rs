@@ -60,6 +60,8 @@ pub(crate) struct Figure {
     pub(crate) runs: usize,
     pub(crate) nodes: u32,
     pub(crate) racks: u32,
+    /// Nodes whose disk or processor is slow: `node-01:coding=20MiB`.
+    pub(crate) slow: &'static [&'static str],
     pub(crate) setups: fn(Scale) -> Result<Vec<Setup>>,
     pub(crate) claims: &'static [Claim],
 }
@@ -183,8 +185,18 @@ pub(crate) struct Writing {
     pub(crate) size: u64,
     /// On a node each, all at once; 0: one, outside of the nodes.
     pub(crate) writers: u32,
-    /// Also measures what everybody's part of it takes: the writer's, and on each level that of the busiest node.
-    pub(crate) parts: bool,
+    pub(crate) shows: Shows,
+}
+
+/// What is shown of puts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shows {
+    /// The median, at one place of the axis.
+    Median,
+    /// Also what everybody's part of it takes: the writer's, and on each level that of the busiest node.
+    Parts,
+    /// How they are spread: the axis is the share of them that takes no longer.
+    Spread,
 }
 
 /// The recovery of a node.

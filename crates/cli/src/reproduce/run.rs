@@ -1,6 +1,6 @@
 //! Measures a figure: one testbed for all of it, whose links are shaped anew where the figure says so.
 
-use super::{Asked, Figure, Links, Paper, Point, Recovery, Report, Scale, Setup, Writing};
+use super::{Asked, Figure, Links, Paper, Point, Recovery, Report, Scale, Setup, Shows, Writing};
 use crate::{
     bench::{
         IdleMeter, Machine, Outcome, Sample, median,
@@ -18,6 +18,8 @@ use weft_coordinator::CoordinatorConfig;
 use weft_types::{ByteSize, Error, Result};
 
 const MIB: f64 = 1048576.0;
+/// The shares of puts, in percent, that are shown where they are spread.
+pub(crate) const SHARES: &[usize] = &[10, 25, 50, 75, 90, 100];
 /// What only makes connections is smaller than what is measured by this.
 const LITTLE: u64 = 16;
 
@@ -43,20 +45,11 @@ struct Steps {
 }
 
 /// What the testbed of a figure is like at the start. Between racks, the figure says what links carry.
-pub(crate) fn settings(figure: &Figure, link: LinkRate, insecure: bool) -> Settings {
+pub(crate) fn settings(figure: &Figure, link: LinkRate, insecure: bool) -> Result<Settings> {
     let Figure { nodes, racks, .. } = *figure;
+    let slow = figure.slow.iter().map(|slow| slow.parse().map_err(Error::invalid)).collect::<Result<_>>()?;
     let link = (racks == 1).then_some(link);
-    Settings {
-        nodes,
-        racks,
-        link,
-        rack_link: None,
-        outside_link: None,
-        limits: Vec::new(),
-        insecure,
-        slow: Vec::new(),
-        matrix: None,
-    }
+    Ok(Settings { nodes, racks, link, rack_link: None, outside_link: None, limits: Vec::new(), insecure, slow, matrix: None })
 }
 
 /// Figures show how long schemes take. Where many repairs share the link of one requestor, none of them is held up by somebody who
@@ -202,7 +195,7 @@ async fn of_put(
     put::make_bucket(session).await?;
     let (mut results, mut writers) = (Vec::new(), Vec::new());
     for setup in setups {
-        let Links::Written(Writing { size, writers: count, parts }) = setup.links else {
+        let Links::Written(Writing { size, writers: count, shows }) = setup.links else {
             return Err(Error::fatal("a figure measures puts, or repairs"));
         };
         if writers.len() != count as usize {
@@ -222,15 +215,32 @@ async fn of_put(
             let (x, case) = &setup.cases[at];
             steps.next(x.as_deref(), case, run, options.runs, weight(setup, case));
         };
-        if parts {
+        if shows == Shows::Parts {
             results.extend(of_parts(session, &data, &setup.cases, options.runs).await?);
             results.extend(setup.cases.first().and_then(|(_, case)| of_link(case, testbed, size)));
         }
-        let outcomes = put::measure(session, &writers, &data, &cases, options.runs, &bounds, &mut says).await?;
+        let samples = put::measure(session, &writers, &data, &cases, options.runs, &mut says).await?;
+        if shows == Shows::Spread {
+            let spread = |((_, case), samples): (&(Option<String>, Case), Vec<Sample>)| spread(case, samples);
+            results.extend(setup.cases.iter().zip(samples).flat_map(spread));
+            continue;
+        }
+        let outcomes = put::outcomes(&cases, &samples, &bounds);
         let point = |((x, _), outcome): (&(Option<String>, Case), _)| Point { x: x.clone(), rate_mib_s: None, outcome };
         results.extend(setup.cases.iter().zip(outcomes).map(point));
     }
     Ok(results)
+}
+
+/// How long so many percent of puts take at most.
+fn spread(case: &Case, mut samples: Vec<Sample>) -> Vec<Point> {
+    samples.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let longest = |percent: &usize| {
+        let at = (samples.len() * percent).div_ceil(100).saturating_sub(1);
+        let outcome = Outcome::of(case.label.clone(), samples.get(at..=at)?, None);
+        Some(Point { x: Some(format!("{percent} %")), rate_mib_s: None, outcome })
+    };
+    SHARES.iter().filter_map(longest).collect()
 }
 
 /// What the parts of a put take for themselves: reading, arithmetic and storing, without the network.

@@ -4,7 +4,7 @@ use super::{
 };
 use crate::{
     bench::Machine,
-    reproduce::{Asked, Links, Recovery, Writing, run},
+    reproduce::{Asked, Links, Recovery, Shows, Writing, run},
 };
 use weft_types::ByteSize;
 
@@ -42,7 +42,7 @@ fn report() -> (&'static Figure, Report) {
         block_size: ByteSize(1 << 20),
         runs: 3,
         quick: false,
-        testbed: run::settings(figure, "200mbit".parse().unwrap(), false),
+        testbed: run::settings(figure, "200mbit".parse().unwrap(), false).unwrap(),
     };
     (figure, Report { machine: Machine::this(), settings, results, warnings: vec!["mind".to_owned()] })
 }
@@ -181,9 +181,6 @@ fn charts_hold_every_series_and_are_the_same_each_time() {
     assert!(white > pixels.len() * 7 / 10 && white < pixels.len() * 99 / 100, "{white} of {}", pixels.len());
 }
 
-/// What is measured beside the put.
-const PARTS: &[&str] = &["writer", "level 1", "level 2", "level 3", "link"];
-
 #[test]
 fn every_figure_can_be_run_and_every_claim_be_told() {
     for figure in ecpipe::PAPER.figures.iter().chain(mist::PAPER.figures) {
@@ -198,9 +195,16 @@ fn every_figure_can_be_run_and_every_claim_be_told() {
             for setup in &setups {
                 let code = weft_codes::parse(&setup.code).unwrap();
                 let names: Vec<&str> = setup.cases.iter().map(|(_, case)| case.scheme.as_str()).collect();
-                if let Links::Written(Writing { size, writers, parts }) = setup.links {
-                    let (scheme, parts) = (figure.schemes[0], if parts { PARTS } else { &[] });
-                    points.extend(parts.iter().map(|part| point(Some(part), scheme, 1.0, Some(1.0))));
+                if let Links::Written(Writing { size, writers, shows }) = setup.links {
+                    let places: Vec<String> = match shows {
+                        Shows::Median => Vec::new(),
+                        Shows::Parts => ["writer", "level 1", "level 2", "level 3", "link"].map(str::to_owned).to_vec(),
+                        Shows::Spread => run::SHARES.iter().map(|percent| format!("{percent} %")).collect(),
+                    };
+                    let labels = || setup.cases.iter().map(|(_, case)| case.label.as_str());
+                    let place =
+                        |place: &String| labels().map(|label| point(Some(place), label, 1.0, Some(1.0))).collect::<Vec<_>>();
+                    points.extend(places.iter().flat_map(place));
                     names.iter().for_each(|scheme| weft_schemes::disseminate::check_name(scheme).unwrap());
                     assert!(code.n() <= figure.nodes as usize && writers <= figure.nodes);
                     assert!(setup.block_len * code.k() as u64 >= size && size > 0, "{}: {size}", setup.code);

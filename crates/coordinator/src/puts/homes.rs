@@ -35,6 +35,9 @@ pub(super) fn choose(
     };
     let placed = placement::place(&shared.members.view(), &ask, &mut *shared.rng());
     let placed = placed.map_err(|error| shared.lacking_nodes(error).object(&new.name))?;
+    if how.by_lot {
+        return Ok(placed);
+    }
     Ok(Placed { homes: in_order(shared, code, stripe, how, placed.homes)?, ..placed })
 }
 
