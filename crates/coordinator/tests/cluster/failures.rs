@@ -260,7 +260,8 @@ async fn a_new_home_that_its_helpers_cannot_reach_is_exchanged_and_not_its_helpe
     }
 }
 
-/// Its disk takes a slice in two seconds: it moves nothing and is waited for. Who is asked to stop says what has arrived by then.
+/// Its disk takes a slice in four seconds, which is longer than it takes to say that nothing moves: it is waited for. Who is asked to stop
+/// says what has arrived by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_home_that_holds_up_everybody_goes_on_with_what_it_has_if_it_answers() {
     let mut world = World::with(8, 4, |config| config.stall_ms = 5_000).await;
@@ -270,7 +271,7 @@ async fn a_new_home_that_holds_up_everybody_goes_on_with_what_it_has_if_it_answe
     let slow = world.explained_target("k", 0).await;
     world.throttle(slow, Throttle { disk_bytes_per_s: Some(ByteSize(64 << 10)), ..Throttle::default() }).await;
     assert_eq!(world.explained_target("k", 0).await, slow);
-    let slice_len = Some(AutoSize::bytes(128 << 10));
+    let slice_len = Some(AutoSize::bytes(256 << 10));
     let options = RepairOptions { scheme: "pipeline".into(), slice_len, ..block(0, None) };
     let mut repair = world.client.repair("b", "k", &options).await.unwrap();
     let mut plans = Vec::new();
