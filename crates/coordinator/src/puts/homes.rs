@@ -38,16 +38,16 @@ pub(super) fn choose(
 /// The same homes in another order.
 fn by_speed(shared: &Shared, code: &SharedCode, scheme: &str, homes: Vec<Home>) -> Result<Vec<Home>> {
     let network = shared.network();
-    let candidate = |home: &Home| {
-        let line = |lines: &BTreeMap<Party, f64>| lines.get(&Party::Node(home.node)).copied().unwrap_or(network.link_bytes_per_s);
-        let coding = shared.members.session(home.node).map_or(0, |session| session.coding_bytes_per_s);
-        Candidate {
-            products_per_s: about(coding as f64),
-            up_bytes_per_s: about(line(&network.up_bytes_per_s)),
-            down_bytes_per_s: about(line(&network.down_bytes_per_s)),
-        }
+    let line = |home: &Home, lines: &BTreeMap<Party, f64>| {
+        lines.get(&Party::Node(home.node)).copied().unwrap_or(network.link_bytes_per_s)
     };
-    let candidates: Vec<Candidate> = homes.iter().map(candidate).collect();
+    let coding = |home: &Home| shared.members.session(home.node).map_or(0, |session| session.coding_bytes_per_s) as f64;
+    let coding = about(homes.iter().map(coding).collect());
+    let up = about(homes.iter().map(|home| line(home, &network.up_bytes_per_s)).collect());
+    let down = about(homes.iter().map(|home| line(home, &network.down_bytes_per_s)).collect());
+    let candidate =
+        |((products_per_s, up_bytes_per_s), down_bytes_per_s)| Candidate { products_per_s, up_bytes_per_s, down_bytes_per_s };
+    let candidates: Vec<Candidate> = coding.into_iter().zip(up).zip(down).map(candidate).collect();
     if candidates.windows(2).all(|pair| pair[0] == pair[1]) {
         return Ok(homes);
     }
@@ -55,8 +55,32 @@ fn by_speed(shared: &Shared, code: &SharedCode, scheme: &str, homes: Vec<Home>) 
     Ok(assigned.into_iter().filter_map(|at| homes.get(at).copied()).collect())
 }
 
-/// What was measured, to a power of two: nodes that are about as fast stay in the order of their lots, so that who gets the data is
-/// not always the same. What is not known counts as fast.
-fn about(rate: f64) -> f64 {
-    if rate > 0.0 { rate.log2().round().exp2() } else { f64::INFINITY }
+/// Nodes that differ by no more than this are about as fast.
+const ALIKE: f64 = 2.0;
+
+/// What was measured, to a power of two, or as one where all are alike: nodes that are about as fast stay in the order of their lots, so
+/// that who gets the data is not always the same. What is not known counts as fast.
+fn about(rates: Vec<f64>) -> Vec<f64> {
+    let known = || rates.iter().copied().filter(|rate| *rate > 0.0);
+    let (least, most) = (known().fold(f64::INFINITY, f64::min), known().fold(0.0, f64::max));
+    let power = |rate: f64| if rate > 0.0 { rate.log2().round().exp2() } else { f64::INFINITY };
+    // Two that are alike may stand on either side of where one power of two is rounded to the next.
+    let class = |rate: f64| power(if most <= ALIKE * least { most } else { rate });
+    rates.iter().copied().map(class).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_are_alike_are_of_one_class_wherever_its_edge_is() {
+        let classes = |rates: &[f64]| about(rates.to_vec());
+        // The square root of two is where one power is rounded to the next.
+        for rates in [[1.41, 1.42, 1.4], [2.0, 1.0, 1.5], [90.0, 91.0, 0.0]] {
+            assert!(classes(&rates).windows(2).all(|pair| pair[0] == pair[1]), "{rates:?}: {:?}", classes(&rates));
+        }
+        let far = classes(&[1.0, 2.2, 9.0, 0.0]);
+        assert_eq!(far, [1.0, 2.0, 8.0, f64::INFINITY]);
+    }
 }
