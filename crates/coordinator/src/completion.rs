@@ -23,6 +23,7 @@ const CONCURRENCY: usize = 2;
 const STRIPES_PER_PAGE: u32 = 256;
 /// It is looked for stripes whenever one was left incomplete, and no less often than this.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// The first pause before a stripe that could not be completed is tried again; each next one is twice as long, up to the last. There
 /// may be too few nodes for it, for hours.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
@@ -85,10 +86,11 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         if let Err(error) = look(&shared).await {
             tracing::warn!(%error, "stripes that are incomplete could not be looked up");
         }
-        let next = shared.completion.next().max(Instant::now() + PAUSE_FIRST / 4);
+        // Several may end at the same time.
+        tokio::time::sleep(LOOK_PAUSE).await;
         tokio::select! {
             Ok(()) = changes.changed() => {}
-            () = tokio::time::sleep_until(next) => {}
+            () = tokio::time::sleep_until(shared.completion.next()) => {}
         }
     }
 }

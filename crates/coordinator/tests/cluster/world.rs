@@ -104,7 +104,10 @@ impl World {
             Arc::new(CutNet { net: TcpNet::default(), cut_off: Arc::clone(&self.cut_off) })
         };
         let stopped = Arc::new(AtomicBool::new(false));
-        self.stopped.insert(node, Arc::clone(&stopped));
+        // What was stopped and is gone by now could not let go of its disks.
+        if let Some(before) = self.stopped.insert(node, Arc::clone(&stopped)) {
+            before.store(false, Ordering::Relaxed);
+        }
         seams.net = Arc::new(StoppableNet { net, stopped });
         seams.disks = Arc::new(LyingDisks { lies: Arc::clone(&self.lies) });
         // Whoever was killed holds its disks for a moment more.
@@ -185,6 +188,11 @@ impl World {
     /// A node stands still from now on: it takes nothing, says nothing, and its connections stay.
     pub(crate) fn stop(&self, node: u32) {
         self.stopped[&node].store(true, Ordering::Relaxed);
+    }
+
+    /// It goes on.
+    pub(crate) fn go_on(&self, node: u32) {
+        self.stopped[&node].store(false, Ordering::Relaxed);
     }
 
     /// The blocks that are being written, and by whom.

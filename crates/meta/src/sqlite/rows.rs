@@ -57,9 +57,10 @@ pub(super) fn incomplete(
     after: Option<StripeId>,
     limit: u32,
 ) -> Result<Page<StripeRecord>> {
+    // In this order: there are far more stripes than incomplete ones.
     let sql = format!(
-        "SELECT {STRIPE} FROM stripes WHERE id IN (SELECT stripe FROM incomplete) AND id > ?1 AND object IS NOT NULL
-         AND (?2 IS NULL OR object = ?2) ORDER BY id LIMIT ?3"
+        "SELECT {STRIPE} FROM incomplete CROSS JOIN stripes ON id = stripe
+         WHERE stripe > ?1 AND object IS NOT NULL AND (?2 IS NULL OR object = ?2) ORDER BY stripe LIMIT ?3"
     );
     let after = after.map_or(0, |after| after.0);
     let mut statement = tx.prepare_cached(&sql)?;
