@@ -103,6 +103,17 @@ fn a_put_that_is_broken_off_is_given_up_at_once() {
     wait_for("all of it to be removed", || cluster.files().is_empty());
 }
 
+/// A node that has got some of its block, and not all of 16 MiB.
+fn node_in_the_middle(cluster: &Cluster, put: &mut Running) -> String {
+    let nodes = cluster.nodes();
+    let mut found = None;
+    wait_for("somebody to have got something", || {
+        found = nodes.iter().find(|node| cluster.has_written(node, 1 << 20)).cloned();
+        found.is_some() || !put.is_running()
+    });
+    found.expect("the put was faster than the test")
+}
+
 /// A node that is in the middle of receiving a block.
 fn writing_node(cluster: &Cluster, put: &mut Running) -> String {
     let nodes = cluster.nodes();
@@ -124,7 +135,7 @@ fn a_put_with_an_early_ack_does_not_wait_for_who_stands_still_and_is_completed()
     let coding = ["--code", "rs(4,2)", "--block-size", "16MiB", "--cell-size", "256KiB", "--ack", "k+1"];
     let begun = Instant::now();
     let mut put = cluster.start(["put", path(&file), "data", "--json"].iter().chain(&coding), Stdio::null());
-    let victim = writing_node(&cluster, &mut put);
+    let victim = node_in_the_middle(&cluster, &mut put);
     cluster.signal(&victim, "STOP");
     assert!(put.is_running(), "the put was faster than the test");
     let stored = put.end().ok().json();
@@ -162,7 +173,7 @@ fn what_is_on_its_way_is_told() {
     let content = bytes(64 << 20, 8);
     let file = cluster.write("data", &content);
     let mut put = cluster.start(["put", path(&file), "quick/data"], Stdio::null());
-    let victim = writing_node(&cluster, &mut put);
+    let victim = node_in_the_middle(&cluster, &mut put);
     cluster.signal(&victim, "STOP");
     let told = String::from_utf8(put.end().ok().stdout).expect("text");
     assert!(told.contains("acknowledged with 1 of 6 blocks of stripe 0 on their way"), "{told}");

@@ -34,6 +34,8 @@ pub(crate) struct World {
     racks: u32,
     seed: u64,
     slow_agents: bool,
+    /// The machine at which agents that start from now on take data.
+    pub(crate) data_host: &'static str,
     throttles: BTreeMap<u32, Throttle>,
     /// Where no agent's connection arrives.
     cut_off: CutOff,
@@ -81,6 +83,7 @@ impl World {
             racks,
             seed: 1,
             slow_agents: false,
+            data_host: "127.0.0.1",
             throttles: BTreeMap::new(),
             cut_off: CutOff::default(),
             stopped: BTreeMap::new(),
@@ -130,7 +133,7 @@ impl World {
             zone: "z".into(),
             cluster: None,
             coordinators: vec![self.config.listen.clone()],
-            data_listen: address(),
+            data_listen: format!("{}:0", self.data_host),
             control_listen: address(),
             data_advertise: None,
             control_advertise: None,
