@@ -157,7 +157,7 @@ fn gone() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
+    use tokio::time::Instant;
 
     #[test]
     fn writers_end_at_the_same_time() {

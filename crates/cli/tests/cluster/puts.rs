@@ -1,12 +1,8 @@
 //! Puts that die, and puts that go on although a node does.
 
 use crate::harness::{Cluster, Running, Setup, bytes, path, send_signal, wait_for};
-use std::{
-    collections::BTreeSet,
-    io::Write as _,
-    process::Stdio,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, io::Write as _, process::Stdio, time::Duration};
+use tokio::time::Instant;
 
 const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "256KiB", "--cell-size", "64KiB"];
 const STRIPE: usize = 1 << 20;
