@@ -266,14 +266,16 @@ impl Shared {
                 (page, _) => page?,
             };
             let (count, is_empty) = (page.stripe_count, page.stripes.is_empty());
-            let object = match whole.take() {
+            let mut object = match whole.take() {
                 None => page,
                 Some(mut object) => {
                     object.stripes.extend(page.stripes);
+                    object.incomplete.extend(page.incomplete);
                     object
                 }
             };
             if object.stripes.len() as u64 >= count {
+                object.incomplete_count = object.incomplete.len() as u64;
                 return Ok(Some(object));
             }
             if is_empty {

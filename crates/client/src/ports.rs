@@ -11,21 +11,21 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use weft_engine::{Buffers, Observer, Outcome, Ports, SliceSink, SliceSource};
 use weft_plan::{Sink, Source, Task, TaskLane, TaskLink, TaskStage, link_id};
 use weft_proto::{
     decode_task,
     v1::{ClientTask, LinkPeer, StageReport, StageTimes},
 };
-use weft_types::{Error, Party, Result, Span, StripeLayout};
+use weft_types::{Error, NodeId, Party, Result, Span, StripeLayout};
 
 /// A client's share of a plan, ready to run.
 pub(crate) struct OpenTask {
@@ -54,6 +54,24 @@ pub(crate) struct Outgoing {
     pub(crate) receivers: AtomicUsize,
     /// When a slice went on last.
     moved_at: Mutex<Instant>,
+    /// To how many links of each node something is to go on, and does not yet.
+    waits: Mutex<BTreeMap<NodeId, usize>>,
+    /// Nodes that the coordinator does not wait for any more.
+    gone: watch::Sender<BTreeSet<NodeId>>,
+}
+
+/// Something is to go on to a node, until this is dropped.
+struct Waiting<'a> {
+    outgoing: &'a Outgoing,
+    node: NodeId,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(count) = self.outgoing.waits().get_mut(&self.node) {
+            *count = count.saturating_sub(1);
+        }
+    }
 }
 
 /// A slice of a client's share takes at most this much memory at each port, bytes: the coordinator's slices are far smaller.
@@ -136,10 +154,14 @@ impl Ports for ClientPorts<'_> {
 
     async fn sink(&self, lane: &TaskLane, _stage: &TaskStage, sink: &Sink) -> Result<Box<dyn SliceSink>> {
         match (sink, self.work) {
-            (Sink::Link(link), Work::Put(outgoing)) => match self.dialing(lane, *link)?.sink(lane).await {
-                Ok(link) => Ok(Box::new(ReceiverSink { outgoing: outgoing.clone(), link })),
-                Err(error) => Err(outgoing.lose(error)),
-            },
+            (Sink::Link(link), Work::Put(outgoing)) => {
+                let dialing = self.dialing(lane, *link)?;
+                let peer = dialing.link.peer;
+                match outgoing.unless_gone(peer, dialing.sink(lane)).await {
+                    Ok(link) => Ok(Box::new(ReceiverSink { outgoing: outgoing.clone(), link, peer })),
+                    Err(error) => Err(outgoing.lose(error)),
+                }
+            }
             (Sink::Output { index, sub_blocks }, Work::Put(outgoing)) => {
                 Ok(Box::new(SumSink { outgoing: outgoing.clone(), index: u32::from(*index), sub_blocks: sub_blocks.clone() }))
             }
@@ -159,7 +181,42 @@ impl Outgoing {
         let sums = |index| (index, Mutex::new(UnitSums::new(layout.block_len(index))));
         let sums = (0..layout.n()).map(sums).collect();
         let moved_at = Mutex::new(Instant::now());
-        Self { data, layout, meter, sums, receivers: AtomicUsize::new(links), moved_at }
+        let (waits, gone) = (Mutex::default(), watch::Sender::new(BTreeSet::new()));
+        Self { data, layout, meter, sums, receivers: AtomicUsize::new(links), moved_at, waits, gone }
+    }
+
+    /// The nodes that take nothing of what is to go on to them.
+    pub(crate) fn waits_for(&self) -> Vec<u32> {
+        self.waits().iter().filter(|(_, count)| **count > 0).map(|(node, _)| node.0).collect()
+    }
+
+    /// The put goes on without these nodes.
+    pub(crate) fn give_up(&self, nodes: &[u32]) {
+        let nodes = || nodes.iter().copied().map(NodeId);
+        self.gone.send_if_modified(|gone| {
+            let before = gone.len();
+            gone.extend(nodes());
+            gone.len() > before
+        });
+    }
+
+    /// Does something that takes a node, unless that is given up.
+    async fn unless_gone<T>(&self, peer: Party, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let Party::Node(node) = peer else { return work.await };
+        *self.waits().entry(node).or_default() += 1;
+        let _waiting = Waiting { outgoing: self, node };
+        let mut gone = self.gone.subscribe();
+        tokio::select! {
+            biased;
+            done = work => done,
+            Ok(_) = gone.wait_for(|gone| gone.contains(&node)) => {
+                Err(Error::replan("it takes nothing, and the coordinator does not hear of it either").party(peer))
+            }
+        }
+    }
+
+    fn waits(&self) -> MutexGuard<'_, BTreeMap<NodeId, usize>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Comes when nothing has moved for a while, or has not for as long again.
@@ -205,18 +262,20 @@ impl Outgoing {
 struct ReceiverSink {
     outgoing: Arc<Outgoing>,
     link: LinkSink,
+    peer: Party,
 }
 
 #[async_trait]
 impl SliceSink for ReceiverSink {
     async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
-        self.link.put(slice, rows).await.map_err(|error| self.outgoing.lose(error))?;
+        let put = self.outgoing.unless_gone(self.peer, self.link.put(slice, rows)).await;
+        put.map_err(|error| self.outgoing.lose(error))?;
         self.outgoing.moved();
         Ok(())
     }
 
     async fn finish(&mut self) -> Result<()> {
-        self.link.finish().await
+        self.outgoing.unless_gone(self.peer, self.link.finish()).await
     }
 }
 

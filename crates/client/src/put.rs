@@ -50,6 +50,9 @@ pub struct PutOptions {
     pub slice_len: u64,
     /// Which node gets which block is left to chance, however fast and busy they are: to see what that would cost.
     pub by_lot: bool,
+    /// When it is acknowledged: `all` blocks are durable, or of each stripe `k+N`, or all but N: `tolerate=N`; the rest comes afterwards.
+    /// Empty: as the bucket's policy says.
+    pub ack: String,
     /// Is told of progress.
     pub progress: ProgressFn,
 }
@@ -62,8 +65,10 @@ const STAGES_MAX: usize = 4096;
 const KEEP_PAUSE_MIN: Duration = Duration::from_millis(100);
 
 impl Client {
-    /// Stores what `reader` gives as `bucket/key`. It is acknowledged when all of it is durable; before that nothing of it can be
-    /// seen. If the future is dropped, the put is aborted.
+    /// Stores what `reader` gives as `bucket/key`. It is acknowledged when all of it is durable, or as much as [`PutOptions::ack`] asks
+    /// for; before that nothing of it can be seen. If the future is dropped, the put is aborted.
+    ///
+    /// The answer's `incomplete` names blocks of the last stripes that were still on their way when it was acknowledged.
     ///
     /// The answer's `traffic` is what the agents moved for it: what they received came from here and from each other. If an answer
     /// of the coordinator was lost on the way, something of it is not counted. Its `stages` say what everybody spent their time on, of
@@ -160,6 +165,7 @@ fn request(bucket: &str, key: &str, size: Option<u64>, options: &PutOptions) -> 
         explain: false,
         size_hint: size.unwrap_or(0),
         how: Some(how(options)),
+        ack: options.ack.clone(),
     }
 }
 
@@ -318,11 +324,12 @@ impl Put {
     async fn until_over(&self, number: u64, plan: PlanId, outgoing: &Outgoing) {
         loop {
             outgoing.stands_still().await;
-            let request = KeepPutRequest { upload: self.upload, number, plan: plan.0 };
+            let waits_for = outgoing.waits_for();
+            let request = KeepPutRequest { upload: self.upload, number, plan: plan.0, waits_for };
             let kept = self.shared.calls.once(request, |mut client, request| async move { client.keep_put(request).await }).await;
             match kept {
-                Ok(KeepPutReply { over: true }) => return,
-                Ok(_) => {}
+                Ok(KeepPutReply { over: true, .. }) => return,
+                Ok(KeepPutReply { gone, .. }) => outgoing.give_up(&gone),
                 // It was given up.
                 Err(error) if error.reaction == Reaction::NotFound => return,
                 Err(error) => tracing::debug!(%error, "the coordinator was not asked whether a put goes on"),

@@ -1,6 +1,7 @@
 //! Starting and stopping a coordinator.
 
 use crate::{
+    completion::{self, Completion},
     config::{self, CoordinatorConfig},
     lasting::{self, LastingJobs},
     links::{self, Links},
@@ -90,6 +91,7 @@ impl Coordinator {
             links: Links::default(),
             loads: Loads::default(),
             puts: Puts::default(),
+            completion: Completion::default(),
             reads: Reads::default(),
             lasting: LastingJobs::default(),
             started: Instant::now(),
@@ -103,6 +105,7 @@ impl Coordinator {
         tracing::info!(cluster = %shared.cluster.id, %epoch, %address, "leading");
         tokio::spawn(until_stopped(stopped.clone(), watch_nodes(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), sweep::run(Arc::clone(&shared))));
+        tokio::spawn(until_stopped(stopped.clone(), completion::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), orphans::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), links::run(Arc::clone(&shared))));
         lasting::go_on(&shared).await?;

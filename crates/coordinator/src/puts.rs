@@ -3,6 +3,7 @@
 //! A stripe's blocks are allocated before a byte moves; the client then sends its data by the plan of a write scheme, and sums up
 //! all blocks, also those that others make of it. How a stripe ends: [`end`]. The commit makes all stripes visible at once.
 
+pub(crate) mod behind;
 mod end;
 mod homes;
 
@@ -34,6 +35,9 @@ use weft_types::{BlockId, Error, NodeId, Party, PlanId, Reaction, Result, Stripe
 /// Of how often a put was held up counts no more: its patience doubles with each.
 const HELD_UP_MAX: u32 = 3;
 
+/// A writer that complains has its answer within this time.
+const COMPLAINT_LOOK: Duration = Duration::from_millis(100);
+
 /// A stripe of a put, by its number.
 type Key = (UploadId, u64);
 
@@ -43,12 +47,23 @@ pub(crate) struct Puts {
     stripes: Mutex<BTreeMap<Key, Underway>>,
     /// Who begins or ends a stripe, or waits to.
     turns: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
-    /// How often a plan of a put was ended since somebody held it up.
-    held_up: Mutex<BTreeMap<UploadId, u32>>,
+    /// What puts that are under way have taught.
+    learnt: Mutex<BTreeMap<UploadId, Learnt>>,
+    /// The plans that go on although their stripes have ended.
+    pub(crate) behind: behind::Behind,
     /// Those that have begun, and of which no stripe has been planned yet.
     announced: Mutex<BTreeMap<UploadId, Moving>>,
     /// Stripes are planned one after another, though not sent so: each sees what those before it will move.
     planning: tokio::sync::Mutex<()>,
+}
+
+/// What a put has taught for its next stripes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Learnt {
+    /// How often a plan of it was ended since somebody held it up.
+    held_up: u32,
+    /// Some node has too little memory for any but the simplest scheme.
+    simplest: bool,
 }
 
 /// Of the calls that begin or end a stripe, one at a time has the turn: they may come twice, and late.
@@ -80,7 +95,7 @@ struct Sending {
     plan: PlanId,
     stripe: Box<StripeRecord>,
     how: HowToWrite,
-    settle: Settle,
+    settle: Arc<Settle>,
     report: JoinHandle<Report>,
     /// How far from the writer each of its stages is, by node, lane and stage.
     levels: BTreeMap<(NodeId, u32, u32), u32>,
@@ -106,16 +121,20 @@ impl Puts {
             Underway::Sending(sending) => !sending.report.is_finished(),
             Underway::Ending => true,
         };
-        self.is_turning(upload) || self.lock().range((upload, 0)..=(upload, u64::MAX)).any(|(_, underway)| active(underway))
+        self.is_turning(upload)
+            || self.behind.has_put(upload)
+            || self.lock().range((upload, 0)..=(upload, u64::MAX)).any(|(_, underway)| active(underway))
     }
 
-    /// Whether nobody takes anything of a plan any more.
-    fn is_over(&self, key: Key, plan: PlanId) -> bool {
+    /// Whether nobody takes anything of a plan any more, and what to ask of it if that is not so.
+    fn is_over(&self, key: Key, plan: PlanId) -> (bool, Option<Arc<Settle>>) {
         match self.lock().get(&key) {
-            Some(Underway::Sending(sending)) if sending.plan == plan => sending.report.is_finished(),
-            Some(Underway::Sending(_) | Underway::Ending) => false,
+            Some(Underway::Sending(sending)) if sending.plan == plan => {
+                (sending.report.is_finished(), Some(Arc::clone(&sending.settle)))
+            }
+            Some(Underway::Sending(_) | Underway::Ending) => (false, None),
             // It went down with an earlier coordinator.
-            None => true,
+            None => (true, None),
         }
     }
 
@@ -158,13 +177,17 @@ impl Puts {
         self.announced.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload)
     }
 
-    /// Somebody held up a plan of a put, which was ended for that.
-    fn note_held_up(&self, upload: UploadId) {
-        *self.held_up.lock().unwrap_or_else(PoisonError::into_inner).entry(upload).or_default() += 1;
+    /// A put has taught something.
+    async fn learn(&self, shared: &Shared, upload: UploadId, learn: impl FnOnce(&mut Learnt)) {
+        learn(self.learnt.lock().unwrap_or_else(PoisonError::into_inner).entry(upload).or_default());
+        // Who gave the put up meanwhile has forgotten it already.
+        if let Err(MetaError::NotFound(_)) = shared.meta.upload(upload).await {
+            self.forget(upload);
+        }
     }
 
-    fn times_held_up(&self, upload: UploadId) -> u32 {
-        self.held_up.lock().unwrap_or_else(PoisonError::into_inner).get(&upload).copied().unwrap_or(0)
+    fn learnt(&self, upload: UploadId) -> Learnt {
+        self.learnt.lock().unwrap_or_else(PoisonError::into_inner).get(&upload).copied().unwrap_or_default()
     }
 
     /// Keeps a stripe that is being sent, unless its put has been given up.
@@ -190,7 +213,7 @@ impl Puts {
     /// Stops whatever of a put is under way, without waiting for it.
     pub(crate) fn forget(&self, upload: UploadId) {
         drop(self.take_announced(upload));
-        self.held_up.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload);
+        self.learnt.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload);
         let mut stripes = self.lock();
         let keys: Vec<_> = stripes.range((upload, 0)..=(upload, u64::MAX)).map(|(key, _)| *key).collect();
         for key in keys {
@@ -218,7 +241,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         code: code.spec(),
         layout,
         failure_domain: policy.failure_domain,
-        ack: weft_meta::Ack { missing_max: policy.ack.missing_max.min(code.tolerance() as u32) },
+        ack: validate::ack_of_put(&asked.ack, &code, &policy)?,
         created_ms: shared.now_ms(),
         expires_ms: shared.lease_end_ms(),
     };
@@ -256,6 +279,9 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
     let upload = touched(shared, UploadId(asked.upload)).await?;
     let place = |error: Error| error.object(&upload.new.name);
     let mut how = HowToWrite::of(shared, asked.how.as_ref(), caller).map_err(place)?;
+    if how.is_left_open() && shared.puts.learnt(upload.id).simplest {
+        how = how.by_the_simplest();
+    }
     let code = shared.code(&upload.new.code)?;
     let layout = StripeLayout { layout: upload.new.layout, k: code.k() as u32, m: code.m() as u32, data_len: asked.data_len };
     let most = layout.layout.block_len.saturating_mul(layout.k.into());
@@ -281,8 +307,7 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
             }
             // A receiver that makes its block of many others needs more memory than some node has.
             Err(error) if error.reaction == Reaction::InvalidInput && how.is_left_open() => {
-                tracing::info!(object = %upload.new.name, stripe = asked.number, %error, "the writer sends every block itself");
-                how = how.by_the_simplest();
+                how = simpler(shared, &upload, asked.number, how, &error).await;
             }
             // Somebody could not be asked: the stripe goes to others, under another number.
             Err(error) => match (error.reaction, error.party) {
@@ -294,6 +319,13 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
             },
         }
     }
+}
+
+/// Whom some node lacks memory for goes on by a scheme that asks for less, with this stripe and the put's next ones.
+async fn simpler(shared: &Shared, upload: &UploadRecord, stripe: u64, how: HowToWrite, error: &Error) -> HowToWrite {
+    tracing::info!(object = %upload.new.name, stripe, %error, "the writer sends every block itself");
+    shared.puts.learn(shared, upload.id, |learnt| learnt.simplest = true).await;
+    how.by_the_simplest()
 }
 
 /// The client has sent a stripe, as well as it could: checks the receipts, mends what is missing, ends the stripe, or says what is to
@@ -334,15 +366,27 @@ pub(crate) async fn commit(shared: &Arc<Shared>, asked: v1::CommitPutRequest) ->
         }
         Err(error) => return Err(shared.meta_error(error)),
     };
-    Ok(show::object(object))
+    show::put(shared, object).await
 }
 
 /// Puts off the end of a put's lease, and tells whether anybody still takes what a plan sends.
 pub(crate) async fn keep(shared: &Shared, asked: &v1::KeepPutRequest) -> Result<v1::KeepPutReply> {
     let id = UploadId(asked.upload);
     put_off(shared, id).await?;
-    let over = asked.plan != 0 && shared.puts.is_over((id, asked.number), PlanId(asked.plan));
-    Ok(v1::KeepPutReply { over })
+    if asked.plan == 0 {
+        return Ok(v1::KeepPutReply::default());
+    }
+    let (over, plan) = shared.puts.is_over((id, asked.number), PlanId(asked.plan));
+    let Some(plan) = plan else { return Ok(v1::KeepPutReply { over, gone: Vec::new() }) };
+    let mut so_far = plan.so_far();
+    if !asked.waits_for.is_empty() {
+        so_far.mark_unchanged();
+        plan.complain(asked.waits_for.iter().copied().map(NodeId).collect());
+        // What comes of it is said at once, or else the next time.
+        let _not_yet = tokio::time::timeout(COMPLAINT_LOOK, so_far.changed()).await;
+    }
+    let gone = so_far.borrow().failed_nodes().map(|node| node.0).collect();
+    Ok(v1::KeepPutReply { over, gone })
 }
 
 async fn put_off(shared: &Shared, id: UploadId) -> Result<()> {
@@ -355,6 +399,7 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
     // An agent keeps what a task is still writing, and takes no task later: it is only asked in vain meanwhile.
     let running_ms = if shared.puts.is_active(id) { shared.config.stall_ms.into() } else { 0 };
     let not_before_ms = shared.now_ms().saturating_add(running_ms);
+    shared.puts.behind.stop(id);
     shared.puts.forget(id);
     let aborted = shared.meta.abort_put(shared.epoch, id, not_before_ms).await;
     // What was begun until now; what begins later finds no put.
@@ -442,9 +487,9 @@ async fn start(
     supervise::open(shared, &sealed).await?;
     let (running, settle) = supervise::start(shared, sealed, OnFailure::GoOn).await;
     let running = running.all_started().await?;
-    let patience = patience(shared, upload, code, &stripe, plan.binding.slice_len);
+    let patience = patience(shared, upload, code, &stripe, &plan);
     let report = tokio::spawn(running.finish(|_, _| {}, patience));
-    let (plan, levels) = (plan.id, levels(&plan));
+    let (plan, levels, settle) = (plan.id, levels(&plan), Arc::new(settle));
     let sending = Sending { plan, stripe, how, settle, report, levels, before, answer: None };
     Ok((sending, client))
 }
@@ -479,10 +524,10 @@ fn patience(
     upload: &UploadRecord,
     code: &SharedCode,
     stripe: &StripeRecord,
-    slice_len: u64,
+    plan: &weft_plan::Plan,
 ) -> Option<Patience<'static>> {
-    let slice_bytes = slice_len.saturating_mul(stripe.layout.layout.alpha.into());
-    let still = shared.standstill(slice_bytes, shared.puts.times_held_up(upload.id).min(HELD_UP_MAX))?;
+    let slice_bytes = plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
+    let still = shared.standstill(slice_bytes, shared.puts.learnt(upload.id).held_up.min(HELD_UP_MAX))?;
     let busy = still.max(Duration::from_millis(u64::from(shared.config.stall_ms) / 4));
     let homes: BTreeSet<NodeId> = stripe.blocks.iter().map(|placed| placed.home.node).collect();
     let (spec, bytes) = (code.spec(), stripe.layout.block_len(0).saturating_add(shared.config.disk_reserve.0));
@@ -495,7 +540,10 @@ fn patience(
         let is_trusted = |node: &NodeView| node.up && !node.is_suspect() && !homes.contains(&node.id);
         view.nodes.values().any(is_trusted) && placement::place(&view, &ask, &mut *shared.rng()).is_ok()
     };
-    Some(Patience { still, busy, to_the_last: true, is_spare: Box::new(is_spare) })
+    // All links come from the writer: nobody else waits for one who takes nothing.
+    let one_by_one = levels(plan).values().all(|level| *level <= 1);
+    let failed_max = upload.new.ack.missing_max as usize;
+    Some(Patience { still, busy, to_the_last: true, is_spare: Box::new(is_spare), one_by_one, failed_max })
 }
 
 fn plan(

@@ -267,7 +267,7 @@ async fn begin(
             let all = readable.good.iter().chain(&readable.suspect).copied();
             jobs::unrecoverable(&code, &stripe, &all.filter(is_elsewhere).collect::<Vec<u8>>(), &wanted).is_none()
         };
-        Patience { still, busy: still, to_the_last: false, is_spare: Box::new(is_spare) }
+        Patience::of_chain(still, is_spare)
     });
     let watcher = Arc::clone(shared);
     let watching = tokio::spawn(async move {

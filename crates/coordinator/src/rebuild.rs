@@ -298,7 +298,7 @@ impl Rebuild<'_> {
         let slice_bytes = planned.plan.binding.slice_len.saturating_mul(self.stripe.layout.layout.alpha.into());
         let is_spare = |node: NodeId| self.is_spare(node, failed, &homes);
         let patience = self.shared.standstill(slice_bytes, resumed);
-        let patience = patience.map(|still| Patience { still, busy: still, to_the_last: false, is_spare: Box::new(is_spare) });
+        let patience = patience.map(|still| Patience::of_chain(still, is_spare));
         let report = running.finish(progress, patience).await;
         note_bad_blocks(self.shared, &report).await;
         for new in arriving.iter_mut().filter(|new| new.durable.is_none()) {

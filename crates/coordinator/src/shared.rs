@@ -1,6 +1,6 @@
 //! What all parts of a coordinator share.
 
-use crate::{config::CoordinatorConfig, links::Links, load::Loads, members::Members, puts::Puts};
+use crate::{completion::Completion, config::CoordinatorConfig, links::Links, load::Loads, members::Members, puts::Puts};
 use rand::{Rng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -39,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) links: Links,
     pub(crate) loads: Loads,
     pub(crate) puts: Puts,
+    pub(crate) completion: Completion,
     pub(crate) reads: crate::read::Reads,
     pub(crate) lasting: crate::lasting::LastingJobs,
     pub(crate) started: Instant,

@@ -63,7 +63,32 @@ pub(crate) fn object(object: ObjectRecord) -> v1::ObjectReply {
         stripes: Vec::new(),
         warnings: Vec::new(),
         stripe_count: object.stripes,
+        incomplete: Vec::new(),
+        incomplete_count: 0,
     }
+}
+
+/// An object that has just been put, with what of it is still on its way: the last of the stripes that are not complete.
+pub(crate) async fn put(shared: &Shared, record: ObjectRecord) -> Result<v1::ObjectReply> {
+    let mut reply = object(record.clone());
+    let (mut after, mut last) = (None, None);
+    loop {
+        let page = shared.meta.incomplete_stripes(Some(record.version), after, STRIPES_PER_PAGE).await;
+        let page = page.map_err(|error| shared.meta_error(error))?;
+        reply.incomplete_count += page.items.len() as u64;
+        last = page.items.into_iter().next_back().or(last);
+        after = last.as_ref().map(|stripe| stripe.id);
+        if !page.more {
+            break;
+        }
+    }
+    reply.incomplete.extend(last.iter().map(|stripe| incomplete(shared, stripe)));
+    Ok(reply)
+}
+
+fn incomplete(shared: &Shared, stripe: &StripeRecord) -> v1::IncompleteStripe {
+    let blocks = stripe.on_their_way().into_iter().map(u32::from).collect();
+    v1::IncompleteStripe { number: stripe.number, blocks, why: shared.completion.why(stripe.id) }
 }
 
 /// An object with its stripes from one on: at least that one, at most `stripes_max` (0: whatever fits), and no more than fit into
@@ -85,6 +110,9 @@ pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64
                 break 'pages;
             }
             next = record.number.saturating_add(1);
+            if record.incomplete {
+                reply.incomplete.push(incomplete(shared, record));
+            }
             reply.stripes.push(stripe(record, &view, own_units <= UNITS_MAX)?);
         }
         if !page.more || page.items.is_empty() {

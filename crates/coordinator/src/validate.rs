@@ -202,14 +202,43 @@ fn failure_domain(text: &str) -> Result<FailureDomain> {
     }
 }
 
+/// When a put is acknowledged: as it says, or as its bucket's policy says. With another code than the policy's as many blocks more than k
+/// are waited for as with that, and no more may be missing.
+pub(crate) fn ack_of_put(text: &str, code: &SharedCode, policy: &PolicyRecord) -> Result<Ack> {
+    if !text.is_empty() {
+        return ack(text, code);
+    }
+    let missing_max = policy.ack.missing_max;
+    if missing_max == 0 || code.spec() == policy.code {
+        return Ok(policy.ack);
+    }
+    let of_policy = weft_codes::parse(&policy.code).map_err(Error::invalid)?;
+    let more_than_k = (of_policy.m() as u32).saturating_sub(missing_max);
+    let may_miss = (code.m() as u32).saturating_sub(more_than_k).min(code.tolerance() as u32);
+    Ok(Ack { missing_max: missing_max.min(may_miss) })
+}
+
+/// Reads when a put is acknowledged. What the blocks that are there cannot recover is waited for all the same: with `k+N` more may be
+/// missing than the code tolerates the loss of, whichever they are.
 fn ack(text: &str, code: &SharedCode) -> Result<Ack> {
-    let wrong = || Error::invalid(format!("'{text}' is not an ack rule: all is, and tolerate=N, N blocks may be missing"));
-    let missing_max = match text {
-        "" | "all" => 0,
-        other => other.strip_prefix("tolerate=").and_then(|count| count.parse().ok()).ok_or_else(wrong)?,
+    let wrong = || {
+        let text: String = text.chars().take(NAME_BYTES_MAX).flat_map(char::escape_default).collect();
+        Error::invalid(format!(
+            "'{text}' is not an ack rule: all is, and k+N, so many blocks more than k are durable, and tolerate=N, N blocks may be missing"
+        ))
     };
-    if missing_max as usize > code.tolerance() {
-        let (spec, tolerance) = (code.spec(), code.tolerance());
+    let count = |count: &str| count.parse::<u32>().map_err(|_| wrong());
+    let (spec, m, tolerance) = (code.spec(), code.m() as u32, code.tolerance() as u32);
+    if matches!(text, "" | "all") {
+        return Ok(Ack { missing_max: 0 });
+    }
+    if let Some(more) = text.strip_prefix("k+") {
+        let missing_max = m.checked_sub(count(more)?);
+        let missing_max = missing_max.ok_or_else(|| Error::invalid(format!("{spec} has k+{m} blocks, not {text}")))?;
+        return Ok(Ack { missing_max });
+    }
+    let missing_max = count(text.strip_prefix("tolerate=").ok_or_else(wrong)?)?;
+    if missing_max > tolerance {
         return Err(Error::invalid(format!("{spec} tolerates {tolerance} missing blocks, not {missing_max}")));
     }
     Ok(Ack { missing_max })
@@ -360,7 +389,31 @@ mod tests {
         let message = |asked: v1::Policy| policy(&asked).unwrap_err().message;
         assert!(message(v1::Policy { ack: "tolerate=5".into(), ..asked.clone() }).contains("tolerates 4"));
         assert!(message(v1::Policy { ack: "most".into(), ..asked.clone() }).contains("tolerate=N"));
+        assert!(message(v1::Policy { ack: "k+5".into(), ..asked.clone() }).contains("k+4"));
         assert!(message(v1::Policy { failure_domain: "zone".into(), ..asked }).contains("rack and node"));
         assert!(!policy(&v1::Policy { code: "rs(6,3)".into(), name: "p".into(), ..v1::Policy::default() }).unwrap().is_default);
+    }
+
+    #[test]
+    fn an_ack_is_said_in_blocks_that_are_there_or_in_blocks_that_may_be_missing() {
+        let code = |spec| weft_codes::parse(spec).unwrap();
+        let missing = |text, spec| ack(text, &code(spec)).map(|ack| ack.missing_max).map_err(|error| error.message);
+        assert_eq!(
+            ["", "all", "k+1", "k+4", "k+0", "tolerate=3"].map(|text| missing(text, "rs(10,4)")),
+            [0, 0, 3, 0, 4, 3].map(Ok)
+        );
+        assert_eq!(missing("k+1", "lrc(4,2,2)"), Ok(3), "whether they do is seen when they are there");
+        for text in ["k", "k+", "k+-1", "k+x", "tolerate=", "most", "ALL"] {
+            assert!(missing(text, "rs(10,4)").unwrap_err().contains("is not an ack rule"), "{text}");
+        }
+        let policy =
+            |text| PolicyRecord { code: "rs(10,4)".into(), ack: ack(text, &code("rs(10,4)")).unwrap(), ..default_policy() };
+        let of_put = |said, spec, policy| ack_of_put(said, &code(spec), &policy).unwrap().missing_max;
+        assert_eq!(of_put("", "rs(10,4)", policy("k+1")), 3);
+        assert_eq!(of_put("all", "rs(10,4)", policy("k+1")), 0);
+        assert_eq!(of_put("k+1", "rs(4,2)", policy("all")), 1);
+        assert_eq!(of_put("", "rs(4,2)", policy("k+1")), 1, "one block more than k is there with this code, too");
+        assert_eq!(of_put("", "rs(4,2)", policy("tolerate=1")), 0);
+        assert_eq!(of_put("", "rs(12,8)", policy("tolerate=1")), 1);
     }
 }

@@ -89,6 +89,7 @@ impl View {
         let state = stripe.blocks.get(usize::from(index)).map_or(BlockState::Missing, |block| block.state);
         match (state, self.standing(stripe, index)) {
             (BlockState::Corrupt, _) => "corrupt",
+            (BlockState::Missing, _) if stripe.incomplete => "coming",
             (BlockState::Missing, _) => "missing",
             (BlockState::Ok, Standing::Lost(_)) => "down",
             (BlockState::Ok, _) => "ok",

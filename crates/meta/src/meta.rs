@@ -73,7 +73,8 @@ pub trait Meta: Send + Sync {
     async fn extend_upload(&self, epoch: Epoch, upload: UploadId, expires_ms: u64) -> Result<()>;
     /// Allocates a stripe of a put. One of the same number that has not ended is given up: its blocks become garbage.
     async fn allocate_stripe(&self, epoch: Epoch, stripe: NewStripe, garbage_not_before_ms: u64) -> Result<StripeRecord>;
-    /// The blocks of a stripe of a put are durable.
+    /// The blocks of a stripe of a put are durable, or as many as it may be acknowledged with: it is incomplete then until no block of
+    /// it is missing any more.
     async fn end_stripe(&self, epoch: Epoch, end: EndStripe) -> Result<StripeRecord>;
     /// Makes a put's object visible and its predecessor garbage, if all stripes have ended and their bytes are `size`.
     async fn commit_put(
@@ -84,6 +85,13 @@ pub trait Meta: Send + Sync {
         now_ms: u64,
         garbage_not_before_ms: u64,
     ) -> Result<ObjectRecord>;
+    /// Stripes of objects that are incomplete, in order, after one; all, or those of the object of a version.
+    async fn incomplete_stripes(
+        &self,
+        version: Option<UploadId>,
+        after: Option<StripeId>,
+        limit: u32,
+    ) -> Result<Page<StripeRecord>>;
     /// Gives up a put; whatever it allocated becomes garbage.
     async fn abort_put(&self, epoch: Epoch, upload: UploadId, garbage_not_before_ms: u64) -> Result<()>;
     /// The puts whose lease has ended, the oldest first.

@@ -340,12 +340,20 @@ pub struct StripeRecord {
     pub units: Vec<Vec<u32>>,
     /// The bytes of corrupt blocks that are corrupt, by index. A corrupt block that is not here is corrupt as a whole.
     pub corrupt: BTreeMap<u8, Vec<Span>>,
+    /// Its put was acknowledged before all its blocks were durable: those that are missing are on their way, or are to be rebuilt.
+    pub incomplete: bool,
 }
 
 impl StripeRecord {
     /// The bytes of a block that are corrupt while the others can be read; none for a block that is whole, or lost as a whole.
     pub fn corrupt_bytes(&self, index: u8) -> &[Span] {
         self.corrupt.get(&index).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The blocks that its put has left for later, and that are not there yet.
+    pub fn on_their_way(&self) -> Vec<u8> {
+        let missing = (0..=u8::MAX).zip(&self.blocks).filter(|(_, block)| block.state == BlockState::Missing);
+        missing.filter(|_| self.incomplete).map(|(index, _)| index).collect()
     }
 
     /// Where its data begins in the object, bytes: every stripe before it is full.

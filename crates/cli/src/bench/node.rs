@@ -59,6 +59,8 @@ impl LostNode {
         let link = testbed.settings().link;
         set_links(testbed, None)?;
         let (mut keys, mut held): (_, BTreeMap<u32, usize>) = (Vec::new(), BTreeMap::new());
+        // Nobody's else: the cluster may be in use.
+        let run = crate::cmd::seed()?;
         let node = loop {
             if let Some((node, _)) = held.iter().find(|(_, blocks)| **blocks >= layout.lost) {
                 break NodeId(*node);
@@ -66,7 +68,7 @@ impl LostNode {
             if keys.len() == STRIPES_MAX {
                 return Err(Error::fatal(format!("no node has {} blocks of {STRIPES_MAX} stripes", layout.lost)));
             }
-            let key = format!("stripe {}", keys.len());
+            let key = format!("node-{run:016x}/{}", keys.len());
             let blocks = store_stripe(session, &key, layout.code, layout.block_len, seed ^ keys.len() as u64, true).await?;
             blocks.iter().for_each(|block| *held.entry(block.node).or_default() += 1);
             keys.push(key);

@@ -43,6 +43,8 @@ pub(crate) struct Case {
 #[derive(Debug)]
 pub(crate) struct Subject {
     key: String,
+    /// What it is an object of.
+    kind: String,
     /// The blocks that are rebuilt.
     blocks: Vec<u8>,
     /// Names by number.
@@ -92,15 +94,23 @@ impl Subject {
         seed: u64,
         quiet: bool,
     ) -> Result<Self> {
-        let key = key(code, block_len);
+        // Nobody's else: the cluster may be in use.
+        let (kind, run) = (kind(code, block_len), crate::cmd::seed()?);
+        let key = format!("repair-{run:016x}/{kind}");
         let parsed = weft_codes::parse(code).map_err(Error::invalid)?;
         if let Some(block) = blocks.iter().find(|block| usize::from(**block) >= parsed.n()) {
             return Err(Error::invalid(format!("there is no block {block}: {code} has blocks 0 to {}", parsed.n() - 1)));
         }
         store_stripe(session, &key, code, block_len, seed, quiet).await?;
-        let mut subject = Self { key, blocks: blocks.to_vec(), names: BTreeMap::new(), homes: Vec::new(), spares: Vec::new() };
-        subject.refresh(session).await?;
-        Ok(subject)
+        let (blocks, names) = (blocks.to_vec(), BTreeMap::new());
+        let mut subject = Self { key, kind, blocks, names, homes: Vec::new(), spares: Vec::new() };
+        match subject.refresh(session).await {
+            Ok(()) => Ok(subject),
+            Err(error) => {
+                subject.remove(session).await?;
+                Err(error)
+            }
+        }
     }
 
     /// Looks up where the block is, and where it can go.
@@ -142,7 +152,7 @@ impl Subject {
 
     /// Whether it is an object of such blocks.
     pub(crate) fn is_of(&self, code: &str, block_len: u64) -> bool {
-        self.key == key(code, block_len)
+        self.kind == kind(code, block_len)
     }
 
     pub(crate) fn bucket() -> &'static str {
@@ -286,7 +296,7 @@ pub(crate) async fn store_stripe(
     Ok(object.stripes.into_iter().next().map(|stripe| stripe.blocks).unwrap_or_default())
 }
 
-fn key(code: &str, block_len: u64) -> String {
+fn kind(code: &str, block_len: u64) -> String {
     format!("{code} {}", ByteSize(block_len))
 }
 

@@ -6,6 +6,7 @@ use crate::{
     testbed::{Testbed, enter},
 };
 use std::{
+    ops::Deref,
     path::{Path, PathBuf},
     thread::JoinHandle,
     time::Duration,
@@ -14,15 +15,27 @@ use tokio::sync::{mpsc, oneshot};
 use weft_client::{PutOptions, api::ObjectReply};
 use weft_types::{Error, Result};
 
-/// A writer that is to end is waited for so often, for so long: its client tells the coordinator what it gave up.
+/// Writers that are to end are waited for so often, for so long: their clients tell the coordinator what they gave up.
 const END_POLLS: u32 = 500;
 const END_POLL: Duration = Duration::from_millis(20);
 
-/// A client on a node. Dropped, it gives up what it puts.
+/// A client on a node. It gives up what it puts, and ends, once nobody can give it another order.
 #[derive(Debug)]
 pub(crate) struct Writer {
     orders: Option<mpsc::UnboundedSender<Order>>,
     thread: JoinHandle<()>,
+}
+
+/// Writers that end together: dropped, each gives up what it puts.
+#[derive(Debug, Default)]
+pub(crate) struct Writers(Vec<Writer>);
+
+impl Deref for Writers {
+    type Target = [Writer];
+
+    fn deref(&self) -> &[Writer] {
+        &self.0
+    }
 }
 
 /// An object that is to be put.
@@ -69,8 +82,8 @@ impl Writer {
 }
 
 /// Writers on the first `count` nodes of a testbed.
-pub(crate) async fn on_nodes(testbed: Option<&Testbed>, count: u32) -> Result<Vec<Writer>> {
-    let mut writers = Vec::new();
+pub(crate) async fn on_nodes(testbed: Option<&Testbed>, count: u32) -> Result<Writers> {
+    let mut writers = Writers::default();
     if count == 0 {
         return Ok(writers);
     }
@@ -79,22 +92,23 @@ pub(crate) async fn on_nodes(testbed: Option<&Testbed>, count: u32) -> Result<Ve
     let nodes = cluster.nodes().get(..count as usize);
     let nodes = nodes.ok_or_else(|| Error::invalid(format!("{count} writers need as many nodes to stand on")))?;
     for node in nodes {
-        writers.push(Writer::start(testbed, node).await?);
+        writers.0.push(Writer::start(testbed, node).await?);
     }
     Ok(writers)
 }
 
-impl Drop for Writer {
+impl Drop for Writers {
     fn drop(&mut self) {
-        self.orders = None;
-        // A namespace is gone only when nobody is in it any more; but one who hangs keeps nobody from taking the testbed away.
+        self.0.iter_mut().for_each(|writer| writer.orders = None);
+        // A namespace is gone only when nobody is in it any more; but those who hang keep nobody from taking the testbed away.
         for _ in 0..END_POLLS {
-            if self.thread.is_finished() {
+            if self.iter().all(|writer| writer.thread.is_finished()) {
                 return;
             }
             std::thread::sleep(END_POLL);
         }
-        tracing::warn!("a writer on a node does not end");
+        let hang = self.iter().filter(|writer| !writer.thread.is_finished()).count();
+        tracing::warn!(hang, "writers on nodes do not end");
     }
 }
 
@@ -138,4 +152,26 @@ fn serve(
 
 fn gone() -> Error {
     Error::fatal("a writer on a node has ended before its time")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::Instant;
+
+    #[test]
+    fn writers_end_at_the_same_time() {
+        let slow = || {
+            let (orders, mut todo) = mpsc::unbounded_channel();
+            let thread = std::thread::spawn(move || {
+                while todo.blocking_recv().is_some() {}
+                std::thread::sleep(Duration::from_millis(400));
+            });
+            Writer { orders: Some(orders), thread }
+        };
+        let (writers, begun) = (Writers((0..6).map(|_| slow()).collect()), Instant::now());
+        drop(writers);
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_millis(400) && took < Duration::from_millis(1600), "{took:?}");
+    }
 }

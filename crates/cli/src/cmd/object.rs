@@ -57,6 +57,9 @@ struct Entry {
     code: String,
 }
 
+/// Stripes that are not complete and that are named, at most.
+const INCOMPLETE_SHOWN: usize = 8;
+
 /// An object and its stripes.
 #[derive(Debug, Serialize)]
 pub(super) struct Object {
@@ -69,7 +72,36 @@ pub(super) struct Object {
     cell_size: u64,
     created_ms: u64,
     pub(super) stripes: Vec<Stripe>,
+    /// Whether all blocks are there that its put may have left for later.
+    complete: bool,
+    /// The stripes of which some are not.
+    incomplete: Vec<Incomplete>,
     warnings: Vec<String>,
+}
+
+/// A stripe that was acknowledged before all its blocks were durable.
+#[derive(Debug, Serialize)]
+pub(super) struct Incomplete {
+    /// Its number in the object, from 0.
+    pub(super) stripe: u64,
+    /// Those that are on their way.
+    pub(super) blocks: Vec<u32>,
+    /// What came of the last try to rebuild them; empty: none has failed.
+    why: String,
+}
+
+impl From<api::IncompleteStripe> for Incomplete {
+    fn from(it: api::IncompleteStripe) -> Self {
+        Self { stripe: it.number, blocks: it.blocks, why: it.why }
+    }
+}
+
+impl Incomplete {
+    /// Its blocks, for a person.
+    fn blocks_text(&self) -> String {
+        let blocks: Vec<String> = self.blocks.iter().map(ToString::to_string).collect();
+        format!("block{} {}", if blocks.len() == 1 { "" } else { "s" }, blocks.join(", "))
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -109,6 +141,8 @@ impl Object {
             cell_size: it.cell_len,
             created_ms: it.created_ms,
             stripes: it.stripes.into_iter().map(|stripe| Stripe::new(stripe, nodes)).collect(),
+            complete: it.incomplete.is_empty(),
+            incomplete: it.incomplete.into_iter().map(Incomplete::from).collect(),
             warnings: it.warnings,
         }
     }
@@ -198,6 +232,18 @@ fn text(it: &Object) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}/{}  {} ({} bytes), version {}", it.bucket, it.key, human_bytes(it.size), it.size, it.version);
     let _ = writeln!(text, "{} in blocks of {block}, cells of {cell}", it.code);
+    if !it.complete {
+        let (all, rest) = (it.stripes.len(), it.incomplete.len());
+        let shown = it.incomplete.iter().take(INCOMPLETE_SHOWN).map(|rest| {
+            let why = if rest.why.is_empty() { String::new() } else { format!(" ({})", rest.why) };
+            format!("{} of stripe {}{why}", rest.blocks_text(), rest.stripe)
+        });
+        let mut shown: Vec<String> = shown.collect();
+        if rest > shown.len() {
+            shown.push(format!("others of {} more stripes", rest - shown.len()));
+        }
+        let _ = writeln!(text, "{} of {all} stripes complete; on their way: {}", all - rest, shown.join(", "));
+    }
     for stripe in &it.stripes {
         let _ = writeln!(text, "\nstripe {} from byte {}, {} updates", stripe.id, stripe.offset, stripe.seq);
         let row = |it: &Block| {

@@ -28,6 +28,7 @@ enum Command {
 #[command(after_help = "\
 EXAMPLE
   weft policy create wide --code 'rs(12,4)' --block-size 32MiB --failure-domain rack
+  weft policy create quick --code 'rs(12,4)' --ack k+2
 
 EXIT CODES
   0 done   2 a code, sizes or a name that make no sense   3 no cluster   4 no coordinator")]
@@ -47,7 +48,8 @@ struct Create {
     /// What shall not hold more blocks of a stripe than the code can lose
     #[arg(long, value_parser = ["node", "rack"], default_value = "rack")]
     failure_domain: String,
-    /// When a put is acknowledged: `all` blocks are durable, or all but N: `tolerate=N`
+    /// When a put is acknowledged: `all` blocks are durable, or of each stripe N more than k, `k+N`, or all but N, `tolerate=N`, from which
+    /// the rest can be made; the rest comes afterwards
     #[arg(long, default_value = "all")]
     ack: String,
     /// New buckets carry it unless they say otherwise

@@ -1,6 +1,6 @@
 //! `weft put` and `weft get`: the data of objects.
 
-use super::{code_info::short_sub_blocks, explain};
+use super::{code_info::short_sub_blocks, explain, object::Incomplete};
 use crate::{
     exit::Exit,
     names::{ByteRange, ObjectName, with_names},
@@ -21,7 +21,8 @@ use weft_types::{AutoSize, ByteSize, Error, Result, human_bytes};
 
 /// Store FILE as an object
 ///
-/// It is acknowledged when all its blocks are durable and the cluster's metadata says so; before that nothing of it can be seen.
+/// It is acknowledged when all its blocks are durable, or as many as --ack says, and the cluster's metadata says so; before that nothing
+/// of it can be seen. Blocks that are on their way then come afterwards, or are rebuilt: `weft stat` tells.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -29,6 +30,7 @@ EXAMPLE
   weft put cat.jpg photos/cat.jpg --code 'rs(10,4)' --block-size 64MiB --cell-size 1MiB
   tar c photos | weft put - backup/photos.tar
   weft put cat.jpg photos/cat.jpg --scheme mist --explain
+  weft put cat.jpg photos/cat.jpg --code 'rs(10,4)' --ack k+2
 
 EXIT CODES
   0 stored   1 failed on the way; nothing is left behind   2 a code, sizes or a name that make no sense, or more blocks than nodes   \
@@ -50,6 +52,10 @@ pub(super) struct Put {
     /// Bytes of a slice of a block, a multiple of 4 KiB; without it, the coordinator's setting says
     #[arg(long, value_name = "SIZE")]
     slice_size: Option<ByteSize>,
+    /// When it is acknowledged: `all` blocks are durable, or of each stripe N more than k, `k+N`, or all but N, `tolerate=N`, from which
+    /// the rest can be made; without it, the bucket's policy says
+    #[arg(long, value_name = "all|k+N|tolerate=N")]
+    ack: Option<String>,
     /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
     #[arg(long)]
     explain: bool,
@@ -104,6 +110,15 @@ struct Stored {
     cell_size: u64,
     stripes: u64,
     seconds: f64,
+    /// Whether all blocks were durable when it was acknowledged.
+    complete: bool,
+    /// How many stripes were not.
+    incomplete_stripes: u64,
+    /// The last of them.
+    incomplete: Option<Incomplete>,
+    /// Blocks of a stripe.
+    #[serde(skip)]
+    stripe_blocks: usize,
     warnings: Vec<String>,
 }
 
@@ -158,6 +173,7 @@ impl Put {
             scheme: self.scheme.clone().unwrap_or_default(),
             slice_len: size(self.slice_size),
             by_lot: false,
+            ack: self.ack.clone().unwrap_or_default(),
             progress,
         }
     }
@@ -223,11 +239,15 @@ impl Stored {
             object: format!("{}/{}", it.bucket, it.key),
             version: it.version,
             size: it.size,
-            code: it.code,
             block_size: it.block_len,
             cell_size: it.cell_len,
             stripes: it.stripe_count,
             seconds,
+            complete: it.incomplete_count == 0,
+            incomplete_stripes: it.incomplete_count,
+            stripe_blocks: weft_codes::parse(&it.code).map(|code| code.n()).unwrap_or_default(),
+            incomplete: it.incomplete.into_iter().map(Incomplete::from).next_back(),
+            code: it.code,
             warnings: it.warnings.into_iter().chain(short).collect(),
         }
     }
@@ -251,6 +271,17 @@ fn stored_text(it: &Stored) -> String {
     let stripes = if it.stripes == 1 { "1 stripe".to_owned() } else { format!("{} stripes", it.stripes) };
     let (size, rate) = (human_bytes(it.size), human_rate(it.size, it.seconds));
     let mut text = format!("{}  {size} under {} in {stripes}, {:.2} s, {rate}", it.object, it.code, it.seconds);
+    if let Some(last) = &it.incomplete {
+        text += &format!(
+            "\nacknowledged with {} of {} blocks of stripe {} on their way",
+            last.blocks.len(),
+            it.stripe_blocks,
+            last.stripe
+        );
+        if it.incomplete_stripes > 1 {
+            text += &format!(", and others of {} more stripes", it.incomplete_stripes - 1);
+        }
+    }
     for warning in &it.warnings {
         text += &format!("\nwarning: {warning}");
     }

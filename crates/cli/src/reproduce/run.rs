@@ -7,7 +7,7 @@ use crate::{
         node::{Layout, LostNode},
         put::{self, Data},
         repair::{Case, Subject, measure, probe},
-        writer,
+        writer::{self, Writers},
     },
     session::Session,
     testbed::{Limit, LinkRate, Settings, Testbed},
@@ -193,7 +193,7 @@ async fn of_put(
     steps: &mut Steps,
 ) -> Result<Vec<Point>> {
     put::make_bucket(session).await?;
-    let (mut results, mut writers) = (Vec::new(), Vec::new());
+    let (mut results, mut writers) = (Vec::new(), Writers::default());
     for setup in setups {
         let Links::Written(Writing { size, writers: count, shows }) = setup.links else {
             return Err(Error::fatal("a figure measures puts, or repairs"));

@@ -2,6 +2,7 @@
 
 use crate::harness::{Cluster, Running, Setup, bytes, path, send_signal, wait_for};
 use std::{collections::BTreeSet, io::Write as _, process::Stdio, time::Duration};
+use tokio::time::Instant;
 
 const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "256KiB", "--cell-size", "64KiB"];
 const STRIPE: usize = 1 << 20;
@@ -98,6 +99,17 @@ fn a_put_that_is_broken_off_is_given_up_at_once() {
     wait_for("all of it to be removed", || cluster.files().is_empty());
 }
 
+/// A node that has got some of its block, and not all of 16 MiB.
+fn node_in_the_middle(cluster: &Cluster, put: &mut Running) -> String {
+    let nodes = cluster.nodes();
+    let mut found = None;
+    wait_for("somebody to have got something", || {
+        found = nodes.iter().find(|node| cluster.has_written(node, 1 << 20)).cloned();
+        found.is_some() || !put.is_running()
+    });
+    found.expect("the put was faster than the test")
+}
+
 /// A node that is in the middle of receiving a block.
 fn writing_node(cluster: &Cluster, put: &mut Running) -> String {
     let nodes = cluster.nodes();
@@ -107,4 +119,63 @@ fn writing_node(cluster: &Cluster, put: &mut Running) -> String {
         found.is_some() || !put.is_running()
     });
     found.expect("the put was faster than the test")
+}
+
+#[test]
+fn a_put_with_an_early_ack_does_not_wait_for_who_stands_still_and_is_completed() {
+    // Links and settling plans would wait for half a minute; there is no node to spare.
+    let stall = [("WEFT_COORDINATOR_STALL_MS", "30000"), ("WEFT_COORDINATOR_SUSPECT_MS", "60000")];
+    let cluster = Setup::nodes(6).with(&stall).up();
+    let content = bytes(64 << 20, 7);
+    let file = cluster.write("data", &content);
+    let coding = ["--code", "rs(4,2)", "--block-size", "16MiB", "--cell-size", "256KiB", "--ack", "k+1"];
+    let begun = Instant::now();
+    let mut put = cluster.start(["put", path(&file), "data", "--json"].iter().chain(&coding), Stdio::null());
+    let victim = node_in_the_middle(&cluster, &mut put);
+    cluster.signal(&victim, "STOP");
+    assert!(put.is_running(), "the put was faster than the test");
+    let stored = put.end().ok().json();
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    assert_eq!((&stored["complete"], &stored["incomplete_stripes"]), (&false.into(), &1.into()), "{stored}");
+    let left = &stored["incomplete"]["blocks"];
+    assert_eq!(left.as_array().map(Vec::len), Some(1), "{stored}");
+
+    // Everybody dies, and the one that stands still does not come back yet.
+    let nodes = cluster.nodes();
+    nodes.iter().map(String::as_str).chain(["coordinator"]).for_each(|name| cluster.kill(name));
+    cluster.up().ok();
+    let stat = cluster.stat("data");
+    assert!(stat["complete"] == true || stat["incomplete"][0]["blocks"] == *left, "{stat}");
+    cluster.expect("data", &content, &[]);
+    wait_for("it to be complete", || cluster.stat("data")["complete"] == true);
+    let blocks = cluster.blocks("data");
+    assert!(blocks.iter().all(|block| block.state == "ok"), "{blocks:?}");
+    let text = String::from_utf8(cluster.weft(["stat", "data"]).ok().stdout).expect("text");
+    assert!(!text.contains("on their way"), "{text}");
+    // It is as good as any other object: m losses do no harm.
+    let two: Vec<&str> = blocks[..2].iter().map(|block| block.node.as_str()).collect();
+    cluster.take_down(&two);
+    cluster.expect("data", &content, &[]);
+}
+
+#[test]
+fn what_is_on_its_way_is_told() {
+    let stall = [("WEFT_COORDINATOR_STALL_MS", "30000"), ("WEFT_COORDINATOR_SUSPECT_MS", "60000")];
+    let cluster = Setup::nodes(6).with(&stall).up();
+    cluster.weft(["put", "/etc/hostname", "x", "--ack", "k+3", "--code", "rs(4,2)"]).refused(2, &["rs(4,2) has k+2 blocks"]);
+    cluster.weft(["put", "/etc/hostname", "x", "--ack", "soon", "--code", "rs(4,2)"]).refused(2, &["k+N", "tolerate=N"]);
+    cluster.weft(["policy", "create", "quick", "--code", "rs(4,2)", "--block-size", "16MiB", "--ack", "k+1"]).ok();
+    cluster.weft(["bucket", "create", "quick", "--policy", "quick"]).ok();
+    let content = bytes(64 << 20, 8);
+    let file = cluster.write("data", &content);
+    let mut put = cluster.start(["put", path(&file), "quick/data"], Stdio::null());
+    let victim = node_in_the_middle(&cluster, &mut put);
+    cluster.signal(&victim, "STOP");
+    let told = String::from_utf8(put.end().ok().stdout).expect("text");
+    assert!(told.contains("acknowledged with 1 of 6 blocks of stripe 0 on their way"), "{told}");
+    let text = String::from_utf8(cluster.weft(["stat", "quick/data"]).ok().stdout).expect("text");
+    assert!(text.contains("0 of 1 stripes complete; on their way: block "), "{text}");
+    cluster.signal(&victim, "CONT");
+    wait_for("it to be complete", || cluster.stat("quick/data")["complete"] == true);
+    cluster.expect("quick/data", &content, &[]);
 }

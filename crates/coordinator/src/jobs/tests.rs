@@ -27,6 +27,7 @@ fn stripe(data_len: u64, block_len: u64, cell_len: u64) -> StripeRecord {
         blocks: (1..=6).map(place).collect(),
         units: Vec::new(),
         corrupt: Default::default(),
+        incomplete: false,
     }
 }
 

@@ -1,10 +1,13 @@
 //! How a stripe of a put ends: the agents' receipts are compared with the checksums that the writer made of all blocks; what is missing
 //! is rebuilt elsewhere from what has been stored, and only where that is not enough, the writer sends again the data that is missing.
 
-use super::{Key, Sending, prepare, start, touched};
+use super::{
+    Key, Sending,
+    behind::{self, Brought, Left},
+    prepare, simpler, start, touched,
+};
 use crate::{
-    how::How,
-    jobs,
+    how::{How, HowToWrite},
     placement::{self, Ask, NOTHING},
     rebuild::{Destination, Lost, Rebuild, RebuiltBlock},
     shared::Shared,
@@ -22,7 +25,7 @@ use weft_proto::{status::decode_error, v1};
 use weft_types::{BlockId, Error, NodeId, Party, Reaction, Result};
 
 /// What is known of a stripe after a plan that did not bring enough of it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Before {
     /// The checksums of all blocks, as the writer made them.
     units: Vec<Option<Vec<u32>>>,
@@ -58,67 +61,70 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
     }
     // An agent may be busy with its disk for as long as a stall takes.
     settle.settle(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
-    let report = report.await.map_err(|error| Error::fatal(format!("a put was not watched over: {error}")).object(name))?;
-    let mut traffic = report.traffic();
+    let code = shared.code(&upload.new.code)?;
+    let all: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
+    let Before { units, missing: earlier, failed: mut failed_before, plans, again: blocks } = match before {
+        None => Before { units: sent_units(&stripe, &asked.sent), again: all, ..Before::default() },
+        Some(before) => *before,
+    };
+    let missing_of = |report: &Report| {
+        let mut missing = earlier.clone();
+        for (index, why) in received(shared, &stripe, &blocks, &units, report) {
+            match why {
+                Some(why) => missing.insert(index, why),
+                None => missing.remove(&index),
+            };
+        }
+        missing
+    };
+    let missing_max = upload.new.ack.missing_max;
+    let is_enough = |missing: &BTreeMap<u8, String>| {
+        behind::is_enough(&code, &stripe, &units, &missing.keys().copied().collect::<Vec<u8>>(), missing_max)
+    };
+    let may_end = |report: &Report| missing_max > 0 && is_enough(&missing_of(report));
+    let brought = behind::wait(shared, (stripe.id, id), report, &settle, may_end).await.map_err(|error| error.object(name))?;
+    let (report, following) = match brought {
+        Brought::All(report) => (report, None),
+        Brought::Enough(report, following) => (report, Some(following)),
+    };
+    let missing = missing_of(&report);
+    let (traffic, stages) = (report.traffic(), stages(shared, &report, &levels));
+    if let Some(following) = following {
+        let missing_now = missing.keys().copied().collect();
+        let left = Left { object: name.clone(), stripe: (*stripe).clone(), units: units.clone(), missing: missing_now };
+        let ending = Ending { shared, upload: &upload, code: &code, stripe: *stripe, units, missing, failed: failed_before };
+        ending.commit().await?;
+        let learner = Arc::clone(shared);
+        following.go_on(shared, left, move |report| drop(learn(&learner, report, &complaints)));
+        return Ok(Ended { again: None, traffic, stages });
+    }
+    failed_before.extend(learn(shared, &report, &complaints));
+    if report.held_up.is_some() {
+        shared.puts.learn(shared, id, |learnt| learnt.held_up += 1).await;
+    }
+    // Data come from the writer itself: who stored something else got them right.
+    let data = missing.keys().filter(|index| usize::from(**index) < code.k() && is_known(&units, **index));
+    failed_before.extend(data.filter_map(|index| stored_at(&stripe, *index, &report).map(|(node, _)| node)));
+    let enough = is_enough(&missing);
+    let ending = Ending { shared, upload: &upload, code: &code, stripe: *stripe, units, missing, failed: failed_before };
+    let ended = Ended { again: None, traffic, stages };
+    if enough { ending.commit().await.map(|()| ended) } else { ending.mend(&report, &how, plans, ended).await }
+}
+
+/// What the agents' stages spent their time on.
+fn stages(shared: &Shared, report: &Report, levels: &BTreeMap<(NodeId, u32, u32), u32>) -> Vec<v1::StageReport> {
     let stage = |node: NodeId, times: &v1::StageTimes| {
         let level = levels.get(&(node, times.lane, times.stage)).copied().unwrap_or(0);
         v1::StageReport { party: shared.members.name(node), level, times: Some(*times) }
     };
-    let stages = report.nodes.iter().flat_map(|(id, node)| node.stages.iter().map(|times| stage(*id, times))).collect();
-    let code = shared.code(&upload.new.code)?;
-    let mut failed = who_failed(&report, &complaints, shared.config.stall_ms / WAIT_SHARE);
+    report.nodes.iter().flat_map(|(id, node)| node.stages.iter().map(|times| stage(*id, times))).collect()
+}
+
+/// Who failed in a plan that has ended. Those of whom the writer complained too are avoided for a while.
+fn learn(shared: &Shared, report: &Report, complaints: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+    let failed = who_failed(report, complaints, shared.config.stall_ms / WAIT_SHARE);
     complaints.intersection(&failed).for_each(|node| shared.members.suspect(*node));
-    if report.held_up.is_some() {
-        shared.puts.note_held_up(id);
-    }
-    let all: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
-    let (units, blocks, mut missing, plans) = match before {
-        None => (sent_units(&stripe, &asked.sent), all, BTreeMap::new(), 0),
-        Some(before) => {
-            failed.extend(before.failed);
-            (before.units, before.again, before.missing, before.plans)
-        }
-    };
-    for (index, why) in received(shared, &stripe, &blocks, &units, &report) {
-        // Data come from the writer itself: who stored something else got them right.
-        if why.is_some() && usize::from(index) < code.k() {
-            failed.extend(stored_at(&stripe, index, &report).map(|(node, _)| node).filter(|_| is_known(&units, index)));
-        }
-        match why {
-            Some(why) => missing.insert(index, why),
-            None => missing.remove(&index),
-        };
-    }
-    let mut ending = Ending { shared, upload: &upload, code: &code, stripe: *stripe, units, missing, failed };
-    if ending.missing.len() > upload.new.ack.missing_max as usize || ending.unknown() {
-        let reasons: Vec<&String> = ending.missing.values().collect();
-        tracing::warn!(object = %name, stripe = asked.number, ?reasons, "blocks of a put were not stored");
-        // If a block's checksums are not known, nobody could say whether it was rebuilt right: all is sent again, to others.
-        if ending.unknown() {
-            return Err(ending.give_up(&report));
-        }
-        if !ending.is_recoverable() {
-            if plans >= shared.config.resumes_max {
-                return Err(ending.give_up(&report));
-            }
-            let before = Before { plans: plans + 1, ..ending.before() };
-            let again = ending.send_again(&how, before).await;
-            return again.map(|again| Ended { again: Some(again), traffic, stages }).map_err(|error| {
-                tracing::warn!(object = %name, stripe = asked.number, %error, "nor can what is missing be sent again");
-                ending.give_up(&report)
-            });
-        }
-        match ending.rebuild().await {
-            Ok(moved) => traffic = traffic + moved,
-            // What had been stored may have been lost since: the writer still has everything.
-            Err(error) if !ending.has_lost_more() => return Err(error),
-            Err(error) => {
-                tracing::warn!(object = %name, stripe = asked.number, %error, "nor can what is missing be rebuilt");
-                return Err(ending.give_up(&report));
-            }
-        }
-    }
-    ending.commit().await.map(|()| Ended { again: None, traffic, stages })
+    failed
 }
 
 /// Who has waited for somebody for this part of a stall when a plan ended has failed for that.
@@ -160,11 +166,38 @@ impl Ending<'_> {
         self.missing.keys().any(|index| !is_known(&self.units, *index))
     }
 
-    fn is_recoverable(&self) -> bool {
-        let stored: Vec<u8> =
-            (0..=u8::MAX).take(self.stripe.blocks.len()).filter(|index| !self.missing.contains_key(index)).collect();
-        let wanted: Vec<_> = self.missing.keys().map(|index| (*index, self.stripe.layout.coded_span())).collect();
-        jobs::unrecoverable(self.code, &self.stripe, &stored, &wanted).is_none()
+    /// Too much is missing: it is rebuilt of what has been stored or, where that is not enough, sent again.
+    async fn mend(mut self, report: &Report, how: &HowToWrite, plans: u32, ended: Ended) -> Result<Ended> {
+        let (shared, name, number) = (self.shared, &self.upload.new.name, self.stripe.number);
+        let missing: Vec<u8> = self.missing.keys().copied().collect();
+        tracing::warn!(object = %name, stripe = number, reasons = ?self.missing.values(), "blocks of a put were not stored");
+        // If a block's checksums are not known, nobody could say whether it was rebuilt right: all is sent again, to others.
+        if self.unknown() {
+            return Err(self.give_up(report));
+        }
+        if !behind::is_recoverable(self.code, &self.stripe, &missing) {
+            if plans >= shared.config.resumes_max {
+                return Err(self.give_up(report));
+            }
+            let before = Before { plans: plans + 1, ..self.before() };
+            return match self.send_again(how, before).await {
+                Ok(again) => Ok(Ended { again: Some(again), ..ended }),
+                Err(error) => {
+                    tracing::warn!(object = %name, stripe = number, %error, "nor can what is missing be sent again");
+                    Err(self.give_up(report))
+                }
+            };
+        }
+        let moved = match self.rebuild().await {
+            Ok(moved) => moved,
+            // What had been stored may have been lost since: the writer still has everything.
+            Err(error) if !self.has_lost_more() => return Err(error),
+            Err(error) => {
+                tracing::warn!(object = %name, stripe = number, %error, "nor can what is missing be rebuilt");
+                return Err(self.give_up(report));
+            }
+        };
+        self.commit().await.map(|()| Ended { traffic: ended.traffic + moved, ..ended })
     }
 
     /// Whether a node that had stored its block is gone, or failed somebody since.
@@ -191,10 +224,12 @@ impl Ending<'_> {
     }
 
     /// The writer sends the data that is missing again: all else can be made of it.
-    async fn send_again(&mut self, how: &super::HowToWrite, mut before: Before) -> Result<(Sending, v1::ClientTask)> {
-        let (mut homeless, mut failures) = (before.again.clone(), 0);
+    async fn send_again(&mut self, how: &HowToWrite, mut before: Before) -> Result<(Sending, v1::ClientTask)> {
+        let (mut how, mut homeless, mut failures) = (how.clone(), before.again.clone(), 0);
         loop {
-            if let Err(error) = self.place_again(&homeless).await {
+            if !homeless.is_empty()
+                && let Err(error) = self.place_again(&homeless).await
+            {
                 // There is no node for it: what else is missing, of those that can still store it, may be enough to be acknowledged.
                 let stays = |index: &u8| {
                     let home = self.stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
@@ -209,11 +244,17 @@ impl Ending<'_> {
             }
             tracing::info!(object = %self.upload.new.name, stripe = self.stripe.number, blocks = ?before.again, "sent again");
             let (shared, stripe, earlier) = (self.shared, self.stripe.clone(), Some(Box::new(before.clone())));
-            let started = match prepare(shared, self.upload, self.code, stripe, how, &before.again, earlier) {
+            let started = match prepare(shared, self.upload, self.code, stripe, &how, &before.again, earlier) {
                 Ok(prepared) => start(shared, self.upload, self.code, prepared).await,
                 Err(error) => Err(error),
             };
             match (started, failures) {
+                // A receiver that makes its block of many others needs more memory than some node has.
+                (Err(error), _) if error.reaction == Reaction::InvalidInput && how.is_left_open() => {
+                    how = simpler(shared, self.upload, self.stripe.number, how, &error).await;
+                    homeless.clear();
+                    continue;
+                }
                 // Somebody could not be asked: what was to go there goes elsewhere.
                 (Err(Error { reaction: Reaction::Replan, party: Some(Party::Node(node)), .. }), failures)
                     if failures < self.shared.config.resumes_max =>
@@ -344,7 +385,7 @@ fn stored_at<'a>(stripe: &StripeRecord, index: u8, report: &'a Report) -> Option
 }
 
 /// Of these blocks: nothing if it is durable with the checksums that the client sent, else why not.
-fn received(
+pub(super) fn received(
     shared: &Shared,
     stripe: &StripeRecord,
     blocks: &[u8],

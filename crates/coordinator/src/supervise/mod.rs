@@ -17,7 +17,11 @@ use crate::{
 };
 use futures::future::join_all;
 use rand::Rng;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -61,14 +65,18 @@ pub(crate) struct Running {
     on_failure: OnFailure,
     settle: watch::Receiver<Option<Duration>>,
     failing: watch::Sender<bool>,
-    _moving: Moving,
+    complaints: watch::Receiver<BTreeSet<NodeId>>,
+    so_far: watch::Sender<Report>,
+    moving: Moving,
 }
 
-/// Tells a running plan that its client is done with it: whoever has not ended after a while is cancelled.
+/// Tells a running plan that its client is done with it: whoever has not ended after a while is cancelled. And what it waits for meanwhile.
 #[derive(Debug)]
 pub(crate) struct Settle {
     settle: watch::Sender<Option<Duration>>,
     failing: watch::Receiver<bool>,
+    complaints: watch::Sender<BTreeSet<NodeId>>,
+    so_far: watch::Receiver<Report>,
 }
 
 enum Event {
@@ -111,18 +119,40 @@ pub(crate) async fn start(shared: &Arc<Shared>, sealed: Sealed, on_failure: OnFa
         }
     }
     let ((settle_sender, settle), (failing_sender, failing)) = (watch::channel(None), watch::channel(false));
-    let shared = Arc::clone(shared);
-    let flow = Flow::new(sealed.agents.keys().copied());
-    let (tasks, moving, failing_told) = (sealed.agents, sealed.moving, failing);
-    let failing = failing_sender;
-    let running = Running { shared, plan, tasks, events, report, flow, on_failure, settle, failing, _moving: moving };
-    (running, Settle { settle: settle_sender, failing: failing_told })
+    let ((complain, complaints), (so_far_sender, so_far)) = (watch::channel(BTreeSet::new()), watch::channel(Report::default()));
+    let (shared, flow) = (Arc::clone(shared), Flow::new(sealed.agents.keys().copied()));
+    let Sealed { agents: tasks, moving, .. } = sealed;
+    let running = Running {
+        shared,
+        plan,
+        tasks,
+        events,
+        report,
+        flow,
+        on_failure,
+        settle,
+        failing: failing_sender,
+        complaints,
+        so_far: so_far_sender,
+        moving,
+    };
+    (running, Settle { settle: settle_sender, failing, complaints: complain, so_far })
 }
 
 impl Settle {
     /// The client is done; the tasks may take that long to end.
     pub(crate) fn settle(&self, within: Duration) {
         self.settle.send_replace(Some(within));
+    }
+
+    /// The client cannot go on for these nodes. If the plan does not hear of one either, it does without it.
+    pub(crate) fn complain(&self, nodes: BTreeSet<NodeId>) {
+        self.complaints.send_replace(nodes);
+    }
+
+    /// What those that have ended have told, each time that one more has: of plans whose nodes do not depend on each other.
+    pub(crate) fn so_far(&self) -> watch::Receiver<Report> {
+        self.so_far.clone()
     }
 
     /// Whether somebody has failed already.
@@ -146,8 +176,12 @@ impl Running {
         let grace = Duration::from_millis(self.shared.config.failure_grace_ms);
         let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
         let mut deadlines = Deadlines::default();
-        let (mut settled, mut held_up_until) = (false, None);
+        let (mut settled, mut held_up_until, mut ended_count) = (false, None, 0);
         while !self.report.all_ended() {
+            if self.on_failure == OnFailure::GoOn && self.report.ended_count() > ended_count {
+                ended_count = self.report.ended_count();
+                self.so_far.send_replace(self.report.clone());
+            }
             if self.on_failure == OnFailure::EndAll && self.report.any_failed() {
                 self.failing.send_replace(true);
                 deadlines.begin(grace);
@@ -161,6 +195,7 @@ impl Running {
                     settled = changed.is_err() || within.is_some();
                     within.into_iter().for_each(|within| deadlines.begin(within));
                 }
+                Ok(()) = self.complaints.changed() => self.give_up_silent(patience.as_ref()),
                 _ = look.tick() => {
                     self.look_who_is_down();
                     if let Some(patience) = patience.as_ref().filter(|_| !self.report.any_failed() && self.report.held_up.is_none())
@@ -230,13 +265,35 @@ impl Running {
         // Perhaps it was but a moment: so it is blamed as one of whom another complains.
         self.report.held_up = Some((Blame { node, accuser }, error.party(Party::Node(node))));
         self.shared.members.suspect(node);
-        // It may never answer: nobody waits for that call.
+        self.cancel_one(node);
+        self.cancel_rest().await;
+        true
+    }
+
+    /// Does without those that the client complains of and that are not heard of, where nobody else waits for them.
+    fn give_up_silent(&mut self, patience: Option<&Patience<'_>>) {
+        let complaints = self.complaints.borrow_and_update().clone();
+        let Some(patience) = patience.filter(|patience| patience.one_by_one) else { return };
+        for node in self.report.running().into_iter().filter(|node| complaints.contains(node)) {
+            let may_fail = self.report.failed_nodes().count() < patience.failed_max || (patience.is_spare)(node);
+            if !may_fail || !self.flow.is_silent(node, patience.still) {
+                continue;
+            }
+            let (name, still_ms) = (self.shared.members.name(node), patience.still.as_millis());
+            let error = Error::replan(format!("{name} takes nothing, and was not heard of for {still_ms} ms"));
+            tracing::warn!(plan = %self.plan, node = %name, %error, "a plan goes on without a node");
+            self.report.broken(node, error.party(Party::Node(node)));
+            self.shared.members.suspect(node);
+            self.cancel_one(node);
+        }
+    }
+
+    /// It may never answer: nobody waits for that call.
+    fn cancel_one(&self, node: NodeId) {
         if let Some(task) = self.tasks.get(&node) {
             let (shared, plan, session) = (Arc::clone(&self.shared), self.plan, task.session.clone());
             tokio::spawn(async move { cancel(&shared, plan, &session).await });
         }
-        self.cancel_rest().await;
-        true
     }
 
     /// Who held up everybody has had its time to say what has arrived.

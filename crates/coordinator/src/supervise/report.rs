@@ -7,7 +7,7 @@ use weft_proto::{status::decode_error, v1};
 use weft_types::{BlockId, Error, NodeId, Party, Reaction, Span};
 
 /// What became of a plan at all its agents.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Report {
     pub(crate) nodes: BTreeMap<NodeId, NodeReport>,
     /// Who is to blame, if the plan failed and it is known.
@@ -17,7 +17,7 @@ pub(crate) struct Report {
 }
 
 /// What became of one agent's task.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct NodeReport {
     /// None: it still runs.
     pub(crate) end: Option<End>,
@@ -63,7 +63,7 @@ impl Report {
     }
 
     pub(crate) fn any_failed(&self) -> bool {
-        self.nodes.values().any(|node| !matches!(node.end, None | Some(End::Done)))
+        self.failed_nodes().next().is_some()
     }
 
     /// Why nothing was heard any more of somebody.
@@ -72,6 +72,17 @@ impl Report {
             Some(End::Broken(error)) => Some(error),
             _ => None,
         })
+    }
+
+    /// Those that ended otherwise than they should.
+    pub(crate) fn failed_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let failed = self.nodes.iter().filter(|(_, node)| !matches!(node.end, None | Some(End::Done)));
+        failed.map(|(id, _)| *id)
+    }
+
+    /// How many have ended.
+    pub(super) fn ended_count(&self) -> usize {
+        self.nodes.values().filter(|node| node.end.is_some()).count()
     }
 
     /// Those that have not ended.

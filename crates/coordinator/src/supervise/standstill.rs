@@ -15,6 +15,19 @@ pub(crate) struct Patience<'a> {
     pub(crate) to_the_last: bool,
     /// Whether there is a way around a node. One that there is none around is waited for.
     pub(crate) is_spare: Box<dyn Fn(NodeId) -> bool + Send + Sync + 'a>,
+    /// Whether nodes do not wait for each other, but all of them for a client alone: one that the client complains of is given up
+    /// without the others.
+    pub(crate) one_by_one: bool,
+    /// So many may fail without a way around them.
+    pub(crate) failed_max: usize,
+}
+
+impl<'a> Patience<'a> {
+    /// With a plan in which nodes wait for each other and nobody for the last of them.
+    pub(crate) fn of_chain(still: Duration, is_spare: impl Fn(NodeId) -> bool + Send + Sync + 'a) -> Self {
+        let is_spare = Box::new(is_spare);
+        Self { still, busy: still, to_the_last: false, is_spare, one_by_one: false, failed_max: 0 }
+    }
 }
 
 /// Who is heard of, and whether a plan's bytes move.
@@ -55,6 +68,11 @@ impl Flow {
         self.told(node, u64::MAX);
     }
 
+    /// Whether nothing was heard of a node for so long.
+    pub(super) fn is_silent(&self, node: NodeId, still: Duration) -> bool {
+        self.nodes.get(&node).is_some_and(|flow| flow.heard_at.elapsed() >= still)
+    }
+
     /// Who holds up others, and one of them, if they have not ended: one on whom somebody has waited for about as long as `still`, who has moved nothing
     /// for that long, and who was not heard of for that long or has waited for its own disk for about as long as `busy`. The others'
     /// buffers may fill for a while yet. What has not begun to flow is being connected, and nobody is blamed for that.
@@ -70,7 +88,7 @@ impl Flow {
         let waits_long = |of: &NodeId, party: Party, wait: Duration| {
             waits(of).iter().any(|(on, since_ms)| *on == party && u128::from(*since_ms) >= about(wait))
         };
-        let is_silent = |node: &NodeId| self.nodes.get(node).is_some_and(|flow| flow.heard_at.elapsed() >= still);
+        let is_silent = |node: &NodeId| self.is_silent(*node, still);
         let moves = |node: &NodeId| {
             let grew_at = self.nodes.get(node).and_then(|flow| flow.grew_at);
             grew_at.is_some_and(|grew_at| grew_at.elapsed() < still)
@@ -94,7 +112,7 @@ mod tests {
     const STILL: Duration = Duration::from_millis(1000);
 
     fn patience() -> Patience<'static> {
-        Patience { still: STILL, busy: STILL, to_the_last: false, is_spare: Box::new(|_| true) }
+        Patience::of_chain(STILL, |_| true)
     }
 
     fn node(id: u32) -> NodeId {

@@ -9,8 +9,8 @@ use std::{
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use weft_proto::{Net, PROTOCOL, Security, TcpNet, rpc, to_status, v1};
-use weft_types::{BlockId, Error};
+use weft_proto::{Net, PROTOCOL, Security, TcpNet, decode_task, rpc, to_status, v1};
+use weft_types::{BlockId, Error, Party};
 
 /// An agent that stores nothing. It is up until it is dropped.
 pub(crate) struct FakeAgent {
@@ -30,6 +30,11 @@ pub(crate) struct Told {
     pub(crate) busy: bool,
     /// It answers that it can never take such a task.
     pub(crate) refuses: bool,
+    /// It answers that it can never take a task with links to other nodes; how often it did.
+    pub(crate) refuses_linked: bool,
+    pub(crate) refused: usize,
+    /// It answers nothing when it is to open a task.
+    pub(crate) hangs: bool,
     /// What it was asked to remove, call by call.
     pub(crate) removals: Vec<v1::RemoveRequest>,
     /// Blocks of which it does not say that they are gone.
@@ -93,10 +98,20 @@ struct Service(Arc<Asked>);
 
 #[tonic::async_trait]
 impl v1::agent_server::Agent for Service {
-    async fn open(&self, _: Request<v1::OpenRequest>) -> Result<Response<v1::OpenReply>, Status> {
+    async fn open(&self, request: Request<v1::OpenRequest>) -> Result<Response<v1::OpenReply>, Status> {
+        let hangs = {
+            let mut told = self.0.0.lock().unwrap();
+            told.opens += 1;
+            told.hangs
+        };
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+        let task = decode_task(&request.into_inner().task).unwrap();
         let mut told = self.0.0.lock().unwrap();
-        told.opens += 1;
-        if told.refuses {
+        let linked = task.links.iter().any(|link| matches!(link.peer, Party::Node(_)));
+        if told.refuses || told.refuses_linked && linked {
+            told.refused += 1;
             return Err(to_status(&Error::invalid("the task needs more memory than there is")));
         }
         if told.busy { Err(to_status(&Error::retry("busy"))) } else { Ok(Response::new(v1::OpenReply::default())) }

@@ -1,6 +1,7 @@
 //! A whole cluster on loopback: what a client asks of the coordinator, and what becomes of it on the nodes.
 
 mod corruption;
+mod early;
 mod failures;
 mod fake_agent;
 mod given_up;

@@ -32,6 +32,7 @@ pub(crate) struct SlowNet {
 
 const BYTES: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(5);
+const STOPPED_LOOK: Duration = Duration::from_millis(50);
 
 #[async_trait]
 impl Net for SlowNet {
@@ -69,7 +70,7 @@ impl Net for CutNet {
     }
 }
 
-/// The network of a node that may be stopped: from then on nothing moves at its ends of all connections, and nobody is told.
+/// The network of a node that may be stopped: until it goes on nothing moves at its ends of all connections, and nobody is told.
 pub(crate) struct StoppableNet {
     pub(crate) net: Arc<dyn Net>,
     pub(crate) stopped: Arc<AtomicBool>,
@@ -110,32 +111,40 @@ struct Stoppable {
 }
 
 impl Stoppable {
-    /// Who is stopped is never woken again.
-    fn go_on(&self) -> Poll<()> {
-        if self.stopped.load(Ordering::Relaxed) { Poll::Pending } else { Poll::Ready(()) }
+    /// Who is stopped looks every now and then whether it still is.
+    fn go_on(&self, cx: &Context<'_>) -> Poll<()> {
+        if !self.stopped.load(Ordering::Relaxed) {
+            return Poll::Ready(());
+        }
+        let waker = cx.waker().clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(STOPPED_LOOK).await;
+            waker.wake();
+        });
+        Poll::Pending
     }
 }
 
 impl AsyncRead for Stoppable {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        ready!(self.go_on());
+        ready!(self.go_on(cx));
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Stoppable {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.go_on());
+        ready!(self.go_on(cx));
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.go_on());
+        ready!(self.go_on(cx));
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.go_on());
+        ready!(self.go_on(cx));
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct World {
     racks: u32,
     seed: u64,
     slow_agents: bool,
+    /// The machine at which agents that start from now on take data.
+    pub(crate) data_host: &'static str,
     throttles: BTreeMap<u32, Throttle>,
     /// Where no agent's connection arrives.
     cut_off: CutOff,
@@ -81,6 +83,7 @@ impl World {
             racks,
             seed: 1,
             slow_agents: false,
+            data_host: "127.0.0.1",
             throttles: BTreeMap::new(),
             cut_off: CutOff::default(),
             stopped: BTreeMap::new(),
@@ -104,7 +107,10 @@ impl World {
             Arc::new(CutNet { net: TcpNet::default(), cut_off: Arc::clone(&self.cut_off) })
         };
         let stopped = Arc::new(AtomicBool::new(false));
-        self.stopped.insert(node, Arc::clone(&stopped));
+        // What was stopped and is gone by now could not let go of its disks.
+        if let Some(before) = self.stopped.insert(node, Arc::clone(&stopped)) {
+            before.store(false, Ordering::Relaxed);
+        }
         seams.net = Arc::new(StoppableNet { net, stopped });
         seams.disks = Arc::new(LyingDisks { lies: Arc::clone(&self.lies) });
         // Whoever was killed holds its disks for a moment more.
@@ -127,7 +133,7 @@ impl World {
             zone: "z".into(),
             cluster: None,
             coordinators: vec![self.config.listen.clone()],
-            data_listen: address(),
+            data_listen: format!("{}:0", self.data_host),
             control_listen: address(),
             data_advertise: None,
             control_advertise: None,
@@ -185,6 +191,11 @@ impl World {
     /// A node stands still from now on: it takes nothing, says nothing, and its connections stay.
     pub(crate) fn stop(&self, node: u32) {
         self.stopped[&node].store(true, Ordering::Relaxed);
+    }
+
+    /// It goes on.
+    pub(crate) fn go_on(&self, node: u32) {
+        self.stopped[&node].store(false, Ordering::Relaxed);
     }
 
     /// The blocks that are being written, and by whom.

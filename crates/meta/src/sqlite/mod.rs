@@ -248,6 +248,15 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| puts::commit(tx, upload, size, now_ms, garbage_not_before_ms)).await
     }
 
+    async fn incomplete_stripes(
+        &self,
+        version: Option<UploadId>,
+        after: Option<StripeId>,
+        limit: u32,
+    ) -> Result<Page<StripeRecord>> {
+        self.read(move |tx| rows::incomplete(tx, version, after, limit)).await
+    }
+
     async fn abort_put(&self, epoch: Epoch, upload: UploadId, garbage_not_before_ms: u64) -> Result<()> {
         self.write(epoch, move |tx| puts::abort(tx, upload, garbage_not_before_ms)).await
     }

@@ -112,6 +112,9 @@ pub(super) fn end_stripe(tx: &Transaction<'_>, end: EndStripe) -> Result<StripeR
     let units = packed::pack_units(&end.units)?;
     tx.prepare_cached("UPDATE stripes SET ended = 1, units = ?2 WHERE id = ?1")?.execute((end.stripe.0, units))?;
     rows::set_placement(tx, end.stripe, &blocks, true)?;
+    if blocks.iter().any(|block| block.state == BlockState::Missing) {
+        rows::set_incomplete(tx, end.stripe)?;
+    }
     rows::stripe(tx, end.stripe)
 }
 

@@ -50,6 +50,36 @@ pub(super) fn stripes_on(tx: &Transaction<'_>, home: Home, after: Option<StripeI
     Ok(page(packed.into_iter().map(|packed| packed.unpack(tx)).collect::<Result<_>>()?, limit))
 }
 
+/// Stripes of objects that are incomplete, in order, after one.
+pub(super) fn incomplete(
+    tx: &Transaction<'_>,
+    version: Option<UploadId>,
+    after: Option<StripeId>,
+    limit: u32,
+) -> Result<Page<StripeRecord>> {
+    // In this order: there are far more stripes than incomplete ones.
+    let sql = format!(
+        "SELECT {STRIPE} FROM incomplete CROSS JOIN stripes ON id = stripe
+         WHERE stripe > ?1 AND object IS NOT NULL AND (?2 IS NULL OR object = ?2) ORDER BY stripe LIMIT ?3"
+    );
+    let after = after.map_or(0, |after| after.0);
+    let mut statement = tx.prepare_cached(&sql)?;
+    let packed = statement.query_map((after, version.map(|version| version.0), u64::from(limit) + 1), packed_row)?;
+    let packed = packed.collect::<Result<Vec<_>, _>>()?;
+    Ok(page(packed.into_iter().map(|packed| packed.unpack(tx)).collect::<Result<_>>()?, limit))
+}
+
+/// Notes that a stripe's put was acknowledged without some of its blocks.
+pub(super) fn set_incomplete(tx: &Transaction<'_>, stripe: StripeId) -> Result<()> {
+    tx.prepare_cached("INSERT INTO incomplete VALUES (?1)")?.execute([stripe.0])?;
+    Ok(())
+}
+
+fn is_incomplete(tx: &Transaction<'_>, stripe: StripeId) -> Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM incomplete WHERE stripe = ?1)";
+    Ok(tx.prepare_cached(sql)?.query_row([stripe.0], |row| row.get(0))?)
+}
+
 /// Writes which bytes of a block are corrupt, instead of those that were before.
 pub(super) fn set_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: &[Span]) -> Result<()> {
     let of = (block.stripe.0, block.index);
@@ -74,7 +104,7 @@ fn corrupt(tx: &Transaction<'_>, stripe: StripeId) -> Result<BTreeMap<u8, Vec<Sp
     Ok(corrupt)
 }
 
-/// Writes the placement, and what the index from disks to stripes says of it.
+/// Writes the placement, and what depends on it: what the index from disks to stripes says, and whether the stripe is incomplete.
 pub(super) fn set_placement(tx: &Transaction<'_>, stripe: StripeId, blocks: &[PlacedBlock], ended: bool) -> Result<()> {
     let placement = packed::pack_placement(blocks)?;
     tx.prepare_cached("UPDATE stripes SET placement = ?2 WHERE id = ?1")?.execute((stripe.0, placement))?;
@@ -83,6 +113,9 @@ pub(super) fn set_placement(tx: &Transaction<'_>, stripe: StripeId, blocks: &[Pl
         let mut insert = tx.prepare_cached("INSERT INTO block_at VALUES (?1, ?2, ?3, ?4, ?5)")?;
         for (index, block) in blocks.iter().enumerate() {
             insert.execute((block.home.node.0, block.home.disk.0, stripe.0, index, block.generation))?;
+        }
+        if blocks.iter().all(|block| block.state != BlockState::Missing) {
+            tx.prepare_cached("DELETE FROM incomplete WHERE stripe = ?1")?.execute([stripe.0])?;
         }
     }
     Ok(())
@@ -99,6 +132,7 @@ pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, not_befor
     release_allocations(tx, stripe.id, not_before_ms, &[])?;
     tx.prepare_cached("DELETE FROM block_at WHERE stripe = ?1")?.execute([stripe.id.0])?;
     tx.prepare_cached("DELETE FROM corrupt_bytes WHERE stripe = ?1")?.execute([stripe.id.0])?;
+    tx.prepare_cached("DELETE FROM incomplete WHERE stripe = ?1")?.execute([stripe.id.0])?;
     tx.prepare_cached("DELETE FROM stripes WHERE id = ?1")?.execute([stripe.id.0])?;
     Ok(())
 }
@@ -155,9 +189,10 @@ impl PackedStripe {
             _ => return Err(MetaError::Storage(format!("stripe {} has no owner, or two", self.id))),
         };
         let blocks = packed::unpack_placement(&self.placement)?;
-        // Hardly any stripe has corrupt blocks: the others do not ask.
-        let any = blocks.iter().any(|block| block.state == BlockState::Corrupt);
-        let corrupt = if any { corrupt(tx, StripeId(self.id))? } else { BTreeMap::new() };
+        // Hardly any stripe has corrupt or missing blocks: the others do not ask.
+        let any = |state| blocks.iter().any(|block| block.state == state);
+        let corrupt = if any(BlockState::Corrupt) { corrupt(tx, StripeId(self.id))? } else { BTreeMap::new() };
+        let incomplete = self.ended && any(BlockState::Missing) && is_incomplete(tx, StripeId(self.id))?;
         Ok(StripeRecord {
             id: StripeId(self.id),
             owner,
@@ -168,6 +203,7 @@ impl PackedStripe {
             blocks,
             units: packed::unpack_units(&self.units)?,
             corrupt,
+            incomplete,
         })
     }
 }

@@ -120,6 +120,17 @@ pub(crate) async fn dump(meta: &dyn Meta) -> Model {
         }
         model.objects.insert(object.name.clone(), object);
     }
+    let (mut listed, mut after) = (Vec::new(), None);
+    loop {
+        let page = meta.incomplete_stripes(None, after, 2).await.unwrap();
+        after = page.items.last().map(|stripe| stripe.id);
+        listed.extend(page.items);
+        if !page.more {
+            break;
+        }
+    }
+    let of_object = |stripe: &&StripeRecord| stripe.incomplete && matches!(stripe.owner, Owner::Object(_));
+    assert_eq!(listed, model.stripes.values().filter(of_object).cloned().collect::<Vec<_>>());
     for allocation in meta.allocations().await.unwrap() {
         model.allocations.insert(allocation.block, allocation);
     }
@@ -192,7 +203,9 @@ impl Model {
                 let placed = stripe.and_then(|stripe| stripe.blocks.get_mut(usize::from(block.index)));
                 if let Some(placed) = placed.filter(|placed| placed.generation == block.generation) {
                     placed.state = *state;
-                    self.stripes.get_mut(&block.stripe)?.corrupt.remove(&block.index);
+                    let stripe = self.stripes.get_mut(&block.stripe)?;
+                    stripe.corrupt.remove(&block.index);
+                    stripe.incomplete &= is_missing(stripe);
                 }
             }
             Op::MarkCorrupt(block, bytes) => self.mark_corrupt(*block, bytes)?,
@@ -217,7 +230,18 @@ impl Model {
         let (number, layout) = (new.number, new.layout);
         self.stripes.insert(
             id,
-            StripeRecord { id, owner, number, ended: false, seq: 0, layout, blocks, units: vec![], corrupt: BTreeMap::new() },
+            StripeRecord {
+                id,
+                owner,
+                number,
+                ended: false,
+                seq: 0,
+                layout,
+                blocks,
+                units: vec![],
+                corrupt: BTreeMap::new(),
+                incomplete: false,
+            },
         );
         for (index, home) in (0u8..).zip(&new.homes) {
             let block = BlockId { stripe: id, index, copy: 0, generation: 1 };
@@ -242,6 +266,7 @@ impl Model {
         for (placed, (generation, home, state)) in stripe.blocks.iter_mut().zip(&end.blocks) {
             *placed = PlacedBlock { generation: *generation, home: *home, state: *state, ..*placed };
         }
+        stripe.incomplete = is_missing(stripe);
         Some(())
     }
 
@@ -317,6 +342,7 @@ impl Model {
         let before = placed.home;
         *placed = PlacedBlock { generation: block.generation, home, state: BlockState::Ok, ..*placed };
         stripe.corrupt.remove(&block.index);
+        stripe.incomplete &= is_missing(stripe);
         self.allocations.remove(&block);
         self.add_garbage(BlockId { generation: old, ..block }, before, LATER_MS);
         Some(())
@@ -352,6 +378,10 @@ impl Model {
     fn add_garbage(&mut self, block: BlockId, home: Home, not_before_ms: u64) {
         self.garbage.entry((home.node, block)).or_insert(GarbageBlock { block, home, not_before_ms });
     }
+}
+
+fn is_missing(stripe: &StripeRecord) -> bool {
+    stripe.blocks.iter().any(|block| block.state == BlockState::Missing)
 }
 
 /// Something that may be done next: mostly what makes sense, now and then what does not.

@@ -32,7 +32,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1 };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 4 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 5 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -57,7 +57,7 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     assert!(meta.mark_block(epoch, block(0), BlockState::Corrupt).await.unwrap());
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
-    let sql = "DROP TABLE jobs; DROP TABLE corrupt_bytes; UPDATE schema_version SET version = 1";
+    let sql = "DROP TABLE jobs; DROP TABLE corrupt_bytes; DROP TABLE incomplete; UPDATE schema_version SET version = 1";
     rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
 
     let meta = open(&path);

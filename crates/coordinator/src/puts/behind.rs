@@ -1,0 +1,242 @@
+//! Stripes that may be acknowledged before all their blocks are durable: when that is, and what becomes of the plans that still bring
+//! the rest of them.
+
+use super::end::received;
+use crate::{
+    coordinator::until_stopped,
+    jobs,
+    shared::Shared,
+    supervise::{Report, Settle},
+};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::{sync::watch, task::JoinHandle};
+use weft_codes::SharedCode;
+use weft_meta::{BlockState, ObjectName, StripeRecord, UploadId};
+use weft_types::{Error, Result, StripeId};
+
+/// Plans of one put whose stripes have ended, at most: with more of them under way a stripe ends when all have done their share, so that
+/// a writer is not ahead of its receivers without bound. Each holds memory at those who have not done theirs.
+const PLANS_PER_PUT_MAX: usize = 4;
+/// And of all puts.
+const PLANS_MAX: usize = 256;
+
+/// The plans that go on although their stripes have ended.
+#[derive(Debug)]
+pub(crate) struct Behind(Arc<watch::Sender<Plans>>);
+
+type Plans = BTreeMap<StripeId, (UploadId, Arc<Settle>)>;
+
+impl Default for Behind {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(Plans::new())))
+    }
+}
+
+/// A plan's place among them, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    plans: Arc<watch::Sender<Plans>>,
+    stripe: StripeId,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.plans.send_if_modified(|plans| plans.remove(&self.stripe).is_some());
+    }
+}
+
+impl Behind {
+    /// A place for a stripe's plan, if there is room.
+    fn enter(&self, stripe: StripeId, upload: UploadId, settle: &Arc<Settle>) -> Option<Place> {
+        let entered = self.0.send_if_modified(|plans| {
+            let own = plans.values().filter(|(of, _)| *of == upload).count();
+            let has_room = own < PLANS_PER_PUT_MAX && plans.len() < PLANS_MAX;
+            has_room && plans.insert(stripe, (upload, Arc::clone(settle))).is_none()
+        });
+        entered.then(|| Place { plans: Arc::clone(&self.0), stripe })
+    }
+
+    /// Whether blocks of a stripe are still being brought by the plan of its put.
+    pub(crate) fn has_stripe(&self, stripe: StripeId) -> bool {
+        self.0.borrow().contains_key(&stripe)
+    }
+
+    /// Whether blocks of a put are.
+    pub(super) fn has_put(&self, upload: UploadId) -> bool {
+        self.0.borrow().values().any(|(of, _)| *of == upload)
+    }
+
+    /// Stops those of a put.
+    pub(super) fn stop(&self, upload: UploadId) {
+        let plans = self.0.borrow();
+        plans.values().filter(|(of, _)| *of == upload).for_each(|(_, settle)| settle.settle(Duration::ZERO));
+    }
+
+    /// Tells whenever a plan comes or ends.
+    pub(crate) fn changes(&self) -> watch::Receiver<Plans> {
+        self.0.subscribe()
+    }
+}
+
+/// Whether a stripe may be acknowledged without these blocks: they are no more than may be missing, everybody knows what they must
+/// become, and they can be made of the others.
+pub(super) fn is_enough(
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    units: &[Option<Vec<u32>>],
+    missing: &[u8],
+    missing_max: u32,
+) -> bool {
+    let is_known = |index: &u8| units.get(usize::from(*index)).is_some_and(Option::is_some);
+    missing.len() <= missing_max as usize && missing.iter().all(is_known) && is_recoverable(code, stripe, missing)
+}
+
+/// Whether blocks can be made of all others.
+pub(super) fn is_recoverable(code: &SharedCode, stripe: &StripeRecord, missing: &[u8]) -> bool {
+    let all = (0..=u8::MAX).take(stripe.blocks.len());
+    let stored: Vec<u8> = all.filter(|index| !missing.contains(index)).collect();
+    let wanted: Vec<_> = missing.iter().map(|index| (*index, stripe.layout.coded_span())).collect();
+    jobs::unrecoverable(code, stripe, &stored, &wanted).is_none()
+}
+
+/// What a plan has brought when its stripe may end.
+pub(super) enum Brought {
+    /// All that it will bring.
+    All(Report),
+    /// Enough; the plan goes on.
+    Enough(Report, Following),
+}
+
+/// A plan that goes on although its stripe ends.
+pub(super) struct Following {
+    report: JoinHandle<Report>,
+    place: Place,
+}
+
+/// Waits until a plan has brought all that it will or, as soon as there is room for one more plan that goes on, enough.
+pub(super) async fn wait(
+    shared: &Shared,
+    (stripe, upload): (StripeId, UploadId),
+    mut report: JoinHandle<Report>,
+    settle: &Arc<Settle>,
+    is_enough: impl Fn(&Report) -> bool,
+) -> Result<Brought> {
+    let behind = &shared.puts.behind;
+    let (mut so_far, mut changes) = (settle.so_far(), behind.changes());
+    let mut enough = is_enough(&so_far.borrow_and_update());
+    loop {
+        if enough
+            && !report.is_finished()
+            && let Some(place) = behind.enter(stripe, upload, settle)
+        {
+            let brought = so_far.borrow().clone();
+            return Ok(Brought::Enough(brought, Following { report, place }));
+        }
+        tokio::select! {
+            biased;
+            ended = &mut report => {
+                let ended = ended.map_err(|error| Error::fatal(format!("a put was not watched over: {error}")))?;
+                return Ok(Brought::All(ended));
+            }
+            Ok(()) = so_far.changed(), if !enough => enough = is_enough(&so_far.borrow_and_update()),
+            Ok(()) = changes.changed(), if enough => {}
+        }
+    }
+}
+
+/// Blocks of a stripe that has ended without them.
+pub(super) struct Left {
+    pub(super) object: ObjectName,
+    pub(super) stripe: StripeRecord,
+    /// The checksums that the writer made.
+    pub(super) units: Vec<Option<Vec<u32>>>,
+    pub(super) missing: Vec<u8>,
+}
+
+impl Following {
+    /// Follows the plan to its end, and writes down which of the blocks that were left have come. The others are rebuilt.
+    pub(super) fn go_on(self, shared: &Arc<Shared>, left: Left, learn: impl FnOnce(&Report) + Send + 'static) {
+        let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
+        tokio::spawn(until_stopped(stopped, async move {
+            let Self { report, place } = self;
+            match report.await {
+                Ok(report) => {
+                    learn(&report);
+                    left.write_down(&shared, &report).await;
+                }
+                Err(error) => {
+                    tracing::error!(object = %left.object, stripe = left.stripe.number, %error, "a put was not watched over");
+                }
+            }
+            // Only now what is still missing may be rebuilt.
+            drop(place);
+        }));
+    }
+}
+
+impl Left {
+    async fn write_down(&self, shared: &Shared, report: &Report) {
+        let Self { object, stripe, units, missing } = self;
+        for (index, why) in received(shared, stripe, missing, units, report) {
+            let Some(block) = stripe.block_id(index).filter(|_| why.is_none()) else {
+                tracing::warn!(%object, stripe = stripe.number, index, reason = why, "a block of a put did not come; it is to be rebuilt");
+                continue;
+            };
+            match shared.meta.mark_block(shared.epoch, block, BlockState::Ok).await {
+                Ok(_) => tracing::debug!(%object, %block, "a block of a put has come after its acknowledgement"),
+                Err(error) => {
+                    let error = shared.meta_error(error);
+                    tracing::warn!(%object, %block, %error, "that a block has come could not be written down; it is to be rebuilt");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_meta::{DiskNumber, Home, Owner, PlacedBlock};
+    use weft_types::{Layout, NodeId, StripeLayout};
+
+    fn stripe(code: &SharedCode) -> StripeRecord {
+        let (k, m) = (code.k() as u32, code.m() as u32);
+        let layout = StripeLayout { layout: Layout::new(8192, 4096, 1).unwrap(), k, m, data_len: 8192 * u64::from(k) };
+        let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
+        let placed = |node| PlacedBlock { generation: 1, generation_high_water: 1, home: home(node), state: BlockState::Missing };
+        StripeRecord {
+            id: StripeId(1),
+            owner: Owner::Upload(UploadId(1)),
+            number: 0,
+            ended: false,
+            seq: 0,
+            layout,
+            blocks: (1..=k + m).map(placed).collect(),
+            units: Vec::new(),
+            corrupt: BTreeMap::new(),
+            incomplete: false,
+        }
+    }
+
+    #[test]
+    fn a_stripe_is_acknowledged_only_with_what_all_the_rest_can_be_made_of() {
+        let enough = |spec: &str, missing: &[u8], missing_max| {
+            let code = weft_codes::parse(spec).unwrap();
+            let stripe = stripe(&code);
+            is_enough(&code, &stripe, &vec![Some(vec![7]); stripe.blocks.len()], missing, missing_max)
+        };
+        assert!(enough("rs(4,2)", &[], 0) && enough("rs(4,2)", &[3], 1) && enough("rs(4,2)", &[0, 5], 2));
+        assert!(!enough("rs(4,2)", &[3], 0) && !enough("rs(4,2)", &[0, 5], 1), "more are missing than may be");
+        // Two of a local group of two and both global parities: k + 0 blocks are there, and do not do.
+        assert!(enough("lrc(4,2,2)", &[0, 4, 6], 4) && enough("lrc(4,2,2)", &[4, 5, 6, 7], 4));
+        assert!(!enough("lrc(4,2,2)", &[0, 1, 6, 7], 4), "as many as asked for, and they are not enough");
+    }
+
+    #[test]
+    fn a_block_whose_checksums_nobody_knows_cannot_be_missing() {
+        let code = weft_codes::parse("rs(4,2)").unwrap();
+        let (stripe, mut units) = (stripe(&code), vec![Some(vec![7]); 6]);
+        units[5] = None;
+        assert!(is_enough(&code, &stripe, &units, &[4], 2) && !is_enough(&code, &stripe, &units, &[5], 2));
+    }
+}

@@ -1,0 +1,169 @@
+//! Puts that are acknowledged before all blocks of a stripe are durable, and how the rest of them comes.
+
+use crate::{
+    puts::{Put, Strike},
+    world::{World, data},
+};
+use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
+use tokio::time::Instant;
+use weft_agent::Throttle;
+use weft_client::{PutOptions, api};
+use weft_types::{ByteSize, Reaction};
+
+async fn patient_world(nodes: u32, stall_ms: u32, down_after_ms: u64) -> World {
+    World::with(nodes, nodes, |config| {
+        (config.stall_ms, config.suspect_ms, config.down_after_ms) = (stall_ms, 60_000, down_after_ms);
+    })
+    .await
+}
+
+async fn direct(world: &World, ack: &str, block_len: usize) -> Put {
+    let mut put = Put::new(world, "rs(4,2)", 1).await;
+    put.options = PutOptions { scheme: "direct".into(), ack: ack.into(), block_len: block_len as u64, ..put.options };
+    put.bytes = data(4 * block_len - 5000, 40);
+    put
+}
+
+/// The blocks that are on their way, by their stripes' numbers.
+fn coming(object: &api::ObjectReply) -> Vec<(u64, Vec<u32>)> {
+    object.incomplete.iter().map(|stripe| (stripe.number, stripe.blocks.clone())).collect()
+}
+
+/// Without a node to spare. What was acknowledged outlives the death of everybody, the rest is rebuilt when its node is back, and it is
+/// told meanwhile why it is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_acknowledged_early_outlives_everybody_and_is_completed() {
+    let mut world = patient_world(6, 7_000, 2_000).await;
+    let (put, begin) = (direct(&world, "k+1", 2 << 20).await, Instant::now());
+    let (stored, hit) = put.run(&mut world, &[2], Strike::Stop).await;
+    let (stored, took) = (stored.unwrap(), begin.elapsed());
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert_eq!((coming(&stored), stored.incomplete_count), (vec![(0, vec![2])], 1));
+
+    (1..=6).for_each(|node| world.kill(node));
+    world.restart_coordinator().await;
+    for node in (1..=6).filter(|node| *node != hit[0]) {
+        world.start_agent(node).await;
+    }
+    world.until("five are back", async |world| world.up().await.len() == 5).await;
+    assert!(world.get("k", "").await.unwrap().0 == put.bytes, "something else came back");
+    let stat = world.stat("k").await;
+    assert_eq!(coming(&stat), [(0, vec![2])]);
+    assert_eq!(stat.stripes[0].blocks[2].state, "coming");
+    world
+        .until("it is told why it is not complete", async |world| {
+            world.stat("k").await.incomplete.iter().any(|stripe| stripe.why.contains("rs(4,2)"))
+        })
+        .await;
+
+    world.start_agent(hit[0]).await;
+    world.until("it is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    put.is_right(&world, &[]).await;
+    assert_eq!(world.stat("k").await.stripes[0].blocks[2].generation, 2, "it was rebuilt");
+    world.until("what is not needed is gone", async |world| world.block_count(1..=6) == 6).await;
+}
+
+/// Its connections have stayed, and what was sent to it is in their buffers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stood_still_and_goes_on_completes_its_block_itself() {
+    let mut world = patient_world(6, 20_000, 60_000).await;
+    let put = direct(&world, "k+1", 2 << 20).await;
+    let (stored, hit) = put.run(&mut world, &[5], Strike::Stop).await;
+    assert_eq!(coming(&stored.unwrap()), [(0, vec![5])]);
+    world.go_on(hit[0]);
+    world.until("it is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    put.is_right(&world, &[]).await;
+    assert_eq!(world.stat("k").await.stripes[0].blocks[5].generation, 1, "nothing had to be rebuilt");
+}
+
+/// More than goes into the buffers of sockets: the writer is held up, and nobody else is to blame.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_does_not_wait_for_a_receiver_of_which_nobody_hears() {
+    for (ack, nodes, left) in [("all", 7, false), ("k+1", 6, true)] {
+        let mut world = patient_world(nodes, 40_000, 60_000).await;
+        let (put, begin) = (direct(&world, ack, 12 << 20).await, Instant::now());
+        let (stored, hit) = put.run(&mut world, &[4], Strike::Stop).await;
+        let (stored, took) = (stored.unwrap(), begin.elapsed());
+        assert!(took < Duration::from_secs(16), "{ack}: {took:?}");
+        let sent = put.sent_bytes.load(Ordering::Relaxed);
+        assert!(sent <= 6 * (12 << 20) + 100_000, "{ack}: {sent} bytes were sent, some of them twice");
+        assert_eq!(coming(&stored), if left { vec![(0, vec![4])] } else { vec![] }, "{ack}");
+        if left {
+            assert!(world.get("k", "").await.unwrap().0 == put.bytes, "something else came back");
+        } else {
+            put.is_right(&world, &hit).await;
+        }
+    }
+}
+
+/// It needs no repair: its writer has sent it everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_only_slow_is_not_waited_for_and_its_block_counts_when_it_has_come() {
+    let mut world = World::new(6, 6).await;
+    let disk_bytes_per_s = Some(ByteSize(192 << 10));
+    world.throttle(3, Throttle { disk_bytes_per_s, ..Throttle::default() }).await;
+    let options = PutOptions { code: "rs(4,2)".into(), block_len: 512 << 10, ack: "k+1".into(), ..PutOptions::default() };
+    let bytes = data(2 << 20, 41);
+    let stored = world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
+    let stat = world.stat("k").await;
+    let slow = stat.stripes[0].blocks.iter().find(|block| block.node == 3).unwrap();
+    assert_eq!((coming(&stored), slow.state.as_str()), (vec![(0, vec![slow.index])], "coming"));
+    world.until("it has come", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    let stat = world.stat("k").await;
+    assert!(stat.stripes[0].blocks.iter().all(|block| block.state == "ok" && block.generation == 1), "{stat:?}");
+    assert!(world.get("k", "").await.unwrap().0 == bytes && world.allocations() == 0);
+    // Who asks for all waits for all.
+    let all = world.client.put("b", "all", bytes.as_slice(), &PutOptions { ack: "all".into(), ..options }).await.unwrap();
+    assert_eq!(coming(&all), []);
+}
+
+/// Whatever the writer does not wait for holds memory at who is slow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_of_many_stripes_is_not_ahead_of_a_slow_receiver_without_bound() {
+    let mut world = World::new(6, 6).await;
+    let disk_bytes_per_s = Some(ByteSize(192 << 10));
+    world.throttle(3, Throttle { disk_bytes_per_s, ..Throttle::default() }).await;
+    let options = PutOptions { code: "rs(4,2)".into(), block_len: 128 << 10, ack: "k+1".into(), ..PutOptions::default() };
+    let bytes = data(16 * (512 << 10), 42);
+    let (client, done) = (world.client.clone(), tokio::sync::Notify::new());
+    let putting = async {
+        let stored = client.put("b", "k", bytes.as_slice(), &options).await;
+        done.notify_one();
+        stored
+    };
+    let watching = async {
+        let mut most = 0;
+        loop {
+            tokio::select! {
+                () = done.notified() => return most,
+                () = tokio::time::sleep(Duration::from_millis(10)) => {}
+            }
+            let writes: BTreeSet<_> = world.being_written().into_iter().filter(|(_, node)| *node == 3).collect();
+            most = most.max(writes.len());
+        }
+    };
+    let (stored, most) = tokio::join!(putting, watching);
+    let stored = stored.unwrap();
+    // One that is sent and one that ends come on top.
+    assert!((2..=6).contains(&most), "{most} stripes at once");
+    assert!((1..=4).contains(&stored.incomplete_count), "{}", stored.incomplete_count);
+    world.until("it is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    assert!(world.get("k", "").await.unwrap().0 == bytes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_that_is_removed_while_blocks_of_it_are_coming_leaves_nothing() {
+    let mut world = World::new(6, 6).await;
+    let disk_bytes_per_s = Some(ByteSize(192 << 10));
+    world.throttle(3, Throttle { disk_bytes_per_s, ..Throttle::default() }).await;
+    let options = PutOptions { code: "rs(4,2)".into(), block_len: 512 << 10, ack: "k+2".into(), ..PutOptions::default() };
+    let stored = world.client.put("b", "k", data(2 << 20, 43).as_slice(), &options).await.unwrap();
+    assert_eq!(coming(&stored), [], "k+2 of rs(4,2) are all");
+    let options = PutOptions { ack: "tolerate=1".into(), ..options };
+    let stored = world.client.put("b", "k", data(2 << 20, 43).as_slice(), &options).await.unwrap();
+    assert_eq!(coming(&stored).len(), 1);
+    world.client.remove("b", "k").await.unwrap();
+    world.until("nothing is left", async |world| world.block_count(1..=6) == 0 && world.allocations() == 0).await;
+    let error = world.client.put("b", "k", [1].as_slice(), &PutOptions { ack: "k+3".into(), ..options }).await.unwrap_err();
+    assert!(error.reaction == Reaction::InvalidInput && error.message.contains("k+2"), "{error}");
+}
