@@ -295,6 +295,38 @@ fn puts_are_measured_from_outside_and_from_nodes_and_are_gone_afterwards() {
     assert!(weft(&["testbed", "down", "--dir", bed]).status.success());
 }
 
+/// What a writer's nodes would send for it they cannot send for eight: so nobody has them do it. One alone does.
+#[test]
+fn writers_that_begin_at_once_keep_out_of_each_others_way() {
+    let _alone = alone();
+    if skipped() {
+        return;
+    }
+    let args = [
+        "--json",
+        "bench",
+        "put",
+        "--code",
+        "rs(4,4)",
+        "--size",
+        "4MiB",
+        "--slice-size",
+        "64KiB",
+        "--link",
+        "20mbit",
+        "--runs",
+        "1",
+    ];
+    for (writers, quicker) in [("1", true), ("8", false)] {
+        let report = json(&weft(&[&args[..], &["--schemes", "direct,auto", "--writers", writers]].concat()));
+        let of = |at: usize, what: &str| report["results"][at][what].as_f64().unwrap();
+        let (moved, seconds) = (of(1, "bytes_moved") / of(0, "bytes_moved"), of(1, "median_s") / of(0, "median_s"));
+        assert_eq!(moved > 1.5, quicker, "{writers}: {report}");
+        // By mist it would be 0.57 for one, and 2.7 for eight.
+        assert!(seconds < if quicker { 0.8 } else { 1.5 }, "{writers}: {report}");
+    }
+}
+
 #[test]
 fn a_figure_is_measured_again_and_written_in_all_its_forms() {
     let _alone = alone();

@@ -1,7 +1,7 @@
 //! How lost blocks are brought back: what a request says of it, and the settings for what it does not say.
 
 use crate::{jobs, load::Lines, shared::Shared, view::View};
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use tokio::time::Instant;
 use weft_meta::{Home, NodeRepair};
 use weft_plan::Network;
@@ -109,7 +109,7 @@ impl HowToWrite {
         let slice_is_asked = asked.slice_len > 0;
         let slice_bytes = if slice_is_asked { asked.slice_len } else { shared.config.slice_len.0 };
         check_slice_len("the slice's length", AutoSize::bytes(slice_bytes))?;
-        let (by_lot, host) = (asked.by_lot, host(&caller.address).to_owned());
+        let (by_lot, host) = (asked.by_lot, host(&caller.address));
         Ok(Self { scheme, slice_bytes, slice_is_asked, by_lot, host })
     }
 
@@ -144,10 +144,7 @@ impl HowToWrite {
     /// What is known of the network around the writer, a client, and of what others move over it. On one machine less is moved by a
     /// writer that sends all itself, and no link is saved by others that send for it.
     pub(crate) fn network(&self, shared: &Shared, writer: Party) -> Network {
-        let host_of = |node: &NodeId| {
-            let session = shared.members.session(*node)?;
-            Some((Party::Node(*node), host(&session.record.data_address).to_owned()))
-        };
+        let host_of = |node: &NodeId| Some((Party::Node(*node), shared.members.session(*node)?.host));
         let hosts = shared.members.view().nodes.keys().filter_map(host_of).chain([(writer, self.host.clone())]).collect();
         let mut network = Network { hosts, ..shared.network() };
         for (party, moved) in shared.loads.left() {
@@ -157,9 +154,12 @@ impl HowToWrite {
     }
 }
 
-/// The machine in an address, `host:port`.
-fn host(address: &str) -> &str {
-    address.rsplit_once(':').map_or(address, |(host, _)| host)
+/// The machine from whose address and port somebody calls, however the address is spelt.
+pub(crate) fn host(address: &str) -> String {
+    match address.parse::<SocketAddr>() {
+        Ok(address) => address.ip().to_canonical().to_string(),
+        Err(_) => address.rsplit_once(':').map_or(address, |(host, _)| host).to_owned(),
+    }
 }
 
 /// The longest slice that may be asked for: more of it in the agents' memory speeds up nothing.
@@ -194,6 +194,12 @@ fn racks(view: &View) -> BTreeMap<Party, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_is_known_by_its_address_however_it_is_spelt() {
+        assert_eq!(["10.0.0.5:41", "[::ffff:10.0.0.5]:42"].map(host), ["10.0.0.5", "10.0.0.5"]);
+        assert_eq!(["[fd00::1]:1", "somewhere:7", ""].map(host), ["fd00::1", "somewhere", ""]);
+    }
 
     #[test]
     fn slices_are_whole_pages_or_left_open() {

@@ -26,8 +26,6 @@ pub(crate) struct Planned {
     pub(crate) considered: Vec<Considered>,
     /// What it moves over whose lines.
     pub(crate) lines: Lines,
-    /// When the busiest of these lines can be done with it, seconds.
-    pub(crate) busiest_s: f64,
 }
 
 /// A block that goes to a node.
@@ -339,8 +337,7 @@ fn proved(plan: Plan, job: Job, code: &SharedCode, network: &Network) -> Result<
     let wrong = |refusal| Error::fatal(format!("a scheme made a plan that is wrong; nothing was moved: {refusal}"));
     weft_plan::verify(&plan, CodeProof::new(code).view(), &job).map_err(wrong)?;
     let lines = weft_plan::moved(&plan, network).map_err(wrong)?;
-    let busiest_s = weft_plan::busiest_s(&lines, network);
-    Ok(Planned { plan, job, considered: Vec::new(), lines, busiest_s })
+    Ok(Planned { plan, job, considered: Vec::new(), lines })
 }
 
 fn homes(stripe: &StripeRecord) -> impl Iterator<Item = (Party, BlockId)> + '_ {

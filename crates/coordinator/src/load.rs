@@ -12,8 +12,6 @@ use weft_types::Party;
 
 /// A put that was announced and sends nothing for so long counts no more.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(2);
-/// What counts of a plan that takes longer than it should: nobody knows how much of it is left.
-const LATE_SHARE: f64 = 0.1;
 
 /// Bytes by the party over whose lines they go.
 pub(crate) type Lines = BTreeMap<Party, Moved>;
@@ -31,9 +29,10 @@ struct Underway {
 #[derive(Debug)]
 struct Move {
     lines: Lines,
-    begun: Instant,
-    /// How long it should take; none: it has only been announced.
-    takes: Option<Duration>,
+    /// What of it has not been moved yet, from 0 to 1.
+    left: f64,
+    /// It has only been announced, and counts until then.
+    until: Option<Instant>,
 }
 
 /// Counts until it is dropped.
@@ -44,14 +43,14 @@ pub(crate) struct Moving {
 }
 
 impl Loads {
-    /// A plan begins that should take so many seconds.
-    pub(crate) fn begin(&self, lines: Lines, seconds: f64) -> Moving {
-        self.add(lines, Duration::try_from_secs_f64(seconds).ok())
+    /// A plan begins.
+    pub(crate) fn begin(&self, lines: Lines) -> Moving {
+        self.add(lines, None)
     }
 
     /// A put will move about this much, if it is not given up before.
     pub(crate) fn announce(&self, lines: Lines) -> Moving {
-        self.add(lines, None)
+        self.add(lines, Some(Instant::now() + ANNOUNCED_FOR))
     }
 
     /// What is left of everything now.
@@ -59,20 +58,19 @@ impl Loads {
         let (now, underway) = (Instant::now(), self.lock());
         let mut left = Lines::new();
         for of in underway.moves.values() {
-            let share = of.share_left(now);
-            for (party, moved) in of.lines.iter().filter(|_| share > 0.0) {
-                let Moved { up_bytes, down_bytes } = *moved;
-                *left.entry(*party).or_default() += Moved { up_bytes: up_bytes * share, down_bytes: down_bytes * share };
+            let counts = of.left > 0.0 && of.until.is_none_or(|until| now < until);
+            for (party, Moved { up_bytes, down_bytes }) in of.lines.iter().filter(|_| counts) {
+                *left.entry(*party).or_default() += Moved { up_bytes: up_bytes * of.left, down_bytes: down_bytes * of.left };
             }
         }
         left
     }
 
-    fn add(&self, lines: Lines, takes: Option<Duration>) -> Moving {
+    fn add(&self, lines: Lines, until: Option<Instant>) -> Moving {
         let mut underway = self.lock();
         underway.last += 1;
         let number = underway.last;
-        underway.moves.insert(number, Move { lines, begun: Instant::now(), takes });
+        underway.moves.insert(number, Move { lines, left: 1.0, until });
         Moving { loads: self.clone(), number }
     }
 
@@ -82,14 +80,11 @@ impl Loads {
     }
 }
 
-impl Move {
-    fn share_left(&self, now: Instant) -> f64 {
-        let since = now.saturating_duration_since(self.begun);
-        match self.takes {
-            Some(takes) if since < takes => (1.0 - since.as_secs_f64() / takes.as_secs_f64()).max(LATE_SHARE),
-            Some(_) => LATE_SHARE,
-            None if since < ANNOUNCED_FOR => 1.0,
-            None => 0.0,
+impl Moving {
+    /// So much of it, from 0 to 1, has been moved.
+    pub(crate) fn moved(&self, share: f64) {
+        if let Some(of) = self.loads.lock().moves.get_mut(&self.number) {
+            of.left = (1.0 - share).clamp(0.0, 1.0);
         }
     }
 }
@@ -106,19 +101,21 @@ mod tests {
     use weft_types::NodeId;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_left_of_a_plan_is_what_its_time_has_not_taken() {
+    async fn what_is_left_of_a_plan_is_what_has_not_been_moved() {
         let loads = Loads::default();
         let node = Party::Node(NodeId(1));
         let lines = |bytes: f64| Lines::from([(node, Moved { up_bytes: bytes, down_bytes: 2.0 * bytes })]);
         let up = || loads.left().get(&node).map_or(0.0, |moved| moved.up_bytes);
         let announced = loads.announce(lines(1000.0));
-        let plan = loads.begin(lines(100.0), 10.0);
+        let plan = loads.begin(lines(100.0));
         assert_eq!(loads.left()[&node], Moved { up_bytes: 1100.0, down_bytes: 2200.0 });
-        tokio::time::advance(Duration::from_secs(5)).await;
-        assert_eq!(up(), 50.0, "half of the plan, and nobody comes who was announced so long ago");
-        tokio::time::advance(Duration::from_secs(50)).await;
-        assert_eq!(up(), 10.0, "a plan that is late is not done");
+        plan.moved(0.75);
+        assert_eq!(up(), 1025.0);
+        tokio::time::advance(ANNOUNCED_FOR).await;
+        assert_eq!(up(), 25.0, "nobody comes who was announced so long ago");
+        plan.moved(1.5);
+        assert_eq!(up(), 0.0);
         drop((plan, announced));
-        assert!(loads.left().is_empty());
+        assert!(loads.left().is_empty() && loads.lock().moves.is_empty());
     }
 }

@@ -54,6 +54,8 @@ pub(crate) struct Session {
     pub(crate) record: NodeRecord,
     /// Bytes a second that it combines, for each row that is made of them; 0: it is not known.
     pub(crate) coding_bytes_per_s: u64,
+    /// The machine from which it calls.
+    pub(crate) host: String,
 }
 
 /// What a status shows of a node.

@@ -28,12 +28,12 @@ impl MembershipService {
         Self { shared }
     }
 
-    async fn registered(&self, caller: &Peer, asked: v1::RegisterRequest) -> Result<v1::RegisterReply> {
+    async fn registered(&self, caller: &rpc::Caller, asked: v1::RegisterRequest) -> Result<v1::RegisterReply> {
         let shared = &self.shared;
         let theirs: ProtocolRange = asked.protocol.unwrap_or_default().into();
         let protocol =
             PROTOCOL.agree(theirs).map_err(|error| Error { message: format!("agent {}: {error}", asked.name), ..error })?;
-        let new = self.checked(caller, &asked)?;
+        let new = self.checked(&caller.peer, &asked)?;
         self.require_newest_metadata(&asked).await?;
         let record = shared.meta.register_node(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?;
         let link_key = members::draw_link_key(&mut shared.rng());
@@ -50,8 +50,8 @@ impl MembershipService {
             protocol: protocol.into(),
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
-        let coding_bytes_per_s = asked.coding_bytes_per_s;
-        shared.members.registered(Session { link_key, channel, record, coding_bytes_per_s }, &asked.disks);
+        let (coding_bytes_per_s, host) = (asked.coding_bytes_per_s, crate::how::host(&caller.address));
+        shared.members.registered(Session { link_key, channel, record, coding_bytes_per_s, host }, &asked.disks);
         Ok(reply)
     }
 
@@ -200,10 +200,10 @@ pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding:
 #[async_trait]
 impl v1::membership_server::Membership for MembershipService {
     async fn register(&self, request: Request<v1::RegisterRequest>) -> Result<Response<v1::RegisterReply>, Status> {
-        let caller = rpc::caller(&request).peer;
+        let caller = rpc::caller(&request);
         let reply = self.registered(&caller, request.into_inner()).await;
         let logged = |error: Error| {
-            tracing::warn!(%caller, %error, "a registration was refused");
+            tracing::warn!(caller = %caller.peer, %error, "a registration was refused");
             to_status(&error)
         };
         reply.map(Response::new).map_err(logged)

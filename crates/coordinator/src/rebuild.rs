@@ -147,8 +147,10 @@ impl Course {
             *self.quarrels.entry(*target).or_default() += 1;
         }
         // Where two complain of each other, either may be met. One that keeps what has come in is given another helper first.
-        let keeps =
-            |node: &NodeId| report.nodes.get(node).is_some_and(|told| told.arrived.values().any(|spans| !spans.is_empty()));
+        let has_some = |new: &Arriving| {
+            report.nodes.get(&new.home.node).and_then(|told| told.arrived.get(&new.block)).is_some_and(|spans| !spans.is_empty())
+        };
+        let keeps = |node: &NodeId| arriving.iter().any(|new| new.home.node == *node && new.durable.is_none() && has_some(new));
         match stores(&node) {
             true if keeps(&node) && !stores(&accuser) => self.blamed.insert(accuser),
             true => self.failed.insert(node),
@@ -680,5 +682,21 @@ mod tests {
         assert!(course.left_alone().is_empty() && course.quarrels[&NodeId(9)] < QUARRELS_MAX, "{course:?}");
         course.learn(&held_up_by(9), &arriving, false);
         assert_eq!(course.quarrels[&NodeId(9)], QUARRELS_MAX);
+    }
+
+    #[test]
+    fn of_a_helper_and_a_new_home_that_blame_each_other_the_one_that_keeps_what_has_come_stays() {
+        let arriving = arriving_at(9);
+        let blamed = |come: &[Span], times: usize| {
+            let mut course = Course::default();
+            let mut report = Report::new([NodeId(2), NodeId(9)].into_iter());
+            report.blame = Some(Blame { node: NodeId(9), accuser: Some(NodeId(2)) });
+            report.nodes.get_mut(&NodeId(9)).unwrap().arrived.insert(arriving[0].block, come.to_vec());
+            (0..times).for_each(|_| course.learn(&report, &arriving, false));
+            course
+        };
+        assert_eq!(blamed(&[Span::new(0, 4096)], 1).left_alone(), BTreeSet::from([NodeId(2)]));
+        assert_eq!(blamed(&[], 1).left_alone(), BTreeSet::from([NodeId(9)]), "there is nothing to keep");
+        assert_eq!(blamed(&[Span::new(0, 4096)], 2).quarrels[&NodeId(9)], QUARRELS_MAX, "it does not stay for ever");
     }
 }

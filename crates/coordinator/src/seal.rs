@@ -23,6 +23,8 @@ pub(crate) struct SealedTask {
     pub(crate) open: v1::OpenRequest,
     /// What comes in over its links when all goes well, bytes.
     pub(crate) incoming_bytes: u64,
+    /// What goes over all its links then, in and out.
+    pub(crate) link_bytes: u64,
 }
 
 /// What an agent needs to know of a block that it stores.
@@ -53,7 +55,7 @@ pub(crate) fn seal(
         cuts.insert(*party, Cut { hash: task_hash(&bytes), bytes, task, session });
     }
     let stall_ms = shared.config.stall_ms;
-    let moving = shared.loads.begin(planned.lines.clone(), planned.busiest_s);
+    let moving = shared.loads.begin(planned.lines.clone());
     let mut sealed = Sealed { id: plan.id, agents: BTreeMap::new(), client: None, moving };
     for (party, cut) in &cuts {
         let peers = cut.task.links.iter().map(|link| peer(*party, cut, link, &cuts)).collect::<Result<Vec<_>>>()?;
@@ -64,8 +66,8 @@ pub(crate) fn seal(
                 let registration = session.link_key.id().to_vec();
                 let reads = cut.task.blocks.iter().map(|block| read_spec(block.id, stripe)).collect::<Result<Vec<_>>>()?;
                 let open = v1::OpenRequest { task, peers, stores, deadline_ms: 0, stall_ms, registration, reads };
-                let incoming_bytes = incoming_bytes(&cut.task);
-                sealed.agents.insert(*node, SealedTask { session: session.clone(), open, incoming_bytes });
+                let (incoming_bytes, link_bytes) = (bytes_over(&cut.task, |link| !link.sends), bytes_over(&cut.task, |_| true));
+                sealed.agents.insert(*node, SealedTask { session: session.clone(), open, incoming_bytes, link_bytes });
             }
             _ => sealed.client = Some(v1::ClientTask { task: cut.bytes.clone(), peers, stall_ms }),
         }
@@ -123,11 +125,12 @@ fn read_spec(block: BlockId, stripe: &StripeRecord) -> Result<v1::ReadSpec> {
     Ok(v1::ReadSpec { id, units: stripe.units.get(usize::from(block.index)).cloned().unwrap_or_default() })
 }
 
-fn incoming_bytes(task: &Task) -> u64 {
+/// What goes over some of a task's links when all goes well.
+fn bytes_over(task: &Task, some: impl Fn(&weft_plan::TaskLink) -> bool) -> u64 {
     let positions = |lane: u16| {
         let lanes = task.lanes.iter().filter(|candidate| candidate.lane == lane);
         lanes.flat_map(|lane| lane.slices(task.slice_len)).map(weft_types::Span::len).sum::<u64>()
     };
-    let incoming = task.links.iter().filter(|link| !link.sends);
-    incoming.map(|link| u64::from(link.width).saturating_mul(positions(link.lane))).fold(0, u64::saturating_add)
+    let links = task.links.iter().filter(|link| some(link));
+    links.map(|link| u64::from(link.width).saturating_mul(positions(link.lane))).fold(0, u64::saturating_add)
 }

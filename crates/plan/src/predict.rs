@@ -96,10 +96,12 @@ impl Network {
         if from == to { (None, None) } else { (from, to) }
     }
 
-    /// Whose lines up and down a party uses: those of the first one on its machine.
+    /// Whose lines up and down a party uses: those of the first node on its machine, or where there is none, those of one client that
+    /// stands for all on that machine.
     pub fn line_of(&self, party: Party) -> Party {
         let Some(own) = self.hosts.get(&party) else { return party };
-        self.hosts.iter().find(|(_, host)| *host == own).map_or(party, |(first, _)| *first)
+        let first = self.hosts.iter().find(|(_, host)| *host == own).map(|(first, _)| *first);
+        first.filter(|first| matches!(first, Party::Node(_))).unwrap_or_else(|| Party::Client(stable_number(own)))
     }
 
     /// The machine on which both run, if it is one.
@@ -109,10 +111,10 @@ impl Network {
 
     /// What can go from one party to another while nothing else does, bytes a second.
     pub fn between(&self, from: Party, to: Party) -> f64 {
-        let (leaves, enters) = self.crosses(from, to);
         let (from_line, to_line) = (self.line_of(from), self.line_of(to));
+        let (leaves, enters) = self.crosses(from_line, to_line);
         let lines = [
-            self.pair_bytes_per_s.get(&(from, to)),
+            self.pair_bytes_per_s.get(&(from_line, to_line)),
             leaves.and_then(|rack| self.rack_up_bytes_per_s.get(rack)),
             enters.and_then(|rack| self.rack_down_bytes_per_s.get(rack)),
         ];
@@ -120,18 +122,25 @@ impl Network {
     }
 }
 
+/// The same number for the same name each time (FNV-1a).
+fn stable_number(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
 /// What a plan moves over each line, but for what stays on one machine.
 pub fn moved(plan: &Plan, network: &Network) -> Result<BTreeMap<Party, Moved>, Refusal> {
     check(plan)?;
+    let parties = &plan.binding.parties;
+    let line_of: Vec<Party> = parties.iter().map(|party| network.line_of(*party)).collect();
     let mut lines: BTreeMap<Party, Moved> = BTreeMap::new();
     for lane in &plan.shape.lanes {
         let positions = lane.slice_set(plan.binding.slice_len).positions() as f64;
-        let party = |stage: u16| plan.binding.parties[usize::from(lane.stages[usize::from(stage)].vertex)];
+        let vertex = |stage: u16| usize::from(lane.stages[usize::from(stage)].vertex);
         for link in &lane.links {
-            let (from, to, bytes) = (party(link.from), party(link.to), positions * f64::from(link.width));
-            if network.host_of_both(from, to).is_none() {
-                lines.entry(network.line_of(from)).or_default().up_bytes += bytes;
-                lines.entry(network.line_of(to)).or_default().down_bytes += bytes;
+            let (from, to, bytes) = (vertex(link.from), vertex(link.to), positions * f64::from(link.width));
+            if network.host_of_both(parties[from], parties[to]).is_none() {
+                lines.entry(line_of[from]).or_default().up_bytes += bytes;
+                lines.entry(line_of[to]).or_default().down_bytes += bytes;
             }
         }
     }
@@ -139,7 +148,7 @@ pub fn moved(plan: &Plan, network: &Network) -> Result<BTreeMap<Party, Moved>, R
 }
 
 /// When all that goes over the busiest of a plan's lines can have gone over it, seconds: what others move too.
-pub fn busiest_s(moved: &BTreeMap<Party, Moved>, network: &Network) -> f64 {
+fn busiest_s(moved: &BTreeMap<Party, Moved>, network: &Network) -> f64 {
     let seconds = |bytes: f64, others: f64, rate: f64| if bytes > 0.0 { (bytes + others) / rate } else { 0.0 };
     let line = |(party, moved): (&Party, &Moved)| {
         let others = network.busy.get(party).copied().unwrap_or_default();
@@ -304,6 +313,7 @@ impl<'a> Run<'a> {
     fn new(plan: &Plan, network: &'a Network, counts: Vec<u64>) -> Self {
         let mut run = Self { network, links: vec![], stages: vec![], lines: vec![], events: BinaryHeap::new() };
         let mut known: HashMap<LineOf<'a>, usize> = HashMap::new();
+        let line_of: Vec<Party> = plan.binding.parties.iter().map(|party| network.line_of(*party)).collect();
         for (lane, count) in plan.shape.lanes.iter().zip(counts) {
             let (first_stage, first_link) = (run.stages.len(), run.links.len());
             let slices = lane.slice_set(plan.binding.slice_len);
@@ -311,8 +321,9 @@ impl<'a> Run<'a> {
             let last = if count == slices.count() && count > 0 { slices.slice(count - 1).len() } else { full };
             for link in &lane.links {
                 let (from, to) = (usize::from(link.from), usize::from(link.to));
-                let party = |stage: usize| plan.binding.parties[usize::from(lane.stages[stage].vertex)];
-                let (sender, receiver) = (party(from), party(to));
+                let vertex = |stage: usize| usize::from(lane.stages[stage].vertex);
+                let (sender, receiver) = (plan.binding.parties[vertex(from)], plan.binding.parties[vertex(to)]);
+                let (from_line, to_line) = (line_of[vertex(from)], line_of[vertex(to)]);
                 let mut line = |of: LineOf<'a>, bytes_per_s: f64| {
                     *known.entry(of).or_insert_with(|| {
                         run.lines.push(Line::new(bytes_per_s));
@@ -322,10 +333,12 @@ impl<'a> Run<'a> {
                 let (up, others) = match network.host_of_both(sender, receiver) {
                     Some(host) => (line(LineOf::Host(host), HOST_BYTES_PER_S), Vec::new()),
                     None => {
-                        let (leaves, enters) = network.crosses(sender, receiver);
-                        let (from_line, to_line) = (network.line_of(sender), network.line_of(receiver));
+                        let (leaves, enters) = network.crosses(from_line, to_line);
                         let shared = [
-                            network.pair_bytes_per_s.get(&(sender, receiver)).map(|rate| (LineOf::Pair(sender, receiver), *rate)),
+                            network
+                                .pair_bytes_per_s
+                                .get(&(from_line, to_line))
+                                .map(|rate| (LineOf::Pair(from_line, to_line), *rate)),
                             leaves.and_then(|rack| Some((LineOf::RackUp(rack), *network.rack_up_bytes_per_s.get(rack)?))),
                             enters.and_then(|rack| Some((LineOf::RackDown(rack), *network.rack_down_bytes_per_s.get(rack)?))),
                             Some((LineOf::Down(to_line), network.down(to_line))),

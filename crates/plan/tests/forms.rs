@@ -3,7 +3,7 @@
 mod common;
 
 use common::{CLIENT, TestCode, World, node};
-use weft_plan::{Network, Plan, WantKind, cost, predict};
+use weft_plan::{Moved, Network, Plan, WantKind, cost, moved, predict};
 
 /// Seconds, where one block over one link takes one.
 fn time(world: &World, plan: &Plan) -> f64 {
@@ -128,4 +128,47 @@ fn reads_of_short_blocks_cost_what_they_have() {
     let cost = cost(&plan).unwrap();
     let read: Vec<u64> = (0..5).filter_map(|index| cost.of(world.at(index))).map(|share| share.read_bytes).collect();
     assert_eq!((read, cost.written_bytes()), (lens.to_vec(), 16));
+}
+
+#[test]
+fn lines_are_shared_on_a_machine_and_with_what_others_move() {
+    let (world, slices) = (world(3, 64), 64);
+    let mut build = world.build();
+    build.chain(world.span(), 0, 1, &helpers(3), &[TARGET]);
+    let plan = build.plan();
+    let block_len = world.layout.block_len as f64;
+    let fill = 2.0 / slices as f64;
+    let seconds = |change: &dyn Fn(&mut Network)| {
+        let mut network = Network::uniform(block_len);
+        change(&mut network);
+        predict(&plan, &network).unwrap()
+    };
+    near(seconds(&|_| {}), 1.0 + fill, "alone");
+    let target = TARGET.1;
+    let one = Moved { up_bytes: 0.0, down_bytes: block_len };
+    near(seconds(&|network| network.busy = [(target, one)].into()), 2.0, "another block comes in there");
+    let up = Moved { up_bytes: 5.0 * block_len, down_bytes: 0.0 };
+    near(seconds(&|network| network.busy = [(target, up)].into()), 1.0 + fill, "what it sends is in nobody's way");
+    // The chain's first two on one machine: their link is none, and what the second sends goes over the first one's line.
+    let lane = &plan.shape.lanes[0];
+    let party = |stage: u16| plan.binding.parties[usize::from(lane.stages[usize::from(stage)].vertex)];
+    let is_first = |link: &&weft_plan::Link| lane.links.iter().all(|other| other.to != link.from);
+    let (first, second) = lane.links.iter().find(is_first).map(|link| (party(link.from), party(link.to))).unwrap();
+    let together = |network: &mut Network| {
+        network.hosts = [first, second].map(|party| (party, "here".to_owned())).into();
+    };
+    let local = seconds(&together);
+    assert!(local < 1.0 + fill, "{local}");
+    let busy = |network: &mut Network| {
+        together(network);
+        network.busy.insert(network.line_of(second), Moved { up_bytes: block_len, down_bytes: 0.0 });
+    };
+    near(seconds(&busy), 2.0, "what the other on the machine sends");
+    let lines = moved(&plan, &{
+        let mut network = Network::uniform(block_len);
+        together(&mut network);
+        network
+    })
+    .unwrap();
+    assert_eq!(lines.values().map(|moved| moved.up_bytes).sum::<f64>(), 2.0 * block_len, "two of three links are links");
 }

@@ -110,25 +110,30 @@ mod tests {
 
     const BLOCK_LEN: u64 = 1 << 20;
 
-    /// Writers on the first nodes of eight, each of which plans a put of rs(4,4) when all have been announced; and how many
-    /// blocks go over the busiest line.
-    fn put_at_once(writers: u32, scheme: &str) -> (Vec<String>, f64) {
+    /// Writers on the first nodes of eight, or all on one machine outside of them, each of which plans a put of rs(4,4) when all have
+    /// been announced; and how many blocks go over the busiest line.
+    fn put_at_once(writers: u32, scheme: &str, outside: bool) -> (Vec<String>, f64) {
         let code = weft_codes::parse("rs(4,4)").unwrap();
         let layout = Layout::new(BLOCK_LEN, BLOCK_LEN, 1).unwrap();
         let stripe = StripeLayout { layout, k: 4, m: 4, data_len: 4 * BLOCK_LEN };
         let nodes: Vec<(Party, f64)> = (0..8).map(|id| (Party::Node(NodeId(id)), 0.0)).collect();
         let hosts: BTreeMap<Party, String> = nodes.iter().map(|(node, _)| (*node, node.to_string())).collect();
-        let on = |number: u32| nodes[number as usize].0;
+        // Where a writer stands, and whose lines it uses.
+        let host = |number: u32| if outside { "outside".to_owned() } else { nodes[number as usize].0.to_string() };
+        let mut all = Network::uniform(1e8);
+        all.hosts = hosts.clone();
+        all.hosts.extend((0..writers).map(|number| (Party::Client(number.into()), host(number))));
+        let on = |number: u32| all.line_of(Party::Client(number.into()));
         let one = |up: f64, down: f64| Moved { up_bytes: up * BLOCK_LEN as f64, down_bytes: down * BLOCK_LEN as f64 };
         let announced = |number: u32| {
             let others = nodes.iter().filter(move |(node, _)| *node != on(number)).map(|(node, _)| (*node, one(0.0, 1.0)));
-            others.chain([(on(number), one(7.0, 0.0))]).collect::<Vec<_>>()
+            others.chain([(on(number), one(if outside { 8.0 } else { 7.0 }, 0.0))]).collect::<Vec<_>>()
         };
         let plan = |number: u32, planned: &[Planned]| {
             let writer = Party::Client(number.into());
             let mut network = Network::uniform(1e8);
             network.hosts = hosts.clone();
-            network.hosts.insert(writer, on(number).to_string());
+            network.hosts.insert(writer, host(number));
             let known = planned.iter().flat_map(|planned| planned.lines.clone());
             for (line, moved) in (number + 1..writers).flat_map(announced).chain(known) {
                 *network.busy.entry(line).or_default() += moved;
@@ -154,14 +159,24 @@ mod tests {
 
     #[test]
     fn writers_on_nodes_keep_out_of_each_others_way() {
-        let auto = |writers| put_at_once(writers, "auto");
+        let auto = |writers| put_at_once(writers, "auto", false);
         assert_eq!(auto(1), (vec!["mist".to_owned()], 4.0), "what the writer sends is all: its own node gets its parity from it");
         let (schemes, busiest) = auto(2);
         assert!(schemes == ["mist", "mist"] && busiest <= 6.0, "{schemes:?} {busiest}");
         for writers in 3..=8 {
             let (schemes, busiest) = auto(writers);
-            let direct = put_at_once(writers, "direct").1;
+            let direct = put_at_once(writers, "direct", false).1;
             assert!(busiest <= direct, "{writers}: {schemes:?} take {busiest}, and the writers alone {direct}");
+        }
+    }
+
+    #[test]
+    fn writers_on_one_machine_outside_share_its_line() {
+        for writers in [1, 4, 8] {
+            let (schemes, busiest) = put_at_once(writers, "auto", true);
+            assert!(schemes.iter().all(|scheme| scheme == "mist"), "{writers}: {schemes:?}");
+            assert_eq!(busiest, 4.0 * f64::from(writers), "its line carries the data, each once");
+            assert_eq!(put_at_once(writers, "direct", true).1, 8.0 * f64::from(writers));
         }
     }
 

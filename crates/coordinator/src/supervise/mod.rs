@@ -229,10 +229,12 @@ impl Running {
             Event::Told(v1::task_event::Event::Progress(told)) => {
                 progress(node, told.bytes_moved);
                 self.flow.told(node, told.bytes_moved);
+                self.moving.moved(self.share_moved());
                 self.report.progress(node, &told);
             }
             Event::Told(v1::task_event::Event::Done(done)) => {
                 self.flow.done(node);
+                self.moving.moved(self.share_moved());
                 self.report.done(node, done);
             }
             Event::Told(v1::task_event::Event::Failed(failed)) => self.report.failed(node, failed),
@@ -244,6 +246,13 @@ impl Running {
                 }
             }
         }
+    }
+
+    /// How much of what is to go over links has, from 0 to 1.
+    fn share_moved(&self) -> f64 {
+        let all: u64 = self.tasks.values().map(|task| task.link_bytes).sum();
+        let moved: u64 = self.tasks.iter().map(|(node, task)| self.flow.moved_bytes(*node).min(task.link_bytes)).sum();
+        if all > 0 { moved as f64 / all as f64 } else { 1.0 }
     }
 
     /// A node that is down, or has registered anew, has no such task any more.

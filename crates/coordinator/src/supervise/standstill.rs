@@ -63,6 +63,11 @@ impl Flow {
         }
     }
 
+    /// How much a node is known to have moved.
+    pub(super) fn moved_bytes(&self, node: NodeId) -> u64 {
+        self.nodes.get(&node).map_or(0, |flow| flow.moved_bytes)
+    }
+
     /// A node has done its part, perhaps before it told of any progress.
     pub(super) fn done(&mut self, node: NodeId) {
         self.told(node, u64::MAX);

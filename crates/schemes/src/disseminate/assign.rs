@@ -31,13 +31,15 @@ impl Candidate {
     };
 
     /// Seconds that a load takes it for each byte of a block: as long as what takes longest, for all goes on at once.
-    fn seconds(&self, load: &Load) -> f64 {
-        if self.is_near && load.from > 1 {
+    fn seconds(&self, load: &Load, is_data: bool) -> f64 {
+        // What the writer gives it goes over no link; only what it passes on does.
+        let blocks_in = if self.is_near { 0.0 } else { load.blocks_in };
+        if self.is_near && !is_data {
             return 0.0;
         }
         let share = |amount: f64, others: f64, rate: f64| if amount == 0.0 { 0.0 } else { (amount + others) / rate };
         let up = share(load.blocks_out, self.busy.up_bytes, self.up_bytes_per_s);
-        let down = share(load.blocks_in, self.busy.down_bytes, self.down_bytes_per_s);
+        let down = share(blocks_in, self.busy.down_bytes, self.down_bytes_per_s);
         up.max(down).max(share(load.work(), 0.0, self.products_per_s))
     }
 }
@@ -55,11 +57,11 @@ pub fn assign(code: &dyn Code, scheme: &str, candidates: &[Candidate]) -> Result
     let loads = by_name(if scheme == AUTO { "mist" } else { scheme })?.loads(code);
     // Where all do the same they stay as they were placed.
     let alike = loads.windows(2).all(|pair| pair[0] == pair[1]);
-    Ok(if alike { (0..loads.len()).collect() } else { match_up(&loads, candidates) })
+    Ok(if alike { (0..loads.len()).collect() } else { match_up(&loads, code.k(), candidates) })
 }
 
-/// For each load the candidate.
-fn match_up(loads: &[Load], candidates: &[Candidate]) -> Vec<usize> {
+/// For each load the candidate; the first k are those of data blocks.
+fn match_up(loads: &[Load], k: usize, candidates: &[Candidate]) -> Vec<usize> {
     let (mut hardest, mut best): (Vec<usize>, Vec<usize>) = ((0..loads.len()).collect(), (0..candidates.len()).collect());
     let hard = |at: usize| (loads[at].work(), loads[at].blocks_out);
     let good = |at: usize| (candidates[at].products_per_s, candidates[at].up_bytes_per_s);
@@ -70,7 +72,7 @@ fn match_up(loads: &[Load], candidates: &[Candidate]) -> Vec<usize> {
     hardest.iter().zip(best).for_each(|(load, candidate)| chosen[*load] = candidate);
     // Each exchange makes the slower of two quicker, the slowest of all first.
     for _ in 0..loads.len() * loads.len() {
-        let seconds = |load: usize, of: usize| candidates[chosen[of]].seconds(&loads[load]);
+        let seconds = |load: usize, of: usize| candidates[chosen[of]].seconds(&loads[load], load < k);
         let mut slowest: Vec<usize> = (0..loads.len()).collect();
         slowest.sort_by(|a, b| seconds(*b, *b).total_cmp(&seconds(*a, *a)).then(a.cmp(b)));
         let exchange = |slow: usize| {
