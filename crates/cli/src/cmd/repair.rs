@@ -46,7 +46,8 @@ EXIT CODES
   4 more is lost than the code recovers, or no node is free; what could be rebuilt was, the rest is named   \
   5 what was rebuilt is not what was recorded")]
 struct RepairObject {
-    /// Rebuild this block, also if it is not lost; several are rebuilt together; without it, whatever is lost
+    /// Rebuild this block, also if it is not lost (of one that has copies, those that are lost, or else the first); several are rebuilt
+    /// together; without it, whatever is lost
     #[arg(long, value_name = "I", value_delimiter = ',')]
     block: Vec<u8>,
     /// How: auto (what is predicted to be the quickest), conventional, ppr, pipeline, cyclic, or direct (a copy of a block that is not
