@@ -241,12 +241,11 @@ async fn copies_whose_receivers_die_are_made_of_others() {
 /// Where blocks may come later, copies may, too: of every block there is one, and the others are made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_come_after_the_acknowledgement_where_a_policy_lets_blocks() {
-    // Each time one of them is gone for good.
-    let mut world = World::new(13, 13).await;
-    let (name, code, ack) = ("hot".into(), "rs(4,2)".into(), "tolerate=1".into());
-    world.client.create_policy(api::Policy { name, code, ack, replicas: 2, ..api::Policy::default() }).await.unwrap();
-    world.client.create_bucket("hot", "hot").await.unwrap();
     for (scheme, copy, strike) in [("direct", 1, Strike::Kill), ("direct", 0, Strike::Stop), ("mist", 1, Strike::Stop)] {
+        let mut world = World::new(11, 11).await;
+        let (name, code, ack) = ("hot".into(), "rs(4,2)".into(), "tolerate=1".into());
+        world.client.create_policy(api::Policy { name, code, ack, replicas: 2, ..api::Policy::default() }).await.unwrap();
+        world.client.create_bucket("hot", "hot").await.unwrap();
         let mut put = Put { bucket: "hot", copy, ..Put::new(&world, "rs(4,2)", 1).await };
         put.options.scheme = scheme.into();
         let (stored, hit) = put.run(&mut world, &[2], strike).await;
