@@ -264,7 +264,7 @@ fn stripes_of(object: &ObjectReply, options: &GetOptions) -> Result<Vec<Arc<Stri
             id: StripeId(stripe.id),
             offset: stripe.offset,
             layout,
-            generations: stripe.blocks.iter().map(|block| (block.index, block.generation)).collect(),
+            blocks: stripe.blocks.iter().map(|block| (block.index, (block.copy as u8, block.generation))).collect(),
         }));
     }
     match offset == object.size {
@@ -305,7 +305,7 @@ mod tests {
             id: StripeId(1),
             offset: 0,
             layout,
-            generations: Default::default(),
+            blocks: Default::default(),
         })
     }
 

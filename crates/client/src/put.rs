@@ -53,6 +53,8 @@ pub struct PutOptions {
     /// When it is acknowledged: `all` blocks are durable, or of each stripe `k+N`, or all but N: `tolerate=N`; the rest comes afterwards.
     /// Empty: as the bucket's policy says.
     pub ack: String,
+    /// Copies of each data block, with the coded one; 0: as the bucket's policy says.
+    pub replicas: u32,
     /// Is told of progress.
     pub progress: ProgressFn,
 }
@@ -166,6 +168,7 @@ fn request(bucket: &str, key: &str, size: Option<u64>, options: &PutOptions) -> 
         size_hint: size.unwrap_or(0),
         how: Some(how(options)),
         ack: options.ack.clone(),
+        replicas: options.replicas,
     }
 }
 
@@ -360,7 +363,7 @@ async fn keep(calls: Calls, upload: u64, lease_ms: u32) {
 fn sums(sums: &BTreeMap<u32, Mutex<UnitSums>>) -> Vec<BlockUnits> {
     let units = sums.iter().filter_map(|(index, sums)| {
         let units = sums.lock().unwrap_or_else(PoisonError::into_inner).units()?;
-        Some(BlockUnits { index: *index, units })
+        Some(BlockUnits { index: *index, units, id: Vec::new() })
     });
     units.collect()
 }

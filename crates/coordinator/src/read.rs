@@ -9,6 +9,7 @@ use crate::{
     supervise::{self, OnFailure, Patience, Settle},
     validate,
 };
+use rand::Rng;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -66,17 +67,17 @@ impl Reads {
 
 /// Plans a read; unless it is only to be explained, opens and starts it.
 pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeRequest) -> Result<v1::ReadStripeReply> {
-    let (object, mut stripe) = find(shared, &asked).await?;
+    let (object, mut found) = find(shared, &asked).await?;
     let place = |error: Error| error.object(&object.name);
     let code = shared.code(&object.code)?;
-    let ranges = ranges(&stripe, &asked.ranges).map_err(place)?;
+    let ranges = ranges(&found, &asked.ranges).map_err(place)?;
     let how = How::of_read(shared, &asked).map_err(place)?;
     if !asked.errors.is_empty() {
-        let blamed = shared.reads.verdict(stripe.id, shared.config.failure_grace_ms).await;
+        let blamed = shared.reads.verdict(found.id, shared.config.failure_grace_ms).await;
         // With what the agents have said by now of their own blocks.
-        stripe = find(shared, &asked).await?.1;
+        found = find(shared, &asked).await?.1;
         for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
-            avoid(shared, &object, &stripe, &error, blamed);
+            avoid(shared, &object, &found, &error, blamed);
         }
     }
     // A client does not say how often it has come; that it has is known.
@@ -84,6 +85,8 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
     let mut plans = 0;
     loop {
         plans += 1;
+        let is_suspect = |block, _| shared.members.is_suspect_block(block);
+        let stripe = shared.members.view().serving(found.clone(), is_suspect, || shared.rng().random());
         let planned = plan(shared, &code, &stripe, &ranges, &how).map_err(place)?;
         if asked.explain {
             return reply(&stripe, planned, None).map_err(place);
@@ -97,7 +100,7 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
                 if let (Some(Party::Node(node)), None) = (error.party, error.block) {
                     shared.members.suspect(node);
                 }
-                stripe = find(shared, &asked).await?.1;
+                found = find(shared, &asked).await?.1;
             }
             Err(error) => return Err(place(error)),
         }
@@ -175,7 +178,7 @@ fn avoid(shared: &Shared, object: &ObjectRecord, stripe: &StripeRecord, error: &
     }
     // Of a block that is known to be corrupt, it is known what can be read.
     let known = |block: &BlockId| {
-        let placed = stripe.blocks.get(usize::from(block.index));
+        let placed = stripe.find(block.index, block.copy);
         stripe.id == block.stripe && placed.is_some_and(|placed| placed.state != BlockState::Ok)
     };
     if let Some(block) = error.block.filter(|block| !known(block)) {
@@ -262,7 +265,9 @@ async fn begin(
         let (shared, code, stripe) = (Arc::clone(shared), Arc::clone(code), stripe.clone());
         let wanted = jobs::wanted(&stripe, &read.delivers);
         let is_spare = move |node| {
-            let readable = jobs::readable(&stripe, &shared.members.view(), |_| false);
+            let view = shared.members.view();
+            let stripe = view.serving(stripe.clone(), |_, home| home == node, || 0);
+            let readable = jobs::readable(&stripe, &view, |_| false);
             let is_elsewhere = |index: &u8| stripe.blocks.get(usize::from(*index)).is_some_and(|placed| placed.home.node != node);
             let all = readable.good.iter().chain(&readable.suspect).copied();
             jobs::unrecoverable(&code, &stripe, &all.filter(is_elsewhere).collect::<Vec<u8>>(), &wanted).is_none()

@@ -44,6 +44,8 @@ pub(crate) struct Data {
     pub(crate) code: String,
     pub(crate) size: u64,
     pub(crate) block_len: u64,
+    /// Copies of each data block, with the coded one.
+    pub(crate) replicas: u32,
 }
 
 impl Data {
@@ -60,7 +62,12 @@ impl Data {
             file.write_all(&chunk[..len]).map_err(failed)?;
             left -= len as u64;
         }
-        Ok(Self { file, code: code.to_owned(), size: size.0, block_len })
+        Ok(Self { file, code: code.to_owned(), size: size.0, block_len, replicas: 1 })
+    }
+
+    /// With so many copies of each data block.
+    pub(crate) fn copied(self, replicas: u32) -> Self {
+        Self { replicas, ..self }
     }
 
     /// Where this process finds it.
@@ -89,6 +96,7 @@ impl Data {
             cell_len: self.block_len,
             scheme: case.scheme.clone(),
             by_lot: case.select == BY_LOT,
+            replicas: self.replicas,
             slice_len: match case.slice_len {
                 AutoSize::Bytes(size) => size.0,
                 AutoSize::Auto => 0,

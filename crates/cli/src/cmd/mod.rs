@@ -10,6 +10,7 @@ mod code_info;
 mod daemon;
 mod demo;
 mod explain;
+mod heat;
 mod job;
 mod link;
 mod node;

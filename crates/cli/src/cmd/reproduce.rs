@@ -58,8 +58,8 @@ struct Ecpipe {
 
 /// New data over several levels of nodes: figures of "Mist: Efficient Dissemination of Erasure-Coded Data in Data Centers"
 ///
-/// 9: how many nodes get a block. 10: the size of the data. 12: the size of a slice. 11: what each part takes for itself. 13: what goes over all
-/// links. 15: several writers at once. 16: nodes that compute slowly. (14 is not there yet.)
+/// 9: how many nodes get a block. 10: the size of the data. 11: what each part takes for itself. 12: the size of a slice. 13: what goes
+/// over all links. 14: copies beside coded blocks. 15: several writers at once. 16: nodes that compute slowly.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE

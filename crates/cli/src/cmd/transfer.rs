@@ -56,6 +56,9 @@ pub(super) struct Put {
     /// the rest can be made; without it, the bucket's policy says
     #[arg(long, value_name = "all|k+N|tolerate=N")]
     ack: Option<String>,
+    /// Copies of each data block in all, with the coded one; without it, the bucket's policy says
+    #[arg(long, value_name = "N")]
+    replicas: Option<u32>,
     /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
     #[arg(long)]
     explain: bool,
@@ -174,6 +177,7 @@ impl Put {
             slice_len: size(self.slice_size),
             by_lot: false,
             ack: self.ack.clone().unwrap_or_default(),
+            replicas: self.replicas.unwrap_or(0),
             progress,
         }
     }

@@ -26,6 +26,10 @@ const MSR_6: &str = "MSR, d = 6";
 const MSR_8: &str = "MSR, d = 8";
 const MSR_10: &str = "MSR, d = 10";
 
+const TWO_DIRECT: &str = "2 copies, direct";
+const TWO_MIST: &str = "2 copies, mist";
+const THREE_DIRECT: &str = "3 copies, direct";
+const THREE_MIST: &str = "3 copies, mist";
 const BY_SPEED: &str = "mist, by speed";
 const BY_LOT: &str = "mist, by lot";
 
@@ -35,7 +39,7 @@ pub(crate) static PAPER: Paper = Paper {
     time: "time of the put",
     sizes: "objects",
     links: "those of EC2",
-    figures: &[RECEIVERS, DATA_SIZE, PARTS, SLICE_SIZE, TRAFFIC, WRITERS, SPEEDS],
+    figures: &[RECEIVERS, DATA_SIZE, PARTS, SLICE_SIZE, TRAFFIC, REPLICAS, WRITERS, SPEEDS],
 };
 
 const RECEIVERS: Figure = Figure {
@@ -141,7 +145,7 @@ const PARTS: Figure = Figure {
     setups: |scale| {
         let mut setup = written("put", "rs(4,7)", scale.block_len, [RS_DIRECT, RS_MIST])?;
         setup.cases.retain(|(_, case)| case.scheme == MIST);
-        setup.links = Links::Written(Writing { size: scale.block_len, writers: 0, shows: Shows::Parts });
+        setup.links = Links::Written(Writing { size: scale.block_len, writers: 0, replicas: 1, shows: Shows::Parts });
         Ok(vec![setup])
     },
     claims: &[
@@ -233,6 +237,42 @@ const TRAFFIC: Figure = Figure {
     ],
 };
 
+const REPLICAS: Figure = Figure {
+    name: "14",
+    title: "Time of a put with copies of the data blocks beside the coded ones",
+    about: "An object of one stripe is written from outside of the nodes with (n,3) Reed-Solomon codes, and with two or three copies of \
+            each data block in all, the coded one among them. n does not count the nodes that have further copies.",
+    differs: "The paper's direct put is held up by encoding at its writer; ours takes as much longer as there is more to send.",
+    x: "n",
+    value: Value::Seconds,
+    mark: Mark::Bars,
+    schemes: &[TWO_DIRECT, TWO_MIST, THREE_DIRECT, THREE_MIST],
+    base: Base { scheme: TWO_MIST, x: None },
+    link: "100mbit",
+    block_len: 24 * MIB,
+    runs: 2,
+    nodes: 16,
+    racks: 1,
+    slow: &[],
+    setups: |scale| {
+        let counts: &[usize] = if scale.quick { &[4, 10] } else { &[4, 6, 8, 10] };
+        let mut setups = Vec::new();
+        for n in counts {
+            for (replicas, labels) in [(2, [TWO_DIRECT, TWO_MIST]), (3, [THREE_DIRECT, THREE_MIST])] {
+                let mut setup = written(&n.to_string(), &format!("rs(3,{})", n - 3), scale.block_len, labels)?;
+                setup.links = Links::Written(Writing { size: scale.block_len, writers: 0, replicas, shows: Shows::Median });
+                setups.push(setup);
+            }
+        }
+        Ok(setups)
+    },
+    claims: &[
+        claim("mist, three copies: more than two", "almost nothing", THREE_MIST, TWO_MIST, At::X("10"), How::More),
+        claim("direct, three copies: more than two", "about 2 s", THREE_DIRECT, TWO_DIRECT, At::X("10"), How::More),
+        claim("mist less than direct, three copies", "-", THREE_MIST, THREE_DIRECT, At::X("10"), How::Less),
+    ],
+};
+
 const WRITERS: Figure = Figure {
     name: "15",
     title: "Time of several puts at once",
@@ -257,7 +297,7 @@ const WRITERS: Figure = Figure {
         let setup = |writers: &u32| {
             let setup = written(&writers.to_string(), "rs(4,4)", scale.block_len, [RS_DIRECT, RS_MIST])?;
             Ok(Setup {
-                links: Links::Written(Writing { size: scale.block_len, writers: *writers, shows: Shows::Median }),
+                links: Links::Written(Writing { size: scale.block_len, writers: *writers, replicas: 1, shows: Shows::Median }),
                 ..setup
             })
         };
@@ -297,7 +337,7 @@ const SPEEDS: Figure = Figure {
                 case.select = put::BY_LOT.to_owned();
             }
         }
-        setup.links = Links::Written(Writing { size: scale.block_len, writers: 0, shows: Shows::Spread });
+        setup.links = Links::Written(Writing { size: scale.block_len, writers: 0, replicas: 1, shows: Shows::Spread });
         Ok(vec![setup])
     },
     claims: &[
@@ -324,7 +364,7 @@ fn written(x: &str, code: &str, size: u64, labels: [&str; 2]) -> Result<Setup> {
     Ok(Setup {
         code: code.to_owned(),
         block_len,
-        links: Links::Written(Writing { size, writers: 0, shows: Shows::Median }),
+        links: Links::Written(Writing { size, writers: 0, replicas: 1, shows: Shows::Median }),
         cases,
     })
 }

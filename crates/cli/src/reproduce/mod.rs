@@ -185,6 +185,8 @@ pub(crate) struct Writing {
     pub(crate) size: u64,
     /// On a node each, all at once; 0: one, outside of the nodes.
     pub(crate) writers: u32,
+    /// Copies of each data block, with the coded one.
+    pub(crate) replicas: u32,
     pub(crate) shows: Shows,
 }
 

@@ -195,15 +195,15 @@ async fn of_put(
     put::make_bucket(session).await?;
     let (mut results, mut writers) = (Vec::new(), Writers::default());
     for setup in setups {
-        let Links::Written(Writing { size, writers: count, shows }) = setup.links else {
+        let Links::Written(Writing { size, writers: count, replicas, shows }) = setup.links else {
             return Err(Error::fatal("a figure measures puts, or repairs"));
         };
         if writers.len() != count as usize {
             writers = writer::on_nodes(Some(testbed), count).await?;
         }
-        let data = Data::make(&setup.code, ByteSize(size), options.seed)?;
+        let data = Data::make(&setup.code, ByteSize(size), options.seed)?.copied(replicas);
         // Connections and plans are made for the first time in a run that does not count: little data does for that.
-        let little = Data::make(&setup.code, ByteSize(size.div_ceil(LITTLE)), options.seed)?;
+        let little = Data::make(&setup.code, ByteSize(size.div_ceil(LITTLE)), options.seed)?.copied(replicas);
         let cases: Vec<Case> = setup.cases.iter().map(|(_, case)| case.clone()).collect();
         let mut bounds = Vec::new();
         for case in &cases {

@@ -195,7 +195,7 @@ fn every_figure_can_be_run_and_every_claim_be_told() {
             for setup in &setups {
                 let code = weft_codes::parse(&setup.code).unwrap();
                 let names: Vec<&str> = setup.cases.iter().map(|(_, case)| case.scheme.as_str()).collect();
-                if let Links::Written(Writing { size, writers, shows }) = setup.links {
+                if let Links::Written(Writing { size, writers, replicas, shows }) = setup.links {
                     let places: Vec<String> = match shows {
                         Shows::Median => Vec::new(),
                         Shows::Parts => ["writer", "level 1", "level 2", "level 3", "link"].map(str::to_owned).to_vec(),
@@ -206,7 +206,10 @@ fn every_figure_can_be_run_and_every_claim_be_told() {
                         |place: &String| labels().map(|label| point(Some(place), label, 1.0, Some(1.0))).collect::<Vec<_>>();
                     points.extend(places.iter().flat_map(place));
                     names.iter().for_each(|scheme| weft_schemes::disseminate::check_name(scheme).unwrap());
-                    assert!(code.n() <= figure.nodes as usize && writers <= figure.nodes);
+                    let copies = code.k() * (replicas as usize - 1);
+                    assert!(code.n() + copies <= figure.nodes as usize && writers <= figure.nodes);
+                    let settings = run::settings(figure, link, false).unwrap();
+                    assert!(settings.check().is_ok(), "{:?}", settings.slow);
                     assert!(setup.block_len * code.k() as u64 >= size && size > 0, "{}: {size}", setup.code);
                 } else {
                     names.iter().for_each(|scheme| weft_schemes::repair::check_name(scheme).unwrap());

@@ -4,6 +4,7 @@ mod certificates;
 mod codes;
 mod commands;
 mod coordinator;
+mod copies;
 mod corruption;
 mod disks;
 mod harness;
