@@ -1,12 +1,16 @@
 //! Repairs that an operator asks for: the coordinator and the agents do them; the client looks on.
 
 use crate::Client;
+use std::time::Duration;
 use tonic::Streaming;
 use weft_proto::{
     from_status,
     v1::{CoolReply, ObjectName, RepairEvent, RepairObjectRequest},
 };
 use weft_types::{AutoSize, NodeId, Result};
+
+/// Dropping copies takes a transaction for each stripe of an object.
+const COOL_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A slice's length as requests carry it, where it is not left open.
 pub(crate) fn slice_len(len: Option<AutoSize>) -> u64 {
@@ -92,7 +96,10 @@ impl Client {
     /// ```
     pub async fn cool(&self, bucket: &str, key: &str) -> Result<CoolReply> {
         let request = ObjectName { bucket: bucket.into(), key: key.into() };
-        let cooled = self.shared().calls.once(request, |mut client, request| async move { client.cool_object(request).await });
+        let cooled = self
+            .shared()
+            .calls
+            .within(COOL_TIMEOUT, request, |mut client, request| async move { client.cool_object(request).await });
         cooled.await.map_err(|error| error.object(format_args!("{bucket}/{key}")))
     }
 }

@@ -27,8 +27,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// may be too few nodes for it, for hours.
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_LAST: Duration = Duration::from_secs(60);
-/// Stripes of which it is kept why they could not be completed.
-const TRIED_MAX: usize = 4096;
+/// Stripes of which it is kept why they could not be completed. While there are so many, others wait: what those lack is not likely
+/// to be there for them.
+const TRIED_MAX: usize = 65_536;
 
 /// What is known of stripes that could not be completed yet.
 #[derive(Debug, Default)]
@@ -50,7 +51,8 @@ impl Completion {
 
     /// Whether it is a stripe's turn.
     fn is_due(&self, stripe: StripeId) -> bool {
-        self.lock().get(&stripe).is_none_or(|tried| tried.again_at <= Instant::now())
+        let all = self.lock();
+        all.get(&stripe).map_or(all.len() < TRIED_MAX, |tried| tried.again_at <= Instant::now())
     }
 
     /// When the next of them is tried again.

@@ -1,8 +1,12 @@
 //! Copies beside coded data (*Mist*, §3.3): for how long a data block has several. They spread the load of reads, and are gone when
 //! the data have cooled down.
 
-use crate::{rebuild::Lost, shared::Shared};
-use weft_meta::{MetaError, ObjectName, PolicyRecord, REPLICAS_MAX, StripeRecord};
+use crate::{
+    rebuild::Lost,
+    shared::Shared,
+    view::{Standing, View},
+};
+use weft_meta::{BlockState, MetaError, ObjectName, PlacedBlock, PolicyRecord, REPLICAS_MAX, StripeRecord};
 use weft_proto::v1;
 use weft_types::{Error, Result};
 
@@ -67,8 +71,11 @@ pub(crate) fn lacking(stripe: &StripeRecord, mut lost: Vec<Lost>, replicas: u8) 
 }
 
 /// Drops all copies of an object's blocks but one of each: the one that stands best. Stripe by stripe, each in one transaction;
-/// who is interrupted begins again.
+/// who is interrupted begins again. Where a copy cannot be told to be good or bad, since its node is away, nothing is dropped: what
+/// would be left might be the worse, and all of it in one rack.
 pub(crate) async fn cool(shared: &Shared, name: &ObjectName) -> Result<v1::CoolReply> {
+    // Who has not come back yet may have the only copy that can be read.
+    shared.until_nodes_are_back().await;
     let object = shared.meta.object(name).await.map_err(|error| shared.meta_error(error))?;
     let (mut from, mut reply) = (0, v1::CoolReply::default());
     loop {
@@ -84,13 +91,32 @@ pub(crate) async fn cool(shared: &Shared, name: &ObjectName) -> Result<v1::CoolR
     }
 }
 
+/// Something that is recorded as good and cannot be read now, of a block that has several copies.
+fn away<'a>(view: &View, stripe: &'a StripeRecord) -> Option<(u8, &'a PlacedBlock, &'static str)> {
+    let several = |index: u8| stripe.all().filter(|(at, _)| *at == index).count() > 1;
+    stripe.all().filter(|(index, placed)| placed.state == BlockState::Ok && several(*index)).find_map(
+        |(index, placed)| match view.standing_of(stripe, index, placed) {
+            Standing::Lost(why) => Some((index, placed, why)),
+            Standing::Good | Standing::Suspect => None,
+        },
+    )
+}
+
 async fn cool_stripe(shared: &Shared, mut stripe: StripeRecord, reply: &mut v1::CoolReply) -> Result<()> {
     let mut tries = 0;
     while !stripe.copies.is_empty() {
         let id = stripe.id;
         let is_suspect = |block, _| shared.members.is_suspect_block(block);
+        let view = shared.members.view();
+        if let Some((index, placed, why)) = away(&view, &stripe) {
+            let (node, number) = (shared.members.name(placed.home.node), stripe.number);
+            let what = if placed.copy == 0 { format!("block {index}") } else { format!("copy {} of block {index}", placed.copy) };
+            return Err(Error::unavailable(format!(
+                "{what} of stripe {number} is on {node}, and {why}: nothing of the stripe is dropped before it is back, or rebuilt"
+            )));
+        }
         // Without lots: of equally good ones the first stays.
-        let best = shared.members.view().serving(stripe, is_suspect, || 0);
+        let best = view.serving(stripe, is_suspect, || 0);
         let keep = (0..=u8::MAX).zip(&best.blocks).map(|(index, placed)| best.id_of(index, placed)).collect();
         match shared.meta.drop_copies(shared.epoch, id, keep, shared.garbage_not_before_ms()).await {
             Ok(_) => {

@@ -127,7 +127,8 @@ pub trait Meta: Send + Sync {
     async fn expire_repairs(&self, epoch: Epoch, now_ms: u64) -> Result<u64>;
     /// What is allocated, in order of blocks.
     async fn allocations(&self) -> Result<Vec<Allocation>>;
-    /// What is known of a block as a whole changes, if that generation still counts. Tells whether it did.
+    /// What is known of a block as a whole changes, if that generation still counts. Only one that was missing becomes good. Tells
+    /// whether it did.
     async fn mark_block(&self, epoch: Epoch, block: BlockId, state: BlockState) -> Result<bool>;
     /// These bytes of a block are corrupt, in addition to those that are known to be, if that generation still counts and the
     /// block is not lost as a whole. If that makes more than [`CORRUPT_RANGES_MAX`] ranges, it is from now on. Tells whether

@@ -57,7 +57,7 @@ pub(super) struct Put {
     #[arg(long, value_name = "all|k+N|tolerate=N")]
     ack: Option<String>,
     /// Copies of each data block in all, with the coded one; without it, the bucket's policy says
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     replicas: Option<u32>,
     /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
     #[arg(long)]

@@ -216,7 +216,8 @@ impl Ending<'_> {
             Err(error) => {
                 let (name, number) = (&self.upload.new.name, self.stripe.number);
                 tracing::warn!(object = %name, stripe = number, %error, "copies of blocks cannot be made");
-                Err(self.give_up(report))
+                let message = format!("copies of blocks of stripe {number} cannot be made: {}", error.message);
+                Err(Error { message, ..self.give_up(report) })
             }
         }
     }

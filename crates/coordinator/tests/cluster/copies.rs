@@ -181,15 +181,18 @@ async fn an_object_is_cooled_and_heated_again() {
     let mut world = world(9, 2).await;
     let bytes = data(5 * BLOCK_LEN as usize, 54);
     put(&world, "k", &bytes, "mist").await.unwrap();
-    // What stays of a block is the copy that is there.
+    // A copy that may be the better one is not dropped unseen.
     let first = copies_of(&world, "k", 0).await.remove(0);
     world.kill(first.node);
     world.until("it is down", async |world| !world.up().await.contains(&first.node)).await;
+    let refused = world.client.cool("hot", "k").await.unwrap_err();
+    assert!(refused.reaction == Reaction::Unavailable && refused.message.contains("is down"), "{refused}");
+    assert_eq!(copies_of(&world, "k", 0).await.len(), 2);
+    world.start_agent(first.node).await;
+    world.until("it is back", async |world| world.up().await.contains(&first.node)).await;
     let cooled = world.client.cool("hot", "k").await.unwrap();
     assert_eq!(cooled.blocks, 3 * 2, "a second copy of two data blocks of each of three stripes");
-    assert_eq!(copies_of(&world, "k", 0).await.iter().map(|block| block.copy).collect::<Vec<_>>(), [1]);
     assert_eq!(world.client.cool("hot", "k").await.unwrap(), api::CoolReply::default());
-    world.start_agent(first.node).await;
     world.until("the files are gone", async |world| world.block_count(1..=9) == 3 * 3).await;
     is_whole(&world, "k", 0).await;
     assert_eq!(get(&world, "k", &bytes).await, []);
@@ -216,6 +219,20 @@ async fn an_object_is_cooled_and_heated_again() {
     assert!(done.blocks.len() == 3 * 2 && done.left.len() == 3 * 4, "{done:?}");
     world.client.remove("hot", "k").await.unwrap();
     world.until("nothing is left", async |world| world.block_count(1..=9) == 0).await;
+}
+
+#[tokio::test]
+async fn a_put_may_have_other_copies_than_its_bucket() {
+    let world = world(9, 2).await;
+    let bytes = data(BLOCK_LEN as usize, 55);
+    for (replicas, copies) in [(1, 0), (3, 2), (0, 1)] {
+        let options = PutOptions { replicas, ..PutOptions::default() };
+        world.client.put("hot", "k", bytes.as_slice(), &options).await.unwrap();
+        is_whole(&world, "k", copies).await;
+    }
+    let options = PutOptions { replicas: 99, ..PutOptions::default() };
+    let refused = world.client.put("hot", "k", bytes.as_slice(), &options).await.unwrap_err();
+    assert_eq!(refused.reaction, Reaction::InvalidInput, "{refused}");
 }
 
 #[tokio::test]

@@ -103,6 +103,12 @@ pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], 
             "of stripe {id} others than were seen are there by now, or not one of each block is kept"
         )));
     }
+    let is_good = |placed: &PlacedBlock| placed.state == BlockState::Ok;
+    if let Some((index, _)) = dropped.iter().find(|(index, placed)| is_good(placed) && !is_good(&kept[usize::from(*index)].1)) {
+        return Err(MetaError::Conflict(format!(
+            "of block {index} of stripe {id} a good copy would be dropped and a bad one kept"
+        )));
+    }
     for (index, placed) in dropped {
         let block = stripe.id_of(index, &placed);
         garbage::add(tx, block, placed.home, not_before_ms)?;
@@ -155,7 +161,9 @@ pub(super) fn mark(tx: &Transaction<'_>, block: BlockId, state: BlockState) -> R
     let Some(mut stripe) = rows::find_stripe(tx, block.stripe)?.filter(|stripe| stripe.ended) else { return Ok(false) };
     let whole = !stripe.corrupt.contains_key(&(block.index, block.copy));
     let Some(placed) = placed_mut(&mut stripe, block)? else { return Ok(false) };
-    if placed.generation != block.generation || placed.state == state && whole {
+    // What was found to be corrupt since is not good because it has once arrived.
+    let revives = state == BlockState::Ok && placed.state != BlockState::Missing;
+    if placed.generation != block.generation || revives || placed.state == state && whole {
         return Ok(false);
     }
     placed.state = state;

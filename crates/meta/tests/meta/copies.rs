@@ -150,6 +150,10 @@ async fn copies_are_dropped_and_come_back_under_other_names() {
         matches!(meta.drop_copies(epoch, id, keep[..2].to_vec(), 1).await, Err(MetaError::Conflict(_))),
         "a block would be lost"
     );
+    // Whoever chose before the first copy was known to be gone would keep it, and drop the one that is there.
+    let earlier = vec![block(id, 0, 0, 1), block(id, 1, 0, 1), block(id, 2, 0, 1)];
+    let worse = meta.drop_copies(epoch, id, earlier, 1).await.unwrap_err().to_string();
+    assert!(worse.contains("a good copy would be dropped"), "{worse}");
     // A repair of a copy that is dropped meanwhile comes too late.
     let new = |index, copy, node| NewRepair { stripe: id, index, copy, home: home(node), upload: None, expires_ms: 1000 };
     let late = meta.allocate_repair(epoch, new(1, 0, 6)).await.unwrap();

@@ -58,6 +58,8 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, units, garbage_not_before_ms: 1 }).await.unwrap();
     let block = |index| BlockId { stripe, index, copy: 0, generation: 1 };
     assert!(meta.mark_block(epoch, block(0), BlockState::Corrupt).await.unwrap());
+    // A receipt that comes late says what was true before.
+    assert!(!meta.mark_block(epoch, block(0), BlockState::Ok).await.unwrap());
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
     let sql = "DROP TABLE jobs; DROP TABLE corrupt_bytes; DROP TABLE incomplete; UPDATE schema_version SET version = 1";
