@@ -92,7 +92,12 @@ fn party(plan: &Plan, stage: &Stage) -> Party {
 fn does(plan: &Plan, stage: &Stage) -> String {
     let generation = |blocks: &[BoundBlock], index: u8| {
         let bound = blocks.iter().find(|block| (block.vertex, block.id.index) == (stage.vertex, index));
-        bound.map(|block| format!(" (generation {})", block.id.generation)).unwrap_or_default()
+        bound
+            .map(|BoundBlock { id, .. }| match id.copy {
+                0 => format!(" (generation {})", id.generation),
+                copy => format!(" (copy {copy}, generation {})", id.generation),
+            })
+            .unwrap_or_default()
     };
     let part = |sub_blocks: &[u16]| match (plan.binding.layout.alpha as usize, sub_blocks.len()) {
         (alpha, some) if some < alpha => format!("{some} of {alpha} sub-blocks of "),
@@ -103,7 +108,11 @@ fn does(plan: &Plan, stage: &Stage) -> String {
     for source in &stage.sources {
         match source {
             Source::Link(_) => {}
-            Source::Block { index, sub_blocks } => words.push(format!("reads {}block {index}", part(sub_blocks))),
+            Source::Block { index, sub_blocks } => {
+                let bound = plan.binding.blocks.iter().find(|block| (block.vertex, block.id.index) == (stage.vertex, *index));
+                let copy = bound.map(|block| block.id.copy).filter(|copy| *copy > 0).map(|copy| format!(" (copy {copy})"));
+                words.push(format!("reads {}block {index}{}", part(sub_blocks), copy.unwrap_or_default()));
+            }
             Source::Input { index, sub_blocks, delta } => {
                 put_in.push(format!("{}{}{index}", part(sub_blocks), if *delta { "changes of " } else { "" }));
             }
