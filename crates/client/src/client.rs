@@ -61,7 +61,7 @@ impl Client {
         for address in &config.coordinators {
             match rpc::connect(config.net.clone(), &config.security, address, &Peer::Coordinator).await {
                 Ok(channel) => {
-                    let calls = Calls::new(channel, config.limits.clone(), random.clone());
+                    let calls = Calls::new(channel, config.limits.clone(), random.clone(), config.errand);
                     let cluster = cluster_of(&calls, &config).await?;
                     let pool = Pool::new(config.net.clone(), config.security.clone(), config.limits.pool.clone());
                     let (pool, background) = (Arc::new(pool), Background::default());

@@ -1,10 +1,10 @@
 //! How lost blocks are brought back: what a request says of it, and the settings for what it does not say.
 
-use crate::{jobs, shared::Shared, view::View};
+use crate::{errands::Errand, jobs, shared::Shared, view::View};
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 use weft_meta::NodeRepair;
-use weft_plan::Network;
+use weft_plan::{Class, Network};
 use weft_proto::{rpc::Caller, v1};
 use weft_schemes::{Paths, Select, disseminate, repair};
 use weft_types::{AutoSize, BlockId, Error, Layout, PAGE_LEN, Party, Result, StripeLayout};
@@ -96,6 +96,8 @@ pub(crate) struct HowToWrite {
     slice_is_asked: bool,
     /// The machine from which the writer calls.
     host: String,
+    /// The agent that writes, by its name, in a conversion; empty: a client does.
+    pub(crate) agent: String,
 }
 
 impl HowToWrite {
@@ -107,7 +109,17 @@ impl HowToWrite {
         let slice_is_asked = asked.slice_len > 0;
         let slice_bytes = if slice_is_asked { asked.slice_len } else { shared.config.slice_len.0 };
         check_slice_len("the slice's length", AutoSize::bytes(slice_bytes))?;
-        Ok(Self { scheme, slice_bytes, slice_is_asked, host: host(&caller.address).to_owned() })
+        Ok(Self { scheme, slice_bytes, slice_is_asked, host: host(&caller.address).to_owned(), agent: String::new() })
+    }
+
+    /// By an agent that was sent to do it.
+    pub(crate) fn on_errand(self, errand: Option<&Errand>) -> Self {
+        Self { agent: errand.map(|errand| errand.agent.clone()).unwrap_or_default(), ..self }
+    }
+
+    /// Nobody waits for what an agent writes.
+    pub(crate) fn class(&self) -> Class {
+        if self.agent.is_empty() { Class::Foreground } else { Class::Repair }
     }
 
     /// Whether it is left to predictions.

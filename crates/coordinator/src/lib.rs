@@ -24,6 +24,7 @@
 mod completion;
 mod config;
 mod coordinator;
+mod errands;
 mod helpers;
 mod how;
 mod jobs;

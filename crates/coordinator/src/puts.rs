@@ -8,6 +8,7 @@ mod end;
 mod homes;
 
 use crate::{
+    errands::Who,
     how::HowToWrite,
     jobs::{self, Writing},
     placement::{self, Ask},
@@ -27,7 +28,6 @@ use std::{
 use tokio::task::JoinHandle;
 use weft_codes::SharedCode;
 use weft_meta::{Home, MetaError, NewStripe, NewUpload, StripeRecord, UploadId, UploadRecord};
-use weft_plan::Class;
 use weft_proto::{rpc::Caller, v1};
 use weft_types::{BlockId, Error, NodeId, Party, PlanId, Reaction, Result, StripeId, StripeLayout};
 
@@ -241,6 +241,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         ack: validate::ack_of_put(&asked.ack, &code, &policy)?,
         created_ms: shared.now_ms(),
         expires_ms: shared.lease_end_ms(),
+        replaces: None,
     };
     // Whether there are nodes enough is said now, not after the client has read its input.
     let full = StripeLayout { layout, k, m, data_len: layout.block_len.saturating_mul(k.into()) };
@@ -269,10 +270,14 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
 }
 
 /// Allocates a stripe, opens and starts its plan, and gives the client its share.
-pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest, caller: &Caller) -> Result<v1::PutStripeReply> {
+pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest, who: &Who) -> Result<v1::PutStripeReply> {
     let upload = touched(shared, UploadId(asked.upload)).await?;
     let place = |error: Error| error.object(&upload.new.name);
-    let mut how = HowToWrite::of(shared, asked.how.as_ref(), caller).map_err(place)?;
+    if upload.new.replaces.is_some() && who.errand.is_none() {
+        return Err(place(Error::invalid("a conversion is written by whom the coordinator sends")));
+    }
+    let how = HowToWrite::of(shared, asked.how.as_ref(), &who.caller).map_err(place)?;
+    let mut how = how.on_errand(who.errand.as_ref());
     if how.is_left_open() && shared.puts.learnt(upload.id).simplest {
         how = how.by_the_simplest();
     }
@@ -452,7 +457,7 @@ async fn start(
         let order = rebuild::store_order(shared, code, &upload.new.name, upload.id, &stripe, block, home, &view)?;
         orders.insert(block, order);
     }
-    let mut sealed: Sealed = seal::seal(shared, &planned, &stripe, &orders)?;
+    let mut sealed: Sealed = seal::seal(shared, &planned, &stripe, &orders, &how.agent)?;
     let client = sealed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
     supervise::open(shared, &sealed).await?;
     let (running, settle) = supervise::start(shared, sealed, OnFailure::GoOn).await;
@@ -525,7 +530,7 @@ fn plan(
     how: &HowToWrite,
     whole: bool,
 ) -> Result<jobs::Planned> {
-    let run = shared.run(Class::Foreground, 0, &layout.layout, how.slice_positions(&layout.layout));
+    let run = shared.run(how.class(), 0, &layout.layout, how.slice_positions(&layout.layout));
     let writer = shared.draw_client();
     let network = how.network(shared, writer, stores);
     // Those who write elsewhere are in nobody's way: so many of them share these nodes' links.

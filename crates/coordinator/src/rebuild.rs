@@ -278,7 +278,7 @@ impl Rebuild<'_> {
         tell(Told::Plan(&planned));
         let view = self.shared.members.view();
         let orders = arriving.iter().map(|new| Ok((new.block, self.order(new, &view)?))).collect::<Result<BTreeMap<_, _>>>()?;
-        let sealed = seal::seal(self.shared, &planned, &self.stripe, &orders)?;
+        let sealed = seal::seal(self.shared, &planned, &self.stripe, &orders, "")?;
         supervise::open(self.shared, &sealed).await?;
         let coming: BTreeMap<NodeId, u64> =
             targets.iter().filter_map(|target| Some((target.node, sealed.agents.get(&target.node)?.incoming_bytes))).collect();

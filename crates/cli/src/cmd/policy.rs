@@ -1,6 +1,6 @@
 //! `weft policy`: names for how objects are stored.
 
-use super::code_info::short_sub_blocks;
+use super::{code_info::short_sub_blocks, convert::Convert};
 use crate::{exit::Exit, output::Output, session::Session, table::table, target};
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -21,6 +21,7 @@ enum Command {
     Show(Show),
     Rm(Rm),
     Default(SetDefault),
+    Convert(Convert),
 }
 
 /// Make a policy
@@ -137,6 +138,7 @@ impl From<api::Policy> for Report {
 impl Policy {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         match self.command {
+            Command::Convert(convert) => return convert.run(options, output),
             Command::Create(create) => {
                 let policy = create.policy()?;
                 let made = Session::with(options, async |session| session.client.create_policy(policy).await)?;

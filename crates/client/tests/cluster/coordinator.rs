@@ -452,6 +452,10 @@ impl Weft for Coordinator {
         answer(Err(Error::invalid("this one has no jobs")))
     }
 
+    async fn convert(&self, _: Request<v1::ConvertRequest>) -> Answer<v1::Job> {
+        answer(Err(Error::invalid("this one has no jobs")))
+    }
+
     async fn explain_repair_node(&self, _: Request<RepairNodeRequest>) -> Answer<Self::ExplainRepairNodeStream> {
         answer(Err(Error::invalid("this one has no jobs")))
     }

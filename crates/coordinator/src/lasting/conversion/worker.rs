@@ -1,0 +1,218 @@
+//! One stripe of a conversion is written by an agent: the one that has the most of its bytes itself, and if that fails, another one.
+
+use super::{Work, object::may_help};
+use crate::{
+    errands::Errand,
+    lasting::Control,
+    members::Session,
+    view::{Standing, View},
+};
+use rand::Rng;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    sync::{PoisonError, atomic::Ordering},
+    time::Duration,
+};
+use tokio::time::timeout;
+use tonic::{Request, Streaming};
+use weft_meta::{MetaError, ObjectRecord, StripeRecord, UploadId};
+use weft_proto::{
+    from_status, rpc,
+    v1::{ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
+};
+use weft_types::{Error, NodeId, Party, Result, Span};
+
+/// The pause before those are asked again that could not do it; each next one is twice as long.
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
+
+/// A stripe that is to be written, and what it is made of.
+struct Order<'a> {
+    object: &'a ObjectRecord,
+    upload: UploadId,
+    number: u64,
+    /// Bytes of the object.
+    data: Span,
+    from_stripe: u64,
+    stripes: u32,
+}
+
+impl Work<'_> {
+    /// Has a stripe written: when this returns, it has ended.
+    pub(super) async fn written(&self, object: &ObjectRecord, upload: UploadId, number: u64, data: Span) -> Result<()> {
+        let shared = self.shared;
+        let old_len = object.layout.block_len.saturating_mul(shared.code(&object.code)?.k() as u64).max(1);
+        let from_stripe = data.start / old_len;
+        let stripes = u32::try_from(data.end.div_ceil(old_len) - from_stripe).map_err(Error::fatal)?;
+        let order = Order { object, upload, number, data, from_stripe, stripes };
+        let old = shared.meta.stripes(object.version, from_stripe, stripes).await;
+        let old = old.map_err(|error| shared.meta_error(error))?.items;
+        let (mut tried, mut attempts) = (BTreeSet::new(), 0);
+        loop {
+            let near = near(&old, data, &shared.members.view());
+            let Some(worker) = self.choose(&near, &tried) else {
+                return Err(Error::retry("no node is up that could write the stripe"));
+            };
+            let Err(error) = self.errand(worker, &order).await else { return Ok(()) };
+            // The answer may have been lost, and nothing else.
+            if self.has_ended(upload, number).await? {
+                return Ok(());
+            }
+            attempts += 1;
+            if !may_help(&error) || attempts > shared.config.resumes_max {
+                return Err(error);
+            }
+            let (job, name) = (self.job, &object.name);
+            tracing::warn!(%job, object = %name, stripe = number, node = %shared.members.name(worker), %error, "another node is asked");
+            tried.insert(worker);
+            if shared.members.view().nodes.values().all(|node| !node.up || tried.contains(&node.id)) {
+                tried.clear();
+                tokio::time::sleep(PAUSE_FIRST * 2u32.saturating_pow(attempts.min(5))).await;
+            }
+        }
+    }
+
+    /// Who has the most of it, and of those who have as much the one that does the least.
+    fn choose(&self, near: &BTreeMap<NodeId, u64>, tried: &BTreeSet<NodeId>) -> Option<NodeId> {
+        let view = self.shared.members.view();
+        let load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rng = self.shared.rng();
+        let candidates = view.nodes.values().filter(|node| node.up && !tried.contains(&node.id));
+        let ranked = candidates.map(|node| {
+            let (bytes, load) = (near.get(&node.id).copied().unwrap_or(0), load.get(&node.id).copied().unwrap_or(0));
+            ((node.is_suspect(), Reverse(bytes), load, rng.random::<u32>()), node.id)
+        });
+        ranked.min().map(|(_, node)| node)
+    }
+
+    async fn has_ended(&self, upload: UploadId, number: u64) -> Result<bool> {
+        match self.shared.meta.upload_stripe(upload, number).await {
+            Ok(stripe) => Ok(stripe.ended),
+            Err(MetaError::NotFound(_)) => Ok(false),
+            Err(error) => Err(self.shared.meta_error(error)),
+        }
+    }
+
+    /// Sends a node to write the stripe, and looks on. Who says nothing for as long as a stall takes is not waited for.
+    async fn errand(&self, node: NodeId, order: &Order<'_>) -> Result<()> {
+        let shared = self.shared;
+        let gone = || Error::retry(format!("{} went down", shared.members.name(node))).party(Party::Node(node));
+        let session = shared.members.session(node).ok_or_else(gone)?;
+        let _busy = Busy::new(self, node);
+        let moving = Moving { control: self.control, number: self.numbers.fetch_add(1, Ordering::Relaxed) };
+        moving.set(0);
+        let number = shared.draw_seed();
+        let errand = Errand {
+            node,
+            agent: session.record.name.clone(),
+            object: order.object.name.clone(),
+            version: order.object.version,
+            upload: order.upload,
+            number: order.number,
+        };
+        let _on_errand = shared.errands.begin(number, errand);
+        let broken = |error: Error| {
+            shared.members.suspect(node);
+            error.party(Party::Node(node))
+        };
+        let mut events = self.send(session, number, order).await?;
+        let silence = Duration::from_millis(shared.config.stall_ms.into());
+        loop {
+            let event = timeout(silence, events.message()).await;
+            let event = event.map_err(|_| broken(Error::replan(format!("it said nothing for {silence:?}"))))?;
+            match event.map_err(|status| from_status(&status))?.and_then(|event| event.event) {
+                Some(Event::Progress(ConvertProgress { bytes })) => moving.set(bytes.min(order.data.len())),
+                Some(Event::Done(_)) => return Ok(()),
+                None => return Err(broken(Error::replan("it went away"))),
+            }
+        }
+    }
+
+    async fn send(&self, session: Session, errand: u64, order: &Order<'_>) -> Result<Streaming<ConvertEvent>> {
+        let shared = self.shared;
+        let request = ConvertStripeRequest {
+            epoch: shared.epoch.0,
+            errand,
+            bucket: order.object.name.bucket.clone(),
+            key: order.object.name.key.clone(),
+            version: order.object.version.0,
+            from_stripe: order.from_stripe,
+            stripes: order.stripes,
+            start: order.data.start,
+            end: order.data.end,
+            upload: order.upload.0,
+            number: order.number,
+        };
+        let mut agent = rpc::agent_client(session.channel);
+        // It takes as long as it takes: no deadline.
+        match timeout(shared.call_timeout(), agent.convert_stripe(Request::new(request))).await {
+            Ok(answer) => answer.map(|answer| answer.into_inner()).map_err(|status| from_status(&status)),
+            Err(_) => Err(Error::retry("no answer in time")),
+        }
+    }
+}
+
+/// How many of these bytes of an object each node can read itself.
+fn near(old: &[StripeRecord], data: Span, view: &View) -> BTreeMap<NodeId, u64> {
+    let mut near = BTreeMap::new();
+    for stripe in old {
+        let first = stripe.object_offset();
+        let part = data.intersect(Span::new(first, first + stripe.layout.data_len));
+        if part.is_empty() {
+            continue;
+        }
+        let within = Span::new(part.start - first, part.end - first);
+        for (index, placed) in (0..=u8::MAX).zip(&stripe.blocks) {
+            // Of one data block every block is a copy.
+            let bytes = match (stripe.layout.k, u32::from(index)) {
+                (1, _) => part.len(),
+                (k, index) if index < k => stripe.layout.block_range(index, within).len(),
+                _ => 0,
+            };
+            if bytes > 0 && view.standing(stripe, index) == Standing::Good {
+                *near.entry(placed.home.node).or_default() += bytes;
+            }
+        }
+    }
+    near
+}
+
+/// A node that is writing a stripe.
+struct Busy<'a> {
+    work: &'a Work<'a>,
+    node: NodeId,
+}
+
+impl<'a> Busy<'a> {
+    fn new(work: &'a Work<'a>, node: NodeId) -> Self {
+        *work.load.lock().unwrap_or_else(PoisonError::into_inner).entry(node).or_default() += 1;
+        Self { work, node }
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut load = self.work.load.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = load.get_mut(&self.node) {
+            *count -= 1;
+        }
+    }
+}
+
+/// A stripe that is under way.
+struct Moving<'a> {
+    control: &'a Control,
+    number: u64,
+}
+
+impl Moving<'_> {
+    fn set(&self, bytes: u64) {
+        self.control.live().moving.insert(self.number, bytes);
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.control.live().moving.remove(&self.number);
+    }
+}
