@@ -32,7 +32,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1 };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 5 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 6 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -45,7 +45,7 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2 };
+    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
@@ -57,7 +57,8 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     assert!(meta.mark_block(epoch, block(0), BlockState::Corrupt).await.unwrap());
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
-    let sql = "DROP TABLE jobs; DROP TABLE corrupt_bytes; DROP TABLE incomplete; UPDATE schema_version SET version = 1";
+    let sql = "DROP TABLE incomplete; DROP TABLE jobs; DROP TABLE corrupt_bytes; ALTER TABLE uploads DROP COLUMN replaces;
+               ALTER TABLE objects DROP COLUMN written; UPDATE schema_version SET version = 1";
     rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
 
     let meta = open(&path);
@@ -134,7 +135,7 @@ async fn policies_and_buckets() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2 };
+    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
     let upload = meta.begin_put(epoch, new).await.unwrap();
     assert!(refused(meta.remove_bucket(epoch, "b").await).contains("being put"));
     meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
@@ -148,7 +149,7 @@ async fn lists_come_in_pages() {
         let name = ObjectName { bucket: "b".into(), key: key.into() };
         let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
         let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-        let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2 };
+        let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
         let upload = meta.begin_put(epoch, new).await.unwrap();
         meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
     }
@@ -173,7 +174,7 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2 };
+    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
     let homes = vec![home(1), home(2), home(3)];
