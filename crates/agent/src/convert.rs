@@ -42,6 +42,7 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
     let permit = node.admission.admit(Demand { memory_bytes, ..Demand::default() })?;
     let config = client_config(node, &permit, asked.errand, spool_dir(node).await?);
     let (events, told) = mpsc::channel(EVENTS_MAX);
+    tracing::info!(object = %format_args!("{}/{}", asked.bucket, asked.key), stripe = asked.number, "a conversion begins");
     let node = Arc::clone(node);
     tokio::spawn(async move {
         let done_bytes = Arc::new(AtomicU64::new(0));

@@ -5,6 +5,7 @@
 //! needs no list of its own, and one that is taken up again begins from the start and finds only what is left.
 
 mod object;
+mod same;
 mod worker;
 
 use super::{

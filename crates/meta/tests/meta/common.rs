@@ -298,7 +298,8 @@ impl Model {
             stripe.owner = Owner::Object(id);
         }
         let (name, code, layout) = (new.name, new.code, new.layout);
-        self.objects.insert(name.clone(), ObjectRecord { name, version: id, written, size, code, layout, stripes, created_ms: 5 });
+        self.objects
+            .insert(name.clone(), ObjectRecord { name, version: id, written, size, code, layout, stripes, created_ms: 5 });
         Some(())
     }
 

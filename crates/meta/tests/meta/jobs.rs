@@ -183,7 +183,8 @@ async fn the_stripes_on_a_disk_come_in_pages_and_only_those_that_have_ended() {
     let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
+    let new =
+        NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
     let mut stripes = Vec::new();

@@ -45,7 +45,8 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
+    let new =
+        NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
@@ -135,7 +136,8 @@ async fn policies_and_buckets() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
+    let new =
+        NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
     let upload = meta.begin_put(epoch, new).await.unwrap();
     assert!(refused(meta.remove_bucket(epoch, "b").await).contains("being put"));
     meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
@@ -149,7 +151,8 @@ async fn lists_come_in_pages() {
         let name = ObjectName { bucket: "b".into(), key: key.into() };
         let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
         let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-        let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
+        let new =
+            NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
         let upload = meta.begin_put(epoch, new).await.unwrap();
         meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
     }
@@ -174,7 +177,8 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
+    let new =
+        NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
     let homes = vec![home(1), home(2), home(3)];

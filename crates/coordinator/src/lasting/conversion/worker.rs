@@ -1,6 +1,6 @@
 //! One stripe of a conversion is written by an agent: the one that has the most of its bytes itself, and if that fails, another one.
 
-use super::{Work, object::may_help};
+use super::{Work, object::may_help, same};
 use crate::{
     errands::Errand,
     lasting::Control,
@@ -53,11 +53,23 @@ impl Work<'_> {
             let Some(worker) = self.choose(&near, &tried) else {
                 return Err(Error::retry("no node is up that could write the stripe"));
             };
-            let Err(error) = self.errand(worker, &order).await else { return Ok(()) };
-            // The answer may have been lost, and nothing else.
-            if self.has_ended(upload, number).await? {
-                return Ok(());
+            let sent = self.errand(worker, &order).await;
+            // Of who failed only the answer may have been lost; and nobody is believed without a look.
+            if let Some(new) = self.ended(upload, number).await? {
+                return match same::differing(&old, &new) {
+                    None => {
+                        let node = shared.members.name(worker);
+                        tracing::info!(job = %self.job, object = %object.name, stripe = number, %node, "a stripe was converted");
+                        Ok(())
+                    }
+                    Some(Span { start, end }) => {
+                        shared.members.suspect(worker);
+                        Err(Error::corrupt(format!("bytes {start} to {end} were written with another checksum than they had"))
+                            .party(Party::Node(worker)))
+                    }
+                };
             }
+            let error = sent.err().unwrap_or_else(|| Error::replan("it said that the stripe has ended, and it has not"));
             attempts += 1;
             if !may_help(&error) || attempts > shared.config.resumes_max {
                 return Err(error);
@@ -85,10 +97,11 @@ impl Work<'_> {
         ranked.min().map(|(_, node)| node)
     }
 
-    async fn has_ended(&self, upload: UploadId, number: u64) -> Result<bool> {
+    /// The stripe, if it has ended.
+    async fn ended(&self, upload: UploadId, number: u64) -> Result<Option<StripeRecord>> {
         match self.shared.meta.upload_stripe(upload, number).await {
-            Ok(stripe) => Ok(stripe.ended),
-            Err(MetaError::NotFound(_)) => Ok(false),
+            Ok(stripe) => Ok(Some(stripe).filter(|stripe| stripe.ended)),
+            Err(MetaError::NotFound(_)) => Ok(None),
             Err(error) => Err(self.shared.meta_error(error)),
         }
     }
