@@ -10,6 +10,7 @@ use crate::{
 };
 use rand::Rng;
 use std::{
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -26,8 +27,10 @@ use weft_proto::{
 };
 use weft_types::{Error, Result};
 
-/// Memory of one conversion, at most; more of its stripe waits on a disk.
-const MEMORY_BYTES_MAX: u64 = 32 << 20;
+/// Conversions at once: what other tasks need shall have room beside them.
+pub(crate) const CONVERSIONS_MAX: u64 = 4;
+/// Memory of one conversion; more of its stripe waits on a disk.
+const MEMORY_BYTES: RangeInclusive<u64> = 4 << 20..=32 << 20;
 /// The least that is fetched at once.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 /// How often it is told how far it is: also that it is there at all.
@@ -37,8 +40,11 @@ const EVENTS_MAX: usize = 4;
 
 /// Begins a conversion, or says at once that there is no room for it. It is given up when nobody takes its events any more.
 pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Result<mpsc::Receiver<Result<ConvertEvent, Status>>> {
-    // What other tasks need shall have room beside it.
-    let memory_bytes = MEMORY_BYTES_MAX.min(node.config.limits.memory_budget.0 / 2);
+    let busy = |_| Error::retry(format!("busy: {CONVERSIONS_MAX} conversions are under way"));
+    let turn = Arc::clone(&node.converting).try_acquire_owned().map_err(busy)?;
+    // Half of it for all of them together.
+    let share = node.config.limits.memory_budget.0 / (2 * CONVERSIONS_MAX);
+    let memory_bytes = share.clamp(*MEMORY_BYTES.start(), *MEMORY_BYTES.end());
     let permit = node.admission.admit(Demand { memory_bytes, ..Demand::default() })?;
     let config = client_config(node, &permit, asked.errand, spool_dir(node).await?);
     let (events, told) = mpsc::channel(EVENTS_MAX);
@@ -61,7 +67,7 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
                 let _gone = events.send(done).await;
             }
         }
-        drop(permit);
+        drop((permit, turn));
     });
     Ok(told)
 }

@@ -27,9 +27,9 @@ EXAMPLE
 
 EXIT CODES
   0 the job has begun; with --wait: all is converted (or was)   1 failed on the way, or cancelled   \
-  2 an option makes no sense, or another job converts objects of the bucket   \
+  2 an option makes no sense, there are too few nodes, or another job converts objects of the bucket   \
   3 no such policy, bucket or object, or no cluster   \
-  4 too few nodes; with --wait: objects are left that could not be converted   130 broken off; the job goes on")]
+  4 too few nodes are up; with --wait: objects are left that could not be converted   130 broken off; the job goes on")]
 pub(super) struct Convert {
     /// The policy
     #[arg(long, value_name = "POLICY")]

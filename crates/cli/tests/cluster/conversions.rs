@@ -109,7 +109,7 @@ fn replicas_become_coded_data_and_are_replicas_again() {
     refused("hot/nothing", "cold", 3, &["no object nothing"]);
     refused("hot/", "cold", 2, &["has no key"]);
     cluster.weft(["policy", "create", "wide", "--code", "rs(7,2)"]).ok();
-    refused("hot", "wide", 4, &["rs(7,2)", "9", "8"]);
+    refused("hot", "wide", 2, &["rs(7,2)", "9", "8"]);
     assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "what was refused has begun");
 
     // One object, and the bucket stays as it is.
@@ -226,7 +226,7 @@ fn an_agent_that_dies_or_stands_still_is_replaced() {
     world.convert("hot", "cold", &["--concurrency", "1"]).end().ok();
     let dead = world.worker(&[]);
     cluster.kill(&dead);
-    let stopped = world.worker(&[dead.clone()]);
+    let stopped = world.worker(std::slice::from_ref(&dead));
     cluster.signal(&stopped, "STOP");
     let stopped_pid = cluster.pid(&stopped);
     let job = world.done(1);
