@@ -9,7 +9,7 @@
 //!   flip, on the way to the disk and where they lie, and syncs fail, with which the disk fails until the agent starts anew. That
 //!   begins at a random time of the first puts, and ends when all others are well; what is spoiled by then stays spoiled until a
 //!   repair replaces it. An agent holds one block of a stripe, so that this, too, is one loss;
-//! - the coordinator is killed at a random time of a put or repair, and comes back with its disk, within a few seconds;
+//! - the coordinator is killed at a random time of a put, repair or conversion, and comes back with its disk, within a few seconds;
 //! - a client is killed in the middle of a put.
 //!
 //! Messages are delayed, but neither doubled nor damaged: the tests of the wire do that. Nobody looks for spoiled blocks that
@@ -37,8 +37,8 @@ use std::{
 };
 use tokio::io::{AsyncRead, ReadBuf};
 use weft_client::{
-    Client, PutOptions, RepairOptions,
-    api::{ObjectReply, repair_event::Event},
+    Client, ConvertOptions, PutOptions, RepairOptions,
+    api::{ObjectReply, Policy, repair_event::Event},
 };
 use weft_tests::{
     Acknowledged, Ailment, Cluster, Deed, Failure, Hand, Shape, Trace, agent_name, check_disks, check_readable, check_visible,
@@ -48,6 +48,7 @@ use weft_types::Reaction;
 
 const AGENTS: u32 = 8;
 const BUCKET: &str = "bucket";
+const CODE: &str = "rs(4,2)";
 const BLOCK_LEN: u64 = 128 << 10;
 const CELL_LEN: u64 = 16 << 10;
 const SCHEMES: [&str; 3] = ["conventional", "ppr", "pipeline"];
@@ -205,6 +206,11 @@ struct Story {
 impl Story {
     async fn tell(&mut self) -> Result<(), Failure> {
         self.until_up(AGENTS as usize).await?;
+        for (name, code) in [("triple", "replication(3)"), ("coded", CODE)] {
+            let (name, code, failure_domain) = (name.into(), code.into(), "rack".into());
+            let policy = Policy { name, code, failure_domain, block_len: BLOCK_LEN, cell_len: CELL_LEN, ..Policy::default() };
+            self.client.create_policy(policy).await?;
+        }
         self.client.create_bucket(BUCKET, "").await?;
         let victim = self.rng.random_range(1..=AGENTS);
         let apart = (victim + self.rng.random_range(1..AGENTS) - 1) % AGENTS + 1;
@@ -250,7 +256,7 @@ impl Story {
 
         self.note("all come back");
         self.heal(&cuts);
-        self.within(500, Deed::Start(victim));
+        self.within(500, Deed::Start(victim.clone()));
         self.coordinator_dies();
         self.put("object-0").await?;
         check_readable(&self.client, BUCKET, &self.known, "pipeline").await?;
@@ -264,6 +270,18 @@ impl Story {
             self.hand.idle().await;
         }
         self.remove("object-1").await?;
+        self.mend().await?;
+
+        self.note("all is converted, and back");
+        let dies = self.moment(300);
+        let is_away = dies + self.moment(5_000);
+        self.hand.after(dies, Deed::Kill(victim.clone()));
+        self.hand.after(is_away, Deed::Start(victim));
+        self.convert("triple", "replication(3)").await?;
+        self.coordinator_dies();
+        self.convert("coded", CODE).await?;
+        self.hand.idle().await;
+        self.until_up(AGENTS as usize).await?;
         self.mend().await?;
         check_readable(&self.client, BUCKET, &self.known, "").await?;
         // Leases end, readers' grace ends, sweeps run.
@@ -330,6 +348,32 @@ impl Story {
         self.known.objects.remove(key);
         self.note(format_args!("{key} is removed"));
         Ok(())
+    }
+
+    /// Converts all objects, while others read and write, until that is done.
+    async fn convert(&mut self, policy: &str, code: &str) -> Result<(), Failure> {
+        for _ in 0..6 {
+            let begun = self.client.convert(BUCKET, "", policy, &ConvertOptions::default()).await;
+            self.put("object-2").await?;
+            check_readable(&self.client, BUCKET, &self.known, "").await?;
+            let jobs = self.client.jobs().await?;
+            // An answer may have been lost.
+            let job = jobs.iter().rev().find(|job| begun.as_ref().map_or(job.state == "running", |begun| begun.id == job.id));
+            let Some(job) = job else { continue };
+            let ended = self.client.wait_for_job(job.id, |_| {}).await?;
+            self.note(format_args!("conversion to {policy}: {}, {}", ended.state, ended.last_error));
+            let mut others = 0;
+            for key in self.known.objects.keys() {
+                others += usize::from(self.client.stat(BUCKET, key).await?.code != code);
+            }
+            match (ended.state.as_str(), others) {
+                ("done", 0) => return Ok(()),
+                // What was put may have come after the job had ended.
+                ("done", 2..) => return Err(Failure(format!("{others} objects are not converted by a job that is done"))),
+                _ => tokio::time::sleep(Duration::from_secs(2)).await,
+            }
+        }
+        Err(Failure(format!("nothing can be converted to {policy}")))
     }
 
     /// Reads and repairs until nothing is found any more: what helps to repair may be found to be spoiled itself.
@@ -433,7 +477,7 @@ impl Story {
 }
 
 fn options() -> PutOptions {
-    PutOptions { code: "rs(4,2)".into(), block_len: BLOCK_LEN, cell_len: CELL_LEN, ..PutOptions::default() }
+    PutOptions { code: CODE.into(), block_len: BLOCK_LEN, cell_len: CELL_LEN, ..PutOptions::default() }
 }
 
 fn some_bytes(rng: &mut StdRng, len: usize) -> Vec<u8> {

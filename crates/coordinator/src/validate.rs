@@ -399,6 +399,21 @@ mod tests {
     }
 
     #[test]
+    fn conversions() {
+        let asked = |key: &str, concurrency| {
+            let (bucket, key, policy) = ("photos".into(), key.into(), "cold".into());
+            conversion(&v1::ConvertRequest { bucket, key, policy, concurrency, bytes_per_s: 7 })
+        };
+        let (bucket, policy) = ("photos".to_owned(), "cold".to_owned());
+        let all = Conversion { bucket, key: None, policy, concurrency: CONVERSION_CONCURRENCY, bytes_per_s: 7 };
+        assert_eq!(asked("", 0), Ok(all.clone()));
+        assert_eq!(asked("a/b", 64), Ok(Conversion { key: Some("a/b".into()), concurrency: 64, ..all }));
+        assert!(asked("", 65).unwrap_err().message.contains("1 to 64 stripes"));
+        assert!(asked("a\n", 1).unwrap_err().message.contains("control characters"));
+        assert!(conversion(&v1::ConvertRequest::default()).is_err());
+    }
+
+    #[test]
     fn policies() {
         let asked =
             v1::Policy { name: "wide".into(), code: "rs(10,4)".into(), ack: "tolerate=2".into(), ..v1::Policy::default() };

@@ -229,3 +229,60 @@ impl Drop for Moving<'_> {
         self.control.live().moving.remove(&self.number);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::{DiskView, NodeView};
+    use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock};
+    use weft_types::{Layout, StripeId, StripeLayout};
+
+    const LEN: u64 = 1 << 20;
+
+    fn node(id: u32, up: bool) -> (NodeId, NodeView) {
+        let (number, size) = (DiskNumber(id), 1 << 40);
+        let (id, path, failed) = (NodeId(id), String::new(), false);
+        let disk = DiskView { number, id: path.clone(), path, total_bytes: size, free_bytes: size, failed, blocks: 0 };
+        let (name, rack) = (id.to_string(), "r".to_owned());
+        (id, NodeView { id, name, rack, up, suspect_for: Duration::ZERO, disks: vec![disk] })
+    }
+
+    fn stripe(number: u64, k: u32, nodes: &[u32]) -> StripeRecord {
+        let layout = Layout { block_len: LEN, cell_len: LEN, alpha: 1 };
+        let layout = StripeLayout { layout, k, m: nodes.len() as u32 - k, data_len: LEN * u64::from(k) };
+        let placed = |node: &u32| PlacedBlock {
+            generation: 1,
+            generation_high_water: 1,
+            home: Home { node: NodeId(*node), disk: DiskNumber(*node) },
+            state: BlockState::Ok,
+        };
+        StripeRecord {
+            id: StripeId(number + 1),
+            owner: Owner::Object(UploadId(1)),
+            number,
+            ended: true,
+            seq: 0,
+            layout,
+            blocks: nodes.iter().map(placed).collect(),
+            units: Vec::new(),
+            corrupt: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn who_has_copies_or_data_is_near_and_who_is_down_has_nothing() {
+        let view = View { nodes: (1..=6).map(|id| node(id, id != 3)).collect() };
+        let near = |old: &[StripeRecord], start, end| {
+            let near = near(old, Span::new(start, end), &view);
+            near.into_iter().map(|(node, bytes)| (node.0, bytes)).collect::<Vec<_>>()
+        };
+        // Of replicas each block is all of it.
+        let replicas = [stripe(0, 1, &[1, 2, 3]), stripe(1, 1, &[2, 3, 4])];
+        assert_eq!(near(&replicas, 0, 2 * LEN), [(1, LEN), (2, 2 * LEN), (4, LEN)]);
+        assert_eq!(near(&replicas, LEN + 10, LEN + 30), [(2, 20), (4, 20)]);
+        // Of coded data only the data can be read as it is.
+        let coded = [stripe(0, 3, &[4, 3, 2, 5, 6])];
+        assert_eq!(near(&coded, 0, 3 * LEN), [(2, LEN), (4, LEN)]);
+        assert_eq!(near(&coded, LEN, 2 * LEN + 5), [(2, 5)]);
+    }
+}
