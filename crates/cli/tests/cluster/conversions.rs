@@ -149,6 +149,22 @@ fn a_cluster_without_certificates_converts_too_and_keeps_to_a_rate() {
 }
 
 #[test]
+fn stripes_that_are_too_large_for_memory_are_converted_too() {
+    let world = World::new(Setup::nodes(6), &[(21 << 20) + 333]);
+    let policy = |name: &str, code: &str, block: &str| {
+        let sizes = ["--block-size", block, "--cell-size", "1MiB"];
+        world.cluster.weft(["policy", "create", name, "--code", code].iter().chain(&sizes)).ok();
+    };
+    policy("large", "rs(4,2)", "4MiB");
+    policy("pair", "replication(2)", "16MiB");
+    world.convert("hot", "large", &["--wait"]).end().ok();
+    world.is("rs(4,2)", (6, 16 << 20));
+    // From whole MiB to whole MiB: every byte is compared.
+    world.convert("hot", "pair", &["--wait"]).end().ok();
+    world.is("replication(2)", (2, 16 << 20));
+}
+
+#[test]
 fn who_reads_meanwhile_reads_on_and_who_writes_meanwhile_wins() {
     let mut world = World::new(Setup::nodes(8), &[3 << 20, 100_000, 200_000, 300_000]);
     let job = world.convert("hot", "cold", &["--rate", "1MiB", "--concurrency", "1"]).end().ok().json();
