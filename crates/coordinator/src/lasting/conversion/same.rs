@@ -48,7 +48,18 @@ mod tests {
         let units = units.chain([vec![77; 9], vec![78; 9]]).collect();
         let owner = Owner::Object(UploadId(1));
         let (blocks, corrupt) = (Vec::new(), BTreeMap::new());
-        StripeRecord { id: StripeId(number + 1), owner, number, ended: true, seq: 0, layout, blocks, units, corrupt }
+        StripeRecord {
+            id: StripeId(number + 1),
+            owner,
+            number,
+            ended: true,
+            seq: 0,
+            layout,
+            blocks,
+            units,
+            corrupt,
+            incomplete: false,
+        }
     }
 
     #[test]

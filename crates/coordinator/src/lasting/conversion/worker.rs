@@ -266,6 +266,7 @@ mod tests {
             blocks: nodes.iter().map(placed).collect(),
             units: Vec::new(),
             corrupt: BTreeMap::new(),
+            incomplete: false,
         }
     }
 
