@@ -72,12 +72,13 @@ pub async fn check_visible(client: &Client, bucket: &str, known: &Acknowledged) 
 pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSet<(PathBuf, BlockId)>) -> Result<(), Failure> {
     let mut placed: BTreeMap<String, BTreeSet<BlockId>> = BTreeMap::new();
     for stripe in objects.iter().flat_map(|object| &object.stripes) {
-        for block in &stripe.blocks {
+        for block in stripe.blocks.iter().chain(&stripe.copies) {
             if block.state != "ok" {
                 return Err(Failure(format!("block {} of stripe {} is {}", block.index, stripe.id, block.state)));
             }
             let index = u8::try_from(block.index).map_err(|_| Failure(format!("a block {}", block.index)))?;
-            let id = BlockId { stripe: StripeId(stripe.id), index, copy: 0, generation: block.generation };
+            let copy = u8::try_from(block.copy).map_err(|_| Failure(format!("a copy {}", block.copy)))?;
+            let id = BlockId { stripe: StripeId(stripe.id), index, copy, generation: block.generation };
             placed.entry(block.disk.clone()).or_default().insert(id);
         }
     }

@@ -19,6 +19,9 @@
 //! acknowledged is not seen; no agent's tasks use more memory than they may; once all is quiet, the disks hold the blocks that
 //! the metadata names and nothing else; and however often disks are compared with the metadata meanwhile, nothing is set aside.
 //!
+//! With copies it is the same, by `rs(2,2)` and two copies of the data: as many blocks of a stripe, of which any two may be lost. Objects
+//! are cooled down and heated up on the way.
+//!
 //! `WEFT_SIM_SEED=7` runs one seed, `WEFT_SIM_SEEDS=200` that many.
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
@@ -49,17 +52,36 @@ use weft_types::Reaction;
 const AGENTS: u32 = 8;
 const BUCKET: &str = "bucket";
 const CODE: &str = "rs(4,2)";
+/// The code of a run with copies.
+const HOT_CODE: &str = "rs(2,2)";
 const BLOCK_LEN: u64 = 128 << 10;
 const CELL_LEN: u64 = 16 << 10;
 const SCHEMES: [&str; 3] = ["conventional", "ppr", "pipeline"];
 /// Seeds that a run without further words goes through.
 const SEEDS: u64 = 12;
+/// The same of a run with copies.
+const SEEDS_WITH_COPIES: u64 = 4;
 /// Threads that run seeds, each its own simulation.
 const THREADS: usize = 2;
 
 #[test]
 fn what_was_acknowledged_survives() {
-    let seeds = seeds();
+    let seeds = seeds(SEEDS);
+    let (rebuilt, repaired, befell) = all_survive(seeds.clone(), false);
+    let enough = seeds.end - seeds.start >= 8;
+    assert!(!enough || (rebuilt > 0 && repaired > 0), "nothing was ever lost");
+    assert!(!enough || befell.len() == 4, "not everything befell a disk: {befell:?}");
+}
+
+#[test]
+fn what_was_acknowledged_with_copies_survives() {
+    let seeds = seeds(SEEDS_WITH_COPIES);
+    let (_, repaired, _) = all_survive(seeds.clone(), true);
+    assert!(seeds.end - seeds.start < 4 || repaired > 0, "nothing was ever lost");
+}
+
+/// How many blocks were rebuilt for readers, and on disks; and what befell the disks.
+fn all_survive(seeds: std::ops::Range<u64>, hot: bool) -> (usize, usize, BTreeMap<Ailment, usize>) {
     let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
     let (rebuilt, repaired) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let befell: Mutex<BTreeMap<Ailment, usize>> = Mutex::default();
@@ -71,7 +93,7 @@ fn what_was_acknowledged_survives() {
                     if seed >= seeds.end {
                         return;
                     }
-                    match run_to_the_end(seed).1 {
+                    match run_to_the_end(seed, hot).1 {
                         Ok(left) => {
                             rebuilt.fetch_add(left.rebuilt, Ordering::Relaxed);
                             repaired.fetch_add(left.repaired, Ordering::Relaxed);
@@ -89,29 +111,28 @@ fn what_was_acknowledged_survives() {
     let (rebuilt, repaired) = (rebuilt.into_inner(), repaired.into_inner());
     let befell = befell.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!("{} seeds: {rebuilt} blocks rebuilt for readers, {repaired} on disks; {befell:?}", seeds.end - seeds.start);
-    let enough = seeds.end - seeds.start >= 8;
-    assert!(!enough || (rebuilt > 0 && repaired > 0), "nothing was ever lost");
-    assert!(!enough || befell.len() == 4, "not everything befell a disk: {befell:?}");
+    (rebuilt, repaired, befell)
 }
 
 #[test]
 fn a_seed_leaves_one_trace() {
-    let seeds = seeds();
+    let seeds = seeds(SEEDS);
     for seed in seeds.start..seeds.end.min(seeds.start + 2) {
-        let (first, second) = (run_to_the_end(seed).0, run_to_the_end(seed).0);
+        let hot = seed % 2 == 1;
+        let (first, second) = (run_to_the_end(seed, hot).0, run_to_the_end(seed, hot).0);
         let difference = first.difference(&second).unwrap_or_default();
         assert!(difference.is_empty(), "{}\nseed {seed} leaves two traces: {difference}", replay(seed));
         assert!(first.len() > 1_000, "a trace of {} lines says nothing", first.len());
     }
 }
 
-fn seeds() -> std::ops::Range<u64> {
+fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number =
         |name| env::var(name).ok().map(|text| text.parse::<u64>().unwrap_or_else(|_| panic!("{name}={text} is no number")));
     match (number("WEFT_SIM_SEED"), number("WEFT_SIM_SEEDS")) {
         (Some(seed), _) => seed..seed + 1,
         (None, Some(seeds)) => 0..seeds,
-        (None, None) => 0..SEEDS,
+        (None, None) => 0..usual,
     }
 }
 
@@ -132,9 +153,9 @@ fn trace_file(seed: u64) -> std::path::PathBuf {
 }
 
 /// Runs a seed; the trace of one that failed is kept in a file.
-fn run_to_the_end(seed: u64) -> (Trace, Result<Left, Failure>) {
+fn run_to_the_end(seed: u64, hot: bool) -> (Trace, Result<Left, Failure>) {
     let trace = Trace::default();
-    let ended = catch_unwind(AssertUnwindSafe(|| trace.capture(|| run(seed, &trace))));
+    let ended = catch_unwind(AssertUnwindSafe(|| trace.capture(|| run(seed, hot, &trace))));
     let ended = ended.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
         Err(Failure(format!("it panicked: {}", text.unwrap_or_default())))
@@ -149,7 +170,7 @@ fn run_to_the_end(seed: u64) -> (Trace, Result<Left, Failure>) {
     (trace, ended)
 }
 
-fn run(seed: u64, trace: &Trace) -> Result<Left, Failure> {
+fn run(seed: u64, hot: bool, trace: &Trace) -> Result<Left, Failure> {
     let mut rng = StdRng::seed_from_u64(seed);
     let shape =
         Shape { agents: AGENTS, racks: 4, disks_per_agent: 2, memory_budget_bytes: 32 << 20, time_max: Duration::from_secs(600) };
@@ -157,14 +178,14 @@ fn run(seed: u64, trace: &Trace) -> Result<Left, Failure> {
     let config = cluster.client_config("writer", seed ^ 1);
     let doomed = some_bytes(&mut rng, 3 * 4 * BLOCK_LEN as usize);
     let doomed_until = rng.random_range(0..doomed.len());
-    cluster.host("writer", config, move |client| put_without_end(client, doomed[..doomed_until].to_vec()));
+    cluster.host("writer", config, move |client| put_without_end(client, hot, doomed[..doomed_until].to_vec()));
 
     let left: Arc<Mutex<Left>> = Arc::default();
     let config = cluster.client_config("client", seed ^ 2);
     let (hand, told, traced) = (cluster.hand(), Arc::clone(&left), trace.clone());
     cluster.client("client", async move {
         let client = connect(config).await;
-        let mut story = Story { client, hand, rng, known: Acknowledged::default(), trace: traced, rebuilt: 0, repaired: 0 };
+        let mut story = Story { client, hand, rng, hot, known: Acknowledged::default(), trace: traced, rebuilt: 0, repaired: 0 };
         story.tell().await?;
         let objects = story.placed().await?;
         let (rebuilt, repaired) = (story.rebuilt, story.repaired);
@@ -196,6 +217,8 @@ struct Story {
     client: Client,
     hand: Hand,
     rng: StdRng,
+    /// Whether data have copies.
+    hot: bool,
     known: Acknowledged,
     trace: Trace,
     /// Blocks that were rebuilt for readers, and on disks.
@@ -206,12 +229,13 @@ struct Story {
 impl Story {
     async fn tell(&mut self) -> Result<(), Failure> {
         self.until_up(AGENTS as usize).await?;
-        for (name, code) in [("triple", "replication(3)"), ("coded", CODE)] {
+        let (block_len, cell_len) = (BLOCK_LEN, CELL_LEN);
+        for (name, code, replicas) in [("triple", "replication(3)", 1), ("coded", CODE, 1), ("hot", HOT_CODE, 2)] {
             let (name, code, failure_domain) = (name.into(), code.into(), "rack".into());
-            let policy = Policy { name, code, failure_domain, block_len: BLOCK_LEN, cell_len: CELL_LEN, ..Policy::default() };
+            let policy = Policy { name, code, failure_domain, block_len, cell_len, replicas, ..Policy::default() };
             self.client.create_policy(policy).await?;
         }
-        self.client.create_bucket(BUCKET, "").await?;
+        self.client.create_bucket(BUCKET, if self.hot { "hot" } else { "" }).await?;
         let victim = self.rng.random_range(1..=AGENTS);
         let apart = (victim + self.rng.random_range(1..AGENTS) - 1) % AGENTS + 1;
         let (victim, apart) = (agent_name(victim), agent_name(apart));
@@ -270,6 +294,9 @@ impl Story {
             self.hand.idle().await;
         }
         self.remove("object-1").await?;
+        if self.hot {
+            self.cool_and_heat("object-2").await?;
+        }
         self.mend().await?;
 
         self.note("all is converted, and back");
@@ -277,9 +304,12 @@ impl Story {
         let is_away = dies + self.moment(5_000);
         self.hand.after(dies, Deed::Kill(victim.clone()));
         self.hand.after(is_away, Deed::Start(victim));
-        self.convert("triple", "replication(3)").await?;
+        self.convert("triple", "replication(3)", 0).await?;
         self.coordinator_dies();
-        self.convert("coded", CODE).await?;
+        match self.hot {
+            false => self.convert("coded", CODE, 0).await?,
+            true => self.convert("hot", HOT_CODE, 2).await?,
+        }
         self.hand.idle().await;
         self.until_up(AGENTS as usize).await?;
         self.mend().await?;
@@ -322,7 +352,7 @@ impl Story {
             .unwrap_or(&0);
         let bytes = some_bytes(&mut self.rng, len);
         for attempt in 0..6 {
-            let put = self.client.put(BUCKET, key, &bytes[..], &options()).await;
+            let put = self.client.put(BUCKET, key, &bytes[..], &options(self.hot)).await;
             self.note(format_args!(
                 "put {key} of {len} bytes: {}",
                 put.as_ref().map_or_else(ToString::to_string, |_| "done".into())
@@ -343,6 +373,36 @@ impl Story {
         Err(Failure(format!("{key} cannot be put")))
     }
 
+    /// Drops an object's copies and makes them again, whatever happens to the coordinator meanwhile.
+    async fn cool_and_heat(&mut self, key: &str) -> Result<(), Failure> {
+        self.coordinator_dies();
+        for heat in [None, Some(2)] {
+            let mut attempts = 0;
+            loop {
+                let done = match heat {
+                    None => self.client.cool(BUCKET, key).await.map(|cooled| cooled.blocks),
+                    heat => self.rebuild(key, &RepairOptions { heat, ..RepairOptions::default() }).await.map(|made| made as u64),
+                };
+                self.note(format_args!("{key} with {heat:?} copies: {done:?}"));
+                let Err(error) = done else { break };
+                attempts += 1;
+                if attempts == 10 {
+                    return Err(Failure(format!("{key} cannot be cooled and heated: {error}")));
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            check_readable(&self.client, BUCKET, &self.known, "").await?;
+        }
+        self.hand.idle().await;
+        let stat = self.client.stat(BUCKET, key).await?;
+        match stat.stripes.iter().find(|stripe| stripe.copies.len() != 2) {
+            Some(stripe) => {
+                Err(Failure(format!("stripe {} of {key} was heated and has {} copies", stripe.id, stripe.copies.len())))
+            }
+            None => Ok(()),
+        }
+    }
+
     async fn remove(&mut self, key: &str) -> Result<(), Failure> {
         self.client.remove(BUCKET, key).await?;
         self.known.objects.remove(key);
@@ -350,8 +410,8 @@ impl Story {
         Ok(())
     }
 
-    /// Converts all objects, while others read and write, until that is done.
-    async fn convert(&mut self, policy: &str, code: &str) -> Result<(), Failure> {
+    /// Converts all objects, while others read and write, until that is done: they have the code, and so many copies in a stripe.
+    async fn convert(&mut self, policy: &str, code: &str, copies: usize) -> Result<(), Failure> {
         for _ in 0..6 {
             let begun = self.client.convert(BUCKET, "", policy, &ConvertOptions::default()).await;
             self.put("object-2").await?;
@@ -364,7 +424,9 @@ impl Story {
             self.note(format_args!("conversion to {policy}: {}, {}", ended.state, ended.last_error));
             let mut others = 0;
             for key in self.known.objects.keys() {
-                others += usize::from(self.client.stat(BUCKET, key).await?.code != code);
+                let stat = self.client.stat(BUCKET, key).await?;
+                let is_converted = stat.code == code && stat.stripes.iter().all(|stripe| stripe.copies.len() == copies);
+                others += usize::from(!is_converted);
             }
             match (ended.state.as_str(), others) {
                 ("done", 0) => return Ok(()),
@@ -411,23 +473,25 @@ impl Story {
     async fn repair(&mut self, key: &str) -> Result<(), weft_types::Error> {
         let scheme = SCHEMES.choose(&mut self.rng).copied().unwrap_or_default();
         let options = RepairOptions { scheme: scheme.into(), ..RepairOptions::default() };
-        let done = async {
-            let mut repair = self.client.repair(BUCKET, key, &options).await?;
-            let mut blocks = 0;
-            while let Some(event) = repair.next().await? {
-                if let Some(Event::Done(done)) = event.event {
-                    blocks += done.blocks.len();
-                    if let Some(left) = done.left.first() {
-                        return Err(weft_types::Error::unavailable(format!("block {} is left: {}", left.index, left.reason)));
-                    }
-                }
-            }
-            Ok(blocks)
-        }
-        .await;
+        let done = self.rebuild(key, &options).await;
         self.note(format_args!("repair of {key} by {scheme}: {done:?}"));
         self.repaired += *done.as_ref().unwrap_or(&0);
         done.map(|_: usize| ())
+    }
+
+    /// What is asked for of an object is rebuilt, all of it; tells how many blocks.
+    async fn rebuild(&self, key: &str, options: &RepairOptions) -> Result<usize, weft_types::Error> {
+        let mut repair = self.client.repair(BUCKET, key, options).await?;
+        let mut blocks = 0;
+        while let Some(event) = repair.next().await? {
+            if let Some(Event::Done(done)) = event.event {
+                blocks += done.blocks.len();
+                if let Some(left) = done.left.first() {
+                    return Err(weft_types::Error::unavailable(format!("block {} is left: {}", left.index, left.reason)));
+                }
+            }
+        }
+        Ok(blocks)
     }
 
     /// Cuts an agent off some of its peers; tells which.
@@ -476,8 +540,9 @@ impl Story {
     }
 }
 
-fn options() -> PutOptions {
-    PutOptions { code: CODE.into(), block_len: BLOCK_LEN, cell_len: CELL_LEN, ..PutOptions::default() }
+fn options(hot: bool) -> PutOptions {
+    let code = if hot { HOT_CODE } else { CODE };
+    PutOptions { code: code.into(), block_len: BLOCK_LEN, cell_len: CELL_LEN, ..PutOptions::default() }
 }
 
 fn some_bytes(rng: &mut StdRng, len: usize) -> Vec<u8> {
@@ -487,9 +552,9 @@ fn some_bytes(rng: &mut StdRng, len: usize) -> Vec<u8> {
 }
 
 /// A put whose reader stops and never ends: nobody can ever be told that it is stored.
-async fn put_without_end(client: Client, bytes: Vec<u8>) -> Result<(), Failure> {
+async fn put_without_end(client: Client, hot: bool, bytes: Vec<u8>) -> Result<(), Failure> {
     loop {
-        let put = client.put(BUCKET, "never", Endless { bytes: bytes.clone(), at: 0 }, &options()).await;
+        let put = client.put(BUCKET, "never", Endless { bytes: bytes.clone(), at: 0 }, &options(hot)).await;
         if let Ok(object) = put {
             return Err(Failure(format!("a put whose data never ended was acknowledged with {} bytes", object.size)));
         }

@@ -18,7 +18,7 @@ use std::{
 };
 use weft_proto::{
     status::encode_error,
-    v1::{BlockRange, EndReadRequest, ReadStripeReply, ReadStripeRequest},
+    v1::{BlockRange, BlockUnits, EndReadRequest, ReadStripeReply, ReadStripeRequest},
 };
 use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, PlanId, Reaction, Result, Span, StripeId, StripeLayout};
 
@@ -43,8 +43,8 @@ pub(crate) struct StripePlace {
     /// Where its data begins in the object.
     pub(crate) offset: u64,
     pub(crate) layout: StripeLayout,
-    /// The generation of each block.
-    pub(crate) generations: BTreeMap<u32, u32>,
+    /// The first copy of each block, and its generation.
+    pub(crate) blocks: BTreeMap<u32, (u8, u32)>,
 }
 
 /// What a get met on its way.
@@ -60,8 +60,8 @@ const ERRORS_MAX: usize = 64;
 
 impl StripePlace {
     pub(crate) fn block(&self, index: u32) -> BlockId {
-        let generation = self.generations.get(&index).copied().unwrap_or(0);
-        BlockId { stripe: self.id, index: index as u8, copy: 0, generation }
+        let (copy, generation) = self.blocks.get(&index).copied().unwrap_or_default();
+        BlockId { stripe: self.id, index: index as u8, copy, generation }
     }
 
     /// The bytes of its data blocks that are the range `data` of its data.
@@ -211,6 +211,8 @@ pub(crate) struct Arrivals {
 }
 
 struct Arriving {
+    /// Which block it is, and which copy of it.
+    block: BlockId,
     /// The bytes that are missing. Nothing else is written to the place: what has been believed stays.
     wanted: Vec<Span>,
     rebuilt: bool,
@@ -227,7 +229,7 @@ impl Arrivals {
         place: Arc<Place>,
         meter: Meter,
     ) -> Result<Self> {
-        let recorded: BTreeMap<u32, &Vec<u32>> = reply.units.iter().map(|block| (block.index, &block.units)).collect();
+        let recorded: BTreeMap<u32, &BlockUnits> = reply.units.iter().map(|block| (block.index, block)).collect();
         let indices: BTreeSet<u32> = missing
             .keys()
             .copied()
@@ -237,14 +239,17 @@ impl Arrivals {
         let mut blocks = BTreeMap::new();
         for index in indices.into_iter().filter(|index| *index < stripe.layout.n()) {
             let rebuilt = reply.rebuilt.contains(&index);
-            let recorded = recorded.get(&index).map_or_else(Vec::new, |units| (*units).clone());
+            let (recorded, block) = match recorded.get(&index) {
+                Some(told) => (told.units.clone(), postcard::from_bytes(&told.id).unwrap_or_else(|_| stripe.block(index))),
+                None => (Vec::new(), stripe.block(index)),
+            };
             if rebuilt && recorded.len() as u64 != stripe.layout.checksum_units(index) {
                 let message = "the coordinator gave no checksums for a block that is rebuilt";
                 return Err(Error::fatal(message).block(stripe.block(index)));
             }
             let wanted = missing.get(&index).cloned().unwrap_or_default();
             let sums = Mutex::new(UnitSums::new(stripe.layout.block_len(index)));
-            blocks.insert(index, Arriving { wanted, rebuilt, recorded, sums });
+            blocks.insert(index, Arriving { block, wanted, rebuilt, recorded, sums });
         }
         Ok(Self { stripe, blocks, place, meter, failed_here: Mutex::new(None) })
     }
@@ -302,7 +307,7 @@ impl Arrivals {
             let sums = lock(&arriving.sums);
             let believed = believed(arriving, &sums, |unit| {
                 let message = format!("unit {unit} arrived with a checksum that is not the recorded one");
-                tried.errors.push(Error::corrupt(message).block(self.stripe.block(*index)));
+                tried.errors.push(Error::corrupt(message).block(arriving.block));
             });
             let left: Vec<Span> = spans.iter().flat_map(|span| span.subtract(&believed)).collect();
             let written: u64 =

@@ -294,7 +294,7 @@ fn stripes_of(object: &ObjectReply, first: u64, options: &GetOptions) -> Result<
             id: StripeId(stripe.id),
             offset: stripe.offset,
             layout,
-            generations: stripe.blocks.iter().map(|block| (block.index, block.generation)).collect(),
+            blocks: stripe.blocks.iter().map(|block| (block.index, (block.copy as u8, block.generation))).collect(),
         }));
     }
     match offset == object.size || !is_whole {
@@ -335,7 +335,7 @@ mod tests {
             id: StripeId(1),
             offset: 0,
             layout,
-            generations: Default::default(),
+            blocks: Default::default(),
         })
     }
 

@@ -371,7 +371,7 @@ async fn keep(calls: Calls, upload: u64, lease_ms: u32) {
 fn sums(sums: &BTreeMap<u32, Mutex<UnitSums>>) -> Vec<BlockUnits> {
     let units = sums.iter().filter_map(|(index, sums)| {
         let units = sums.lock().unwrap_or_else(PoisonError::into_inner).units()?;
-        Some(BlockUnits { index: *index, units })
+        Some(BlockUnits { index: *index, units, id: Vec::new() })
     });
     units.collect()
 }

@@ -4,7 +4,7 @@ use crate::Client;
 use tonic::Streaming;
 use weft_proto::{
     from_status,
-    v1::{RepairEvent, RepairObjectRequest},
+    v1::{CoolReply, ObjectName, RepairEvent, RepairObjectRequest},
 };
 use weft_types::{AutoSize, NodeId, Result};
 
@@ -35,6 +35,9 @@ pub struct RepairOptions {
     pub paths: u32,
     /// Only make the plans, and tell them.
     pub explain: bool,
+    /// Only data blocks, also those that were never there: so many copies of each, with the coded one; 0: as many as the bucket's
+    /// policy says. `None`: whatever is lost.
+    pub heat: Option<u32>,
 }
 
 /// What happens in a repair, as it happens.
@@ -69,10 +72,28 @@ impl Client {
             slice_auto: options.slice_len == Some(AutoSize::Auto),
             select: options.select.clone(),
             paths: options.paths,
+            heat: options.heat.is_some(),
+            replicas: options.heat.unwrap_or(0),
         };
         let begun = self.shared().calls.stream(request, |mut client, request| async move { client.repair_object(request).await });
         let events = begun.await.map_err(|error| error.object(&object))?;
         Ok(Repair { events, object: Some(object) })
+    }
+}
+
+impl Client {
+    /// Drops all copies of an object's blocks but one of each: how many they were. [`Client::repair`] brings them back, if it is
+    /// told to ([`RepairOptions::heat`]).
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// println!("{} bytes will be free", client.cool("photos", "cat.jpg").await?.bytes);
+    /// # Ok(()) }
+    /// ```
+    pub async fn cool(&self, bucket: &str, key: &str) -> Result<CoolReply> {
+        let request = ObjectName { bucket: bucket.into(), key: key.into() };
+        let cooled = self.shared().calls.once(request, |mut client, request| async move { client.cool_object(request).await });
+        cooled.await.map_err(|error| error.object(format_args!("{bucket}/{key}")))
     }
 }
 

@@ -3,9 +3,8 @@
 
 use crate::{
     how::How,
-    rebuild::{self, Destination, Rebuild},
+    rebuild::{Destination, Lost, Rebuild},
     shared::Shared,
-    view::View,
 };
 use futures::{StreamExt as _, stream};
 use std::{
@@ -149,7 +148,7 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
         code: &code,
         object: &object.name,
         version,
-        lost: rebuild::lost_blocks(&stripe, &View::default(), &missing),
+        lost: missing.iter().map(|(index, copy)| Lost::of(&stripe, *index, *copy)).collect(),
         stripe,
         how: &how,
         helpers: None,
@@ -160,7 +159,7 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
     };
     let rebuilt = rebuild.repair(|_| {}).await.map_err(place)?;
     match rebuilt.left.into_iter().next() {
-        Some((index, why)) => Err(place(Error::unavailable(format!("block {index}: {why}")))),
+        Some(((index, _), why)) => Err(place(Error::unavailable(format!("block {index}: {why}")))),
         None => {
             tracing::info!(object = %object.name, stripe = number, blocks = ?missing, "a stripe that was acknowledged early is complete");
             Ok(())

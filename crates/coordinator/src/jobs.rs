@@ -359,10 +359,7 @@ fn proved(plan: Plan, job: Job, code: &SharedCode) -> Result<Planned> {
 }
 
 fn homes(stripe: &StripeRecord) -> impl Iterator<Item = (Party, BlockId)> + '_ {
-    let home = |(index, placed): (u8, &weft_meta::PlacedBlock)| {
-        let block = BlockId { stripe: stripe.id, index, copy: 0, generation: placed.generation };
-        (Party::Node(placed.home.node), block)
-    };
+    let home = |(index, placed): (u8, &weft_meta::PlacedBlock)| (Party::Node(placed.home.node), stripe.id_of(index, placed));
     (0..=u8::MAX).zip(&stripe.blocks).map(home)
 }
 

@@ -11,7 +11,7 @@
 //! | `jobs`, `seal` | from stripes to proved plans; from plans to tasks, addresses and tokens |
 //! | `supervise` | running a plan at its agents, and who is to blame when it fails |
 //! | `links` | what the links between nodes carry, measured by probes |
-//! | `puts`, `read`, `repair` | what clients ask for |
+//! | `puts`, `read`, `repair`, `copies` | what clients ask for |
 //! | `lasting`, `helpers` | jobs that outlive a coordinator; who helps where more could than are needed |
 //! | `sweep` | leases that ended, allocations that were given up, blocks that nobody needs |
 //! | `orphans` | blocks on nodes' disks that the metadata does not know |
@@ -24,6 +24,7 @@
 mod completion;
 mod config;
 mod coordinator;
+mod copies;
 mod errands;
 mod helpers;
 mod how;

@@ -174,7 +174,7 @@ pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding:
         }
         Err(error) => return Err(shared.meta_error(error)),
     };
-    let holds = stripe.blocks.get(usize::from(block.index)).is_some_and(|placed| placed.home.node == node);
+    let holds = stripe.find(block.index, block.copy).is_some_and(|placed| placed.home.node == node);
     if !holds || !stripe.ended {
         shared.members.suspect_block(block);
         return Ok(());

@@ -4,6 +4,7 @@
 //! all blocks, also those that others make of it. How a stripe ends: [`end`]. The commit makes all stripes visible at once.
 
 pub(crate) mod behind;
+mod copies;
 mod end;
 mod homes;
 
@@ -239,6 +240,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         layout,
         failure_domain: policy.failure_domain,
         ack: validate::ack_of_put(&asked.ack, &code, &policy)?,
+        replicas: policy.replicas,
         created_ms: shared.now_ms(),
         expires_ms: shared.lease_end_ms(),
         replaces: None,
@@ -249,7 +251,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         0 => full,
         size => StripeLayout { data_len: size.min(full.data_len), ..full },
     };
-    let placed = homes::choose(shared, &new, &code, &stripe, &how.scheme, &BTreeSet::new())?;
+    let placed = copies::choose(shared, &new, &code, &stripe, &how.scheme, &BTreeSet::new())?;
     let plan = if asked.explain { explain(shared, &code, &stripe, &placed.homes, &how)? } else { Vec::new() };
     let upload = if asked.explain {
         UploadId(0)
@@ -425,7 +427,7 @@ async fn begin_stripe(
     how: &HowToWrite,
     avoid: &BTreeSet<NodeId>,
 ) -> Result<(Sending, v1::ClientTask)> {
-    let placed = homes::choose(shared, &upload.new, code, layout, &how.scheme, avoid)?;
+    let placed = copies::choose(shared, &upload.new, code, layout, &how.scheme, avoid)?;
     let new = NewStripe { upload: upload.id, number, layout: *layout, homes: placed.homes.clone() };
     let not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
     let stripe = shared.meta.allocate_stripe(shared.epoch, new, not_before_ms).await.map_err(|error| shared.meta_error(error))?;
@@ -444,11 +446,11 @@ async fn start(
     blocks: &[u8],
     before: Option<Box<end::Before>>,
 ) -> Result<(Sending, v1::ClientTask)> {
-    let placed = |index: &u8| {
-        let placed = stripe.blocks.get(usize::from(*index))?;
-        Some((BlockId { stripe: stripe.id, index: *index, copy: 0, generation: placed.generation }, placed.home))
-    };
-    let placed: Vec<(BlockId, Home)> = blocks.iter().filter_map(placed).collect();
+    let placed = |index: &u8| Some((*index, stripe.blocks.get(usize::from(*index))?));
+    // What is sent again is sent once: other copies are made of it.
+    let copies = stripe.copies.iter().filter(|_| before.is_none()).map(|(index, placed)| (*index, placed));
+    let placed = blocks.iter().filter_map(placed).chain(copies);
+    let placed: Vec<(BlockId, Home)> = placed.map(|(index, placed)| (stripe.id_of(index, placed), placed.home)).collect();
     let stores: Vec<(Party, BlockId)> = placed.iter().map(|(block, home)| (Party::Node(home.node), *block)).collect();
     let planned = plan(shared, upload.id, code, &stripe.layout, &stores, how, before.is_none())?;
     let view = shared.members.view();
@@ -504,7 +506,7 @@ fn patience(
     let slice_bytes = plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
     let still = shared.standstill(slice_bytes, shared.puts.learnt(upload.id).held_up.min(HELD_UP_MAX))?;
     let busy = still.max(Duration::from_millis(u64::from(shared.config.stall_ms) / 4));
-    let homes: BTreeSet<NodeId> = stripe.blocks.iter().map(|placed| placed.home.node).collect();
+    let homes: BTreeSet<NodeId> = stripe.all().map(|(_, placed)| placed.home.node).collect();
     let (spec, bytes) = (code.spec(), stripe.layout.block_len(0).saturating_add(shared.config.disk_reserve.0));
     let (shared, failure_domain, tolerance) = (Arc::clone(shared), upload.new.failure_domain, code.tolerance());
     let is_spare = move |_| {
@@ -541,8 +543,8 @@ fn plan(
 }
 
 fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[Home], how: &HowToWrite) -> Result<Vec<u8>> {
-    let block = |index| BlockId { stripe: StripeId(0), index, copy: 0, generation: 1 };
-    let stores: Vec<(Party, BlockId)> =
-        (0..=u8::MAX).zip(homes).map(|(index, home)| (Party::Node(home.node), block(index))).collect();
+    let block = |(index, copy)| BlockId { stripe: StripeId(0), index, copy, generation: 1 };
+    let named = copies::named(homes, code.k(), code.n());
+    let stores: Vec<(Party, BlockId)> = named.map(|(name, home)| (Party::Node(home.node), block(name))).collect();
     plan(shared, UploadId(0), code, layout, &stores, how, true)?.json()
 }

@@ -10,6 +10,7 @@ use crate::{
     supervise::{self, OnFailure, Patience, Settle},
     validate,
 };
+use rand::Rng;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -71,17 +72,17 @@ pub(crate) async fn read_stripe(
     asked: v1::ReadStripeRequest,
     errand: Option<&Errand>,
 ) -> Result<v1::ReadStripeReply> {
-    let (object, mut stripe) = find(shared, &asked).await?;
+    let (object, mut found) = find(shared, &asked).await?;
     let place = |error: Error| error.object(&object.name);
     let code = shared.code(&object.code)?;
-    let ranges = ranges(&stripe, &asked.ranges).map_err(place)?;
+    let ranges = ranges(&found, &asked.ranges).map_err(place)?;
     let how = How::of_read(shared, &asked).map_err(place)?;
     if !asked.errors.is_empty() {
-        let blamed = shared.reads.verdict(stripe.id, shared.config.failure_grace_ms).await;
+        let blamed = shared.reads.verdict(found.id, shared.config.failure_grace_ms).await;
         // With what the agents have said by now of their own blocks.
-        stripe = find(shared, &asked).await?.1;
+        found = find(shared, &asked).await?.1;
         for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
-            avoid(shared, &object, &stripe, &error, blamed);
+            avoid(shared, &object, &found, &error, blamed);
         }
     }
     // A client does not say how often it has come; that it has is known.
@@ -89,6 +90,10 @@ pub(crate) async fn read_stripe(
     let mut plans = 0;
     loop {
         plans += 1;
+        let is_suspect = |block, _| shared.members.is_suspect_block(block);
+        // Who is on an errand reads what it has itself, where that is as good.
+        let lot = |node| if errand.is_some_and(|errand| errand.node == node) { 0 } else { shared.rng().random() };
+        let stripe = shared.members.view().serving(found.clone(), is_suspect, lot);
         let planned = plan(shared, &code, &stripe, &ranges, &how, errand).map_err(place)?;
         if asked.explain {
             return reply(&stripe, planned, None).map_err(place);
@@ -102,7 +107,7 @@ pub(crate) async fn read_stripe(
                 if let (Some(Party::Node(node)), None) = (error.party, error.block) {
                     shared.members.suspect(node);
                 }
-                stripe = find(shared, &asked).await?.1;
+                found = find(shared, &asked).await?.1;
             }
             Err(error) => return Err(place(error)),
         }
@@ -180,7 +185,7 @@ fn avoid(shared: &Shared, object: &ObjectRecord, stripe: &StripeRecord, error: &
     }
     // Of a block that is known to be corrupt, it is known what can be read.
     let known = |block: &BlockId| {
-        let placed = stripe.blocks.get(usize::from(block.index));
+        let placed = stripe.find(block.index, block.copy);
         stripe.id == block.stripe && placed.is_some_and(|placed| placed.state != BlockState::Ok)
     };
     if let Some(block) = error.block.filter(|block| !known(block)) {
@@ -283,7 +288,9 @@ async fn begin(
         let (shared, code, stripe) = (Arc::clone(shared), Arc::clone(code), stripe.clone());
         let wanted = jobs::wanted(&stripe, &read.delivers);
         let is_spare = move |node| {
-            let readable = jobs::readable(&stripe, &shared.members.view(), |_| false);
+            let view = shared.members.view();
+            let stripe = view.serving(stripe.clone(), |_, home| home == node, |_| 0);
+            let readable = jobs::readable(&stripe, &view, |_| false);
             let is_elsewhere = |index: &u8| stripe.blocks.get(usize::from(*index)).is_some_and(|placed| placed.home.node != node);
             let all = readable.good.iter().chain(&readable.suspect).copied();
             jobs::unrecoverable(&code, &stripe, &all.filter(is_elsewhere).collect::<Vec<u8>>(), &wanted).is_none()

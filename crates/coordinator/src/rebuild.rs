@@ -16,12 +16,13 @@ use crate::{
 };
 use homes::Chosen;
 pub(crate) use homes::{Destination, Requestors};
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 use weft_codes::SharedCode;
-use weft_meta::{BlockState, FailureDomain, Home, NewRepair, ObjectName, StripeRecord, UploadId};
+use weft_meta::{BlockState, FailureDomain, Home, NewRepair, ObjectName, PlacedBlock, StripeRecord, UploadId};
 use weft_plan::Class;
 use weft_proto::v1;
 use weft_schemes::repair;
@@ -63,6 +64,8 @@ pub(crate) struct Rebuild<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct Lost {
     pub(crate) index: u8,
+    /// Which copy of it; it may be one that there was not yet.
+    pub(crate) copy: u8,
     /// The checksums that it must have, if anybody knows them.
     pub(crate) units: Option<Vec<u32>>,
 }
@@ -71,8 +74,8 @@ pub(crate) struct Lost {
 #[derive(Debug)]
 pub(crate) struct Rebuilt {
     pub(crate) blocks: Vec<RebuiltBlock>,
-    /// Blocks for which there was no room, and why.
-    pub(crate) left: Vec<(u8, String)>,
+    /// Blocks, by index and copy, for which there was no room, and why.
+    pub(crate) left: Vec<((u8, u8), String)>,
     pub(crate) warnings: Vec<String>,
     pub(crate) traffic: v1::TaskTraffic,
     pub(crate) resumed: u32,
@@ -123,8 +126,8 @@ struct Course {
     quarrels: BTreeMap<NodeId, u32>,
     /// How often those who were blamed have been tried again.
     pardons: u32,
-    /// Blocks for which there is no node any more, and why.
-    left: Vec<(u8, String)>,
+    /// Blocks, by index and copy, for which there is no node any more, and why.
+    left: Vec<((u8, u8), String)>,
 }
 
 impl Course {
@@ -172,7 +175,7 @@ impl Rebuild<'_> {
         let Chosen { homes, mut warnings, short } = self.choose_homes()?;
         let new = |(lost, home): (&Lost, &Option<Home>)| {
             let generation = self.stripe.blocks.get(usize::from(lost.index)).map_or(1, |placed| placed.generation_high_water + 1);
-            let block = BlockId { stripe: self.stripe.id, index: lost.index, copy: 0, generation };
+            let block = BlockId { stripe: self.stripe.id, index: lost.index, copy: lost.copy, generation };
             Some(Target { node: (*home)?.node, block, missing: vec![self.stripe.layout.coded_span()] })
         };
         let targets: Vec<Target> = self.lost.iter().zip(&homes).filter_map(new).collect();
@@ -201,12 +204,15 @@ impl Rebuild<'_> {
                 Some(home) => match self.allocate_free(lost, home, arriving, &BTreeSet::new()).await {
                     Ok(new) => arriving.push(new),
                     Err(error) if self.upload.is_none() && error.reaction == Reaction::Replan => {
-                        course.left.push((lost.index, error.message.clone()));
+                        course.left.push(((lost.index, lost.copy), error.message.clone()));
                         conflict.get_or_insert(error);
                     }
                     Err(error) => return Err(error),
                 },
-                None => course.left.push((lost.index, short.as_ref().map(|error| error.message.clone()).unwrap_or_default())),
+                None => {
+                    let why = short.as_ref().map(|error| error.message.clone()).unwrap_or_default();
+                    course.left.push(((lost.index, lost.copy), why));
+                }
             }
         }
         if let Some(error) = conflict.filter(|_| arriving.is_empty()) {
@@ -301,6 +307,8 @@ impl Rebuild<'_> {
         for new in arriving.iter_mut().filter(|new| new.durable.is_none()) {
             self.take(new, &report);
             if new.durable.is_none() && report.is_not_what_was_lost(new.block, new.home.node) {
+                // Or it was spoiled where it was to be stored: who tries again does so elsewhere, if there is an elsewhere.
+                self.shared.members.suspect(new.home.node);
                 return Err(self.not_what_was_lost(new, &planned));
             }
         }
@@ -313,19 +321,33 @@ impl Rebuild<'_> {
             let avoid: BTreeSet<NodeId> = homes.iter().chain(failed).copied().collect();
             return !self.to.names(node) && self.find_homes(1, &avoid).is_ok();
         }
-        let readable = jobs::readable(&self.stripe, &self.shared.members.view(), |_| false);
+        let without: BTreeSet<NodeId> = failed.iter().copied().chain([node]).collect();
+        let view = self.shared.members.view();
+        let stripe = self.serving(&view, &without);
+        let readable = jobs::readable(&stripe, &view, |_| false);
         let helps = |index: &u8| {
-            let home = self.stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
-            self.is_usable(*index) && home.is_some_and(|home| home != node && !failed.contains(&home))
+            let home = stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
+            self.is_usable(&stripe, *index) && home.is_some_and(|home| !without.contains(&home))
         };
         let available: Vec<u8> = readable.good.iter().chain(&readable.suspect).copied().filter(helps).collect();
-        jobs::unrecoverable(self.code, &self.stripe, &available, &self.wanted()).is_none()
+        jobs::unrecoverable(self.code, &stripe, &available, &self.wanted()).is_none()
+    }
+
+    /// The stripe as a plan without these nodes reads it: of a block that has copies, that which stands best and is not to be rebuilt.
+    fn serving(&self, view: &View, without: &BTreeSet<NodeId>) -> StripeRecord {
+        let is_shunned = |block: BlockId, node: NodeId| {
+            let is_left_alone = without.contains(&node) || self.avoid.contains(&node);
+            is_left_alone || self.is_lost(block.index, block.copy) || self.shared.members.is_suspect_block(block)
+        };
+        // Drawn from the stripe: what is explained is what is done, as long as the nodes are as they were.
+        let mut rng = StdRng::seed_from_u64(self.stripe.id.0);
+        view.serving(self.stripe.clone(), is_shunned, |_| rng.random())
     }
 
     /// All that was read passed the checksums of its disks: the same helpers would make the same of it again.
     fn not_what_was_lost(&self, new: &Arriving, planned: &jobs::Planned) -> Error {
         let name = |block: &BlockId| {
-            let home = self.stripe.blocks.get(usize::from(block.index)).map(|placed| placed.home.node);
+            let home = self.stripe.find(block.index, block.copy).map(|placed| placed.home.node);
             format!("{block} on {}", home.map(|node| self.shared.members.name(node)).unwrap_or_default())
         };
         let read: Vec<String> = planned.plan.binding.blocks.iter().map(|block| name(&block.id)).collect();
@@ -336,19 +358,20 @@ impl Rebuild<'_> {
 
     fn plan(&self, targets: &[Target], failed: &BTreeSet<NodeId>, class: Class) -> Result<jobs::Planned> {
         let view = self.shared.members.view();
-        let readable = jobs::readable(&self.stripe, &view, |block| self.shared.members.is_suspect_block(block));
-        let node_of = |index: &u8| self.stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
+        let stripe = self.serving(&view, failed);
+        let readable = jobs::readable(&stripe, &view, |block| self.shared.members.is_suspect_block(block));
+        let node_of = |index: &u8| stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
         let avoided = |index: &u8| node_of(index).is_none_or(|node| failed.contains(&node) || self.avoid.contains(&node));
-        let all = readable.good.iter().chain(&readable.suspect).copied().filter(|index| self.is_usable(*index));
+        let all = readable.good.iter().chain(&readable.suspect).copied().filter(|index| self.is_usable(&stripe, *index));
         let (last, first): (Vec<u8>, Vec<u8>) = all.partition(|index| avoided(index) || readable.suspect.contains(index));
         let rack = targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.clone());
         let network = self.shared.network();
         let slice_len = self.how.slice_positions(&self.stripe.layout, &network);
         let attempt = |available: &[u8]| {
-            let prefer = self.prefer(available, &view, rack.as_deref());
+            let prefer = self.prefer(&stripe, available, &view, rack.as_deref());
             let run = self.shared.run(class, self.stripe.seq, &self.stripe.layout.layout, slice_len);
             let way = Way { how: self.how, network: &network, prefer: &prefer };
-            jobs::rebuild(self.code, &self.stripe, available, targets, &way, run)
+            jobs::rebuild(self.code, &stripe, available, targets, &way, run)
         };
         // Rather with those that failed a moment ago than not at all, as few as will do; but never with who failed in this very
         // rebuild.
@@ -361,15 +384,15 @@ impl Rebuild<'_> {
                 other => return other.inspect(|planned| self.note_helpers(planned)),
             }
         }
-        let planned = planned.map_err(|error| self.unavailable(error, &all, &readable.lost, &view));
+        let planned = planned.map_err(|error| self.unavailable(error, &stripe, &all, &readable.lost, &view));
         planned.inspect(|planned| self.note_helpers(planned))
     }
 
     /// Who shall help a requestor in `rack`, of those that hold `available`.
-    fn prefer(&self, available: &[u8], view: &View, rack: Option<&str>) -> Vec<Party> {
-        let k = self.stripe.layout.k as usize;
-        let Some(helpers) = self.helpers else { return jobs::preference(&self.stripe, available, view, k, rack) };
-        let home = |index: &u8| Some((*index, self.stripe.blocks.get(usize::from(*index))?.home.node));
+    fn prefer(&self, stripe: &StripeRecord, available: &[u8], view: &View, rack: Option<&str>) -> Vec<Party> {
+        let k = stripe.layout.k as usize;
+        let Some(helpers) = self.helpers else { return jobs::preference(stripe, available, view, k, rack) };
+        let home = |index: &u8| Some((*index, stripe.blocks.get(usize::from(*index))?.home.node));
         let selected = helpers.order(available.iter().filter_map(home).collect(), &mut *self.shared.rng());
         jobs::in_chain(selected, view, k, rack)
     }
@@ -386,22 +409,30 @@ impl Rebuild<'_> {
     /// Whether what is left is enough comes before where it would go.
     fn require_recoverable(&self) -> Result<()> {
         let view = self.shared.members.view();
-        let readable = jobs::readable(&self.stripe, &view, |_| false);
+        let stripe = self.serving(&view, &BTreeSet::new());
+        let readable = jobs::readable(&stripe, &view, |_| false);
         let all = readable.good.iter().chain(&readable.suspect).copied();
-        let available: Vec<u8> = all.filter(|index| self.is_usable(*index)).collect();
-        match jobs::unrecoverable(self.code, &self.stripe, &available, &self.wanted()) {
-            Some(_) => Err(self.unavailable(Error::unavailable("too much is lost"), &available, &readable.lost, &view)),
+        let available: Vec<u8> = all.filter(|index| self.is_usable(&stripe, *index)).collect();
+        match jobs::unrecoverable(self.code, &stripe, &available, &self.wanted()) {
+            Some(_) => Err(self.unavailable(Error::unavailable("too much is lost"), &stripe, &available, &readable.lost, &view)),
             None => Ok(()),
         }
     }
 
-    fn unavailable(&self, error: Error, available: &[u8], lost: &[(u8, &'static str)], view: &View) -> Error {
+    fn unavailable(
+        &self,
+        error: Error,
+        stripe: &StripeRecord,
+        available: &[u8],
+        lost: &[(u8, &'static str)],
+        view: &View,
+    ) -> Error {
         if error.reaction != Reaction::Unavailable {
             return error;
         }
-        let Some(absent) = jobs::unrecoverable(self.code, &self.stripe, available, &self.wanted()) else { return error };
-        let lost = jobs::why_absent(&self.stripe, &absent, lost, "failed just now");
-        self.shared.lacking_nodes(jobs::too_many_lost(self.code, &self.stripe, &lost, view)).object(self.object)
+        let Some(absent) = jobs::unrecoverable(self.code, stripe, available, &self.wanted()) else { return error };
+        let lost = jobs::why_absent(stripe, &absent, lost, "failed just now");
+        self.shared.lacking_nodes(jobs::too_many_lost(self.code, stripe, &lost, view)).object(self.object)
     }
 
     /// All positions of all that is lost.
@@ -409,10 +440,13 @@ impl Rebuild<'_> {
         self.lost.iter().map(|lost| (lost.index, self.stripe.layout.coded_span())).collect()
     }
 
-    /// Whether a block may help: it stays, or what is still good of it can be copied.
-    fn is_usable(&self, index: u8) -> bool {
+    /// Whether a block of the stripe as a plan reads it may help: it stays, or what is still good of it can be copied.
+    fn is_usable(&self, stripe: &StripeRecord, index: u8) -> bool {
+        let stays = |placed: &PlacedBlock| !self.is_lost(index, placed.copy);
         // What is only to be copied is read where it is.
-        self.how.scheme == repair::DIRECT || !self.is_lost(index) || !self.stripe.corrupt_bytes(index).is_empty()
+        self.how.scheme == repair::DIRECT
+            || stripe.blocks.get(usize::from(index)).is_some_and(stays)
+            || !stripe.corrupt_bytes(index).is_empty()
     }
 
     /// Looks up what has been found out about the stripe's blocks since.
@@ -426,15 +460,20 @@ impl Rebuild<'_> {
             // The commit will say it, if it is gone.
             Err(error) => return tracing::debug!(stripe = %self.stripe.id, %error, "a stripe cannot be looked up"),
         };
-        for (index, (known, now_placed)) in (0..=u8::MAX).zip(self.stripe.blocks.iter_mut().zip(&now.blocks)) {
-            if known.generation == now_placed.generation {
-                known.state = now_placed.state;
-                match now.corrupt.get(&index) {
-                    Some(bytes) => drop(self.stripe.corrupt.insert(index, bytes.clone())),
-                    None => drop(self.stripe.corrupt.remove(&index)),
-                }
-            }
+        for (index, known) in self.stripe.all_mut() {
+            // A copy that was dropped is read no more.
+            known.state = match now.find(index, known.copy) {
+                Some(now) if now.generation != known.generation => continue,
+                Some(now) => now.state,
+                None => BlockState::Missing,
+            };
         }
+        let is_as_it_was = |index: u8, copy: u8| {
+            let generation = |stripe: &StripeRecord| stripe.find(index, copy).map(|placed| placed.generation);
+            generation(&now) == generation(&self.stripe)
+        };
+        let corrupt = now.corrupt.iter().filter(|((index, copy), _)| is_as_it_was(*index, *copy));
+        self.stripe.corrupt = corrupt.map(|(block, bytes)| (*block, bytes.clone())).collect();
     }
 
     /// Whether all that a node is blamed for is known of its blocks by now, so that the next plan goes around it.
@@ -444,7 +483,7 @@ impl Rebuild<'_> {
     }
 
     fn is_known_bad(&self, block: BlockId) -> bool {
-        let placed = self.stripe.blocks.get(usize::from(block.index));
+        let placed = self.stripe.find(block.index, block.copy);
         placed.is_some_and(|placed| placed.generation == block.generation && placed.state != BlockState::Ok)
     }
 
@@ -514,14 +553,14 @@ impl Rebuild<'_> {
                 let name = self.shared.members.name(new.home.node);
                 return Err(Error::unavailable(format!("{name}, where the block was to go, failed")).block(new.block));
             }
-            let taken = taken.iter().copied().chain(self.lost_nodes_of_others(new.block.index));
+            let taken = taken.iter().copied().chain(self.lost_nodes_of_others(new.block.index, new.block.copy));
             let avoid: BTreeSet<NodeId> = taken.chain(course.failed.iter().copied()).collect();
             let placed = self.place(1, &avoid);
             let home =
                 placed.and_then(|placed| placed.homes.first().copied().ok_or_else(|| Error::unavailable("no node is left")));
             match home {
                 Ok(home) => {
-                    let lost = Lost { index: new.block.index, units: new.expected.clone() };
+                    let lost = Lost { index: new.block.index, copy: new.block.copy, units: new.expected.clone() };
                     self.give_up(new).await;
                     let other = self.allocate_free(&lost, home, arriving, &course.failed).await?;
                     arriving[at] = other;
@@ -529,7 +568,7 @@ impl Rebuild<'_> {
                 }
                 Err(error) if self.upload.is_none() && arriving.len() > 1 => {
                     self.give_up(new).await;
-                    course.left.push((new.block.index, error.message));
+                    course.left.push(((new.block.index, new.block.copy), error.message));
                     arriving.remove(at);
                 }
                 Err(error) => return Err(error),
@@ -546,7 +585,7 @@ impl Rebuild<'_> {
         arriving: &[Arriving],
         failed: &BTreeSet<NodeId>,
     ) -> Result<Arriving> {
-        let others = self.lost_nodes_of_others(lost.index);
+        let others = self.lost_nodes_of_others(lost.index, lost.copy);
         let taken = arriving.iter().map(|new| new.home.node).chain(failed.iter().copied()).chain(others);
         let mut avoid: BTreeSet<NodeId> = taken.collect();
         let mut tried = 1;
@@ -569,7 +608,8 @@ impl Rebuild<'_> {
         // Nobody puts off a repair's lease: it counts with a slow link from the first.
         let slowest_ms = self.stripe.layout.block_len(lost.index.into()) / SLOWEST_BYTES_PER_MS;
         let expires_ms = self.shared.lease_end_ms().saturating_add(slowest_ms);
-        let repair = NewRepair { stripe: self.stripe.id, index: lost.index, home, upload: self.upload, expires_ms };
+        let (index, copy) = (lost.index, lost.copy);
+        let repair = NewRepair { stripe: self.stripe.id, index, copy, home, upload: self.upload, expires_ms };
         let block =
             self.shared.meta.allocate_repair(self.shared.epoch, repair).await.map_err(|error| self.shared.meta_error(error))?;
         self.shared.members.add_blocks(&[home], self.stripe.layout.block_len(lost.index.into()));
@@ -635,13 +675,26 @@ pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
 }
 
 /// The blocks of a stripe that are asked for, or else those that are lost, wholly or in part; with what they must become.
+///
+/// Of a block that is asked for and has copies, those that are lost; if none is, the first.
 pub(crate) fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> Vec<Lost> {
-    let blocks = (0..=u8::MAX).zip(&stripe.blocks).map(|(index, _)| index);
-    let lost = blocks.filter(|index| match asked {
-        [] => matches!(view.standing(stripe, *index), Standing::Lost(_)) || !stripe.corrupt_bytes(*index).is_empty(),
-        asked => asked.contains(index),
+    let is_lost = |index: u8, placed: &PlacedBlock| {
+        matches!(view.standing_of(stripe, index, placed), Standing::Lost(_)) || !stripe.corrupt_of(index, placed.copy).is_empty()
+    };
+    let has_lost = |index: u8| stripe.all().any(|(at, placed)| at == index && is_lost(at, placed));
+    let is_first = |index: u8, copy: u8| stripe.blocks.get(usize::from(index)).is_some_and(|placed| placed.copy == copy);
+    let lost = stripe.all().filter(|(index, placed)| match asked {
+        [] => is_lost(*index, placed),
+        asked => asked.contains(index) && (is_lost(*index, placed) || is_first(*index, placed.copy) && !has_lost(*index)),
     });
-    lost.map(|index| Lost { index, units: stripe.units.get(usize::from(index)).cloned() }).collect()
+    lost.map(|(index, placed)| Lost::of(stripe, index, placed.copy)).collect()
+}
+
+impl Lost {
+    /// A copy of a block, with what it must become.
+    pub(crate) fn of(stripe: &StripeRecord, index: u8, copy: u8) -> Self {
+        Self { index, copy, units: stripe.units.get(usize::from(index)).cloned() }
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Repairs of objects: stripe after stripe, whatever is lost is rebuilt on other nodes and committed.
 
 use crate::{
+    copies,
     how::How,
     jobs,
     rebuild::{self, Destination, Lost, Rebuild, Told},
@@ -47,6 +48,8 @@ struct Repair<'a> {
     failure_domain: FailureDomain,
     /// None: whatever is lost.
     blocks: Vec<u8>,
+    /// So many copies of each data block shall be there; none: nobody asks for other copies than there were.
+    replicas: Option<u8>,
     how: How,
     /// None: the coordinator chooses.
     to: Vec<NodeId>,
@@ -69,12 +72,15 @@ impl<'a> Repair<'a> {
         };
         let blocks = asked.blocks.iter().map(known).collect::<Result<Vec<u8>>>()?;
         let how = How::of_repair(shared, asked)?;
+        let replicas = asked.heat.then(|| copies::asked_to_heat(asked.replicas, &policy)).transpose();
+        let replicas = replicas.map_err(|error| error.object(&name))?;
         Ok(Self {
             shared,
             events,
             object,
             failure_domain: policy.failure_domain,
             blocks,
+            replicas,
             how,
             to: asked.to_nodes.iter().map(|node| NodeId(*node)).collect(),
             explain: asked.explain,
@@ -136,12 +142,16 @@ impl<'a> Repair<'a> {
     /// Nothing of a stripe could be rebuilt.
     fn leave(&self, stripe: &StripeRecord, error: &Error, done: &mut v1::RepairDone) {
         tracing::warn!(object = %self.object.name, stripe = stripe.number, %error, "nothing of a stripe could be rebuilt");
-        let left = |lost: Lost| left_block(stripe, lost.index, error.message.clone());
+        let left = |lost: Lost| left_block(stripe, (lost.index, lost.copy), error.message.clone());
         done.left.extend(self.lost(stripe).into_iter().map(left));
     }
 
     fn lost(&self, stripe: &StripeRecord) -> Vec<Lost> {
-        rebuild::lost_blocks(stripe, &self.shared.members.view(), &self.blocks)
+        let lost = rebuild::lost_blocks(stripe, &self.shared.members.view(), &self.blocks);
+        match self.replicas {
+            Some(replicas) => copies::lacking(stripe, lost, replicas),
+            None => lost,
+        }
     }
 
     async fn stripe(&mut self, stripe: &StripeRecord, done: &mut v1::RepairDone) -> Result<()> {
@@ -181,11 +191,12 @@ impl<'a> Repair<'a> {
         done.blocks.extend(rebuilt.blocks.iter().map(|new| v1::RepairedBlock {
             stripe: stripe.number,
             index: new.block.index.into(),
+            copy: new.block.copy.into(),
             generation: new.block.generation,
             node: new.home.node.0,
             len: stripe.layout.block_len(new.block.index.into()),
         }));
-        let left = |(index, reason): (u8, String)| left_block(stripe, index, reason);
+        let left = |(block, reason): ((u8, u8), String)| left_block(stripe, block, reason);
         done.left.extend(rebuilt.left.into_iter().map(left));
         for warning in rebuilt.warnings {
             if !done.warnings.contains(&warning) {
@@ -228,8 +239,8 @@ fn tell(events: &Events, stripe: &StripeRecord, lost: &[u32], told: Told<'_>, be
     let _full_or_gone = events.try_send(Ok(event(told)));
 }
 
-fn left_block(stripe: &StripeRecord, index: u8, reason: String) -> v1::LeftBlock {
-    v1::LeftBlock { stripe: stripe.number, index: index.into(), reason, object: String::new() }
+fn left_block(stripe: &StripeRecord, (index, copy): (u8, u8), reason: String) -> v1::LeftBlock {
+    v1::LeftBlock { stripe: stripe.number, index: index.into(), copy: copy.into(), reason, object: String::new() }
 }
 
 pub(crate) fn event(event: v1::repair_event::Event) -> v1::RepairEvent {

@@ -1,6 +1,7 @@
 //! The service for clients.
 
 use crate::{
+    copies,
     errands::{Errand, Who},
     lasting, links, puts, read, repair,
     shared::Shared,
@@ -55,7 +56,8 @@ impl WeftService {
     async fn create_policy(&self, asked: v1::Policy) -> Result<v1::Policy> {
         let policy = validate::policy(&asked)?;
         self.meta(self.shared.meta.create_policy(self.shared.epoch, policy.clone()).await)?;
-        Ok(show::policy(policy))
+        let warnings = self.shared.policy_warnings(&policy)?;
+        Ok(v1::Policy { warnings, ..show::policy(policy) })
     }
 
     async fn list_policies(&self) -> Result<v1::ListPoliciesReply> {
@@ -240,6 +242,13 @@ impl v1::weft_server::Weft for WeftService {
         let (events, told) = mpsc::channel(repair::EVENTS_MAX);
         tokio::spawn(repair::run(Arc::clone(&self.shared), asked, events));
         Ok(Response::new(ReceiverStream::new(told)))
+    }
+
+    async fn cool_object(&self, request: Request<v1::ObjectName>) -> Result<Response<v1::CoolReply>, Status> {
+        let asked = self.asked(request)?;
+        let shared = Arc::clone(&self.shared);
+        let cool = async move { copies::cool(&shared, &validate::object(&asked.bucket, &asked.key)?).await };
+        answer(to_the_end(cool).await)
     }
 
     async fn repair_node(&self, request: Request<v1::RepairNodeRequest>) -> Result<Response<v1::Job>, Status> {

@@ -28,6 +28,8 @@ pub(crate) fn policy(policy: PolicyRecord) -> v1::Policy {
         block_len: policy.block_len,
         cell_len: policy.cell_len,
         is_default: policy.is_default,
+        replicas: policy.replicas.into(),
+        warnings: Vec::new(),
     }
 }
 
@@ -88,7 +90,9 @@ pub(crate) async fn put(shared: &Shared, record: ObjectRecord) -> Result<v1::Obj
 }
 
 fn incomplete(shared: &Shared, stripe: &StripeRecord) -> v1::IncompleteStripe {
-    let blocks = stripe.on_their_way().into_iter().map(u32::from).collect();
+    let mut blocks: Vec<u32> = stripe.on_their_way().into_iter().map(|(index, _)| index.into()).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
     v1::IncompleteStripe { number: stripe.number, blocks, why: shared.completion.why(stripe.id) }
 }
 
@@ -103,8 +107,9 @@ pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64
     'pages: loop {
         let page = shared.meta.stripes(version, next, STRIPES_PER_PAGE).await.map_err(|error| shared.meta_error(error))?;
         for record in &page.items {
-            let own_units: usize = record.units.iter().map(Vec::len).sum();
-            blocks = blocks.saturating_add(record.blocks.len());
+            let units_of = |(index, _): (u8, _)| record.units.get(usize::from(index)).map_or(0, Vec::len);
+            let own_units: usize = record.all().map(units_of).sum();
+            blocks = blocks.saturating_add(record.all().count());
             units = units.saturating_add(own_units);
             let is_full = blocks > BLOCKS_MAX || units > UNITS_MAX || reply.stripes.len() >= stripes_max;
             if is_full && !reply.stripes.is_empty() {
@@ -126,7 +131,8 @@ pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64
 /// The recorded checksums of a block.
 pub(crate) fn units(stripe: &StripeRecord, index: u8) -> v1::BlockUnits {
     let units = stripe.units.get(usize::from(index)).cloned().unwrap_or_default();
-    v1::BlockUnits { index: index.into(), units }
+    let id = stripe.block_id(index).and_then(|block| postcard::to_allocvec(&block).ok()).unwrap_or_default();
+    v1::BlockUnits { index: index.into(), units, id }
 }
 
 /// A node.
@@ -206,11 +212,12 @@ fn stripe(record: &StripeRecord, view: &View, with_units: bool) -> Result<v1::St
         generation: placed.generation,
         node: placed.home.node.0,
         disk: view.disk(placed.home).map(|disk| disk.id.clone()).unwrap_or_default(),
-        state: view.state_text(record, index).to_owned(),
+        state: view.state_text(record, index, placed).to_owned(),
+        copy: placed.copy.into(),
         len: record.layout.block_len(index.into()),
         units: if with_units { record.units.get(usize::from(index)).cloned().unwrap_or_default() } else { Vec::new() },
         rack: rack(view, placed.home.node),
-        corrupt: record.corrupt_bytes(index).iter().map(span).collect(),
+        corrupt: record.corrupt_of(index, placed.copy).iter().map(span).collect(),
     };
     Ok(v1::Stripe {
         id: record.id.0,
@@ -218,6 +225,7 @@ fn stripe(record: &StripeRecord, view: &View, with_units: bool) -> Result<v1::St
         layout,
         seq: record.seq,
         blocks: (0..=u8::MAX).zip(&record.blocks).map(block).collect(),
+        copies: record.copies.iter().map(|(index, placed)| block((*index, placed))).collect(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! What may be asked: names, keys, codes and sizes. Every message says what would be right.
 
-use crate::{config::CoordinatorConfig, how::SLICE_BYTES_MAX};
+use crate::{config::CoordinatorConfig, copies, how::SLICE_BYTES_MAX};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_meta::{Ack, Conversion, FailureDomain, HelperSelect, NodeRepair, ObjectName, PolicyRecord};
@@ -136,6 +136,7 @@ pub(crate) fn policy(asked: &v1::Policy) -> Result<PolicyRecord> {
         cell_len: layout.cell_len,
         failure_domain: failure_domain(&asked.failure_domain)?,
         ack: ack(&asked.ack, &code)?,
+        replicas: copies::replicas(asked.replicas)?,
         is_default: asked.is_default,
     })
 }
@@ -151,6 +152,7 @@ pub(crate) fn default_policy() -> PolicyRecord {
         cell_len: CELL_BYTES_USUAL,
         failure_domain: FailureDomain::Rack,
         ack: Ack { missing_max: 0 },
+        replicas: 1,
         is_default: true,
     }
 }

@@ -1,8 +1,8 @@
 //! What the coordinator knows of the nodes at one moment: a plain value, so that whoever decides by it can be tested.
 
 use std::{collections::BTreeMap, time::Duration};
-use weft_meta::{BlockState, DiskNumber, Home, StripeRecord};
-use weft_types::NodeId;
+use weft_meta::{BlockState, DiskNumber, Home, PlacedBlock, StripeRecord};
+use weft_types::{BlockId, NodeId};
 
 /// The nodes at one moment.
 #[derive(Debug, Clone, Default)]
@@ -67,9 +67,16 @@ impl View {
 
     /// What becomes of whoever wants to read a block of a stripe now; of one that is corrupt in part, what can still be read of it.
     pub(crate) fn standing(&self, stripe: &StripeRecord, index: u8) -> Standing {
-        let Some(block) = stripe.blocks.get(usize::from(index)) else { return Standing::Lost("it does not exist") };
+        match stripe.blocks.get(usize::from(index)) {
+            Some(block) => self.standing_of(stripe, index, block),
+            None => Standing::Lost("it does not exist"),
+        }
+    }
+
+    /// The same of any copy of a block.
+    pub(crate) fn standing_of(&self, stripe: &StripeRecord, index: u8, block: &PlacedBlock) -> Standing {
         match block.state {
-            BlockState::Corrupt if !stripe.corrupt_bytes(index).is_empty() => {}
+            BlockState::Corrupt if !stripe.corrupt_of(index, block.copy).is_empty() => {}
             BlockState::Corrupt => return Standing::Lost("corrupt"),
             BlockState::Missing => return Standing::Lost("missing"),
             BlockState::Ok => {}
@@ -84,10 +91,33 @@ impl View {
         }
     }
 
+    /// The stripe with that copy of each block in its place that stands best; those of `shunned` only where there is no other that can
+    /// be read. Among equals the least lot decides, so that all of them are read: whoever reads or rebuilds needs to know of no copies.
+    pub(crate) fn serving(
+        &self,
+        mut stripe: StripeRecord,
+        shunned: impl Fn(BlockId, NodeId) -> bool,
+        mut lot: impl FnMut(NodeId) -> u32,
+    ) -> StripeRecord {
+        if stripe.copies.is_empty() {
+            return stripe;
+        }
+        let mut lots: BTreeMap<BlockId, u32> = BTreeMap::new();
+        for (index, placed) in stripe.all() {
+            lots.insert(stripe.id_of(index, placed), lot(placed.home.node));
+        }
+        stripe.put_first(|stripe, index, placed| {
+            let (id, standing) = (stripe.id_of(index, placed), self.standing_of(stripe, index, placed));
+            let is_lost = matches!(standing, Standing::Lost(_));
+            let has_holes = !stripe.corrupt_of(index, placed.copy).is_empty();
+            (is_lost, shunned(id, placed.home.node), standing == Standing::Suspect, has_holes, lots.get(&id).copied())
+        });
+        stripe
+    }
+
     /// What `stat` shows of a block.
-    pub(crate) fn state_text(&self, stripe: &StripeRecord, index: u8) -> &'static str {
-        let state = stripe.blocks.get(usize::from(index)).map_or(BlockState::Missing, |block| block.state);
-        match (state, self.standing(stripe, index)) {
+    pub(crate) fn state_text(&self, stripe: &StripeRecord, index: u8, block: &PlacedBlock) -> &'static str {
+        match (block.state, self.standing_of(stripe, index, block)) {
             (BlockState::Corrupt, _) => "corrupt",
             (BlockState::Missing, _) if stripe.incomplete => "coming",
             (BlockState::Missing, _) => "missing",

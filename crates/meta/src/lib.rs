@@ -27,6 +27,6 @@ pub use meta::Meta;
 pub use model::{
     Ack, Allocation, BlockState, BucketRecord, CORRUPT_RANGES_MAX, ClusterRecord, DiskNumber, DiskRecord, EndStripe, Epoch,
     FailureDomain, GarbageBlock, Home, NewCluster, NewDisk, NewNode, NewRepair, NewStripe, NewUpload, NodeRecord, NodeState,
-    ObjectName, ObjectRecord, Owner, Page, PlacedBlock, PolicyRecord, StripeRecord, Totals, UploadId, UploadRecord,
+    ObjectName, ObjectRecord, Owner, Page, PlacedBlock, PolicyRecord, REPLICAS_MAX, StripeRecord, Totals, UploadId, UploadRecord,
 };
 pub use sqlite::{MetaMode, SqliteMeta};

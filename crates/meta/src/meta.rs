@@ -101,8 +101,8 @@ pub trait Meta: Send + Sync {
     /// Allocates a block's next generation. A conflict, if its node has another block of the stripe, or is to get one: a node
     /// takes one.
     async fn allocate_repair(&self, epoch: Epoch, repair: NewRepair) -> Result<BlockId>;
-    /// The rebuilt block takes the place of the one of generation `old`, if that is still the one that counts and the rebuilt
-    /// one's checksums `units` are those that are recorded. The old one becomes garbage. A conflict, if its node has
+    /// The rebuilt block takes the place of the same copy of generation `old` (0: there was no such copy), if that is still the one
+    /// that counts and the rebuilt one's checksums `units` are those that are recorded. The old one becomes garbage. A conflict, if its node has
     /// another block of the stripe by now.
     async fn commit_repair(
         &self,
@@ -110,6 +110,15 @@ pub trait Meta: Send + Sync {
         block: BlockId,
         old: u32,
         units: Vec<u32>,
+        garbage_not_before_ms: u64,
+    ) -> Result<StripeRecord>;
+    /// Of an object's stripe only these are left, one copy of each block; all other copies become garbage. A conflict, if one of
+    /// these is not what counts any more.
+    async fn drop_copies(
+        &self,
+        epoch: Epoch,
+        stripe: StripeId,
+        keep: Vec<BlockId>,
         garbage_not_before_ms: u64,
     ) -> Result<StripeRecord>;
     /// Gives up an allocated block; it becomes garbage. It is no error if it was given up already.

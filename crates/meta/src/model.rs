@@ -8,6 +8,9 @@ use weft_types::{BlockId, ClusterId, Layout, NodeId, Span, StripeId, StripeLayou
 /// around it another lane, with buffers at everybody in it.
 pub const CORRUPT_RANGES_MAX: usize = 16;
 
+/// Copies of a data block, at most, with the coded one.
+pub const REPLICAS_MAX: u8 = 16;
+
 /// Counts the leaders that the cluster had. A change is made in the name of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub u64);
@@ -176,6 +179,8 @@ pub struct PolicyRecord {
     pub failure_domain: FailureDomain,
     /// When a put is acknowledged.
     pub ack: Ack,
+    /// Copies of each data block, with the coded one: 1 to [`REPLICAS_MAX`].
+    pub replicas: u8,
     /// Whether it is the one for buckets that name none.
     pub is_default: bool,
 }
@@ -237,6 +242,8 @@ pub struct NewUpload {
     pub failure_domain: FailureDomain,
     /// When it is acknowledged.
     pub ack: Ack,
+    /// Copies of each data block, with the coded one: 1 to [`REPLICAS_MAX`].
+    pub replicas: u8,
     /// When it begins, milliseconds since 1970.
     pub created_ms: u64,
     /// When it is swept unless something happens before, milliseconds since 1970.
@@ -272,7 +279,7 @@ pub struct NewStripe {
     pub number: u64,
     /// Its layout.
     pub layout: StripeLayout,
-    /// Where its blocks will be, by index.
+    /// Where its blocks will be, by index; and then, by copy and index, where further copies of its data blocks will be.
     pub homes: Vec<Home>,
 }
 
@@ -283,7 +290,8 @@ pub struct EndStripe {
     pub upload: UploadId,
     /// Which stripe.
     pub stripe: StripeId,
-    /// Its blocks, by index: where they are, in which generation; those that are missing too.
+    /// Its blocks and their copies, in the order of [`StripeRecord::all`]: where they are, in which generation; those that are
+    /// missing too.
     pub blocks: Vec<(u32, Home, BlockState)>,
     /// CRC32C of each MiB of each block, by index.
     pub units: Vec<Vec<u32>>,
@@ -307,12 +315,15 @@ pub enum BlockState {
 pub struct PlacedBlock {
     /// The generation that counts.
     pub generation: u32,
-    /// The highest generation that was ever allocated.
+    /// The highest generation that was ever allocated of any copy of the block: also of copies that are gone.
     pub generation_high_water: u32,
     /// Where it is.
     pub home: Home,
     /// What is known of it.
     pub state: BlockState,
+    /// Which copy of the block it is. It is packed beside the rest: the first version of what is packed knew none.
+    #[serde(skip)]
+    pub copy: u8,
 }
 
 /// Whom a stripe belongs to.
@@ -339,26 +350,75 @@ pub struct StripeRecord {
     pub seq: u64,
     /// Its layout.
     pub layout: StripeLayout,
-    /// Its blocks, by index.
+    /// Its blocks, by index: of each its first copy. Whoever reads may have put another in its place.
     pub blocks: Vec<PlacedBlock>,
+    /// The other copies, each with its index, in order of index and copy.
+    pub copies: Vec<(u8, PlacedBlock)>,
     /// CRC32C of each MiB of each block, by index; empty until it has ended.
     pub units: Vec<Vec<u32>>,
-    /// The bytes of corrupt blocks that are corrupt, by index. A corrupt block that is not here is corrupt as a whole.
-    pub corrupt: BTreeMap<u8, Vec<Span>>,
+    /// The bytes of corrupt blocks that are corrupt, by index and copy. A corrupt block that is not here is corrupt as a whole.
+    pub corrupt: BTreeMap<(u8, u8), Vec<Span>>,
     /// Its put was acknowledged before all its blocks were durable: those that are missing are on their way, or are to be rebuilt.
     pub incomplete: bool,
 }
 
 impl StripeRecord {
-    /// The bytes of a block that are corrupt while the others can be read; none for a block that is whole, or lost as a whole.
-    pub fn corrupt_bytes(&self, index: u8) -> &[Span] {
-        self.corrupt.get(&index).map(Vec::as_slice).unwrap_or_default()
+    /// Every block that some node has, or is to have: those by index first, and then the other copies.
+    pub fn all(&self) -> impl Iterator<Item = (u8, &PlacedBlock)> {
+        (0..=u8::MAX).zip(&self.blocks).chain(self.copies.iter().map(|(index, placed)| (*index, placed)))
     }
 
-    /// The blocks that its put has left for later, and that are not there yet.
-    pub fn on_their_way(&self) -> Vec<u8> {
-        let missing = (0..=u8::MAX).zip(&self.blocks).filter(|(_, block)| block.state == BlockState::Missing);
-        missing.filter(|_| self.incomplete).map(|(index, _)| index).collect()
+    /// The same, to be changed.
+    pub fn all_mut(&mut self) -> impl Iterator<Item = (u8, &mut PlacedBlock)> {
+        (0..=u8::MAX).zip(&mut self.blocks).chain(self.copies.iter_mut().map(|(index, placed)| (*index, placed)))
+    }
+
+    /// A copy of a block.
+    pub fn find(&self, index: u8, copy: u8) -> Option<&PlacedBlock> {
+        self.all().find(|(at, placed)| *at == index && placed.copy == copy).map(|(_, placed)| placed)
+    }
+
+    /// The same, to be changed.
+    pub fn find_mut(&mut self, index: u8, copy: u8) -> Option<&mut PlacedBlock> {
+        self.all_mut().find(|(at, placed)| *at == index && placed.copy == copy).map(|(_, placed)| placed)
+    }
+
+    /// Another copy of a block, if there is one, stands for it in [`blocks`](Self::blocks) from now on: the one with the least key.
+    /// Among equals the one that stands there stays.
+    pub fn put_first<K: Ord>(&mut self, key: impl Fn(&Self, u8, &PlacedBlock) -> K) {
+        let keys: Vec<K> = self.copies.iter().map(|(index, placed)| key(self, *index, placed)).collect();
+        let mut firsts: Vec<K> = (0..=u8::MAX).zip(&self.blocks).map(|(index, placed)| key(self, index, placed)).collect();
+        for ((index, copy), own) in self.copies.iter_mut().zip(keys) {
+            let (Some(first), Some(key)) = (self.blocks.get_mut(usize::from(*index)), firsts.get_mut(usize::from(*index))) else {
+                continue;
+            };
+            if own < *key {
+                std::mem::swap(first, copy);
+                *key = own;
+            }
+        }
+        self.copies.sort_unstable_by_key(|(index, placed)| (*index, placed.copy));
+    }
+
+    /// The bytes of a block that are corrupt while the others can be read; none for a block that is whole, or lost as a whole.
+    pub fn corrupt_bytes(&self, index: u8) -> &[Span] {
+        self.blocks.get(usize::from(index)).map_or(&[], |placed| self.corrupt_of(index, placed.copy))
+    }
+
+    /// The same of any copy.
+    pub fn corrupt_of(&self, index: u8, copy: u8) -> &[Span] {
+        self.corrupt.get(&(index, copy)).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The blocks, by index and copy, that its put has left for later, and that are not there yet.
+    pub fn on_their_way(&self) -> Vec<(u8, u8)> {
+        let missing = self.all().filter(|(_, block)| self.incomplete && block.state == BlockState::Missing);
+        missing.map(|(index, block)| (index, block.copy)).collect()
+    }
+
+    /// Whether any copy of a block is not there.
+    pub fn lacks_any(&self) -> bool {
+        self.all().any(|(_, block)| block.state == BlockState::Missing)
     }
 
     /// Where its data begins in the object, bytes: every stripe before it is full.
@@ -369,7 +429,12 @@ impl StripeRecord {
     /// The block of an index in the generation that counts.
     pub fn block_id(&self, index: u8) -> Option<BlockId> {
         let placed = self.blocks.get(usize::from(index))?;
-        Some(BlockId { stripe: self.id, index, copy: 0, generation: placed.generation })
+        Some(self.id_of(index, placed))
+    }
+
+    /// A copy of a block in the generation that counts.
+    pub fn id_of(&self, index: u8, placed: &PlacedBlock) -> BlockId {
+        BlockId { stripe: self.id, index, copy: placed.copy, generation: placed.generation }
     }
 }
 
@@ -380,6 +445,8 @@ pub struct NewRepair {
     pub stripe: StripeId,
     /// Its index.
     pub index: u8,
+    /// Which copy of it; it may be one that there was not yet.
+    pub copy: u8,
     /// Where it will be.
     pub home: Home,
     /// For a stripe of a put under way, the put.

@@ -6,6 +6,11 @@ use weft_types::StripeLayout;
 
 /// Version 1 is postcard of the value.
 const VERSION: u8 = 1;
+/// The version of a placement with copies.
+const COPIES_VERSION: u8 = 2;
+
+/// A stripe's blocks by index, and their copies, each with its index.
+pub(crate) type Placement = (Vec<PlacedBlock>, Vec<(u8, PlacedBlock)>);
 
 /// Packs a stripe's layout.
 pub(crate) fn pack_layout(layout: &StripeLayout) -> Result<Vec<u8>> {
@@ -17,14 +22,34 @@ pub(crate) fn unpack_layout(blob: &[u8]) -> Result<StripeLayout> {
     unpack("a stripe's layout", blob)
 }
 
-/// Packs where a stripe's blocks are.
-pub(crate) fn pack_placement(blocks: &[PlacedBlock]) -> Result<Vec<u8>> {
-    pack(blocks)
+/// Packs where a stripe's blocks are, and their copies: version 1 where there is nothing but the first copy of each, and else version
+/// 2, postcard of the list of (index, copy, block), ascending.
+pub(crate) fn pack_placement(blocks: &[PlacedBlock], copies: &[(u8, PlacedBlock)]) -> Result<Vec<u8>> {
+    if copies.is_empty() && blocks.iter().all(|placed| placed.copy == 0) {
+        return pack(blocks);
+    }
+    let all = (0..=u8::MAX).zip(blocks.iter().copied()).chain(copies.iter().copied());
+    let mut all: Vec<(u8, u8, PlacedBlock)> = all.map(|(index, placed)| (index, placed.copy, placed)).collect();
+    all.sort_unstable_by_key(|(index, copy, _)| (*index, *copy));
+    pack_as(COPIES_VERSION, &all)
 }
 
 /// The inverse of [`pack_placement`].
-pub(crate) fn unpack_placement(blob: &[u8]) -> Result<Vec<PlacedBlock>> {
-    unpack("a stripe's placement", blob)
+pub(crate) fn unpack_placement(blob: &[u8]) -> Result<Placement> {
+    let what = "a stripe's placement";
+    if blob.first() != Some(&COPIES_VERSION) {
+        return Ok((unpack(what, blob)?, Vec::new()));
+    }
+    let all: Vec<(u8, u8, PlacedBlock)> = unpack_as(COPIES_VERSION, what, blob)?;
+    let (mut blocks, mut copies) = (Vec::new(), Vec::new());
+    for (index, copy, placed) in all {
+        let placed = PlacedBlock { copy, ..placed };
+        if blocks.len() == usize::from(index) { blocks.push(placed) } else { copies.push((index, placed)) }
+    }
+    if copies.iter().any(|(index, _)| usize::from(*index) >= blocks.len()) {
+        return Err(MetaError::Storage(format!("{what} has a hole")));
+    }
+    Ok((blocks, copies))
 }
 
 /// Packs checksums. They look random, so they are kept as four bytes each: a variable-length number would take five.
@@ -60,17 +85,23 @@ pub(crate) fn unpack_left(blob: &[u8]) -> Result<Vec<LeftBlock>> {
 }
 
 fn pack<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>> {
-    postcard::to_extend(value, vec![VERSION]).map_err(|error| MetaError::Storage(format!("a record cannot be packed: {error}")))
+    pack_as(VERSION, value)
+}
+
+fn pack_as<T: Serialize + ?Sized>(version: u8, value: &T) -> Result<Vec<u8>> {
+    postcard::to_extend(value, vec![version]).map_err(|error| MetaError::Storage(format!("a record cannot be packed: {error}")))
 }
 
 fn unpack<T: DeserializeOwned>(what: &str, blob: &[u8]) -> Result<T> {
+    unpack_as(VERSION, what, blob)
+}
+
+fn unpack_as<T: DeserializeOwned>(known: u8, what: &str, blob: &[u8]) -> Result<T> {
     match blob.split_first() {
-        Some((&VERSION, packed)) => {
+        Some((version, packed)) if *version == known => {
             postcard::from_bytes(packed).map_err(|error| MetaError::Storage(format!("{what} cannot be read: {error}")))
         }
-        Some((version, _)) => {
-            Err(MetaError::Storage(format!("{what} is of version {version}; this weft knows version {VERSION}")))
-        }
+        Some((version, _)) => Err(MetaError::Storage(format!("{what} is of version {version}; this weft knows version {known}"))),
         None => Err(MetaError::Storage(format!("{what} is empty"))),
     }
 }
@@ -78,6 +109,8 @@ fn unpack<T: DeserializeOwned>(what: &str, blob: &[u8]) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{BlockState, DiskNumber, Home};
+    use weft_types::NodeId;
 
     #[test]
     fn what_is_packed_is_unpacked_and_other_versions_are_named() {
@@ -91,5 +124,26 @@ mod tests {
         assert!(unpack_units(&other).unwrap_err().to_string().contains("version 9"));
         assert!(unpack_units(&blob[..blob.len() - 1]).is_err());
         assert!(unpack_units(&[]).is_err());
+    }
+
+    #[test]
+    fn a_placement_without_copies_is_packed_as_ever_and_one_with_copies_comes_back_in_order() {
+        let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
+        let place =
+            |node, copy| PlacedBlock { generation: 1, generation_high_water: 3, home: home(node), state: BlockState::Ok, copy };
+        let plain = vec![place(1, 0), place(2, 0)];
+        let blob = pack_placement(&plain, &[]).unwrap();
+        assert_eq!(blob, [1, 2, 1, 3, 1, 1, 0, 1, 3, 2, 2, 0], "the bytes of version 1");
+        assert_eq!(unpack_placement(&blob).unwrap(), (plain, vec![]));
+
+        // Of the second block the first copy is gone; of the first, another stands in its place for a reader.
+        let (blocks, copies) = (vec![place(5, 2), place(2, 1)], vec![(0, place(1, 0)), (0, place(4, 1))]);
+        let blob = pack_placement(&blocks, &copies).unwrap();
+        assert_eq!(blob[0], 2);
+        let in_order = (vec![place(1, 0), place(2, 1)], vec![(0, place(4, 1)), (0, place(5, 2))]);
+        assert_eq!(unpack_placement(&blob).unwrap(), in_order);
+        assert!(unpack_placement(&blob[..blob.len() - 1]).is_err());
+        let hole = pack_as(COPIES_VERSION, &vec![(1u8, 0u8, place(1, 0))]).unwrap();
+        assert!(unpack_placement(&hole).unwrap_err().to_string().contains("hole"));
     }
 }

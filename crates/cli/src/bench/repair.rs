@@ -178,6 +178,7 @@ impl Subject {
             select: case.select.clone(),
             paths: case.paths,
             explain: false,
+            heat: None,
         }
     }
 

@@ -11,6 +11,7 @@ mod convert;
 mod daemon;
 mod demo;
 mod explain;
+mod heat;
 mod job;
 mod link;
 mod node;

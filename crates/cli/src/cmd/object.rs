@@ -110,11 +110,14 @@ pub(super) struct Stripe {
     offset: u64,
     seq: u64,
     pub(super) blocks: Vec<Block>,
+    /// Further copies of the blocks.
+    copies: Vec<Block>,
 }
 
 #[derive(Debug, Serialize)]
 pub(super) struct Block {
     pub(super) index: u32,
+    copy: u32,
     generation: u32,
     pub(super) node: String,
     /// What the operator calls the node.
@@ -153,6 +156,7 @@ impl Stripe {
         let name = |id: u32| nodes.iter().find(|node| node.id == id).map(|node| node.name.clone()).unwrap_or_default();
         let block = |it: api::PlacedBlock| Block {
             index: it.index,
+            copy: it.copy,
             generation: it.generation,
             node: NodeId(it.node).to_string(),
             name: name(it.node),
@@ -164,7 +168,8 @@ impl Stripe {
             corrupt: it.corrupt.iter().map(|bytes| Span::new(bytes.start, bytes.end)).collect(),
         };
         let blocks = it.blocks.into_iter().map(block).collect();
-        Self { id: StripeId(it.id).to_string(), offset: it.offset, seq: it.seq, blocks }
+        let copies = it.copies.into_iter().map(block).collect();
+        Self { id: StripeId(it.id).to_string(), offset: it.offset, seq: it.seq, blocks, copies }
     }
 }
 
@@ -221,6 +226,13 @@ pub(super) async fn stat(session: &Session, object: &ObjectName) -> Result<Objec
     Ok(Object::new(object, &session.client.status().await?.nodes))
 }
 
+/// The copies of each block beside each other.
+fn in_order(stripe: &Stripe) -> Vec<&Block> {
+    let mut all: Vec<&Block> = stripe.blocks.iter().chain(&stripe.copies).collect();
+    all.sort_by_key(|block| (block.index, block.copy));
+    all
+}
+
 /// A block's state, with the bytes that it is about.
 fn state(it: &Block) -> String {
     let ranges: Vec<String> = it.corrupt.iter().map(|bytes| format!("{}..{}", bytes.start, bytes.end)).collect();
@@ -250,8 +262,9 @@ fn text(it: &Object) -> String {
             let first = it.crc32c.first().map(|unit| format!("{unit:08x}")).unwrap_or_default();
             let checksums = if it.crc32c.len() > 1 { format!("{first} … ({})", it.crc32c.len()) } else { first };
             let generation = it.generation.to_string();
+            let copy = if it.copy == 0 { String::new() } else { format!(" copy {}", it.copy) };
             [
-                it.index.to_string(),
+                format!("{}{copy}", it.index),
                 format!("{} {}", it.node, it.name),
                 it.rack.clone(),
                 human_bytes(it.size),
@@ -261,7 +274,7 @@ fn text(it: &Object) -> String {
             ]
         };
         let heading = ["block", "node", "rack", "size", "generation", "crc32c", "state"];
-        let _ = writeln!(text, "{}", table(heading, &[0, 3, 4], stripe.blocks.iter().map(row)));
+        let _ = writeln!(text, "{}", table(heading, &[0, 3, 4], in_order(stripe).into_iter().map(row)));
     }
     for warning in &it.warnings {
         let _ = writeln!(text, "\nwarning: {warning}");

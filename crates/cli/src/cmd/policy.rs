@@ -1,6 +1,10 @@
 //! `weft policy`: names for how objects are stored.
 
-use super::{code_info::short_sub_blocks, convert::Convert};
+use super::{
+    code_info::short_sub_blocks,
+    convert::Convert,
+    heat::{Cool, Heat},
+};
 use crate::{exit::Exit, output::Output, session::Session, table::table, target};
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -22,6 +26,8 @@ enum Command {
     Rm(Rm),
     Default(SetDefault),
     Convert(Convert),
+    Heat(Heat),
+    Cool(Cool),
 }
 
 /// Make a policy
@@ -30,6 +36,7 @@ enum Command {
 EXAMPLE
   weft policy create wide --code 'rs(12,4)' --block-size 32MiB --failure-domain rack
   weft policy create quick --code 'rs(12,4)' --ack k+2
+  weft policy create hot --code 'rs(6,3)' --replicas 2
 
 EXIT CODES
   0 done   2 a code, sizes or a name that make no sense   3 no cluster   4 no coordinator")]
@@ -53,6 +60,10 @@ struct Create {
     /// the rest can be made; the rest comes afterwards
     #[arg(long, default_value = "all")]
     ack: String,
+    /// Copies of each data block, with the coded one: reads are spread over them, and go to another while one is lost. They take as
+    /// many nodes more; `weft policy cool` drops them
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    replicas: u32,
     /// New buckets carry it unless they say otherwise
     #[arg(long)]
     default: bool,
@@ -115,6 +126,8 @@ struct Report {
     cell_size: u64,
     failure_domain: String,
     ack: String,
+    /// Copies of each data block, with the coded one.
+    replicas: u32,
     default: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
@@ -129,8 +142,9 @@ impl From<api::Policy> for Report {
             cell_size: it.cell_len,
             failure_domain: it.failure_domain,
             ack: it.ack,
+            replicas: it.replicas.max(1),
             default: it.is_default,
-            warnings: Vec::new(),
+            warnings: it.warnings,
         }
     }
 }
@@ -153,9 +167,9 @@ impl Policy {
                     let row = |it: &Report| {
                         let name = if it.default { format!("{} (default)", it.name) } else { it.name.clone() };
                         let [block, cell] = [it.block_size, it.cell_size].map(|size| ByteSize(size).to_string());
-                        [name, it.code.clone(), block, cell, it.failure_domain.clone(), it.ack.clone()]
+                        [name, it.code.clone(), block, cell, it.failure_domain.clone(), it.ack.clone(), it.replicas.to_string()]
                     };
-                    table(["policy", "code", "block", "cell", "domain", "ack"], &[2, 3], policies.iter().map(row))
+                    table(["policy", "code", "block", "cell", "domain", "ack", "replicas"], &[2, 3, 6], policies.iter().map(row))
                 })?;
             }
             Command::Show(Show { name }) => {
@@ -165,6 +179,8 @@ impl Policy {
                     found.ok_or_else(|| Error::not_found(format!("there is no policy '{name}': `weft policy ls` lists them")))?;
                 output.result(&Report::from(policy), shown)?;
             }
+            Command::Heat(heat) => return heat.run(options, output),
+            Command::Cool(cool) => return cool.run(options, output),
             Command::Rm(Rm { name }) => {
                 Session::with(options, async |session| session.client.remove_policy(&name).await)?;
                 output.result(&serde_json::json!({ "removed": name }), |_| format!("removed {name}"))?;
@@ -193,6 +209,8 @@ impl Create {
             failure_domain: self.failure_domain,
             ack: self.ack,
             is_default: self.default,
+            replicas: self.replicas,
+            warnings: Vec::new(),
         })
     }
 }
@@ -201,8 +219,8 @@ fn shown(it: &Report) -> String {
     let default = if it.default { " (the default)" } else { "" };
     let [block, cell] = [it.block_size, it.cell_size].map(ByteSize);
     let mut text = format!(
-        "{}{default}\ncode            {}\nblock size      {block}\ncell size       {cell}\nfailure domain  {}\nack             {}",
-        it.name, it.code, it.failure_domain, it.ack
+        "{}{default}\ncode            {}\nblock size      {block}\ncell size       {cell}\nfailure domain  {}\nack             {}\nreplicas        {}",
+        it.name, it.code, it.failure_domain, it.ack, it.replicas
     );
     for warning in &it.warnings {
         text += &format!("\nwarning: {warning}");

@@ -46,7 +46,8 @@ EXIT CODES
   4 more is lost than the code recovers, or no node is free; what could be rebuilt was, the rest is named   \
   5 what was rebuilt is not what was recorded")]
 struct RepairObject {
-    /// Rebuild this block, also if it is not lost; several are rebuilt together; without it, whatever is lost
+    /// Rebuild this block, also if it is not lost (of one that has copies, those that are lost, or else the first); several are rebuilt
+    /// together; without it, whatever is lost
     #[arg(long, value_name = "I", value_delimiter = ',')]
     block: Vec<u8>,
     /// How: auto (what is predicted to be the quickest), conventional, ppr, pipeline, cyclic, or direct (a copy of a block that is not
@@ -89,12 +90,12 @@ pub(super) struct Report {
     bytes_read: u64,
     bytes_written: u64,
     bytes_moved: u64,
-    messages: Vec<String>,
+    pub(super) messages: Vec<String>,
     /// What is still lost.
     pub(super) left: Vec<Left>,
     pub(super) seconds: f64,
     #[serde(skip)]
-    plans: Vec<Vec<u8>>,
+    pub(super) plans: Vec<Vec<u8>>,
 }
 
 /// A block that was rebuilt.
@@ -103,6 +104,7 @@ pub(super) struct Rebuilt {
     /// The stripe's number in the object, from 0.
     stripe_number: u64,
     index: u32,
+    copy: u32,
     generation: u32,
     pub(super) node: String,
     /// What the operator calls the node.
@@ -116,12 +118,13 @@ pub(super) struct Left {
     /// The stripe's number in the object, from 0.
     stripe_number: u64,
     index: u32,
+    copy: u32,
     reason: String,
 }
 
 impl Report {
     /// With the names of the nodes.
-    fn named(mut self, nodes: &[api::Node]) -> Self {
+    pub(super) fn named(mut self, nodes: &[api::Node]) -> Self {
         for block in &mut self.blocks {
             let node = nodes.iter().find(|node| NodeId(node.id).to_string() == block.node);
             block.name = node.map(|node| node.name.clone()).unwrap_or_default();
@@ -131,7 +134,7 @@ impl Report {
     }
 
     /// Why blocks are lost still, if some are.
-    fn still_lost(&self) -> Option<Error> {
+    pub(super) fn still_lost(&self) -> Option<Error> {
         let mut reasons: Vec<&str> = Vec::new();
         for left in &self.left {
             if !reasons.contains(&left.reason.as_str()) {
@@ -162,6 +165,7 @@ impl Repair {
                 select: asked.select.clone(),
                 paths: asked.paths,
                 explain: asked.explain,
+                heat: None,
             };
             let report = repair(session, &bucket, &key, &options, quiet).await?;
             let nodes = session.nodes().await;
@@ -217,26 +221,31 @@ pub(super) async fn repair(session: &Session, bucket: &str, key: &str, options: 
 impl From<api::RepairedBlock> for Rebuilt {
     fn from(it: api::RepairedBlock) -> Self {
         let (stripe_number, node) = (it.stripe, NodeId(it.node).to_string());
-        Self { stripe_number, index: it.index, generation: it.generation, node, name: String::new(), size: it.len }
+        Self { stripe_number, index: it.index, copy: it.copy, generation: it.generation, node, name: String::new(), size: it.len }
     }
 }
 
 impl From<api::LeftBlock> for Left {
     fn from(it: api::LeftBlock) -> Self {
-        Self { stripe_number: it.stripe, index: it.index, reason: it.reason }
+        Self { stripe_number: it.stripe, index: it.index, copy: it.copy, reason: it.reason }
     }
 }
 
 fn text(it: &Report) -> String {
-    let mut lines: Vec<String> = it.messages.clone();
     if it.blocks.is_empty() {
-        lines.push("nothing is lost".to_owned());
-        return lines.join("\n");
+        return it.messages.iter().map(String::as_str).chain(["nothing is lost"]).collect::<Vec<_>>().join("\n");
     }
+    rebuilt_text(it)
+}
+
+/// What was rebuilt, and what that took.
+pub(super) fn rebuilt_text(it: &Report) -> String {
+    let mut lines: Vec<String> = it.messages.clone();
     for block in &it.blocks {
         let (index, number, size) = (block.index, block.stripe_number, human_bytes(block.size));
         let (node, generation) = (format!("{} {}", block.node, block.name), block.generation);
-        lines.push(format!("block {index} of the object's stripe {number}: {size} on {node}, generation {generation}"));
+        let copy = if block.copy == 0 { String::new() } else { format!(", copy {},", block.copy) };
+        lines.push(format!("block {index}{copy} of the object's stripe {number}: {size} on {node}, generation {generation}"));
     }
     let (read, moved, written) = (human_bytes(it.bytes_read), human_bytes(it.bytes_moved), human_bytes(it.bytes_written));
     let resumed = match it.resumed {

@@ -140,6 +140,31 @@ fn replicas_become_coded_data_and_are_replicas_again() {
 }
 
 #[test]
+fn data_get_the_copies_of_the_new_policy_and_lose_them_again() {
+    let world = World::new(Setup::nodes(8), &[0, 1, 700_000]);
+    let policy = |name: &str, code: &str, replicas: &str| {
+        let sizes = ["--block-size", "128KiB", "--cell-size", "64KiB", "--replicas", replicas];
+        world.cluster.weft(["policy", "create", name, "--code", code].iter().chain(&sizes)).ok();
+    };
+    policy("wide", "rs(4,2)", "2");
+    world.convert("hot", "wide", &[]).end().refused(2, &["rs(4,2) with 2 copies", "10 different nodes", "8 of 8"]);
+    policy("double", "rs(2,1)", "2");
+    policy("single", "rs(2,1)", "1");
+    let convert = |to| counts(&world.convert("hot", to, &["--wait"]).end().ok().json());
+    let (double, single) = ((5, 256 << 10), (3, 256 << 10));
+    assert_eq!(convert("double"), [3, 3, 0]);
+    world.is("rs(2,1)", double);
+    // Nothing of an empty object has copies.
+    assert_eq!(convert("single"), [2, 2, 0], "what has more copies than it shall have");
+    world.is("rs(2,1)", single);
+    assert_eq!(convert("double"), [2, 2, 0], "what has fewer");
+    world.cluster.weft(["policy", "cool", "hot/700000"]).ok();
+    assert_eq!(convert("double"), [1, 1, 0], "what was cooled down");
+    world.is("rs(2,1)", double);
+    assert_eq!(convert("double"), [0, 0, 0]);
+}
+
+#[test]
 fn a_cluster_without_certificates_converts_too_and_keeps_to_a_rate() {
     let world = World::new(Setup { insecure: true, ..Setup::nodes(6) }, &[2 << 20]);
     let job = world.convert("hot", "cold", &["--wait", "--rate", "1MiB"]).end().ok().json();

@@ -73,6 +73,7 @@ pub(crate) struct Running {
 pub(crate) struct Block {
     pub(crate) stripe: u64,
     pub(crate) index: usize,
+    pub(crate) copy: usize,
     pub(crate) generation: u64,
     /// The node's name.
     pub(crate) node: String,
@@ -152,7 +153,7 @@ impl Cluster {
 
     /// Stores bytes as an object of the default bucket.
     pub(crate) fn put(&self, key: &str, bytes: &[u8], coding: &[&str]) -> Ended {
-        let file = self.write(&format!("put-{key}"), bytes);
+        let file = self.write(&format!("put-{}", key.replace('/', "-")), bytes);
         let ended = self.weft(["put", path(&file), key, "--json"].iter().chain(coding));
         let _unneeded = fs::remove_file(file);
         ended
@@ -176,16 +177,26 @@ impl Cluster {
         self.weft(["stat", key, "--json"]).ok().json()
     }
 
-    /// All blocks of an object.
+    /// All blocks of an object, of each the first copy.
     pub(crate) fn blocks(&self, key: &str) -> Vec<Block> {
+        self.listed(key, "blocks")
+    }
+
+    /// The other copies of an object's blocks.
+    pub(crate) fn copies(&self, key: &str) -> Vec<Block> {
+        self.listed(key, "copies")
+    }
+
+    fn listed(&self, key: &str, which: &str) -> Vec<Block> {
         let stat = self.stat(key);
         let mut blocks = Vec::new();
         for stripe in stat["stripes"].as_array().expect("stripes") {
             let id = stripe["id"].as_str().and_then(|id| id.strip_prefix('s')).and_then(|id| id.parse().ok());
-            for block in stripe["blocks"].as_array().expect("blocks") {
+            for block in stripe[which].as_array().expect("blocks") {
                 blocks.push(Block {
                     stripe: id.expect("a stripe's number"),
                     index: block["index"].as_u64().expect("an index") as usize,
+                    copy: block["copy"].as_u64().expect("a copy") as usize,
                     generation: block["generation"].as_u64().expect("a generation"),
                     node: block["name"].as_str().expect("a name").to_owned(),
                     state: block["state"].as_str().expect("a state").to_owned(),
@@ -440,7 +451,7 @@ impl Ended {
 impl Block {
     /// The payload's name on a disk.
     pub(crate) fn file_name(&self) -> String {
-        format!("s{}-b{:03}-c0-g{}", self.stripe, self.index, self.generation)
+        format!("s{}-b{:03}-c{}-g{}", self.stripe, self.index, self.copy, self.generation)
     }
 }
 

@@ -5,6 +5,7 @@ mod codes;
 mod commands;
 mod conversions;
 mod coordinator;
+mod copies;
 mod corruption;
 mod disks;
 mod harness;

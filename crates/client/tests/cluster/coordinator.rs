@@ -238,7 +238,7 @@ impl Coordinator {
         let plan = plan_repair(&asked, repair::by_name(scheme)?)?;
         let mut indices: Vec<u32> = delivers.iter().map(|range| range.index).collect();
         indices.dedup();
-        let units = |index: &u32| BlockUnits { index: *index, units: stripe.units[*index as usize].clone() };
+        let units = |index: &u32| BlockUnits { index: *index, units: stripe.units[*index as usize].clone(), id: Vec::new() };
         let reply = ReadStripeReply {
             task: None,
             units: indices.iter().map(units).collect(),
@@ -265,6 +265,7 @@ impl Coordinator {
                 layout: postcard::to_allocvec(&stripe.layout).unwrap(),
                 seq: 0,
                 blocks: stripe.homes.iter().enumerate().map(block).collect(),
+                copies: Vec::new(),
             }
         });
         let stripes: Vec<Stripe> = stripes.collect();
@@ -452,6 +453,10 @@ impl Weft for Coordinator {
 
     async fn remove_bucket(&self, _: Request<Name>) -> Answer<Empty> {
         answer(Ok(Empty {}))
+    }
+
+    async fn cool_object(&self, _: Request<v1::ObjectName>) -> Answer<v1::CoolReply> {
+        answer(Ok(v1::CoolReply::default()))
     }
 
     async fn repair_node(&self, _: Request<RepairNodeRequest>) -> Answer<v1::Job> {

@@ -9,14 +9,13 @@ use weft_types::{Layout, PlanId, StripeId};
 
 const CLIENT: Party = Party::Client(9);
 
+fn place(node: u32) -> PlacedBlock {
+    let home = Home { node: NodeId(node), disk: DiskNumber(node) };
+    PlacedBlock { generation: 1, generation_high_water: 1, home, state: BlockState::Ok, copy: 0 }
+}
+
 fn stripe(data_len: u64, block_len: u64, cell_len: u64) -> StripeRecord {
     let layout = StripeLayout { layout: Layout::new(block_len, cell_len, 1).unwrap(), k: 4, m: 2, data_len };
-    let place = |node: u32| PlacedBlock {
-        generation: 1,
-        generation_high_water: 1,
-        home: Home { node: NodeId(node), disk: DiskNumber(node) },
-        state: BlockState::Ok,
-    };
     StripeRecord {
         id: StripeId(5),
         owner: Owner::Object(UploadId(3)),
@@ -25,6 +24,7 @@ fn stripe(data_len: u64, block_len: u64, cell_len: u64) -> StripeRecord {
         seq: 0,
         layout,
         blocks: (1..=6).map(place).collect(),
+        copies: Vec::new(),
         units: Vec::new(),
         corrupt: Default::default(),
         incomplete: false,
@@ -155,6 +155,91 @@ fn blocks_are_sorted_by_whether_they_can_be_read_and_losses_are_named() {
     for part in ["lost 3 blocks", "rs(4,2) tolerates the loss of 2", "block 0 (s5-b000-c0-g1 on node-1: corrupt)"] {
         assert!(error.message.contains(part), "{part} is not in: {error}");
     }
+}
+
+/// A second copy of every data block, on nodes 7 to 10.
+fn with_copies(mut stripe: StripeRecord) -> StripeRecord {
+    stripe.copies = (0..4).map(|index| (index, PlacedBlock { copy: 1, ..place(7 + u32::from(index)) })).collect();
+    stripe
+}
+
+fn wider_view() -> View {
+    let mut view = view();
+    for id in 9..=12 {
+        let mut node = view.nodes[&NodeId(1)].clone();
+        (node.id, node.name) = (NodeId(id), format!("node-{id}"));
+        node.disks[0].number = DiskNumber(id);
+        view.nodes.insert(NodeId(id), node);
+    }
+    view
+}
+
+/// The nodes of the blocks by index, as they serve.
+fn serving(view: &View, stripe: &StripeRecord, suspect: &[u32], lot: u32) -> Vec<u32> {
+    // The first copy of each has the even lots.
+    let mut drawn = 0..;
+    let lots = |_| (drawn.next().unwrap_or(0) / 6) ^ lot;
+    let served = view.serving(stripe.clone(), |_, node| suspect.contains(&node.0), lots);
+    let ids = |stripe: &StripeRecord| stripe.all().map(|(index, it)| stripe.id_of(index, it)).collect::<BTreeSet<_>>();
+    assert_eq!(ids(&served), ids(stripe), "a copy went missing");
+    served.blocks.iter().map(|placed| placed.home.node.0).collect()
+}
+
+#[test]
+fn the_copy_that_stands_best_serves_and_of_equals_one_by_lot() {
+    let (mut stripe, mut view) = (with_copies(stripe(1 << 20, 1 << 18, 1 << 18)), wider_view());
+    assert_eq!(serving(&view, &stripe, &[], 0), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(serving(&view, &stripe, &[], 1), [7, 8, 9, 10, 5, 6], "what has no copy serves itself");
+    let own_first = |view: &View, stripe: &StripeRecord, own: u32| {
+        let served = view.serving(stripe.clone(), |_, _| false, |node| u32::from(node != NodeId(own)));
+        served.blocks[1].home.node.0
+    };
+    assert_eq!([2, 8, 9].map(|own| own_first(&view, &stripe, own)), [2, 8, 2], "who has the least lots serves");
+    // Lost, suspect, corrupt in part, and of whom somebody complained: the other one, whatever the lots say.
+    view.nodes.get_mut(&NodeId(1)).unwrap().up = false;
+    view.nodes.get_mut(&NodeId(8)).unwrap().suspect_for = Duration::from_secs(9);
+    (stripe.blocks[2].state, stripe.copies[3].1.state) = (BlockState::Corrupt, BlockState::Missing);
+    stripe.corrupt.insert((2, 0), vec![Span::new(0, PAGE_LEN)]);
+    for lot in 0..2 {
+        assert_eq!(serving(&view, &stripe, &[], lot), [7, 2, 9, 4, 5, 6]);
+        // A suspect is better than one that is lost, and one with a hole better than a suspect.
+        assert_eq!(serving(&view, &stripe, &[7, 9], lot), [7, 2, 3, 4, 5, 6]);
+    }
+    assert_eq!(own_first(&view, &stripe, 8), 2, "who has the least lots is suspect");
+    let served = view.serving(stripe.clone(), |_, node| node == NodeId(9), |_| 0);
+    assert_eq!((served.corrupt_bytes(2).len(), stripe.corrupt_of(2, 1).len()), (1, 0));
+    assert_eq!(view.state_text(&stripe, 3, &stripe.copies[3].1), "missing");
+}
+
+#[test]
+fn a_copy_is_read_and_rebuilt_from_another_by_one_link() {
+    let (code, stripe) = (code(), with_copies(stripe(1 << 20, 1 << 18, 1 << 18)));
+    let mut view = wider_view();
+    view.nodes.get_mut(&NodeId(2)).unwrap().up = false;
+    let served = view.serving(stripe, |_, _| false, |_| 0);
+    let available = readable(&served, &view, |_| false).good;
+    assert_eq!(available, [0, 1, 2, 3, 4, 5], "nothing is lost");
+    let ranges = [Range { index: 1, bytes: Span::new(0, 1 << 18) }];
+    assert!(rebuilt(&served, &available, &ranges).is_empty(), "a plain read");
+    let (how, network) = (how("auto"), Network::uniform(1e9));
+    let way = Way { how: &how, network: &network, prefer: &[] };
+    let whole = served.layout.coded_span();
+    let target = |node: u32, copy: u8| Target {
+        node: NodeId(node),
+        block: BlockId { stripe: served.id, index: 1, copy, generation: 2 },
+        missing: vec![whole],
+    };
+    let from = |planned: &Planned| planned.plan.binding.blocks.iter().map(|block| block.id.to_string()).collect::<Vec<_>>();
+    let read = read(&code, &served, &available, &ranges, CLIENT, &way, run()).unwrap();
+    assert_eq!(from(&read), ["s5-b001-c1-g1"]);
+    let one = rebuild(&code, &served, &available, &[target(11, 0)], &way, run()).unwrap();
+    assert_eq!((from(&one), one.plan.shape.lanes[0].links.len()), (vec!["s5-b001-c1-g1".to_owned()], 1));
+    // Several copies at once come from the one that is there, and of none that is there by decoding.
+    let both = rebuild(&code, &served, &available, &[target(11, 0), target(12, 2)], &way, run()).unwrap();
+    assert_eq!(from(&both), ["s5-b001-c1-g1"]);
+    let decoded = rebuild(&code, &served, &[0, 2, 3, 4], &[target(11, 0), target(12, 1)], &way, run()).unwrap();
+    assert_eq!(from(&decoded).len(), 4);
+    assert_eq!(decoded.plan.binding.stores.len(), 2);
 }
 
 #[test]

@@ -14,14 +14,19 @@ use super::{
     runner::{Passed, Runner, WRITE_INTERVAL, interval},
 };
 use crate::{
+    copies::{described, nodes_needed},
     placement::{self, Ask},
     puts,
     shared::Shared,
     validate,
 };
-use futures::{StreamExt as _, stream::FuturesUnordered};
+use futures::{
+    StreamExt as _,
+    stream::{self, FuturesUnordered},
+};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    pin::pin,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
@@ -32,13 +37,15 @@ use tokio::{
 use weft_codes::SharedCode;
 use weft_meta::{
     Amount, Conversion, JobId, JobProgress, JobState, LEFT_BLOCKS_MAX, LeftBlock, MetaError, ObjectName, ObjectRecord,
-    PolicyRecord,
+    PolicyRecord, StripeRecord,
 };
 use weft_proto::v1;
 use weft_types::{Error, Layout, NodeId, Reaction, Result};
 
 /// Objects that are looked up together.
 const OBJECTS_PER_PAGE: u32 = 1_000;
+/// Stripes of an object that are looked up together.
+const STRIPES_PER_PAGE: u32 = 256;
 /// How often what could not be converted is tried, if others could or the reason may have gone.
 const PASSES_MAX: u32 = 3;
 /// Puts that an earlier coordinator has left, and that are given up at once; others end with their leases.
@@ -108,9 +115,23 @@ impl Target {
         Ok(Self { policy, code, layout })
     }
 
-    /// Whether an object is to be written anew.
-    fn is_wanted_of(&self, object: &ObjectRecord) -> bool {
-        object.code != self.policy.code || object.layout != self.layout
+    /// Whether an object is to be written anew: it is in another code, or has more or fewer copies of its data.
+    async fn is_wanted_of(&self, shared: &Shared, object: &ObjectRecord) -> Result<bool> {
+        if object.code != self.policy.code || object.layout != self.layout {
+            return Ok(true);
+        }
+        let mut from = 0;
+        loop {
+            let page = shared.meta.stripes(object.version, from, STRIPES_PER_PAGE).await;
+            let page = page.map_err(|error| shared.meta_error(error))?;
+            if !page.items.iter().all(|stripe| has_copies(stripe, self.policy.replicas)) {
+                return Ok(true);
+            }
+            match page.items.last() {
+                Some(last) if page.more => from = last.number + 1,
+                _ => return Ok(false),
+            }
+        }
     }
 }
 
@@ -132,6 +153,12 @@ impl Pace {
     }
 }
 
+/// Whether a stripe has so many copies of each data block, with the coded one; those that are lost count, as they are rebuilt.
+fn has_copies(stripe: &StripeRecord, replicas: u8) -> bool {
+    let copies = |index: u32| stripe.all().filter(|(at, _)| u32::from(*at) == index).count();
+    (0..stripe.layout.k).all(|index| copies(index) == usize::from(replicas))
+}
+
 /// What is asked, if it can be done.
 pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result<Conversion> {
     let conversion = validate::conversion(asked)?;
@@ -143,9 +170,10 @@ pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result
         shared.meta.object(&name).await.map_err(meta)?;
     }
     shared.until_nodes_are_back().await;
+    let replicas = target.policy.replicas;
     let ask = Ask {
-        code: &target.policy.code,
-        count: target.code.n(),
+        code: &described(&target.policy.code, replicas),
+        count: nodes_needed(target.code.k(), target.code.n(), replicas),
         tolerance: target.code.tolerance(),
         failure_domain: target.policy.failure_domain,
         held: &[],
@@ -215,10 +243,8 @@ impl<'a> ConversionJob<'a> {
     async fn count(&mut self, target: &Target, control: &Control) -> Result<Amount> {
         let mut to_do = Amount::default();
         let mut objects = self.objects();
-        while let Some(object) = objects.next().await? {
-            if target.is_wanted_of(&object) {
-                add(&mut to_do, object.size);
-            }
+        while let Some(object) = objects.next_wanted(target).await? {
+            add(&mut to_do, object.size);
         }
         let mut live = control.live();
         let JobProgress { total, done, left, .. } = &mut live.progress;
@@ -247,25 +273,21 @@ impl<'a> ConversionJob<'a> {
             load: Mutex::default(),
             numbers: AtomicU64::new(0),
         };
-        let mut objects = self.objects();
+        let next = |mut objects: Objects<'a>| async move {
+            Ok::<_, Error>(objects.next_wanted(target).await?.map(|object| (object, objects)))
+        };
+        let mut objects = pin!(stream::try_unfold(self.objects(), next));
         let mut under_way = FuturesUnordered::new();
         let mut write = interval(WRITE_INTERVAL);
         let (mut all_begun, mut changed_since, mut failed, mut may_mend) = (false, false, None, false);
         let stopped = loop {
             let go = *runner.state.borrow() == JobState::Running;
-            while go && !all_begun && failed.is_none() && under_way.len() < concurrency {
-                match objects.next().await {
-                    Ok(Some(object)) if target.is_wanted_of(&object) => under_way.push(work.object(object)),
-                    Ok(Some(_)) => {}
-                    Ok(None) => all_begun = true,
-                    // What is under way ends first: it is not to be lost for this.
-                    Err(error) => failed = Some(error),
-                }
-            }
-            if under_way.is_empty() {
+            let begins = go && !all_begun && failed.is_none() && under_way.len() < concurrency;
+            if under_way.is_empty() && !begins {
                 break !all_begun;
             }
             tokio::select! {
+                biased;
                 Some((object, outcome)) = under_way.next() => {
                     may_mend |= take(runner.id, runner.control, &object, outcome);
                     changed_since = true;
@@ -273,6 +295,13 @@ impl<'a> ConversionJob<'a> {
                 // Objects that are under way wait between two stripes, or end.
                 _ = runner.state.changed() => {}
                 _ = write.tick(), if changed_since => changed_since = !runner.has_written().await,
+                // To look for it may take long where most objects are as they shall be: the others go on meanwhile.
+                object = objects.next(), if begins => match object {
+                    Some(Ok(object)) => under_way.push(work.object(object)),
+                    None => all_begun = true,
+                    // What is under way ends first: it is not to be lost for this.
+                    Some(Err(error)) => failed = Some(error),
+                },
             }
         };
         self.may_mend = may_mend;
@@ -324,6 +353,16 @@ struct Objects<'a> {
 }
 
 impl Objects<'_> {
+    /// The next one that is to be written anew.
+    async fn next_wanted(&mut self, target: &Target) -> Result<Option<ObjectRecord>> {
+        while let Some(object) = self.next().await? {
+            if target.is_wanted_of(self.shared, &object).await? {
+                return Ok(Some(object));
+            }
+        }
+        Ok(None)
+    }
+
     async fn next(&mut self) -> Result<Option<ObjectRecord>> {
         loop {
             if let Some(object) = self.page.pop_front() {
@@ -361,6 +400,8 @@ impl Objects<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock, UploadId};
+    use weft_types::{StripeId, StripeLayout};
 
     #[tokio::test(start_paused = true)]
     async fn what_is_converted_keeps_to_the_rate_on_the_average() {
@@ -371,5 +412,29 @@ mod tests {
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!([at(1000), at(1)], [10_000, 11_000], "what was not used is not made up for");
         assert_eq!(Pace::new(0).reserve(u64::MAX), Instant::now());
+    }
+
+    #[test]
+    fn a_stripe_has_so_many_copies_if_each_data_block_has() {
+        let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
+        let home = Home { node: NodeId(1), disk: DiskNumber(1) };
+        let block = |copy| PlacedBlock { generation: 1, generation_high_water: 1, home, state: BlockState::Ok, copy };
+        let stripe = |copies: &[(u8, u8)]| StripeRecord {
+            id: StripeId(1),
+            owner: Owner::Object(UploadId(1)),
+            number: 0,
+            ended: true,
+            seq: 0,
+            layout: StripeLayout { layout, k: 2, m: 1, data_len: 8192 },
+            blocks: vec![block(0); 3],
+            copies: copies.iter().map(|(index, copy)| (*index, block(*copy))).collect(),
+            units: Vec::new(),
+            corrupt: BTreeMap::new(),
+            incomplete: false,
+        };
+        let has = |copies: &[(u8, u8)]| [1, 2, 3].map(|replicas| has_copies(&stripe(copies), replicas));
+        assert_eq!(has(&[]), [true, false, false]);
+        assert_eq!(has(&[(0, 1), (1, 1)]), [false, true, false]);
+        assert_eq!(has(&[(0, 1), (1, 1), (0, 2)]), [false, false, false], "it is heated half");
     }
 }

@@ -215,7 +215,7 @@ fn show(shared: &Shared, job: JobRecord) -> v1::Job {
 
 fn show_left(left: LeftBlock) -> v1::LeftBlock {
     let LeftBlock { object, stripe, index, reason } = left;
-    v1::LeftBlock { stripe, index: index.into(), reason, object }
+    v1::LeftBlock { stripe, index: index.into(), reason, object, copy: 0 }
 }
 
 fn show_with(job: JobRecord, control: Option<Arc<Control>>) -> v1::Job {

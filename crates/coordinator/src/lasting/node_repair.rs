@@ -10,7 +10,7 @@ use super::{
 use crate::{
     helpers::Helpers,
     how::How,
-    rebuild::{self, Destination, Rebuild, Requestors, Told},
+    rebuild::{Destination, Lost, Rebuild, Requestors, Told},
     repair::{Events, event},
     shared::Shared,
     view::{Standing, View},
@@ -59,6 +59,7 @@ struct Block {
     /// The stripe's number in its object.
     number: u64,
     index: u8,
+    copy: u8,
     bytes: u64,
 }
 
@@ -114,7 +115,7 @@ impl<'a> NodeRepairJob<'a> {
         let mut blocks = self.work.blocks();
         while let Some((stripe, block)) = blocks.next().await? {
             add(&mut there, block.bytes);
-            if self.work.is_wanted(&stripe, block.index, &view) {
+            if self.work.is_wanted(&stripe, block, &view) {
                 add(&mut to_do, block.bytes);
             }
         }
@@ -185,6 +186,7 @@ fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> bool {
             if progress.left_blocks.len() < LEFT_BLOCKS_MAX {
                 let object = error.object.clone().unwrap_or_default();
                 let reason = Error { object: None, ..error }.to_string();
+                let reason = if block.copy == 0 { reason } else { format!("copy {}: {reason}", block.copy) };
                 progress.left_blocks.push(LeftBlock { object, stripe: block.number, index: block.index, reason });
             }
             return matches!(reaction, Reaction::Retry | Reaction::Replan);
@@ -203,14 +205,14 @@ pub(super) async fn explain(shared: &Arc<Shared>, repair: NodeRepair, events: &E
     let work = Work::new(shared, repair, |helpers| helpers.fork());
     let (mut blocks, mut told) = (work.blocks(), 0);
     while let Some((stripe, block)) = blocks.next().await? {
-        if !work.is_wanted(&stripe, block.index, &shared.members.view()) {
+        if !work.is_wanted(&stripe, block, &shared.members.view()) {
             continue;
         }
         if told == EXPLAINED_MAX {
             return tell(warn(format!("only the plans of the first {EXPLAINED_MAX} stripes are shown"))).await;
         }
         told += 1;
-        match work.explained(stripe, block.index).await {
+        match work.explained(stripe, block).await {
             Ok((plan, warnings)) => {
                 for warning in warnings {
                     tell(warn(warning)).await?;
@@ -239,8 +241,9 @@ impl<'a> Work<'a> {
     }
 
     /// Whether a block of the node is to be rebuilt.
-    fn is_wanted(&self, stripe: &StripeRecord, index: u8, view: &View) -> bool {
-        self.repair.force || matches!(view.standing(stripe, index), Standing::Lost(_))
+    fn is_wanted(&self, stripe: &StripeRecord, block: Block, view: &View) -> bool {
+        let is_lost = |placed| matches!(view.standing_of(stripe, block.index, placed), Standing::Lost(_));
+        self.repair.force || stripe.find(block.index, block.copy).is_some_and(is_lost)
     }
 
     async fn block(&self, control: &Control, block: Block) -> (Block, Outcome) {
@@ -252,8 +255,8 @@ impl<'a> Work<'a> {
     async fn rebuild(&self, control: &Control, block: Block) -> Result<Outcome> {
         // As it is by now: others repair, write and remove too.
         let Some(stripe) = self.found(self.shared.meta.stripe(block.stripe).await)? else { return Ok(Outcome::Gone) };
-        let is_there = stripe.blocks.get(usize::from(block.index)).is_some_and(|placed| placed.home.node == self.repair.node);
-        if !is_there || !self.is_wanted(&stripe, block.index, &self.shared.members.view()) {
+        let is_there = stripe.find(block.index, block.copy).is_some_and(|placed| placed.home.node == self.repair.node);
+        if !is_there || !self.is_wanted(&stripe, block, &self.shared.members.view()) {
             return Ok(Outcome::Gone);
         }
         let Owner::Object(version) = stripe.owner else {
@@ -268,7 +271,7 @@ impl<'a> Work<'a> {
                 control.live().moving.insert(block.stripe.0, moved);
             }
         };
-        let rebuilt = self.with_rebuild(&object, stripe, block.index, async |rebuild| rebuild.repair(tell).await).await;
+        let rebuilt = self.with_rebuild(&object, stripe, block, async |rebuild| rebuild.repair(tell).await).await;
         let rebuilt = rebuilt.map_err(place)?;
         match rebuilt.left.into_iter().next() {
             Some((_, reason)) => Err(place(Error::unavailable(reason))),
@@ -284,15 +287,15 @@ impl<'a> Work<'a> {
         }
     }
 
-    async fn explained(&self, stripe: StripeRecord, index: u8) -> Result<(v1::RepairPlan, Vec<String>)> {
+    async fn explained(&self, stripe: StripeRecord, block: Block) -> Result<(v1::RepairPlan, Vec<String>)> {
         let Owner::Object(version) = stripe.owner else {
             return Err(Error::unavailable(format!("stripe {} is of an object that is still being put", stripe.id)));
         };
         let object = self.shared.meta.object_of(version).await.map_err(|error| self.shared.meta_error(error))?;
         let number = stripe.number;
-        let explained = self.with_rebuild(&object, stripe, index, async |rebuild| rebuild.explain()).await;
+        let explained = self.with_rebuild(&object, stripe, block, async |rebuild| rebuild.explain()).await;
         let (planned, warnings) = explained.map_err(|error| error.object(&object.name))?;
-        Ok((v1::RepairPlan { plan: planned.json()?, stripe: number, lost: vec![index.into()] }, warnings))
+        Ok((v1::RepairPlan { plan: planned.json()?, stripe: number, lost: vec![block.index.into()] }, warnings))
     }
 
     /// Does something with the rebuild of the node's block of a stripe. Others that the stripe may have lost stay as they are:
@@ -301,7 +304,7 @@ impl<'a> Work<'a> {
         &self,
         object: &ObjectRecord,
         stripe: StripeRecord,
-        index: u8,
+        block: Block,
         act: impl AsyncFnOnce(&mut Rebuild<'_>) -> Result<T>,
     ) -> Result<T> {
         let code = self.shared.code(&object.code)?;
@@ -312,7 +315,7 @@ impl<'a> Work<'a> {
             code: &code,
             object: &object.name,
             version: object.version,
-            lost: rebuild::lost_blocks(&stripe, &View::default(), &[index]),
+            lost: vec![Lost::of(&stripe, block.index, block.copy)],
             stripe,
             how: &self.how,
             helpers: Some(&self.helpers),
@@ -340,10 +343,10 @@ impl Blocks<'_> {
         while let Some(home) = self.homes.last().copied() {
             if let Some(stripe) = self.page.pop_front() {
                 self.after = Some(stripe.id);
-                let on = (0..=u8::MAX).zip(&stripe.blocks).find(|(_, placed)| placed.home == home).map(|(index, _)| index);
-                let Some(index) = on else { continue };
-                let block =
-                    Block { stripe: stripe.id, number: stripe.number, index, bytes: stripe.layout.block_len(index.into()) };
+                let on = stripe.all().find(|(_, placed)| placed.home == home).map(|(index, placed)| (index, placed.copy));
+                let Some((index, copy)) = on else { continue };
+                let bytes = stripe.layout.block_len(index.into());
+                let block = Block { stripe: stripe.id, number: stripe.number, index, copy, bytes };
                 return Ok(Some((stripe, block)));
             }
             let page = self.shared.meta.stripes_on(home, self.after, STRIPES_PER_PAGE).await;

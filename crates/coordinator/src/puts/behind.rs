@@ -1,7 +1,7 @@
 //! Stripes that may be acknowledged before all their blocks are durable: when that is, and what becomes of the plans that still bring
 //! the rest of them.
 
-use super::end::received;
+use super::end::why_not_received;
 use crate::{
     coordinator::until_stopped,
     jobs,
@@ -144,13 +144,13 @@ pub(super) async fn wait(
     }
 }
 
-/// Blocks of a stripe that has ended without them.
+/// A stripe that has ended without some of its blocks.
 pub(super) struct Left {
     pub(super) object: ObjectName,
+    /// What had come by then is in the state that says so.
     pub(super) stripe: StripeRecord,
     /// The checksums that the writer made.
     pub(super) units: Vec<Option<Vec<u32>>>,
-    pub(super) missing: Vec<u8>,
 }
 
 impl Following {
@@ -176,12 +176,13 @@ impl Following {
 
 impl Left {
     async fn write_down(&self, shared: &Shared, report: &Report) {
-        let Self { object, stripe, units, missing } = self;
-        for (index, why) in received(shared, stripe, missing, units, report) {
-            let Some(block) = stripe.block_id(index).filter(|_| why.is_none()) else {
-                tracing::warn!(%object, stripe = stripe.number, index, reason = why, "a block of a put did not come; it is to be rebuilt");
+        let Self { object, stripe, units } = self;
+        for (index, placed) in stripe.all().filter(|(_, placed)| placed.state != BlockState::Ok) {
+            let block = stripe.id_of(index, placed);
+            if let Some(reason) = why_not_received(shared, stripe, (index, placed), units, report) {
+                tracing::warn!(%object, %block, reason, "a block of a put did not come; it is to be rebuilt");
                 continue;
-            };
+            }
             match shared.meta.mark_block(shared.epoch, block, BlockState::Ok).await {
                 Ok(_) => tracing::debug!(%object, %block, "a block of a put has come after its acknowledgement"),
                 Err(error) => {
@@ -203,7 +204,8 @@ mod tests {
         let (k, m) = (code.k() as u32, code.m() as u32);
         let layout = StripeLayout { layout: Layout::new(8192, 4096, 1).unwrap(), k, m, data_len: 8192 * u64::from(k) };
         let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
-        let placed = |node| PlacedBlock { generation: 1, generation_high_water: 1, home: home(node), state: BlockState::Missing };
+        let placed =
+            |node| PlacedBlock { generation: 1, generation_high_water: 1, home: home(node), state: BlockState::Missing, copy: 0 };
         StripeRecord {
             id: StripeId(1),
             owner: Owner::Upload(UploadId(1)),
@@ -215,6 +217,7 @@ mod tests {
             units: Vec::new(),
             corrupt: BTreeMap::new(),
             incomplete: false,
+            copies: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@
 use super::{
     Key, Sending,
     behind::{self, Brought, Left},
-    simpler, start, touched,
+    copies, simpler, start, touched,
 };
 use crate::{
     how::{How, HowToWrite},
@@ -22,7 +22,7 @@ use std::{
 use weft_codes::SharedCode;
 use weft_meta::{BlockState, EndStripe, Home, NewRepair, PlacedBlock, StripeRecord, UploadId, UploadRecord};
 use weft_proto::{status::decode_error, v1};
-use weft_types::{BlockId, Error, NodeId, Party, Reaction, Result};
+use weft_types::{Error, NodeId, Party, Reaction, Result};
 
 /// What is known of a stripe after a plan that did not bring enough of it.
 #[derive(Debug, Clone, Default)]
@@ -67,32 +67,36 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
         None => Before { units: sent_units(&stripe, &asked.sent), again: all, ..Before::default() },
         Some(before) => *before,
     };
-    let missing_of = |report: &Report| {
-        let mut missing = earlier.clone();
+    // The stripe, with a copy of each block in its place that has come, and the blocks of which none has.
+    let brought_by = |report: &Report| {
+        let (mut stripe, mut missing) = ((*stripe).clone(), earlier.clone());
+        copies::note(&mut stripe, &units, report);
         for (index, why) in received(shared, &stripe, &blocks, &units, report) {
             match why {
                 Some(why) => missing.insert(index, why),
                 None => missing.remove(&index),
             };
         }
-        missing
+        (stripe, missing)
     };
     let missing_max = upload.new.ack.missing_max;
-    let is_enough = |missing: &BTreeMap<u8, String>| {
-        behind::is_enough(&code, &stripe, &units, &missing.keys().copied().collect::<Vec<u8>>(), missing_max)
+    let is_enough = |stripe: &StripeRecord, missing: &BTreeMap<u8, String>| {
+        behind::is_enough(&code, stripe, &units, &missing.keys().copied().collect::<Vec<u8>>(), missing_max)
     };
-    let may_end = |report: &Report| missing_max > 0 && is_enough(&missing_of(report));
+    let may_end = |report: &Report| {
+        let (stripe, missing) = brought_by(report);
+        missing_max > 0 && is_enough(&stripe, &missing)
+    };
     let brought = behind::wait(shared, (stripe.id, id), report, &settle, may_end).await.map_err(|error| error.object(name))?;
     let (report, following) = match brought {
         Brought::All(report) => (report, None),
         Brought::Enough(report, following) => (report, Some(following)),
     };
-    let missing = missing_of(&report);
+    let (stripe, missing) = brought_by(&report);
     let (traffic, stages) = (report.traffic(), stages(shared, &report, &levels));
     if let Some(following) = following {
-        let missing_now = missing.keys().copied().collect();
-        let left = Left { object: name.clone(), stripe: (*stripe).clone(), units: units.clone(), missing: missing_now };
-        let ending = Ending { shared, upload: &upload, code: &code, stripe: *stripe, units, missing, failed: failed_before };
+        let left = Left { object: name.clone(), stripe: stripe.clone(), units: units.clone() };
+        let ending = Ending { shared, upload: &upload, code: &code, stripe, units, missing, failed: failed_before };
         ending.commit().await?;
         let learner = Arc::clone(shared);
         following.go_on(shared, left, move |report| drop(learn(&learner, report, &complaints)));
@@ -105,10 +109,10 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
     // Data come from the writer itself: who stored something else got them right.
     let data = missing.keys().filter(|index| usize::from(**index) < code.k() && is_known(&units, **index));
     failed_before.extend(data.filter_map(|index| stored_at(&stripe, *index, &report).map(|(node, _)| node)));
-    let enough = is_enough(&missing);
-    let ending = Ending { shared, upload: &upload, code: &code, stripe: *stripe, units, missing, failed: failed_before };
+    let enough = is_enough(&stripe, &missing);
+    let ending = Ending { shared, upload: &upload, code: &code, stripe, units, missing, failed: failed_before };
     let ended = Ended { again: None, traffic, stages };
-    if enough { ending.commit().await.map(|()| ended) } else { ending.mend(&report, &how, plans, ended).await }
+    if enough { ending.with_copies(&report, ended).await } else { ending.mend(&report, &how, plans, ended).await }
 }
 
 /// What the agents' stages spent their time on.
@@ -197,7 +201,24 @@ impl Ending<'_> {
                 return Err(self.give_up(report));
             }
         };
-        self.commit().await.map(|()| Ended { traffic: ended.traffic + moved, ..ended })
+        self.with_copies(report, Ended { traffic: ended.traffic + moved, ..ended }).await
+    }
+
+    /// Ends the stripe when all copies of its blocks are there, too, which may come later only where blocks may.
+    async fn with_copies(mut self, report: &Report, ended: Ended) -> Result<Ended> {
+        let moved = match self.upload.new.ack.missing_max {
+            0 => self.complete_copies().await,
+            _ => Ok(v1::TaskTraffic::default()),
+        };
+        match moved {
+            Ok(moved) => self.commit().await.map(|()| Ended { traffic: ended.traffic + moved, ..ended }),
+            Err(error) if !self.has_lost_more() => Err(error),
+            Err(error) => {
+                let (name, number) = (&self.upload.new.name, self.stripe.number);
+                tracing::warn!(object = %name, stripe = number, %error, "copies of blocks cannot be made");
+                Err(self.give_up(report))
+            }
+        }
     }
 
     /// Whether a node that had stored its block is gone, or failed somebody since.
@@ -272,7 +293,7 @@ impl Ending<'_> {
         let home = |index: &u8| self.stripe.blocks.get(usize::from(*index)).map(|placed| placed.home);
         let stays = |home: &Home| !self.failed.contains(&home.node);
         let mut homes: Vec<Option<Home>> = blocks.iter().map(|index| home(index).filter(stays)).collect();
-        let held: Vec<NodeId> = self.stripe.blocks.iter().map(|placed| placed.home).filter(stays).map(|home| home.node).collect();
+        let held: Vec<NodeId> = self.stripe.all().map(|(_, placed)| placed.home).filter(stays).map(|home| home.node).collect();
         let (spec, count) = (self.code.spec(), homes.iter().filter(|home| home.is_none()).count());
         let ask = Ask {
             code: &spec,
@@ -289,7 +310,8 @@ impl Ending<'_> {
         homes.iter_mut().filter(|home| home.is_none()).for_each(|home| *home = found.next());
         for (index, home) in blocks.iter().zip(homes.into_iter().flatten()) {
             let expires_ms = shared.lease_end_ms();
-            let new = NewRepair { stripe: self.stripe.id, index: *index, home, upload: Some(self.upload.id), expires_ms };
+            let copy = self.stripe.blocks.get(usize::from(*index)).map_or(0, |placed| placed.copy);
+            let new = NewRepair { stripe: self.stripe.id, index: *index, copy, home, upload: Some(self.upload.id), expires_ms };
             let block = shared.meta.allocate_repair(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?;
             shared.members.add_blocks(&[home], layout.block_len((*index).into()));
             if let Some(placed) = self.stripe.blocks.get_mut(usize::from(*index)) {
@@ -301,15 +323,31 @@ impl Ending<'_> {
 
     /// Makes what is missing from what has been stored, elsewhere; what was moved for that.
     async fn rebuild(&mut self) -> Result<v1::TaskTraffic> {
+        let copy = |index: u8| self.stripe.blocks.get(usize::from(index)).map_or(0, |placed| placed.copy);
+        self.rebuild_these(self.missing.keys().map(|index| (*index, copy(*index))).collect()).await
+    }
+
+    /// Makes the copies that are missing of what is there, elsewhere; what was moved for that.
+    async fn complete_copies(&mut self) -> Result<v1::TaskTraffic> {
+        let lacking = |(_, placed): &&(u8, PlacedBlock)| placed.state != BlockState::Ok;
+        let lacking: Vec<(u8, u8)> =
+            self.stripe.copies.iter().filter(lacking).map(|(index, placed)| (*index, placed.copy)).collect();
+        if lacking.is_empty() {
+            return Ok(v1::TaskTraffic::default());
+        }
+        tracing::warn!(object = %self.upload.new.name, stripe = self.stripe.number, ?lacking, "copies of a put were not stored");
+        self.rebuild_these(lacking).await
+    }
+
+    /// Makes blocks, by index and copy, from what has been stored, elsewhere.
+    async fn rebuild_these(&mut self, blocks: Vec<(u8, u8)>) -> Result<v1::TaskTraffic> {
         let mut readable = self.stripe.clone();
         for (index, placed) in (0..=u8::MAX).zip(&mut readable.blocks) {
             // The blocks that were stored are as good as those of a visible stripe.
             placed.state = if self.missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
         }
-        let lost = self
-            .missing
-            .keys()
-            .map(|index| Lost { index: *index, units: self.units.get(usize::from(*index)).cloned().flatten() });
+        let units = |index: u8| self.units.get(usize::from(index)).cloned().flatten();
+        let lost = blocks.into_iter().map(|(index, copy)| Lost { index, copy, units: units(index) });
         let mut rebuild = Rebuild {
             shared: self.shared,
             code: self.code,
@@ -326,12 +364,15 @@ impl Ending<'_> {
         };
         // Why it had to be rebuilt is what a person can mend.
         let reasons: Vec<&str> = self.missing.values().map(String::as_str).collect();
-        let explain = |error: Error| Error { message: format!("{}; {}", reasons.join("; "), error.message), ..error };
+        let explain = |error: Error| match reasons.is_empty() {
+            true => error,
+            false => Error { message: format!("{}; {}", reasons.join("; "), error.message), ..error },
+        };
         let rebuilt = rebuild.run(|_| {}).await.map_err(explain)?;
         for RebuiltBlock { block, home, units } in rebuilt.blocks {
-            let index = usize::from(block.index);
-            if let (Some(placed), Some(known)) = (self.stripe.blocks.get_mut(index), self.units.get_mut(index)) {
-                *placed = PlacedBlock { generation: block.generation, home, ..*placed };
+            let known = self.units.get_mut(usize::from(block.index));
+            if let (Some(placed), Some(known)) = (self.stripe.find_mut(block.index, block.copy), known) {
+                *placed = PlacedBlock { generation: block.generation, home, state: BlockState::Ok, ..*placed };
                 *known = Some(units);
             }
             self.missing.remove(&block.index);
@@ -341,11 +382,13 @@ impl Ending<'_> {
 
     /// Writes down that the stripe has ended, and what of it is missing for now.
     async fn commit(self) -> Result<()> {
-        let Self { shared, upload, stripe, units, missing, .. } = self;
+        let Self { shared, upload, mut stripe, units, missing, .. } = self;
         let name = &upload.new.name;
-        let state = |index: u8| if missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
-        let placed = (0..=u8::MAX).zip(&stripe.blocks);
-        let blocks = placed.map(|(index, placed)| (placed.generation, placed.home, state(index))).collect();
+        for (index, placed) in (0..=u8::MAX).zip(&mut stripe.blocks) {
+            placed.state = if missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
+        }
+        stripe.put_first(|_, _, placed| placed.copy);
+        let blocks = stripe.all().map(|(_, placed)| (placed.generation, placed.home, placed.state)).collect();
         let garbage_not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
         let units = whole(&stripe, units).map_err(|error| error.object(name))?;
         let end = EndStripe { upload: upload.id, stripe: stripe.id, blocks, units, garbage_not_before_ms };
@@ -376,41 +419,50 @@ fn is_known(units: &[Option<Vec<u32>>], index: u8) -> bool {
 /// Where a block of a stripe was to go, and its receipt, if there is one.
 fn stored_at<'a>(stripe: &StripeRecord, index: u8, report: &'a Report) -> Option<(NodeId, &'a Stored)> {
     let placed = stripe.blocks.get(usize::from(index))?;
-    let block = BlockId { stripe: stripe.id, index, copy: 0, generation: placed.generation };
-    Some((placed.home.node, report.nodes.get(&placed.home.node)?.stored.get(&block)?))
+    Some((placed.home.node, report.nodes.get(&placed.home.node)?.stored.get(&stripe.id_of(index, placed))?))
 }
 
 /// Of these blocks: nothing if it is durable with the checksums that the client sent, else why not.
-pub(super) fn received(
+fn received(
     shared: &Shared,
     stripe: &StripeRecord,
     blocks: &[u8],
     sent: &[Option<Vec<u32>>],
     report: &Report,
 ) -> BTreeMap<u8, Option<String>> {
-    let verdict = |index: u8, placed: &PlacedBlock| {
-        let node = || shared.members.name(placed.home.node);
-        match stored_at(stripe, index, report).map(|(_, stored)| stored) {
-            None => {
-                let told = report.nodes.get(&placed.home.node).and_then(|node| node.first_error());
-                let why = told.map_or_else(|| "did not store it in time".to_owned(), |error| error.message.clone());
-                Some(format!("block {index}: {} {why}", node()))
-            }
-            Some(stored) if stored.len != stripe.layout.block_len(index.into()) => {
-                Some(format!("block {index}: {} stored {} bytes of it", node(), stored.len))
-            }
-            Some(stored) => match sent.get(usize::from(index)).and_then(Option::as_ref) {
-                Some(units) if *units == stored.units => None,
-                Some(_) => {
-                    tracing::error!(stripe = %stripe.id, index, node = %node(), "what was stored is not what was sent");
-                    Some(format!("block {index}: {} stored something else than was sent", node()))
-                }
-                None => Some(format!("block {index}: the client did not come to its end")),
-            },
-        }
-    };
     let placed = |index: &u8| Some((*index, stripe.blocks.get(usize::from(*index))?));
-    blocks.iter().filter_map(placed).map(|(index, placed)| (index, verdict(index, placed))).collect()
+    let why = |(index, placed)| (index, why_not_received(shared, stripe, (index, placed), sent, report));
+    blocks.iter().filter_map(placed).map(why).collect()
+}
+
+/// Why a copy of a block is not durable with the checksums that the client sent; nothing, if it is.
+pub(super) fn why_not_received(
+    shared: &Shared,
+    stripe: &StripeRecord,
+    (index, placed): (u8, &PlacedBlock),
+    sent: &[Option<Vec<u32>>],
+    report: &Report,
+) -> Option<String> {
+    let told = report.nodes.get(&placed.home.node);
+    let node = || shared.members.name(placed.home.node);
+    match told.and_then(|node| node.stored.get(&stripe.id_of(index, placed))) {
+        None => {
+            let error = told.and_then(|node| node.first_error());
+            let why = error.map_or_else(|| "did not store it in time".to_owned(), |error| error.message.clone());
+            Some(format!("block {index}: {} {why}", node()))
+        }
+        Some(stored) if stored.len != stripe.layout.block_len(index.into()) => {
+            Some(format!("block {index}: {} stored {} bytes of it", node(), stored.len))
+        }
+        Some(stored) => match sent.get(usize::from(index)).and_then(Option::as_ref) {
+            Some(units) if *units == stored.units => None,
+            Some(_) => {
+                tracing::error!(stripe = %stripe.id, index, node = %node(), "what was stored is not what was sent");
+                Some(format!("block {index}: {} stored something else than was sent", node()))
+            }
+            None => Some(format!("block {index}: the client did not come to its end")),
+        },
+    }
 }
 
 /// The client's checksums of the blocks that it sent whole, as many as each block's length asks for.

@@ -13,13 +13,13 @@ impl Rebuild<'_> {
             match self.commit(&new).await {
                 Ok(()) => rebuilt.blocks.push(new),
                 Err(error) => {
-                    rebuilt.left.push((new.block.index, error.message.clone()));
+                    rebuilt.left.push(((new.block.index, new.block.copy), error.message.clone()));
                     first.get_or_insert(error);
                 }
             }
         }
-        for (index, reason) in &rebuilt.left {
-            tracing::warn!(object = %self.object, stripe = self.stripe.number, index, reason, "a lost block was not rebuilt");
+        for ((index, copy), reason) in &rebuilt.left {
+            tracing::warn!(object = %self.object, stripe = self.stripe.number, index, copy, reason, "a lost block was not rebuilt");
         }
         match first.filter(|_| rebuilt.blocks.is_empty()) {
             Some(error) => Err(error),
@@ -29,7 +29,7 @@ impl Rebuild<'_> {
 
     async fn commit(&self, new: &RebuiltBlock) -> Result<()> {
         let (shared, object, block) = (self.shared, self.object, new.block);
-        let old = self.stripe.blocks.get(usize::from(block.index)).map_or(0, |placed| placed.generation);
+        let old = self.stripe.find(block.index, block.copy).map_or(0, |placed| placed.generation);
         let not_before_ms = shared.garbage_not_before_ms();
         let committed = shared.meta.commit_repair(shared.epoch, block, old, new.units.clone(), not_before_ms).await;
         let Err(error) = committed else {

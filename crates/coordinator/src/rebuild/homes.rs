@@ -1,6 +1,6 @@
 //! Where rebuilt blocks go.
 
-use super::Rebuild;
+use super::{Lost, Rebuild};
 use crate::{
     placement::{self, NOTHING, Placed},
     view::View,
@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
-use weft_meta::Home;
+use weft_meta::{FailureDomain, Home, PlacedBlock};
 use weft_types::{Error, NodeId, Reaction, Result};
 
 /// Where rebuilt blocks go.
@@ -138,13 +138,13 @@ impl Rebuild<'_> {
         let view = self.shared.members.view();
         let others = self.not_asked(&view);
         let may_take = |node: NodeId| !self.avoid.contains(&node) && !others.contains(&node);
-        let at_home = |index: u8| {
-            let node = self.partly_lost().find(|(lost, _)| *lost == index)?.1;
+        let at_home = |lost: &Lost| {
+            let node = self.partly_lost().find(|(block, _)| *block == (lost.index, lost.copy))?.1;
             let node = view.node(node).filter(|node| node.up && may_take(node.id))?;
             let disk = placement::disk_for(node, self.bytes_needed())?;
             Some(Home { node: node.id, disk: disk.number })
         };
-        let mut homes: Vec<Option<Home>> = self.lost.iter().map(|lost| at_home(lost.index)).collect();
+        let mut homes: Vec<Option<Home>> = self.lost.iter().map(at_home).collect();
         let homeless = homes.iter().filter(|home| home.is_none()).count();
         let placed = (1..=homeless).rev().find_map(|count| self.place(count, &BTreeSet::new()).ok());
         let Placed { homes: found, warnings } = placed.unwrap_or_default();
@@ -160,7 +160,7 @@ impl Rebuild<'_> {
     fn fill(&self, homes: &mut [Option<Home>], mut found: Vec<Home>) {
         let open = |homes: &[Option<Home>], at: usize| homes.get(at).is_some_and(Option::is_none);
         for (at, lost) in self.lost.iter().enumerate() {
-            let own = self.stripe.blocks.get(usize::from(lost.index)).map(|placed| placed.home.node);
+            let own = self.stripe.find(lost.index, lost.copy).map(|placed| placed.home.node);
             if let Some(found_at) = found.iter().position(|home| open(homes, at) && Some(home.node) == own) {
                 homes[at] = Some(found.remove(found_at));
             }
@@ -171,9 +171,9 @@ impl Rebuild<'_> {
     }
 
     /// Where the other lost blocks were: theirs to come back to.
-    pub(super) fn lost_nodes_of_others(&self, index: u8) -> impl Iterator<Item = NodeId> + '_ {
-        let others = self.lost.iter().map(|lost| lost.index).filter(move |other| *other != index);
-        others.filter_map(|other| Some(self.stripe.blocks.get(usize::from(other))?.home.node))
+    pub(super) fn lost_nodes_of_others(&self, index: u8, copy: u8) -> impl Iterator<Item = NodeId> + '_ {
+        let others = self.lost.iter().filter(move |other| (other.index, other.copy) != (index, copy));
+        others.filter_map(|other| Some(self.stripe.find(other.index, other.copy)?.home.node))
     }
 
     /// Homes for so many blocks, which get them.
@@ -226,30 +226,34 @@ impl Rebuild<'_> {
     }
 
     fn ask<'a>(&self, code: &'a str, count: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> placement::Ask<'a> {
-        let (tolerance, failure_domain, bytes) = (self.code.tolerance(), self.failure_domain, self.bytes_needed());
+        let (tolerance, bytes) = (self.code.tolerance(), self.bytes_needed());
+        // With copies, more blocks in a rack than the code tolerates to lose are not yet a loss.
+        let has_copies = !self.stripe.copies.is_empty() || self.lost.iter().any(|lost| lost.copy > 0);
+        let failure_domain = if has_copies { FailureDomain::Node } else { self.failure_domain };
         placement::Ask { code, count, tolerance, failure_domain, held, avoid, named: false, bytes, load: &NOTHING }
     }
 
     /// The blocks that stay, and where they are.
     fn kept(&self) -> impl Iterator<Item = (u8, NodeId)> + '_ {
-        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
-        blocks.filter(|(index, _)| !self.is_lost(*index)).map(|(index, placed)| (index, placed.home.node))
+        let stays = |(index, placed): &(u8, &PlacedBlock)| !self.is_lost(*index, placed.copy);
+        self.stripe.all().filter(stays).map(|(index, placed)| (index, placed.home.node))
     }
 
     fn lost_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
-        blocks.filter(|(index, _)| self.is_lost(*index)).map(|(_, placed)| placed.home.node)
+        let is_lost = |(index, placed): &(u8, &PlacedBlock)| self.is_lost(*index, placed.copy);
+        self.stripe.all().filter(is_lost).map(|(_, placed)| placed.home.node)
     }
 
-    /// The blocks of which some bytes are lost and others can be read, and where they are.
-    fn partly_lost(&self) -> impl Iterator<Item = (u8, NodeId)> + '_ {
-        let blocks = (0..=u8::MAX).zip(&self.stripe.blocks);
-        let partly = blocks.filter(|(index, _)| self.is_lost(*index) && !self.stripe.corrupt_bytes(*index).is_empty());
-        partly.map(|(index, placed)| (index, placed.home.node))
+    /// The blocks, by index and copy, of which some bytes are lost and others can be read, and where they are.
+    fn partly_lost(&self) -> impl Iterator<Item = ((u8, u8), NodeId)> + '_ {
+        let is_partly = |(index, placed): &(u8, &PlacedBlock)| {
+            self.is_lost(*index, placed.copy) && !self.stripe.corrupt_of(*index, placed.copy).is_empty()
+        };
+        self.stripe.all().filter(is_partly).map(|(index, placed)| ((index, placed.copy), placed.home.node))
     }
 
-    pub(super) fn is_lost(&self, index: u8) -> bool {
-        self.lost.iter().any(|lost| lost.index == index)
+    pub(super) fn is_lost(&self, index: u8, copy: u8) -> bool {
+        self.lost.iter().any(|lost| (lost.index, lost.copy) == (index, copy))
     }
 
     fn bytes_needed(&self) -> u64 {

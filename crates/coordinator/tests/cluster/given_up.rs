@@ -117,7 +117,7 @@ async fn what_is_to_be_sent_again_is_told_as_often_as_it_is_asked_and_not_for_ev
     let mut bare = world.bare_client().await;
     let upload = begin(&mut bare).await;
     let plan_of = |task: Option<api::ClientTask>| decode_task(&task.expect("nothing is to be sent").task).unwrap().plan.0;
-    let sent: Vec<_> = (0..2).map(|index| api::BlockUnits { index, units: vec![7] }).collect();
+    let sent: Vec<_> = (0..2).map(|index| api::BlockUnits { index, units: vec![7], id: Vec::new() }).collect();
     let end = |plan| api::EndStripeRequest { upload, plan, sent: sent.clone(), ..api::EndStripeRequest::default() };
     let first = plan_of(bare.put_stripe(stripe(upload, 0)).await.unwrap().into_inner().task);
     let second = plan_of(bare.end_stripe(end(first)).await.unwrap().into_inner().again);

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use weft_agent::Throttle;
 use weft_client::{Client, GetOptions, PutOptions, api};
 use weft_store::crc::crc32c;
-use weft_types::{ByteSize, Reaction, Result};
+use weft_types::{BlockId, ByteSize, Reaction, Result};
 
 pub(crate) const BLOCK_LEN: usize = 2 << 20;
 
@@ -25,6 +25,8 @@ pub(crate) struct Put {
     pub(crate) client: Client,
     pub(crate) bucket: &'static str,
     pub(crate) sent_bytes: Arc<AtomicU64>,
+    /// Whose receivers are struck.
+    pub(crate) copy: u8,
     pub(crate) options: PutOptions,
     pub(crate) k: usize,
     pub(crate) stripes: usize,
@@ -52,7 +54,7 @@ impl Put {
             ..PutOptions::default()
         };
         let bytes = data(stripes * k * BLOCK_LEN - 5000, 30);
-        Self { client, bucket: "b", sent_bytes, options, k, stripes, bytes }
+        Self { client, bucket: "b", sent_bytes, copy: 0, options, k, stripes, bytes }
     }
 
     /// As from a pipe. In the middle of the last stripe something is done to those who receive these blocks; tells to whom.
@@ -80,8 +82,8 @@ impl Put {
             let written = world.being_written();
             stripes.extend(written.keys().map(|block| block.stripe));
             let is_last = stripes.len() == self.stripes;
-            let of =
-                |index: &u8| written.iter().find(|(block, _)| block.index == *index && stripes.last() == Some(&block.stripe));
+            let is_of_last = |block: &BlockId| block.copy == self.copy && stripes.last() == Some(&block.stripe);
+            let of = |index: &u8| written.iter().find(|(block, _)| block.index == *index && is_of_last(block));
             let found: Vec<u32> = blocks.iter().filter_map(of).map(|(_, node)| *node).collect();
             if is_last && found.len() == blocks.len() {
                 // Everybody has told by then that something moves.
@@ -94,17 +96,20 @@ impl Put {
 
     /// It can be read, and every block is where it should be, whole and right. Nothing is left of whatever else there was.
     pub(crate) async fn is_right(&self, world: &World, without: &[u32]) {
-        assert!(world.get("k", "").await.unwrap().0 == self.bytes, "something else came back");
-        let stat = world.stat("k").await;
+        let mut bytes = Vec::new();
+        world.client.get(self.bucket, "k", &mut bytes, &GetOptions::default()).await.unwrap();
+        assert!(bytes == self.bytes, "something else came back");
+        let stat = world.client.stat(self.bucket, "k").await.unwrap();
         assert_eq!(stat.stripes.len(), self.stripes);
         for (number, stripe) in stat.stripes.iter().enumerate() {
-            let nodes: BTreeSet<u32> = stripe.blocks.iter().map(|block| block.node).collect();
-            assert_eq!(nodes.len(), stripe.blocks.len(), "two blocks on one node");
+            let all: Vec<&api::PlacedBlock> = stripe.blocks.iter().chain(&stripe.copies).collect();
+            let nodes: BTreeSet<u32> = all.iter().map(|block| block.node).collect();
+            assert_eq!(nodes.len(), all.len(), "two blocks on one node");
             let is_last = number + 1 == self.stripes;
             assert!(!is_last || without.iter().all(|node| !nodes.contains(node)), "{without:?} hold blocks of {nodes:?}");
-            for block in stripe.blocks.iter().filter(|block| !without.contains(&block.node)) {
+            for block in all.into_iter().filter(|block| !without.contains(&block.node)) {
                 assert_eq!(block.state, "ok", "{block:?}");
-                let file = world.block_file(block.node, stripe.id, block.index as u8, block.generation);
+                let file = world.block_file(block.node, stripe.id, (block.index as u8, block.copy as u8), block.generation);
                 let payload = std::fs::read(file).unwrap();
                 let units: Vec<u32> = payload.chunks(1 << 20).map(crc32c).collect();
                 assert_eq!((payload.len() as u64, &units), (block.len, &block.units), "{block:?}");
@@ -187,7 +192,7 @@ async fn what_a_policy_lets_be_missing_is_not_waited_for() {
     let mut world = World::new(7, 7).await;
     let (name, code, failure_domain, ack) = ("quick".into(), "rs(4,2)".into(), "node".into(), "tolerate=2".into());
     let (block_len, cell_len) = (BLOCK_LEN as u64, 64 << 10);
-    let policy = api::Policy { name, code, block_len, cell_len, failure_domain, ack, is_default: false };
+    let policy = api::Policy { name, code, block_len, cell_len, failure_domain, ack, ..api::Policy::default() };
     world.client.create_policy(policy).await.unwrap();
     world.client.create_bucket("quick", "quick").await.unwrap();
     let put = Put { bucket: "quick", ..Put::new(&world, "rs(4,2)", 1).await };
@@ -206,6 +211,53 @@ async fn what_a_policy_lets_be_missing_is_not_waited_for() {
     let mut bytes = Vec::new();
     world.client.get("quick", "k", &mut bytes, &GetOptions::default()).await.unwrap();
     assert!(bytes == put.bytes && world.allocations() == 0);
+}
+
+/// Where one copy of a block is lost, another is there, and nothing is sent again; where all are, it is sent once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_whose_receivers_die_are_made_of_others() {
+    let mut world = World::new(13, 13).await;
+    let policy = api::Policy { name: "hot".into(), code: "rs(4,2)".into(), replicas: 2, ..api::Policy::default() };
+    world.client.create_policy(policy).await.unwrap();
+    world.client.create_bucket("hot", "hot").await.unwrap();
+    for (scheme, copy, blocks) in
+        [("direct", 0, &[1][..]), ("direct", 1, &[0, 3]), ("mist", 0, &[2]), ("mist", 1, &[2]), ("mist", 0, &[4])]
+    {
+        let mut put = Put { bucket: "hot", copy, ..Put::new(&world, "rs(4,2)", 1).await };
+        put.options.scheme = scheme.into();
+        let (stored, hit) = put.run(&mut world, blocks, Strike::Kill).await;
+        stored.unwrap_or_else(|error| panic!("{scheme} without copy {copy} of {blocks:?}: {error}"));
+        put.is_right(&world, &hit).await;
+        let stat = world.client.stat("hot", "k").await.unwrap();
+        assert_eq!(stat.stripes[0].copies.len(), 4, "{scheme} without copy {copy} of {blocks:?}");
+        for node in hit {
+            world.start_agent(node).await;
+            world.until("it is back", async |world| world.up().await.contains(&node)).await;
+        }
+        world.until("what is not needed is gone", async |world| world.block_count(1..=13) == 6 + 4).await;
+    }
+}
+
+/// Where blocks may come later, copies may, too: of every block there is one, and the others are made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_come_after_the_acknowledgement_where_a_policy_lets_blocks() {
+    for (scheme, copy, strike) in [("direct", 1, Strike::Kill), ("direct", 0, Strike::Stop), ("mist", 1, Strike::Stop)] {
+        let mut world = World::new(11, 11).await;
+        let (name, code, ack) = ("hot".into(), "rs(4,2)".into(), "tolerate=1".into());
+        world.client.create_policy(api::Policy { name, code, ack, replicas: 2, ..api::Policy::default() }).await.unwrap();
+        world.client.create_bucket("hot", "hot").await.unwrap();
+        let mut put = Put { bucket: "hot", copy, ..Put::new(&world, "rs(4,2)", 1).await };
+        put.options.scheme = scheme.into();
+        let (stored, hit) = put.run(&mut world, &[2], strike).await;
+        stored.unwrap_or_else(|error| panic!("{scheme} without copy {copy}: {error}"));
+        world
+            .until("all copies are there", async |world| {
+                let stripe = world.client.stat("hot", "k").await.unwrap().stripes.remove(0);
+                stripe.blocks.iter().chain(&stripe.copies).all(|block| block.state == "ok" && !hit.contains(&block.node))
+            })
+            .await;
+        put.is_right(&world, &hit).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

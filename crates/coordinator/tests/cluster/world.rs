@@ -331,8 +331,8 @@ impl World {
     }
 
     /// The payload of a block on a node, wherever it lies there.
-    pub(crate) fn block_file(&self, node: u32, stripe: u64, index: u8, generation: u32) -> PathBuf {
-        let block = weft_types::BlockId { stripe: weft_types::StripeId(stripe), index, copy: 0, generation };
+    pub(crate) fn block_file(&self, node: u32, stripe: u64, (index, copy): (u8, u8), generation: u32) -> PathBuf {
+        let block = weft_types::BlockId { stripe: weft_types::StripeId(stripe), index, copy, generation };
         let is_it = |file: &PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy() == block.to_string());
         self.block_files(node).into_iter().find(is_it).unwrap_or_else(|| panic!("{block} is not on n{node}"))
     }

@@ -2,11 +2,11 @@
 
 use super::{garbage, rows};
 use crate::{
-    Allocation, BlockState, CORRUPT_RANGES_MAX, Epoch, Home, MetaError, NewRepair, Owner, PlacedBlock, Result, StripeRecord,
-    UploadId,
+    Allocation, BlockState, CORRUPT_RANGES_MAX, Epoch, Home, MetaError, NewRepair, Owner, PlacedBlock, REPLICAS_MAX, Result,
+    StripeRecord, UploadId,
 };
 use rusqlite::{OptionalExtension, Transaction};
-use weft_types::{BlockId, NodeId, Span};
+use weft_types::{BlockId, NodeId, Span, StripeId};
 
 pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> Result<BlockId> {
     let mut stripe = rows::stripe(tx, new.stripe)?;
@@ -19,17 +19,25 @@ pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> R
     if !fits {
         return Err(MetaError::Conflict(format!("stripe {} changed hands: plan again", new.stripe)));
     }
-    require_alone(&stripe, new.index, new.home)?;
+    if usize::from(new.index) >= stripe.blocks.len() || new.copy >= REPLICAS_MAX {
+        return Err(no_block(&stripe, new.index, new.copy));
+    }
+    require_alone(&stripe, new.index, new.copy, new.home)?;
     require_alone_on_the_way(tx, new)?;
-    let placed = placed_mut(&mut stripe, new.index)?;
-    placed.generation_high_water += 1;
-    let block = BlockId { stripe: new.stripe, index: new.index, copy: 0, generation: placed.generation_high_water };
-    rows::set_placement(tx, new.stripe, &stripe.blocks, stripe.ended)?;
+    // One count for all copies of a block: it outlives each of them.
+    let of_index = |(index, placed)| (index == new.index).then_some(placed);
+    let generation = stripe.all().filter_map(of_index).map(|placed| placed.generation_high_water).max().unwrap_or(0) + 1;
+    for (_, placed) in stripe.all_mut().filter(|(index, _)| *index == new.index) {
+        placed.generation_high_water = generation;
+    }
+    let block = BlockId { stripe: new.stripe, index: new.index, copy: new.copy, generation };
+    rows::set_placement(tx, &stripe)?;
     tx.execute(
-        "INSERT INTO allocations VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT INTO allocations VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         (
             block.stripe.0,
             block.index,
+            block.copy,
             block.generation,
             new.home.node.0,
             new.home.disk.0,
@@ -49,20 +57,64 @@ pub(super) fn commit(tx: &Transaction<'_>, block: BlockId, old: u32, units: &[u3
     if stripe.units.get(usize::from(block.index)).map(Vec::as_slice) != Some(units) {
         return Err(MetaError::Refused(format!("block {block} was rebuilt, but its checksums are not those that are recorded")));
     }
-    require_alone(&stripe, block.index, home)?;
-    let placed = placed_mut(&mut stripe, block.index)?;
-    if placed.generation != old {
-        let now = placed.generation;
+    require_alone(&stripe, block.index, block.copy, home)?;
+    let now = stripe.find(block.index, block.copy).map_or(0, |placed| placed.generation);
+    if now != old {
+        return Err(MetaError::Conflict(match now {
+            0 => format!("block {block} was to replace generation {old}, and that copy was dropped meanwhile"),
+            now => format!("block {block} was to replace generation {old}, and generation {now} is there now"),
+        }));
+    }
+    let new = PlacedBlock {
+        generation: block.generation,
+        generation_high_water: block.generation,
+        home,
+        state: BlockState::Ok,
+        copy: block.copy,
+    };
+    match stripe.find_mut(block.index, block.copy) {
+        Some(placed) => {
+            garbage::add(tx, BlockId { generation: old, ..block }, placed.home, not_before_ms)?;
+            *placed = PlacedBlock { generation_high_water: placed.generation_high_water, ..new };
+        }
+        None => stripe.copies.push((block.index, new)),
+    }
+    stripe.put_first(|_, _, placed| placed.copy);
+    stripe.corrupt.remove(&(block.index, block.copy));
+    rows::set_placement(tx, &stripe)?;
+    rows::set_corrupt(tx, block, &[])?;
+    Ok(stripe)
+}
+
+/// Drops all copies of a stripe's blocks but one of each.
+pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], not_before_ms: u64) -> Result<StripeRecord> {
+    let mut stripe = rows::stripe(tx, id)?;
+    if !matches!(stripe.owner, Owner::Object(_)) {
+        return Err(MetaError::Conflict(format!("stripe {id} is of an object that is still being put")));
+    }
+    let (kept, dropped): (Vec<_>, Vec<_>) = stripe
+        .all()
+        .map(|(index, placed)| (index, *placed))
+        .partition(|(index, placed)| keep.contains(&stripe.id_of(*index, placed)));
+    let mut kept = kept;
+    kept.sort_unstable_by_key(|(index, _)| *index);
+    if !kept.iter().map(|(index, _)| *index).eq(0..stripe.blocks.len() as u8) {
         return Err(MetaError::Conflict(format!(
-            "block {block} was to replace generation {old}, and generation {now} is there now"
+            "of stripe {id} others than were seen are there by now, or not one of each block is kept"
         )));
     }
-    let replaced = (BlockId { generation: old, ..block }, placed.home);
-    *placed = PlacedBlock { generation: block.generation, home, state: BlockState::Ok, ..*placed };
-    stripe.corrupt.remove(&block.index);
-    rows::set_placement(tx, block.stripe, &stripe.blocks, stripe.ended)?;
-    rows::set_corrupt(tx, block, &[])?;
-    garbage::add(tx, replaced.0, replaced.1, not_before_ms)?;
+    for (index, placed) in dropped {
+        let block = stripe.id_of(index, &placed);
+        garbage::add(tx, block, placed.home, not_before_ms)?;
+        rows::set_corrupt(tx, block, &[])?;
+        stripe.corrupt.remove(&(index, placed.copy));
+        let water = &mut kept[usize::from(index)].1.generation_high_water;
+        *water = placed.generation_high_water.max(*water);
+    }
+    stripe.blocks = kept.into_iter().map(|(_, placed)| placed).collect();
+    stripe.copies.clear();
+    stripe.incomplete &= stripe.lacks_any();
+    rows::set_placement(tx, &stripe)?;
     Ok(stripe)
 }
 
@@ -88,66 +140,67 @@ pub(super) fn expire(tx: &Transaction<'_>, epoch: Epoch, now_ms: u64) -> Result<
 
 pub(super) fn allocations(tx: &Transaction<'_>) -> Result<Vec<Allocation>> {
     let mut statement = tx.prepare_cached(
-        "SELECT stripe, idx, generation, node, disk, upload, epoch, expires_ms FROM allocations ORDER BY stripe, idx, generation",
+        "SELECT stripe, idx, copy, generation, node, disk, upload, epoch, expires_ms FROM allocations
+         ORDER BY stripe, idx, copy, generation",
     )?;
     let allocations = statement.query_map([], |row| {
         let (block, home) = rows::block_and_home(row)?;
-        let upload = row.get::<_, Option<u64>>(5)?.map(UploadId);
-        Ok(Allocation { block, home, upload, epoch: Epoch(row.get(6)?), expires_ms: row.get(7)? })
+        let upload = row.get::<_, Option<u64>>(6)?.map(UploadId);
+        Ok(Allocation { block, home, upload, epoch: Epoch(row.get(7)?), expires_ms: row.get(8)? })
     })?;
     Ok(allocations.collect::<Result<_, _>>()?)
 }
 
 pub(super) fn mark(tx: &Transaction<'_>, block: BlockId, state: BlockState) -> Result<bool> {
     let Some(mut stripe) = rows::find_stripe(tx, block.stripe)?.filter(|stripe| stripe.ended) else { return Ok(false) };
-    let whole = !stripe.corrupt.contains_key(&block.index);
-    let placed = placed_mut(&mut stripe, block.index)?;
+    let whole = !stripe.corrupt.contains_key(&(block.index, block.copy));
+    let Some(placed) = placed_mut(&mut stripe, block)? else { return Ok(false) };
     if placed.generation != block.generation || placed.state == state && whole {
         return Ok(false);
     }
     placed.state = state;
-    rows::set_placement(tx, block.stripe, &stripe.blocks, true)?;
+    rows::set_placement(tx, &stripe)?;
     rows::set_corrupt(tx, block, &[])?;
     Ok(true)
 }
 
 pub(super) fn mark_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: Vec<Span>) -> Result<bool> {
     let Some(mut stripe) = rows::find_stripe(tx, block.stripe)?.filter(|stripe| stripe.ended) else { return Ok(false) };
-    let known = stripe.corrupt_bytes(block.index).to_vec();
+    let known = stripe.corrupt_of(block.index, block.copy).to_vec();
     let all = Span::normalize(known.iter().copied().chain(bytes).collect());
-    let placed = placed_mut(&mut stripe, block.index)?;
+    let Some(placed) = placed_mut(&mut stripe, block)? else { return Ok(false) };
     let lost_as_a_whole = placed.state != BlockState::Ok && known.is_empty();
     if placed.generation != block.generation || lost_as_a_whole || all == known {
         return Ok(false);
     }
     placed.state = BlockState::Corrupt;
-    rows::set_placement(tx, block.stripe, &stripe.blocks, true)?;
+    rows::set_placement(tx, &stripe)?;
     rows::set_corrupt(tx, block, if all.len() > CORRUPT_RANGES_MAX { &[] } else { &all })?;
     Ok(true)
 }
 
 /// A disk may have moved from one node to another: so only garbage, which nobody would miss, is looked for by its node.
 pub(super) fn strangers(tx: &Transaction<'_>, node: NodeId, mut blocks: Vec<BlockId>) -> Result<Vec<BlockId>> {
-    let of_block = "stripe = ?1 AND idx = ?2 AND generation = ?3";
+    let of_block = "stripe = ?1 AND idx = ?2 AND generation = ?3 AND copy = ?5";
     let mut is_known = tx.prepare_cached(&format!(
         "SELECT EXISTS (SELECT 1 FROM block_at WHERE {of_block}) OR EXISTS (SELECT 1 FROM allocations WHERE {of_block})
          OR EXISTS (SELECT 1 FROM garbage WHERE node = ?4 AND {of_block})"
     ))?;
     let mut failed = None;
     blocks.retain(|block| {
-        let key = (block.stripe.0, block.index, block.generation, node.0);
+        let key = (block.stripe.0, block.index, block.generation, node.0, block.copy);
         let known = is_known.query_row(key, |row| row.get::<_, bool>(0)).unwrap_or_else(|error| {
             failed.get_or_insert(error);
             true
         });
-        !known || block.copy != 0
+        !known
     });
     failed.map_or(Ok(blocks), |error| Err(error.into()))
 }
 
 /// A node takes one block of a stripe: also one that is lost there, since its node may come back with it.
-fn require_alone(stripe: &StripeRecord, index: u8, home: Home) -> Result<()> {
-    let others = (0..=u8::MAX).zip(&stripe.blocks).filter(|(other, _)| *other != index);
+fn require_alone(stripe: &StripeRecord, index: u8, copy: u8, home: Home) -> Result<()> {
+    let others = stripe.all().filter(|(other, placed)| (*other, placed.copy) != (index, copy));
     match others.map(|(other, placed)| (other, placed.home.node)).find(|(_, node)| *node == home.node) {
         Some((other, node)) => Err(MetaError::Conflict(format!(
             "block {index} of stripe {} cannot go to {node}, which has block {other} of it: another home is needed",
@@ -159,8 +212,9 @@ fn require_alone(stripe: &StripeRecord, index: u8, home: Home) -> Result<()> {
 
 /// Nor do two blocks of a stripe go to one node, whoever brings them there.
 fn require_alone_on_the_way(tx: &Transaction<'_>, new: &NewRepair) -> Result<()> {
-    let sql = "SELECT idx FROM allocations WHERE stripe = ?1 AND node = ?2 AND idx <> ?3 LIMIT 1";
-    let other = tx.query_row(sql, (new.stripe.0, new.home.node.0, new.index), |row| row.get::<_, u8>(0)).optional()?;
+    let sql = "SELECT idx FROM allocations WHERE stripe = ?1 AND node = ?2 AND (idx, copy) <> (?3, ?4) LIMIT 1";
+    let key = (new.stripe.0, new.home.node.0, new.index, new.copy);
+    let other = tx.query_row(sql, key, |row| row.get::<_, u8>(0)).optional()?;
     match other {
         Some(other) => Err(MetaError::Conflict(format!(
             "block {} of stripe {} cannot go to {}, to which block {other} of it is on its way: another home is needed",
@@ -170,15 +224,25 @@ fn require_alone_on_the_way(tx: &Transaction<'_>, new: &NewRepair) -> Result<()>
     }
 }
 
-fn placed_mut(stripe: &mut StripeRecord, index: u8) -> Result<&mut PlacedBlock> {
-    let (id, n) = (stripe.id, stripe.blocks.len());
-    let none = || MetaError::Refused(format!("stripe {id} has blocks 0 to {}, not {index}", n.saturating_sub(1)));
-    stripe.blocks.get_mut(usize::from(index)).ok_or_else(none)
+/// None: that copy was dropped.
+fn placed_mut(stripe: &mut StripeRecord, block: BlockId) -> Result<Option<&mut PlacedBlock>> {
+    if usize::from(block.index) >= stripe.blocks.len() {
+        return Err(no_block(stripe, block.index, block.copy));
+    }
+    Ok(stripe.find_mut(block.index, block.copy))
+}
+
+fn no_block(stripe: &StripeRecord, index: u8, copy: u8) -> MetaError {
+    let (id, last) = (stripe.id, stripe.blocks.len().saturating_sub(1));
+    MetaError::Refused(format!(
+        "stripe {id} has blocks 0 to {last}, of which there may be {REPLICAS_MAX} copies: not {index}, copy {copy}"
+    ))
 }
 
 fn take_allocation(tx: &Transaction<'_>, block: BlockId) -> Result<Option<Home>> {
-    let sql = "DELETE FROM allocations WHERE stripe = ?1 AND idx = ?2 AND generation = ?3
-               RETURNING stripe, idx, generation, node, disk";
-    let taken = tx.query_row(sql, (block.stripe.0, block.index, block.generation), rows::block_and_home).optional()?;
+    let sql = "DELETE FROM allocations WHERE stripe = ?1 AND idx = ?2 AND copy = ?3 AND generation = ?4
+               RETURNING stripe, idx, copy, generation, node, disk";
+    let key = (block.stripe.0, block.index, block.copy, block.generation);
+    let taken = tx.query_row(sql, key, rows::block_and_home).optional()?;
     Ok(taken.map(|(_, home)| home))
 }

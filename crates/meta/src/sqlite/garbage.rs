@@ -6,10 +6,11 @@ use rusqlite::Transaction;
 use weft_types::{BlockId, NodeId};
 
 pub(super) fn add(tx: &Transaction<'_>, block: BlockId, home: Home, not_before_ms: u64) -> Result<()> {
-    tx.prepare_cached("INSERT OR IGNORE INTO garbage VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute((
+    tx.prepare_cached("INSERT OR IGNORE INTO garbage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute((
         home.node.0,
         block.stripe.0,
         block.index,
+        block.copy,
         block.generation,
         home.disk.0,
         not_before_ms,
@@ -19,12 +20,12 @@ pub(super) fn add(tx: &Transaction<'_>, block: BlockId, home: Home, not_before_m
 
 pub(super) fn list(tx: &Transaction<'_>, node: NodeId, now_ms: u64, limit: u32) -> Result<Vec<GarbageBlock>> {
     let mut statement = tx.prepare_cached(
-        "SELECT stripe, idx, generation, node, disk, not_before_ms FROM garbage WHERE node = ?1 AND not_before_ms <= ?2
-         ORDER BY not_before_ms, stripe, idx, generation LIMIT ?3",
+        "SELECT stripe, idx, copy, generation, node, disk, not_before_ms FROM garbage WHERE node = ?1 AND not_before_ms <= ?2
+         ORDER BY not_before_ms, stripe, idx, copy, generation LIMIT ?3",
     )?;
     let garbage = statement.query_map((node.0, now_ms, limit), |row| {
         let (block, home) = rows::block_and_home(row)?;
-        Ok(GarbageBlock { block, home, not_before_ms: row.get(5)? })
+        Ok(GarbageBlock { block, home, not_before_ms: row.get(6)? })
     })?;
     Ok(garbage.collect::<Result<_, _>>()?)
 }
@@ -34,10 +35,10 @@ pub(super) fn count(tx: &Transaction<'_>) -> Result<u64> {
 }
 
 pub(super) fn forget(tx: &Transaction<'_>, node: NodeId, blocks: &[BlockId]) -> Result<()> {
-    let sql = "DELETE FROM garbage WHERE node = ?1 AND stripe = ?2 AND idx = ?3 AND generation = ?4";
+    let sql = "DELETE FROM garbage WHERE node = ?1 AND stripe = ?2 AND idx = ?3 AND copy = ?4 AND generation = ?5";
     let mut statement = tx.prepare_cached(sql)?;
     for block in blocks {
-        statement.execute((node.0, block.stripe.0, block.index, block.generation))?;
+        statement.execute((node.0, block.stripe.0, block.index, block.copy, block.generation))?;
     }
     Ok(())
 }

@@ -280,6 +280,16 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| blocks::commit(tx, block, old, &units, garbage_not_before_ms)).await
     }
 
+    async fn drop_copies(
+        &self,
+        epoch: Epoch,
+        stripe: StripeId,
+        keep: Vec<BlockId>,
+        garbage_not_before_ms: u64,
+    ) -> Result<StripeRecord> {
+        self.write(epoch, move |tx| blocks::drop_copies(tx, stripe, &keep, garbage_not_before_ms)).await
+    }
+
     async fn abort_repair(&self, epoch: Epoch, block: BlockId, garbage_not_before_ms: u64) -> Result<()> {
         self.write(epoch, move |tx| blocks::abort(tx, block, garbage_not_before_ms)).await
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{DiskNumber, DiskRecord, Home, MetaError, NewDisk, NewNode, NodeRecord, NodeState, Page, Result};
 use rusqlite::{OptionalExtension, Transaction};
-use weft_types::{BlockId, NodeId, StripeId};
+use weft_types::{BlockId, NodeId};
 
 pub(super) fn register(tx: &Transaction<'_>, new: &NewNode) -> Result<NodeRecord> {
     let id = match (new.id, id_of(tx, &new.name)?) {
@@ -79,12 +79,10 @@ pub(super) fn blocks_per_disk(tx: &Transaction<'_>) -> Result<Vec<(DiskNumber, u
 pub(super) fn blocks_on(tx: &Transaction<'_>, home: Home, after: Option<BlockId>, limit: u32) -> Result<Page<BlockId>> {
     let (stripe, index) = after.map_or((0, 0), |after| (after.stripe.0, after.index));
     let mut statement = tx.prepare_cached(
-        "SELECT stripe, idx, generation FROM block_at WHERE node = ?1 AND disk = ?2 AND (stripe, idx) > (?3, ?4)
+        "SELECT stripe, idx, copy, generation FROM block_at WHERE node = ?1 AND disk = ?2 AND (stripe, idx) > (?3, ?4)
          ORDER BY stripe, idx LIMIT ?5",
     )?;
-    let blocks = statement.query_map((home.node.0, home.disk.0, stripe, index, u64::from(limit) + 1), |row| {
-        Ok(BlockId { stripe: StripeId(row.get(0)?), index: row.get(1)?, copy: 0, generation: row.get(2)? })
-    })?;
+    let blocks = statement.query_map((home.node.0, home.disk.0, stripe, index, u64::from(limit) + 1), rows::block)?;
     Ok(rows::page(blocks.collect::<Result<_, _>>()?, limit))
 }
 

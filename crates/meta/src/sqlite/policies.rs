@@ -3,7 +3,7 @@
 use crate::{Ack, BucketRecord, FailureDomain, MetaError, PolicyRecord, Result};
 use rusqlite::{OptionalExtension, Row, Transaction};
 
-const POLICY: &str = "name, code, block_len, cell_len, failure_domain, ack_missing_max, is_default";
+const POLICY: &str = "name, code, block_len, cell_len, failure_domain, ack_missing_max, is_default, replicas";
 const BUCKET: &str = "name, policy, created_ms, (SELECT count(*) FROM objects WHERE bucket = name)";
 
 pub(super) fn create(tx: &Transaction<'_>, policy: &PolicyRecord) -> Result<()> {
@@ -15,7 +15,7 @@ pub(super) fn create(tx: &Transaction<'_>, policy: &PolicyRecord) -> Result<()> 
         tx.execute("UPDATE policies SET is_default = 0", [])?;
     }
     tx.execute(
-        "INSERT INTO policies VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        &format!("INSERT INTO policies ({POLICY}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"),
         (
             &policy.name,
             &policy.code,
@@ -24,6 +24,7 @@ pub(super) fn create(tx: &Transaction<'_>, policy: &PolicyRecord) -> Result<()> 
             domain_text(policy.failure_domain),
             policy.ack.missing_max,
             policy.is_default,
+            policy.replicas,
         ),
     )?;
     Ok(())
@@ -142,6 +143,7 @@ fn policy_row(row: &Row<'_>) -> rusqlite::Result<PolicyRecord> {
         failure_domain: domain_of(&row.get::<_, String>(4)?),
         ack: Ack { missing_max: row.get(5)? },
         is_default: row.get(6)?,
+        replicas: row.get(7)?,
     })
 }
 

@@ -5,20 +5,20 @@ use super::{
     objects, policies, rows,
 };
 use crate::{
-    Ack, BlockState, EndStripe, Epoch, MetaError, NewStripe, NewUpload, ObjectName, ObjectRecord, Owner, PlacedBlock, Result,
-    StripeRecord, UploadId, UploadRecord, packed,
+    Ack, BlockState, EndStripe, Epoch, MetaError, NewStripe, NewUpload, ObjectName, ObjectRecord, Owner, PlacedBlock,
+    REPLICAS_MAX, Result, StripeRecord, UploadId, UploadRecord, packed,
 };
 use rusqlite::{OptionalExtension, Row, Transaction};
 use weft_types::{BlockId, Layout, StripeId};
 
 const UPLOAD: &str = "id, bucket, key, code, block_len, cell_len, alpha, failure_domain, ack_missing_max, created_ms, expires_ms,
-                      replaces";
+                      replicas, replaces";
 
 pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord> {
     policies::require_bucket(tx, &new.name.bucket)?;
     let id = UploadId(next_number(tx, Numbered::Upload)?);
     tx.execute(
-        &format!("INSERT INTO uploads ({UPLOAD}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"),
+        &format!("INSERT INTO uploads ({UPLOAD}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"),
         (
             id.0,
             &new.name.bucket,
@@ -31,6 +31,7 @@ pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord
             new.ack.missing_max,
             new.created_ms,
             new.expires_ms,
+            new.replicas,
             new.replaces.map(|version| version.0),
         ),
     )?;
@@ -57,9 +58,11 @@ pub(super) fn extend(tx: &Transaction<'_>, id: UploadId, expires_ms: u64) -> Res
 
 pub(super) fn allocate_stripe(tx: &Transaction<'_>, epoch: Epoch, new: &NewStripe, not_before_ms: u64) -> Result<StripeRecord> {
     let upload = get(tx, new.upload)?;
-    if new.homes.len() != new.layout.n() as usize || new.homes.len() > weft_types::BLOCKS_MAX {
-        let (homes, n) = (new.homes.len(), new.layout.n());
-        return Err(MetaError::Refused(format!("{homes} homes were given for the {n} blocks of a stripe")));
+    let (n, k) = (new.layout.n() as usize, new.layout.k as usize);
+    let needed = n + k * usize::from(upload.new.replicas.saturating_sub(1));
+    if new.homes.len() != needed || n > weft_types::BLOCKS_MAX || upload.new.replicas > REPLICAS_MAX {
+        let homes = new.homes.len();
+        return Err(MetaError::Refused(format!("{homes} homes were given for the {needed} blocks of a stripe, with all copies")));
     }
     let earlier = rows::stripes_of(tx, Owner::Upload(new.upload), new.number, 1)?;
     if let Some(earlier) = earlier.first().filter(|earlier| earlier.number == new.number) {
@@ -70,51 +73,52 @@ pub(super) fn allocate_stripe(tx: &Transaction<'_>, epoch: Epoch, new: &NewStrip
         rows::drop_stripe(tx, earlier, not_before_ms)?;
     }
     let id = StripeId(next_number(tx, Numbered::Stripe)?);
-    let place = |home: &_| PlacedBlock { generation: 1, generation_high_water: 1, home: *home, state: BlockState::Missing };
-    let blocks: Vec<PlacedBlock> = new.homes.iter().map(place).collect();
+    let place =
+        |home: &_, copy| PlacedBlock { generation: 1, generation_high_water: 1, home: *home, state: BlockState::Missing, copy };
+    let blocks: Vec<PlacedBlock> = new.homes[..n].iter().map(|home| place(home, 0)).collect();
+    let levels = (1..=u8::MAX).zip(new.homes[n..].chunks(k.max(1)));
+    let copies = levels.flat_map(|(copy, homes)| (0..=u8::MAX).zip(homes).map(move |(index, home)| (index, place(home, copy))));
+    let mut copies: Vec<(u8, PlacedBlock)> = copies.collect();
+    copies.sort_unstable_by_key(|(index, placed)| (*index, placed.copy));
     tx.prepare_cached("INSERT INTO stripes VALUES (?1, ?2, NULL, ?3, 0, 0, ?4, ?5, ?6)")?.execute((
         id.0,
         new.upload.0,
         new.number,
         packed::pack_layout(&new.layout)?,
-        packed::pack_placement(&blocks)?,
+        packed::pack_placement(&blocks, &copies)?,
         packed::pack_units(&[])?,
     ))?;
-    let mut allocate = tx.prepare_cached("INSERT INTO allocations VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6, ?7)")?;
-    for (index, home) in new.homes.iter().enumerate() {
-        allocate.execute((id.0, index, home.node.0, home.disk.0, new.upload.0, epoch.0, upload.new.expires_ms))?;
+    let mut allocate = tx.prepare_cached("INSERT INTO allocations VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?7, ?8)")?;
+    for (index, PlacedBlock { home, copy, .. }) in (0..=u8::MAX).zip(blocks).chain(copies) {
+        allocate.execute((id.0, index, copy, home.node.0, home.disk.0, new.upload.0, epoch.0, upload.new.expires_ms))?;
     }
     rows::stripe(tx, id)
 }
 
 pub(super) fn end_stripe(tx: &Transaction<'_>, end: EndStripe) -> Result<StripeRecord> {
-    let stripe = rows::stripe(tx, end.stripe)?;
+    let mut stripe = rows::stripe(tx, end.stripe)?;
     if stripe.owner != Owner::Upload(end.upload) || stripe.ended {
         let (stripe, upload) = (end.stripe, end.upload);
         return Err(MetaError::Conflict(format!("stripe {stripe} is not one that put {upload} is writing")));
     }
-    if end.blocks.len() != stripe.blocks.len() || end.units.len() != stripe.blocks.len() {
+    if end.blocks.len() != stripe.all().count() || end.units.len() != stripe.blocks.len() {
         return Err(MetaError::Refused(format!("stripe {} has {} blocks: all must be told of", end.stripe, stripe.blocks.len())));
     }
-    let missing = end.blocks.iter().filter(|(_, _, state)| *state != BlockState::Ok).count();
-    let missing_max = get(tx, end.upload)?.new.ack.missing_max;
-    if missing > missing_max as usize {
-        let id = end.stripe;
-        return Err(MetaError::Refused(format!("{missing} blocks of stripe {id} are missing, the policy lets {missing_max} be")));
-    }
-    let mut blocks = Vec::with_capacity(stripe.blocks.len());
-    let mut kept = Vec::with_capacity(stripe.blocks.len());
-    for ((index, (generation, home, state)), before) in (0..=u8::MAX).zip(end.blocks).zip(&stripe.blocks) {
-        let id = BlockId { stripe: end.stripe, index, copy: 0, generation };
+    let mut kept = Vec::with_capacity(end.blocks.len());
+    for ((index, placed), (generation, home, state)) in stripe.all_mut().zip(end.blocks) {
+        let id = BlockId { stripe: end.stripe, index, copy: placed.copy, generation };
         require_allocated(tx, id, home)?;
         kept.push(id);
-        blocks.push(PlacedBlock { generation, home, state, ..*before });
+        *placed = PlacedBlock { generation, home, state, ..*placed };
     }
+    let missing_max = get(tx, end.upload)?.new.ack.missing_max;
+    require_enough(&stripe, missing_max)?;
     rows::release_allocations(tx, end.stripe, end.garbage_not_before_ms, &kept)?;
     let units = packed::pack_units(&end.units)?;
     tx.prepare_cached("UPDATE stripes SET ended = 1, units = ?2 WHERE id = ?1")?.execute((end.stripe.0, units))?;
-    rows::set_placement(tx, end.stripe, &blocks, true)?;
-    if blocks.iter().any(|block| block.state == BlockState::Missing) {
+    stripe.ended = true;
+    rows::set_placement(tx, &stripe)?;
+    if stripe.lacks_any() {
         rows::set_incomplete(tx, end.stripe)?;
     }
     rows::stripe(tx, end.stripe)
@@ -187,9 +191,25 @@ fn require_whole(tx: &Transaction<'_>, id: UploadId, size: u64) -> Result<u64> {
     }
 }
 
+/// Refuses a stripe of which more is missing than the policy lets be: blocks of which there is no copy, or any copy where it lets
+/// none be.
+fn require_enough(stripe: &StripeRecord, missing_max: u32) -> Result<()> {
+    let is_there = |index: u8| stripe.all().any(|(at, placed)| at == index && placed.state == BlockState::Ok);
+    let missing = match missing_max {
+        0 => stripe.all().filter(|(_, placed)| placed.state != BlockState::Ok).count(),
+        _ => (0..=u8::MAX).zip(&stripe.blocks).filter(|(index, _)| !is_there(*index)).count(),
+    };
+    if missing > missing_max as usize {
+        let id = stripe.id;
+        return Err(MetaError::Refused(format!("{missing} blocks of stripe {id} are missing, the policy lets {missing_max} be")));
+    }
+    Ok(())
+}
+
 fn require_allocated(tx: &Transaction<'_>, block: BlockId, home: crate::Home) -> Result<()> {
-    let sql = "SELECT 1 FROM allocations WHERE stripe = ?1 AND idx = ?2 AND generation = ?3 AND node = ?4 AND disk = ?5";
-    let key = (block.stripe.0, block.index, block.generation, home.node.0, home.disk.0);
+    let sql = "SELECT 1 FROM allocations
+               WHERE stripe = ?1 AND idx = ?2 AND generation = ?3 AND node = ?4 AND disk = ?5 AND copy = ?6";
+    let key = (block.stripe.0, block.index, block.generation, home.node.0, home.disk.0, block.copy);
     match tx.prepare_cached(sql)?.query_row(key, |_| Ok(())).optional()? {
         Some(()) => Ok(()),
         None => Err(MetaError::Conflict(format!("block {block} is not allocated on {}", home.node))),
@@ -205,7 +225,8 @@ fn upload_row(row: &Row<'_>) -> rusqlite::Result<UploadRecord> {
         ack: Ack { missing_max: row.get(8)? },
         created_ms: row.get(9)?,
         expires_ms: row.get(10)?,
-        replaces: row.get::<_, Option<u64>>(11)?.map(UploadId),
+        replicas: row.get(11)?,
+        replaces: row.get::<_, Option<u64>>(12)?.map(UploadId),
     };
     Ok(UploadRecord { id: UploadId(row.get(0)?), new })
 }

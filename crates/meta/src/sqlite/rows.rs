@@ -1,7 +1,7 @@
 //! Stripes as rows: reading, writing and dropping them, with what depends on them.
 
 use super::garbage;
-use crate::{BlockState, Home, MetaError, Owner, Page, PlacedBlock, Result, StripeRecord, UploadId, packed};
+use crate::{BlockState, Home, MetaError, Owner, Page, Result, StripeRecord, UploadId, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use std::collections::BTreeMap;
 use weft_types::{BlockId, NodeId, Span, StripeId};
@@ -82,40 +82,42 @@ fn is_incomplete(tx: &Transaction<'_>, stripe: StripeId) -> Result<bool> {
 
 /// Writes which bytes of a block are corrupt, instead of those that were before.
 pub(super) fn set_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: &[Span]) -> Result<()> {
-    let of = (block.stripe.0, block.index);
-    tx.prepare_cached("DELETE FROM corrupt_bytes WHERE stripe = ?1 AND idx = ?2")?.execute(of)?;
-    let mut insert = tx.prepare_cached("INSERT INTO corrupt_bytes VALUES (?1, ?2, ?3, ?4)")?;
+    let of = (block.stripe.0, block.index, block.copy);
+    tx.prepare_cached("DELETE FROM corrupt_bytes WHERE stripe = ?1 AND idx = ?2 AND copy = ?3")?.execute(of)?;
+    let mut insert = tx.prepare_cached("INSERT INTO corrupt_bytes VALUES (?1, ?2, ?3, ?4, ?5)")?;
     for span in bytes {
-        insert.execute((of.0, of.1, span.start, span.end))?;
+        insert.execute((of.0, of.1, of.2, span.start, span.end))?;
     }
     Ok(())
 }
 
 /// The bytes of a stripe's blocks that are corrupt.
-fn corrupt(tx: &Transaction<'_>, stripe: StripeId) -> Result<BTreeMap<u8, Vec<Span>>> {
-    let sql = "SELECT idx, first, behind FROM corrupt_bytes WHERE stripe = ?1 ORDER BY idx, first";
+fn corrupt(tx: &Transaction<'_>, stripe: StripeId) -> Result<BTreeMap<(u8, u8), Vec<Span>>> {
+    let sql = "SELECT idx, copy, first, behind FROM corrupt_bytes WHERE stripe = ?1 ORDER BY idx, copy, first";
     let mut statement = tx.prepare_cached(sql)?;
-    let rows = statement.query_map([stripe.0], |row| Ok((row.get(0)?, Span::new(row.get(1)?, row.get(2)?))))?;
-    let mut corrupt: BTreeMap<u8, Vec<Span>> = BTreeMap::new();
+    let block = |row: &Row<'_>| Ok::<_, rusqlite::Error>((row.get(0)?, row.get(1)?));
+    let rows = statement.query_map([stripe.0], |row| Ok((block(row)?, Span::new(row.get(2)?, row.get(3)?))))?;
+    let mut corrupt: BTreeMap<(u8, u8), Vec<Span>> = BTreeMap::new();
     for row in rows {
-        let (index, span): (u8, Span) = row?;
-        corrupt.entry(index).or_default().push(span);
+        let (block, span) = row?;
+        corrupt.entry(block).or_default().push(span);
     }
     Ok(corrupt)
 }
 
-/// Writes the placement, and what depends on it: what the index from disks to stripes says, and whether the stripe is incomplete.
-pub(super) fn set_placement(tx: &Transaction<'_>, stripe: StripeId, blocks: &[PlacedBlock], ended: bool) -> Result<()> {
-    let placement = packed::pack_placement(blocks)?;
-    tx.prepare_cached("UPDATE stripes SET placement = ?2 WHERE id = ?1")?.execute((stripe.0, placement))?;
-    tx.prepare_cached("DELETE FROM block_at WHERE stripe = ?1")?.execute([stripe.0])?;
-    if ended {
-        let mut insert = tx.prepare_cached("INSERT INTO block_at VALUES (?1, ?2, ?3, ?4, ?5)")?;
-        for (index, block) in blocks.iter().enumerate() {
-            insert.execute((block.home.node.0, block.home.disk.0, stripe.0, index, block.generation))?;
+/// Writes a stripe's placement, and what depends on it: what the index from disks to stripes says, and whether the stripe is incomplete.
+pub(super) fn set_placement(tx: &Transaction<'_>, stripe: &StripeRecord) -> Result<()> {
+    let (id, placement) = (stripe.id.0, packed::pack_placement(&stripe.blocks, &stripe.copies)?);
+    tx.prepare_cached("UPDATE stripes SET placement = ?2 WHERE id = ?1")?.execute((id, placement))?;
+    tx.prepare_cached("DELETE FROM block_at WHERE stripe = ?1")?.execute([id])?;
+    if stripe.ended {
+        let sql = "INSERT INTO block_at (node, disk, stripe, idx, generation, copy) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let mut insert = tx.prepare_cached(sql)?;
+        for (index, block) in stripe.all() {
+            insert.execute((block.home.node.0, block.home.disk.0, id, index, block.generation, block.copy))?;
         }
-        if blocks.iter().all(|block| block.state != BlockState::Missing) {
-            tx.prepare_cached("DELETE FROM incomplete WHERE stripe = ?1")?.execute([stripe.0])?;
+        if !stripe.lacks_any() {
+            tx.prepare_cached("DELETE FROM incomplete WHERE stripe = ?1")?.execute([id])?;
         }
     }
     Ok(())
@@ -124,9 +126,8 @@ pub(super) fn set_placement(tx: &Transaction<'_>, stripe: StripeId, blocks: &[Pl
 /// Drops a stripe; its blocks, and what its put still has allocated for it, become garbage.
 pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, not_before_ms: u64) -> Result<()> {
     if stripe.ended {
-        for (index, block) in (0..=u8::MAX).zip(&stripe.blocks) {
-            let id = BlockId { stripe: stripe.id, index, copy: 0, generation: block.generation };
-            garbage::add(tx, id, block.home, not_before_ms)?;
+        for (index, block) in stripe.all() {
+            garbage::add(tx, stripe.id_of(index, block), block.home, not_before_ms)?;
         }
     }
     release_allocations(tx, stripe.id, not_before_ms, &[])?;
@@ -139,7 +140,8 @@ pub(super) fn drop_stripe(tx: &Transaction<'_>, stripe: &StripeRecord, not_befor
 
 /// Forgets what a put has allocated for a stripe; what is not among the blocks that it keeps becomes garbage.
 pub(super) fn release_allocations(tx: &Transaction<'_>, stripe: StripeId, not_before_ms: u64, kept: &[BlockId]) -> Result<()> {
-    let sql = "DELETE FROM allocations WHERE stripe = ?1 AND upload IS NOT NULL RETURNING stripe, idx, generation, node, disk";
+    let sql = "DELETE FROM allocations WHERE stripe = ?1 AND upload IS NOT NULL
+               RETURNING stripe, idx, copy, generation, node, disk";
     let mut statement = tx.prepare_cached(sql)?;
     let released = statement.query_map([stripe.0], block_and_home)?.collect::<Result<Vec<_>, _>>()?;
     for (block, home) in released.into_iter().filter(|(block, _)| !kept.contains(block)) {
@@ -148,10 +150,14 @@ pub(super) fn release_allocations(tx: &Transaction<'_>, stripe: StripeId, not_be
     Ok(())
 }
 
-/// Reads `stripe, idx, generation, node, disk`.
+/// Reads `stripe, idx, copy, generation`.
+pub(super) fn block(row: &Row<'_>) -> rusqlite::Result<BlockId> {
+    Ok(BlockId { stripe: StripeId(row.get(0)?), index: row.get(1)?, copy: row.get(2)?, generation: row.get(3)? })
+}
+
+/// Reads `stripe, idx, copy, generation, node, disk`.
 pub(super) fn block_and_home(row: &Row<'_>) -> rusqlite::Result<(BlockId, Home)> {
-    let block = BlockId { stripe: StripeId(row.get(0)?), index: row.get(1)?, copy: 0, generation: row.get(2)? };
-    Ok((block, Home { node: NodeId(row.get(3)?), disk: crate::DiskNumber(row.get(4)?) }))
+    Ok((block(row)?, Home { node: NodeId(row.get(4)?), disk: crate::DiskNumber(row.get(5)?) }))
 }
 
 /// A stripe's row before its blobs are read.
@@ -188,9 +194,9 @@ impl PackedStripe {
             (None, Some(object)) => Owner::Object(UploadId(object)),
             _ => return Err(MetaError::Storage(format!("stripe {} has no owner, or two", self.id))),
         };
-        let blocks = packed::unpack_placement(&self.placement)?;
+        let (blocks, copies) = packed::unpack_placement(&self.placement)?;
         // Hardly any stripe has corrupt or missing blocks: the others do not ask.
-        let any = |state| blocks.iter().any(|block| block.state == state);
+        let any = |state| blocks.iter().chain(copies.iter().map(|(_, copy)| copy)).any(|block| block.state == state);
         let corrupt = if any(BlockState::Corrupt) { corrupt(tx, StripeId(self.id))? } else { BTreeMap::new() };
         let incomplete = self.ended && any(BlockState::Missing) && is_incomplete(tx, StripeId(self.id))?;
         Ok(StripeRecord {
@@ -201,6 +207,7 @@ impl PackedStripe {
             seq: self.seq,
             layout: packed::unpack_layout(&self.layout)?,
             blocks,
+            copies,
             units: packed::unpack_units(&self.units)?,
             corrupt,
             incomplete,

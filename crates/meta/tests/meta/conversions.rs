@@ -31,7 +31,8 @@ impl World {
     async fn written(&self, code: &str, replaces: Option<UploadId>) -> UploadId {
         let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
         let (name, code) = (self.name(), code.into());
-        let new = NewUpload { name, code, layout: LAYOUT, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces };
+        let new =
+            NewUpload { name, code, layout: LAYOUT, failure_domain, ack, replicas: 1, created_ms: 1, expires_ms: 2, replaces };
         let upload = self.meta.begin_put(self.epoch, new).await.unwrap().id;
         assert_eq!(self.meta.upload(upload).await.unwrap().new.replaces, replaces);
         let layout = StripeLayout { layout: LAYOUT, k: 2, m: 1, data_len: 2 << 20 };
@@ -138,14 +139,14 @@ async fn the_job_of_a_bucket_gives_it_the_policy_and_has_no_other_beside_it() {
 }
 
 #[tokio::test]
-async fn objects_and_puts_of_version_5_are_no_conversions() {
+async fn objects_and_puts_of_version_6_are_no_conversions() {
     let world = World::new().await;
     let object = world.commit(world.written("rs(2,1)", None).await, 100).await.unwrap();
     let upload = world.written("rs(2,1)", None).await;
     let World { dir, meta, .. } = world;
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
-    let sql = "ALTER TABLE uploads DROP COLUMN replaces; ALTER TABLE objects DROP COLUMN written; UPDATE schema_version SET version = 5";
+    let sql = "ALTER TABLE uploads DROP COLUMN replaces; ALTER TABLE objects DROP COLUMN written; UPDATE schema_version SET version = 6";
     rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
     let meta = open(&path);
     assert_eq!(meta.object(&object.name).await.unwrap(), object);

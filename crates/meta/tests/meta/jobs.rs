@@ -1,6 +1,9 @@
 //! Jobs, and the schema that brought them.
 
-use crate::common::{node_of, open, prepare};
+use crate::{
+    common::{node_of, open, prepare},
+    copies::BACK_TO_SCHEMA_5,
+};
 use std::path::Path;
 use weft_meta::*;
 use weft_types::{Layout, NodeId, StripeLayout};
@@ -136,9 +139,9 @@ async fn a_job_of_version_3_names_nothing_that_is_left_and_keeps_what_it_says() 
     let job = meta.create_job(epoch, repair(2), 100).await.unwrap().id;
     let before = meta.set_job_progress(epoch, job, progress(4, "a disk"), 150).await.unwrap();
     drop(meta);
-    let sql = "DROP TABLE incomplete; ALTER TABLE jobs DROP COLUMN left_list; ALTER TABLE uploads DROP COLUMN replaces;
-               ALTER TABLE objects DROP COLUMN written; UPDATE schema_version SET version = 3";
-    rusqlite::Connection::open(dir.path().join("metadata.sqlite")).unwrap().execute_batch(sql).unwrap();
+    let sql = "DROP TABLE incomplete; ALTER TABLE jobs DROP COLUMN left_list; UPDATE schema_version SET version = 3;";
+    let sql = format!("{BACK_TO_SCHEMA_5}{sql}");
+    rusqlite::Connection::open(dir.path().join("metadata.sqlite")).unwrap().execute_batch(&sql).unwrap();
     let meta = fresh(dir.path());
     let progress = JobProgress { left_blocks: Vec::new(), ..progress(4, "a disk") };
     assert_eq!(meta.job(job).await.unwrap(), JobRecord { progress, ..before });
@@ -169,7 +172,7 @@ async fn a_file_of_version_2_gets_jobs_and_keeps_what_it_says() {
     assert_eq!(meta.create_job(Epoch(3), repair(1), 1).await.unwrap().id, JobId(1));
     drop(meta);
     let connection = rusqlite::Connection::open(&path).unwrap();
-    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(6));
+    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(7));
 }
 
 #[tokio::test]
@@ -183,8 +186,17 @@ async fn the_stripes_on_a_disk_come_in_pages_and_only_those_that_have_ended() {
     let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new =
-        NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
+    let new = NewUpload {
+        name,
+        code: "rs(2,1)".into(),
+        layout,
+        failure_domain,
+        ack,
+        replicas: 1,
+        created_ms: 1,
+        expires_ms: 2,
+        replaces: None,
+    };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
     let mut stripes = Vec::new();

@@ -2,6 +2,7 @@
 
 mod common;
 mod conversions;
+mod copies;
 mod jobs;
 mod model;
 mod records;

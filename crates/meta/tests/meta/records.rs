@@ -1,6 +1,9 @@
 //! Nodes, policies, buckets, lists, and databases that are not ours.
 
-use crate::common::{node_of, open, prepare};
+use crate::{
+    common::{node_of, open, prepare},
+    copies::BACK_TO_SCHEMA_5,
+};
 use weft_meta::*;
 use weft_types::{BlockId, ClusterId, Layout, NodeId, Span, StripeLayout};
 
@@ -32,7 +35,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1 };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 6 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 7 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -45,8 +48,17 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new =
-        NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
+    let new = NewUpload {
+        name,
+        code: "rs(2,1)".into(),
+        layout,
+        failure_domain,
+        ack,
+        replicas: 1,
+        created_ms: 1,
+        expires_ms: 2,
+        replaces: None,
+    };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
@@ -58,9 +70,8 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     assert!(meta.mark_block(epoch, block(0), BlockState::Corrupt).await.unwrap());
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
-    let sql = "DROP TABLE incomplete; DROP TABLE jobs; DROP TABLE corrupt_bytes; ALTER TABLE uploads DROP COLUMN replaces;
-               ALTER TABLE objects DROP COLUMN written; UPDATE schema_version SET version = 1";
-    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    let sql = "DROP TABLE jobs; DROP TABLE corrupt_bytes; DROP TABLE incomplete; UPDATE schema_version SET version = 1";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_5}{sql}")).unwrap();
 
     let meta = open(&path);
     let found = meta.stripe(stripe).await.unwrap();
@@ -69,7 +80,7 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     assert!(!meta.mark_corrupt(epoch, block(0), bytes.clone()).await.unwrap(), "it stays corrupt as a whole");
     assert!(meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap());
     assert!(!meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap(), "it was known");
-    assert_eq!(meta.stripe(stripe).await.unwrap().corrupt, [(1, bytes)].into());
+    assert_eq!(meta.stripe(stripe).await.unwrap().corrupt, [((1, 0), bytes)].into());
 }
 
 #[tokio::test]
@@ -89,7 +100,7 @@ async fn a_node_keeps_its_name_and_its_disks() {
     assert!(stranger.contains("never registered"), "{stranger}");
     let stolen = wrong(NewNode { id: None, name: "thief".into(), ..node_of(3) }).await;
     assert!(stolen.contains("disk disk-3 belongs to n3"), "{stolen}");
-    assert_eq!(meta.nodes().await.unwrap().len(), 5, "the thief did not register by halves");
+    assert_eq!(meta.nodes().await.unwrap().len(), 7, "the thief did not register by halves");
 
     let fresh_disk = NewDisk { id: "disk-x".into(), path: "/x".into(), total_bytes: 5, failed: false };
     let node = register(NewNode { id: Some(NodeId(2)), disks: vec![fresh_disk], ..node_of(2) }).await.unwrap();
@@ -112,6 +123,7 @@ async fn policies_and_buckets() {
         cell_len: 4096,
         failure_domain: FailureDomain::Node,
         ack: Ack { missing_max: 2 },
+        replicas: 3,
         is_default,
     };
     meta.create_policy(epoch, policy("wide", true)).await.unwrap();
@@ -136,8 +148,17 @@ async fn policies_and_buckets() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new =
-        NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
+    let new = NewUpload {
+        name,
+        code: "rs(2,1)".into(),
+        layout,
+        failure_domain,
+        ack,
+        replicas: 1,
+        created_ms: 1,
+        expires_ms: 2,
+        replaces: None,
+    };
     let upload = meta.begin_put(epoch, new).await.unwrap();
     assert!(refused(meta.remove_bucket(epoch, "b").await).contains("being put"));
     meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
@@ -151,8 +172,17 @@ async fn lists_come_in_pages() {
         let name = ObjectName { bucket: "b".into(), key: key.into() };
         let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
         let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-        let new =
-            NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
+        let new = NewUpload {
+            name,
+            code: "rs(2,1)".into(),
+            layout,
+            failure_domain,
+            ack,
+            replicas: 1,
+            created_ms: 1,
+            expires_ms: 2,
+            replaces: None,
+        };
         let upload = meta.begin_put(epoch, new).await.unwrap();
         meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
     }
@@ -177,8 +207,17 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new =
-        NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, created_ms: 1, expires_ms: 2, replaces: None };
+    let new = NewUpload {
+        name,
+        code: "rs(2,1)".into(),
+        layout,
+        failure_domain,
+        ack,
+        replicas: 1,
+        created_ms: 1,
+        expires_ms: 2,
+        replaces: None,
+    };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
     let homes = vec![home(1), home(2), home(3)];
@@ -190,7 +229,7 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     meta.commit_put(epoch, upload, 2 << 20, 1, 1).await.unwrap();
 
     let ask = async |index, node| {
-        let new = NewRepair { stripe, index, home: home(node), upload: None, expires_ms: 1000 };
+        let new = NewRepair { stripe, index, copy: 0, home: home(node), upload: None, expires_ms: 1000 };
         meta.allocate_repair(epoch, new).await
     };
     let conflict = |error: MetaError, says: &str| {

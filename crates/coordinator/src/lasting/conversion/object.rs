@@ -59,6 +59,7 @@ impl Work<'_> {
             layout: target.layout,
             failure_domain: target.policy.failure_domain,
             ack: Ack { missing_max: 0 },
+            replicas: target.policy.replicas,
             created_ms: shared.now_ms(),
             expires_ms: shared.lease_end_ms(),
             replaces: Some(object.version),
@@ -151,10 +152,13 @@ impl Work<'_> {
     async fn judged(&self, object: &ObjectRecord, (stripe, error): Failed) -> Outcome {
         match self.shared.meta.object(&object.name).await {
             Err(MetaError::NotFound(_)) => Outcome::Gone,
-            Ok(now) if now.version != object.version && !self.target.is_wanted_of(&now) => Outcome::Gone,
-            Ok(now) if now.version != object.version => {
-                Outcome::Left { stripe, error: Error::replan("it was overwritten while it was converted").object(&object.name) }
-            }
+            Ok(now) if now.version != object.version => match self.target.is_wanted_of(self.shared, &now).await {
+                Ok(false) => Outcome::Gone,
+                _ => Outcome::Left {
+                    stripe,
+                    error: Error::replan("it was overwritten while it was converted").object(&object.name),
+                },
+            },
             _ if error.object.is_some() => Outcome::Left { stripe, error },
             _ => Outcome::Left { stripe, error: error.object(&object.name) },
         }

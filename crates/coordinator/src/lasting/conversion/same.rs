@@ -56,6 +56,7 @@ mod tests {
             seq: 0,
             layout,
             blocks,
+            copies: Vec::new(),
             units,
             corrupt,
             incomplete: false,

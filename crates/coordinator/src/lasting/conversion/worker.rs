@@ -175,14 +175,14 @@ fn near(old: &[StripeRecord], data: Span, view: &View) -> BTreeMap<NodeId, u64> 
             continue;
         }
         let within = Span::new(part.start - first, part.end - first);
-        for (index, placed) in (0..=u8::MAX).zip(&stripe.blocks) {
+        for (index, placed) in stripe.all() {
             // Of one data block every block is a copy.
             let bytes = match (stripe.layout.k, u32::from(index)) {
                 (1, _) => part.len(),
                 (k, index) if index < k => stripe.layout.block_range(index, within).len(),
                 _ => 0,
             };
-            if bytes > 0 && view.standing(stripe, index) == Standing::Good {
+            if bytes > 0 && view.standing_of(stripe, index, placed) == Standing::Good {
                 *near.entry(placed.home.node).or_default() += bytes;
             }
         }
@@ -255,6 +255,7 @@ mod tests {
             generation_high_water: 1,
             home: Home { node: NodeId(*node), disk: DiskNumber(*node) },
             state: BlockState::Ok,
+            copy: 0,
         };
         StripeRecord {
             id: StripeId(number + 1),
@@ -264,6 +265,7 @@ mod tests {
             seq: 0,
             layout,
             blocks: nodes.iter().map(placed).collect(),
+            copies: Vec::new(),
             units: Vec::new(),
             corrupt: BTreeMap::new(),
             incomplete: false,
@@ -285,5 +287,10 @@ mod tests {
         let coded = [stripe(0, 3, &[4, 3, 2, 5, 6])];
         assert_eq!(near(&coded, 0, 3 * LEN), [(2, LEN), (4, LEN)]);
         assert_eq!(near(&coded, LEN, 2 * LEN + 5), [(2, 5)]);
+        // Of data with copies each of them is as good.
+        let mut hot = [stripe(0, 2, &[1, 3, 5])];
+        let second = |index: u8, node: u32| (index, PlacedBlock { copy: 1, ..stripe(0, 1, &[node]).blocks[0] });
+        hot[0].copies = vec![second(0, 2), second(1, 4)];
+        assert_eq!(near(&hot, 0, 2 * LEN), [(1, LEN), (2, LEN), (4, LEN)]);
     }
 }

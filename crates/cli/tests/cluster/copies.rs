@@ -1,0 +1,117 @@
+//! Objects with copies of their data: the life of one, from hot to cold and back, while nodes die.
+
+use crate::harness::{Block, Cluster, Setup, bytes, texts, wait_for};
+use std::{collections::BTreeSet, fs, process::Stdio};
+
+const MIB: usize = 1 << 20;
+
+/// Nodes, and a bucket `hot` with two copies of the data of rs(3,2).
+fn cluster(nodes: u32, settings: &[(&'static str, &'static str)]) -> Cluster {
+    let cluster = Setup::nodes(nodes).with(settings).up();
+    let coding = ["--code", "rs(3,2)", "--block-size", "1MiB", "--cell-size", "64KiB", "--replicas", "2"];
+    let made = cluster.json(&[&["policy", "create", "hot"], &coding[..]].concat());
+    assert_eq!((&made["replicas"], made.get("warnings")), (&2.into(), None));
+    assert_eq!(cluster.json(&["policy", "show", "hot"])["replicas"], 2);
+    cluster.weft(["bucket", "create", "hot", "--policy", "hot"]).ok();
+    cluster
+}
+
+/// All blocks and copies are there, each on a node of its own, and copies are what they are copies of.
+fn is_whole(cluster: &Cluster, key: &str, copies: usize) {
+    let (blocks, others) = (cluster.blocks(key), cluster.copies(key));
+    assert_eq!(others.len(), blocks.len() / 5 * 3 * copies, "{others:?}");
+    let all: Vec<&Block> = blocks.iter().chain(&others).collect();
+    assert!(all.iter().all(|block| block.state == "ok"), "{all:?}");
+    let homes: BTreeSet<(u64, &str)> = all.iter().map(|block| (block.stripe, block.node.as_str())).collect();
+    assert_eq!(homes.len(), all.len(), "two blocks of a stripe on one node: {all:?}");
+    for copy in &others {
+        let first = blocks.iter().find(|block| (block.stripe, block.index) == (copy.stripe, copy.index)).unwrap();
+        let read = |block| fs::read(cluster.payload(block)).unwrap();
+        assert!(read(copy) == read(first), "{copy:?} is not what it is a copy of");
+    }
+}
+
+#[test]
+fn an_object_is_hot_loses_nodes_cools_down_and_is_heated_again() {
+    let cluster = cluster(10, &[]);
+    let two_stripes = bytes(4 * MIB + 70_000, 7);
+    let one_stripe = &two_stripes[..3 * MIB - 70_000];
+    for (key, scheme, content) in [("hot/direct", "direct", &two_stripes[..]), ("hot/mist", "mist", one_stripe)] {
+        cluster.put(key, content, &["--scheme", scheme]).ok();
+        is_whole(&cluster, key, 1);
+    }
+    let stat = cluster.weft(["stat", "hot/mist"]).ok();
+    assert!(stat.text().contains("0 copy 1"), "{}", stat.text());
+
+    // With the node of a data block a reader loses nothing, and a repair reads one block.
+    let lost = cluster.blocks("hot/mist")[0].node.clone();
+    cluster.take_down(&[&lost]);
+    for (key, content) in [("hot/direct", &two_stripes[..]), ("hot/mist", one_stripe)] {
+        assert_eq!(texts(&cluster.expect(key, content, &[])["rebuilt"]), "", "the other copy of what {key} has there is as good");
+    }
+    let explained = cluster.json(&["repair", "object", "hot/mist", "--explain"]);
+    let read = explained["plan"]["binding"]["blocks"].as_array().expect("what is read");
+    assert_eq!((read.len(), &read[0]["id"]["copy"]), (1, &1.into()), "{explained}");
+    let repaired = cluster.json(&["repair", "object", "hot/mist"]);
+    assert_eq!((&repaired["blocks"][0]["index"], &repaired["bytes_read"]), (&0.into(), &repaired["bytes_written"]), "{repaired}");
+    is_whole(&cluster, "hot/mist", 1);
+    cluster.weft(["repair", "node", &lost, "--json"]).ok();
+    is_whole(&cluster, "hot/direct", 1);
+    cluster.up().ok();
+
+    let before = cluster.files().len();
+    let cooled = cluster.json(&["policy", "cool", "hot/direct"]);
+    assert_eq!(cooled["blocks"], 2 * 3, "{cooled}");
+    is_whole(&cluster, "hot/direct", 0);
+    assert!(cluster.weft(["policy", "cool", "hot/direct"]).ok().text().contains("has no copies"));
+    wait_for("the copies to be removed", || cluster.files().len() <= before - 2 * 2 * 3);
+    cluster.expect("hot/direct", &two_stripes, &[]);
+
+    let plans = cluster.weft(["policy", "heat", "hot/direct", "--explain"]).ok();
+    assert!(!plans.text().is_empty() && cluster.copies("hot/direct").is_empty());
+    let heated = cluster.json(&["policy", "heat", "hot/direct"]);
+    assert_eq!(heated["blocks"].as_array().map(Vec::len), Some(2 * 3), "{heated}");
+    is_whole(&cluster, "hot/direct", 1);
+    assert!(cluster.weft(["policy", "heat", "hot/direct"]).ok().text().contains("has all its copies"));
+    cluster.expect("hot/direct", &two_stripes, &[]);
+    cluster.weft(["policy", "heat", "hot/nothing"]).refused(3, &["nothing"]);
+    cluster.weft(["policy", "cool", "hot/nothing"]).refused(3, &["nothing"]);
+    cluster.put("data", one_stripe, &["--code", "rs(3,2)"]).ok();
+    cluster.weft(["policy", "heat", "data"]).refused(2, &["default/data", "default keeps one copy"]);
+}
+
+#[test]
+fn a_put_with_copies_goes_on_without_a_node_that_dies() {
+    // Slow enough to have a middle.
+    let cluster = cluster(11, &[("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "3MiB")]);
+    for (key, scheme) in [("hot/direct", "direct"), ("hot/mist", "mist")] {
+        let content = bytes(6 * MIB, 8);
+        let file = cluster.write("data", &content);
+        let args = ["put", crate::harness::path(&file), key, "--scheme", scheme];
+        let mut put = cluster.start(args, Stdio::null());
+        let mut found = None;
+        wait_for("somebody to write", || {
+            found = cluster.nodes().into_iter().find(|node| cluster.is_writing(node));
+            found.is_some() || !put.is_running()
+        });
+        let victim = found.expect("the put was faster than the test");
+        cluster.signal(&victim, "KILL");
+        put.end().ok();
+        is_whole(&cluster, key, 1);
+        cluster.expect(key, &content, &[]);
+        cluster.wait_for_state(&[&victim], "down");
+        cluster.up().ok();
+        cluster.wait_for_state(&[&victim], "up");
+    }
+}
+
+#[test]
+fn who_has_too_few_nodes_for_copies_is_told_how_many_it_takes() {
+    let cluster = Setup::nodes(7).up();
+    let made = cluster.weft(["policy", "create", "hot", "--code", "rs(3,2)", "--replicas", "2"]).ok();
+    assert!(made.text().contains("warning: rs(3,2) with 2 copies of its data puts the blocks of a stripe on 8 different nodes"));
+    cluster.weft(["bucket", "create", "hot", "--policy", "hot"]).ok();
+    cluster.put("hot/data", &bytes(1000, 9), &[]).refused(2, &["hot/data", "8 different nodes", "7 of 7 nodes are up"]);
+    cluster.weft(["policy", "create", "x", "--code", "rs(3,2)", "--replicas", "17"]).refused(2, &["at most 16"]);
+    assert!(cluster.files().is_empty());
+}

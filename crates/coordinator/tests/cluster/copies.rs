@@ -1,0 +1,241 @@
+//! Objects with copies of their data: written, read, spoiled, rebuilt, cooled down and heated up again.
+
+use crate::world::{World, block, data};
+use std::collections::BTreeSet;
+use weft_client::{GetOptions, PutOptions, RepairOptions, api};
+use weft_types::{BlockId, NodeId, Reaction, Result, StripeId};
+
+const BLOCK_LEN: u64 = 512 << 10;
+
+/// Nodes in three racks, and a bucket `hot` whose data have so many copies, as rs(2,1).
+async fn world(nodes: u32, replicas: u32) -> World {
+    let world = World::new(nodes, 3).await;
+    let policy = api::Policy {
+        name: "hot".into(),
+        code: "rs(2,1)".into(),
+        block_len: BLOCK_LEN,
+        cell_len: 64 << 10,
+        replicas,
+        ..api::Policy::default()
+    };
+    world.client.create_policy(policy).await.unwrap();
+    world.client.create_bucket("hot", "hot").await.unwrap();
+    world
+}
+
+async fn put(world: &World, key: &str, bytes: &[u8], scheme: &str) -> Result<api::ObjectReply> {
+    let options = PutOptions { scheme: scheme.into(), ..PutOptions::default() };
+    world.client.put("hot", key, bytes, &options).await
+}
+
+/// Reads an object; which of its blocks were rebuilt for that.
+async fn get(world: &World, key: &str, bytes: &[u8]) -> Vec<BlockId> {
+    let mut out = Vec::new();
+    let got = world.client.get("hot", key, &mut out, &GetOptions::default()).await.unwrap();
+    assert!(out == bytes, "{key} came back changed");
+    got.rebuilt.into_iter().collect()
+}
+
+async fn stripes(world: &World, key: &str) -> Vec<api::Stripe> {
+    world.client.stat("hot", key).await.unwrap().stripes
+}
+
+/// Every copy of a block of an object's first stripe, the first one first.
+async fn copies_of(world: &World, key: &str, index: u32) -> Vec<api::PlacedBlock> {
+    let stripe = stripes(world, key).await.remove(0);
+    stripe.blocks.into_iter().chain(stripe.copies).filter(|block| block.index == index).collect()
+}
+
+fn states(stripes: &[api::Stripe]) -> BTreeSet<String> {
+    let all = stripes.iter().flat_map(|stripe| stripe.blocks.iter().chain(&stripe.copies));
+    all.map(|block| block.state.clone()).collect()
+}
+
+/// What a command of an operator's, as `options` has it, did.
+async fn repair(world: &World, key: &str, options: &RepairOptions) -> Result<api::RepairDone> {
+    let mut repair = world.client.repair("hot", key, options).await?;
+    while let Some(event) = repair.next().await? {
+        if let Some(api::repair_event::Event::Done(done)) = event.event {
+            return Ok(done);
+        }
+    }
+    panic!("the repair did not end")
+}
+
+/// All copies are as `stat` says, on different nodes, with the bytes that they should have.
+async fn is_whole(world: &World, key: &str, copies: usize) {
+    for stripe in stripes(world, key).await {
+        let all: Vec<&api::PlacedBlock> = stripe.blocks.iter().chain(&stripe.copies).collect();
+        assert_eq!(stripe.copies.len(), 2 * copies, "{stripe:?}");
+        let nodes: BTreeSet<u32> = all.iter().map(|block| block.node).collect();
+        assert_eq!(nodes.len(), all.len(), "two blocks on one node: {stripe:?}");
+        let payload = |it: &api::PlacedBlock| {
+            let (stripe, index, copy) = (StripeId(stripe.id), it.index as u8, it.copy as u8);
+            let name = BlockId { stripe, index, copy, generation: it.generation }.to_string();
+            let file = world.block_files(it.node).into_iter().find(|file| file.ends_with(&name));
+            std::fs::read(file.unwrap_or_else(|| panic!("{name} is not on n{}", it.node))).unwrap()
+        };
+        for block in all {
+            assert_eq!((block.state.as_str(), payload(block).len() as u64), ("ok", block.len), "{block:?}");
+            assert!(payload(block) == payload(&stripe.blocks[block.index as usize]), "{block:?} is not what it is a copy of");
+        }
+    }
+}
+
+#[tokio::test]
+async fn data_with_copies_are_written_and_read_plainly_though_nodes_are_down() {
+    let mut world = world(6, 2).await;
+    let bytes = data(3 * BLOCK_LEN as usize + 777, 50);
+    for scheme in ["direct", "mist", "auto"] {
+        put(&world, scheme, &bytes, scheme).await.unwrap();
+        is_whole(&world, scheme, 1).await;
+        assert_eq!(get(&world, scheme, &bytes).await, []);
+    }
+    for block in copies_of(&world, "mist", 0).await {
+        world.kill(block.node);
+        world.until("its node is down", async |world| !world.up().await.contains(&block.node)).await;
+        let rebuilt = get(&world, "mist", &bytes).await;
+        let of_first = rebuilt.iter().filter(|it| it.index == 0).count();
+        assert_eq!(of_first > 0, block.copy == 1, "only with both of them gone anything is rebuilt: {rebuilt:?}");
+    }
+}
+
+#[tokio::test]
+async fn readers_are_spread_over_the_copies() {
+    let world = world(5, 2).await;
+    let bytes = data(2 * BLOCK_LEN as usize, 51);
+    put(&world, "k", &bytes, "direct").await.unwrap();
+    let mut copies: BTreeSet<(u8, u8)> = BTreeSet::new();
+    for _ in 0..12 {
+        let request = api::ReadStripeRequest {
+            bucket: "hot".into(),
+            key: "k".into(),
+            ranges: (0..2).map(|index| api::BlockRange { index, start: 0, end: BLOCK_LEN }).collect(),
+            explain: true,
+            ..api::ReadStripeRequest::default()
+        };
+        let reply = world.bare_client().await.read_stripe(request).await.unwrap().into_inner();
+        for units in reply.units {
+            let block: BlockId = postcard::from_bytes(&units.id).unwrap();
+            copies.insert((block.index, block.copy));
+        }
+    }
+    assert_eq!(copies.into_iter().collect::<Vec<_>>(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+}
+
+#[tokio::test]
+async fn copies_are_lost_and_rebuilt_by_reading_one_block() {
+    let mut world = world(7, 2).await;
+    let bytes = data(2 * BLOCK_LEN as usize, 52);
+    put(&world, "k", &bytes, "mist").await.unwrap();
+    let [first, second] = copies_of(&world, "k", 1).await.try_into().unwrap();
+    world.kill(second.node);
+    world.until("it is down", async |world| !world.up().await.contains(&second.node)).await;
+    assert_eq!(copies_of(&world, "k", 1).await[1].state, "down");
+    let done = repair(&world, "k", &RepairOptions::default()).await.unwrap();
+    let rebuilt: Vec<(u32, u32)> = done.blocks.iter().map(|block| (block.index, block.copy)).collect();
+    assert_eq!((rebuilt, done.left.len()), (vec![(1, 1)], 0));
+    let traffic = done.traffic.unwrap();
+    assert_eq!((traffic.read_bytes, traffic.written_bytes), (BLOCK_LEN, BLOCK_LEN), "one read, and one write");
+
+    // The whole node of the first one, by a job.
+    world.kill(first.node);
+    world.until("it is down", async |world| !world.up().await.contains(&first.node)).await;
+    let jobs = weft_client::RepairNodeOptions::default();
+    let job = world.client.repair_node(NodeId(first.node), &jobs).await.unwrap().id;
+    world.until("the job is done", async |world| world.client.job(job).await.unwrap().state == "done").await;
+    assert_eq!(states(&stripes(&world, "k").await), ["ok".to_owned()].into());
+    is_whole(&world, "k", 1).await;
+    assert_eq!(get(&world, "k", &bytes).await, []);
+}
+
+#[tokio::test]
+async fn a_corrupt_copy_is_found_read_around_and_rebuilt() {
+    let world = world(6, 2).await;
+    let bytes = data(2 * BLOCK_LEN as usize, 53);
+    put(&world, "k", &bytes, "direct").await.unwrap();
+    let second = copies_of(&world, "k", 0).await.remove(1);
+    let file = world.block_files(second.node).pop().unwrap();
+    let mut payload = std::fs::read(&file).unwrap();
+    payload[5000] ^= 1;
+    std::fs::write(&file, payload).unwrap();
+    let found = async |world: &World| copies_of(world, "k", 0).await[1].state == "corrupt";
+    world
+        .until("the lot falls on the corrupt one", async |world| {
+            assert_eq!(get(world, "k", &bytes).await, [], "nothing needs to be rebuilt for a reader");
+            found(world).await
+        })
+        .await;
+    assert_eq!(copies_of(&world, "k", 0).await[0].state, "ok");
+    let done = repair(&world, "k", &RepairOptions::default()).await.unwrap();
+    assert_eq!((done.blocks.len(), done.blocks[0].copy, done.traffic.unwrap().read_bytes), (1, 1, BLOCK_LEN));
+    is_whole(&world, "k", 1).await;
+    // Of a block that is asked for and not lost the first copy is rebuilt, from the other.
+    let done = repair(&world, "k", &block(0, None)).await.unwrap();
+    assert_eq!((done.blocks[0].copy, done.traffic.unwrap().read_bytes), (0, BLOCK_LEN));
+    is_whole(&world, "k", 1).await;
+}
+
+#[tokio::test]
+async fn an_object_is_cooled_and_heated_again() {
+    let mut world = world(9, 2).await;
+    let bytes = data(5 * BLOCK_LEN as usize, 54);
+    put(&world, "k", &bytes, "mist").await.unwrap();
+    // What stays of a block is the copy that is there.
+    let first = copies_of(&world, "k", 0).await.remove(0);
+    world.kill(first.node);
+    world.until("it is down", async |world| !world.up().await.contains(&first.node)).await;
+    let cooled = world.client.cool("hot", "k").await.unwrap();
+    assert_eq!(cooled.blocks, 3 * 2, "a second copy of two data blocks of each of three stripes");
+    assert_eq!(copies_of(&world, "k", 0).await.iter().map(|block| block.copy).collect::<Vec<_>>(), [1]);
+    assert_eq!(world.client.cool("hot", "k").await.unwrap(), api::CoolReply::default());
+    world.start_agent(first.node).await;
+    world.until("the files are gone", async |world| world.block_count(1..=9) == 3 * 3).await;
+    is_whole(&world, "k", 0).await;
+    assert_eq!(get(&world, "k", &bytes).await, []);
+
+    let heat = |replicas| RepairOptions { heat: Some(replicas), ..RepairOptions::default() };
+    let explained = repair(&world, "k", &RepairOptions { explain: true, ..heat(0) }).await.unwrap();
+    assert!(explained.blocks.is_empty() && stripes(&world, "k").await[0].copies.is_empty());
+    let done = repair(&world, "k", &heat(0)).await.unwrap();
+    assert_eq!((done.blocks.len(), done.left.len()), (3 * 2, 0), "as many as the policy says");
+    let traffic = done.traffic.unwrap();
+    assert_eq!(traffic.read_bytes, traffic.written_bytes, "every copy is read once and written once");
+    is_whole(&world, "k", 1).await;
+    assert!(repair(&world, "k", &heat(2)).await.unwrap().blocks.is_empty(), "all of it is there");
+    let done = repair(&world, "k", &heat(3)).await.unwrap();
+    assert_eq!(done.blocks.len(), 3 * 2);
+    is_whole(&world, "k", 2).await;
+    // What a restarted coordinator finds is what there was.
+    world.restart_coordinator().await;
+    world.until("all are back", async |world| world.up().await.len() == 9).await;
+    is_whole(&world, "k", 2).await;
+    assert_eq!(get(&world, "k", &bytes).await, []);
+    // More than there are nodes for: as many as there is room for, and the rest is named.
+    let done = repair(&world, "k", &heat(6)).await.unwrap();
+    assert!(done.blocks.len() == 3 * 2 && done.left.len() == 3 * 4, "{done:?}");
+    world.client.remove("hot", "k").await.unwrap();
+    world.until("nothing is left", async |world| world.block_count(1..=9) == 0).await;
+}
+
+#[tokio::test]
+async fn too_few_nodes_for_all_copies_are_counted() {
+    let world = World::new(4, 2).await;
+    let policy =
+        |replicas| api::Policy { name: format!("x{replicas}"), code: "rs(2,1)".into(), replicas, ..api::Policy::default() };
+    let made = world.client.create_policy(policy(2)).await.unwrap();
+    assert_eq!(made.replicas, 2);
+    let says = "rs(2,1) with 2 copies of its data puts the blocks of a stripe on 5 different nodes";
+    assert!(made.warnings[0].contains(says) && made.warnings[0].contains("has 4"), "{made:?}");
+    assert_eq!(world.client.create_policy(policy(0)).await.unwrap().warnings, Vec::<String>::new());
+    assert_eq!(world.client.create_policy(policy(17)).await.unwrap_err().reaction, Reaction::InvalidInput);
+    world.client.create_bucket("hot", "x2").await.unwrap();
+    let refused = put(&world, "k", &data(1000, 55), "direct").await.unwrap_err();
+    assert!(refused.message.contains(says) && refused.message.contains("4 of 4 nodes are up"), "{refused}");
+    // A heat of what has one copy needs a number.
+    world.client.create_bucket("cold", "x0").await.unwrap();
+    world.client.put("cold", "k", data(1000, 55).as_slice(), &PutOptions::default()).await.unwrap();
+    let mut heat = world.client.repair("cold", "k", &RepairOptions { heat: Some(0), ..RepairOptions::default() }).await.unwrap();
+    let refused = heat.next().await.unwrap_err();
+    assert!(refused.message.contains("x0 keeps one copy"), "{refused}");
+}

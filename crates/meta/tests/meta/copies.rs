@@ -1,0 +1,202 @@
+//! Further copies of data blocks: put with the stripe, lost, rebuilt, dropped, and brought back.
+
+use crate::common::{open, prepare};
+use weft_meta::*;
+use weft_types::{BlockId, Layout, NodeId, Span, StripeId, StripeLayout};
+
+/// Makes of a database of schema 7 one of schema 5, which knows neither conversions nor copies.
+pub(crate) const BACK_TO_SCHEMA_5: &str = "
+    ALTER TABLE uploads DROP COLUMN replaces;
+    ALTER TABLE objects DROP COLUMN written;
+    ALTER TABLE policies DROP COLUMN replicas;
+    ALTER TABLE uploads DROP COLUMN replicas;
+    ALTER TABLE block_at DROP COLUMN copy;
+    CREATE TABLE old_allocations (stripe INTEGER NOT NULL, idx INTEGER NOT NULL, generation INTEGER NOT NULL, node INTEGER NOT NULL,
+        disk INTEGER NOT NULL, upload INTEGER REFERENCES uploads (id), epoch INTEGER NOT NULL, expires_ms INTEGER NOT NULL,
+        PRIMARY KEY (stripe, idx, generation)) STRICT, WITHOUT ROWID;
+    INSERT INTO old_allocations SELECT stripe, idx, generation, node, disk, upload, epoch, expires_ms FROM allocations;
+    DROP TABLE allocations;
+    ALTER TABLE old_allocations RENAME TO allocations;
+    CREATE INDEX allocations_of_upload ON allocations (upload);
+    CREATE TABLE old_garbage (node INTEGER NOT NULL, stripe INTEGER NOT NULL, idx INTEGER NOT NULL, generation INTEGER NOT NULL,
+        disk INTEGER NOT NULL, not_before_ms INTEGER NOT NULL, PRIMARY KEY (node, stripe, idx, generation)) STRICT, WITHOUT ROWID;
+    INSERT INTO old_garbage SELECT node, stripe, idx, generation, disk, not_before_ms FROM garbage;
+    DROP TABLE garbage;
+    ALTER TABLE old_garbage RENAME TO garbage;
+    CREATE INDEX garbage_by_time ON garbage (node, not_before_ms);
+    CREATE TABLE old_corrupt (stripe INTEGER NOT NULL, idx INTEGER NOT NULL, first INTEGER NOT NULL, behind INTEGER NOT NULL,
+        PRIMARY KEY (stripe, idx, first)) STRICT, WITHOUT ROWID;
+    INSERT INTO old_corrupt SELECT stripe, idx, first, behind FROM corrupt_bytes;
+    DROP TABLE corrupt_bytes;
+    ALTER TABLE old_corrupt RENAME TO corrupt_bytes;
+    UPDATE schema_version SET version = 5;";
+
+fn home(node: u32) -> Home {
+    Home { node: NodeId(node), disk: DiskNumber(node) }
+}
+
+fn units() -> Vec<Vec<u32>> {
+    vec![vec![1], vec![2], vec![3]]
+}
+
+/// A stripe of rs(2,1), its blocks on nodes 1 to 3 and, with a second copy, on 4 and 5.
+async fn begun(meta: &SqliteMeta, epoch: Epoch, replicas: u8, missing_max: u32) -> (UploadId, StripeRecord) {
+    let new = NewUpload {
+        name: ObjectName { bucket: "b".into(), key: "k".into() },
+        code: "rs(2,1)".into(),
+        layout: Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 },
+        failure_domain: FailureDomain::Rack,
+        ack: Ack { missing_max },
+        replicas,
+        created_ms: 1,
+        expires_ms: 2,
+        replaces: None,
+    };
+    let layout = StripeLayout { layout: new.layout, k: 2, m: 1, data_len: 2 << 20 };
+    let upload = meta.begin_put(epoch, new).await.unwrap().id;
+    let homes = (1..=1 + 2 * u32::from(replicas)).map(home).collect();
+    let stripe = meta.allocate_stripe(epoch, NewStripe { upload, number: 0, layout, homes }, 1).await.unwrap();
+    (upload, stripe)
+}
+
+/// Ends the stripe; these are missing, by index and copy.
+async fn end(
+    meta: &SqliteMeta,
+    epoch: Epoch,
+    upload: UploadId,
+    stripe: &StripeRecord,
+    missing: &[(u8, u8)],
+) -> Result<StripeRecord> {
+    let state = |at| if missing.contains(&at) { BlockState::Missing } else { BlockState::Ok };
+    let blocks = stripe.all().map(|(index, placed)| (1, placed.home, state((index, placed.copy)))).collect();
+    let end = EndStripe { upload, stripe: stripe.id, blocks, units: units(), garbage_not_before_ms: 1 };
+    meta.end_stripe(epoch, end).await
+}
+
+async fn put(meta: &SqliteMeta, epoch: Epoch) -> StripeRecord {
+    let (upload, stripe) = begun(meta, epoch, 2, 0).await;
+    end(meta, epoch, upload, &stripe, &[]).await.unwrap();
+    meta.commit_put(epoch, upload, 2 << 20, 1, 1).await.unwrap();
+    meta.stripe(stripe.id).await.unwrap()
+}
+
+fn block(stripe: StripeId, index: u8, copy: u8, generation: u32) -> BlockId {
+    BlockId { stripe, index, copy, generation }
+}
+
+async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
+    let dir = tempfile::tempdir().unwrap();
+    let meta = open(&dir.path().join("metadata.sqlite"));
+    let epoch = prepare(&meta).await;
+    (dir, meta, epoch)
+}
+
+#[tokio::test]
+async fn a_put_with_copies_is_whole_or_says_what_is_missing() {
+    let (_dir, meta, epoch) = fresh().await;
+    let (upload, stripe) = begun(&meta, epoch, 2, 0).await;
+    let copies: Vec<(u8, u8, u32)> = stripe.copies.iter().map(|(index, it)| (*index, it.copy, it.home.node.0)).collect();
+    assert_eq!(copies, [(0, 1, 4), (1, 1, 5)]);
+    assert_eq!(meta.allocations().await.unwrap().len(), 5);
+    let refused = end(&meta, epoch, upload, &stripe, &[(1, 1)]).await.unwrap_err();
+    assert!(refused.to_string().contains("1 blocks of stripe"), "a copy is missing, and none may be: {refused}");
+    end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
+    assert_eq!(meta.blocks_on(home(5), None, 9).await.unwrap().items, [block(stripe.id, 1, 1, 1)]);
+    assert_eq!(meta.stripes_on(home(4), None, 9).await.unwrap().items.len(), 1);
+
+    // Where a block may be missing, it is there as long as one of its copies is.
+    let (upload, stripe) = begun(&meta, epoch, 2, 1).await;
+    assert!(end(&meta, epoch, upload, &stripe, &[(0, 0), (0, 1), (2, 0)]).await.is_err());
+    let ended = end(&meta, epoch, upload, &stripe, &[(0, 0), (1, 1), (2, 0)]).await.unwrap();
+    let missing = ended.all().filter(|(_, it)| it.state == BlockState::Missing).map(|(index, it)| (index, it.copy));
+    assert_eq!(missing.collect::<Vec<_>>(), [(0, 0), (2, 0), (1, 1)]);
+
+    let few = NewStripe { upload, number: 1, layout: stripe.layout, homes: (1..=4).map(home).collect() };
+    assert!(meta.allocate_stripe(epoch, few, 1).await.unwrap_err().to_string().contains("4 homes were given for the 5"));
+}
+
+#[tokio::test]
+async fn a_copy_is_lost_and_rebuilt_like_any_block() {
+    let (_dir, meta, epoch) = fresh().await;
+    let id = put(&meta, epoch).await.id;
+    assert!(meta.mark_block(epoch, block(id, 1, 1, 1), BlockState::Missing).await.unwrap());
+    assert!(!meta.mark_block(epoch, block(id, 1, 2, 1), BlockState::Missing).await.unwrap(), "there is no such copy");
+    assert!(meta.mark_corrupt(epoch, block(id, 0, 1, 1), vec![Span::new(0, 4096)]).await.unwrap());
+    let stripe = meta.stripe(id).await.unwrap();
+    assert_eq!((stripe.blocks[1].state, stripe.find(1, 1).unwrap().state), (BlockState::Ok, BlockState::Missing));
+    assert_eq!((stripe.corrupt_bytes(0), stripe.corrupt_of(0, 1)), (&[][..], &[Span::new(0, 4096)][..]));
+
+    let new = |index, copy, node| NewRepair { stripe: id, index, copy, home: home(node), upload: None, expires_ms: 1000 };
+    let conflict = meta.allocate_repair(epoch, new(1, 1, 4)).await.unwrap_err();
+    assert!(conflict.to_string().contains("n4, which has block 0 of it"), "a node takes one block or copy: {conflict}");
+    let rebuilt = meta.allocate_repair(epoch, new(1, 1, 6)).await.unwrap();
+    assert_eq!(rebuilt, block(id, 1, 1, 2));
+    assert!(meta.allocate_repair(epoch, new(0, 0, 6)).await.unwrap_err().to_string().contains("on its way"));
+    // The same generation of another copy is another block.
+    assert_eq!(meta.strangers(NodeId(6), vec![rebuilt, block(id, 1, 0, 2)]).await.unwrap(), [block(id, 1, 0, 2)]);
+    let stripe = meta.commit_repair(epoch, rebuilt, 1, vec![2], 1).await.unwrap();
+    assert_eq!(stripe.find(1, 1).unwrap().home, home(6));
+    let garbage: Vec<BlockId> = meta.garbage(NodeId(5), 9, 9).await.unwrap().into_iter().map(|it| it.block).collect();
+    assert_eq!(garbage, [block(id, 1, 1, 1)]);
+}
+
+#[tokio::test]
+async fn copies_are_dropped_and_come_back_under_other_names() {
+    let (_dir, meta, epoch) = fresh().await;
+    let id = put(&meta, epoch).await.id;
+    // The first copy of block 1 is gone: the second stays in its place.
+    meta.mark_block(epoch, block(id, 1, 0, 1), BlockState::Missing).await.unwrap();
+    let keep = vec![block(id, 0, 0, 1), block(id, 1, 1, 1), block(id, 2, 0, 1)];
+    let newer = keep.iter().map(|it| BlockId { generation: 2, ..*it }).collect();
+    assert!(matches!(meta.drop_copies(epoch, id, newer, 1).await, Err(MetaError::Conflict(_))), "it is not what counts");
+    assert!(
+        matches!(meta.drop_copies(epoch, id, keep[..2].to_vec(), 1).await, Err(MetaError::Conflict(_))),
+        "a block would be lost"
+    );
+    // A repair of a copy that is dropped meanwhile comes too late.
+    let new = |index, copy, node| NewRepair { stripe: id, index, copy, home: home(node), upload: None, expires_ms: 1000 };
+    let late = meta.allocate_repair(epoch, new(1, 0, 6)).await.unwrap();
+    meta.drop_copies(epoch, id, keep.clone(), 1).await.unwrap();
+    assert!(meta.commit_repair(epoch, late, 1, vec![2], 1).await.unwrap_err().to_string().contains("dropped meanwhile"));
+    meta.abort_repair(epoch, late, 1).await.unwrap();
+    let stripe = meta.drop_copies(epoch, id, keep.clone(), 1).await.unwrap();
+    assert_eq!(stripe.all().map(|(index, it)| stripe.id_of(index, it)).collect::<Vec<_>>(), keep);
+    let on = async |node| meta.garbage(NodeId(node), 9, 9).await.unwrap().into_iter().map(|it| it.block).collect::<Vec<_>>();
+    assert_eq!((on(2).await, on(4).await), (vec![block(id, 1, 0, 1)], vec![block(id, 0, 1, 1)]));
+    assert!(meta.blocks_on(home(4), None, 9).await.unwrap().items.is_empty());
+
+    // What comes back has a generation that no copy of the block ever had: what is garbage is not it.
+    let back = meta.allocate_repair(epoch, new(0, 1, 4)).await.unwrap();
+    assert_eq!(back, block(id, 0, 1, 2));
+    assert!(matches!(meta.commit_repair(epoch, back, 1, vec![1], 1).await, Err(MetaError::Conflict(_))), "it replaces nothing");
+    meta.commit_repair(epoch, back, 0, vec![1], 1).await.unwrap();
+    let first = meta.allocate_repair(epoch, new(1, 0, 7)).await.unwrap();
+    assert_eq!(first, block(id, 1, 0, 3), "generation 2 was given up");
+    let stripe = meta.commit_repair(epoch, first, 0, vec![2], 1).await.unwrap();
+    assert_eq!((stripe.blocks[1].copy, stripe.copies.len()), (0, 2));
+    assert_eq!(meta.stripe(id).await.unwrap(), stripe);
+}
+
+#[tokio::test]
+async fn what_schema_5_said_has_one_copy_of_everything() {
+    let (dir, meta, epoch) = fresh().await;
+    let (upload, stripe) = begun(&meta, epoch, 1, 0).await;
+    let stripe = end(&meta, epoch, upload, &stripe, &[]).await.unwrap();
+    meta.mark_corrupt(epoch, block(stripe.id, 0, 0, 1), vec![Span::new(0, 4096)]).await.unwrap();
+    let (_, under_way) = begun(&meta, epoch, 1, 0).await;
+    let (gone, _) = begun(&meta, epoch, 1, 0).await;
+    meta.abort_put(epoch, gone, 1).await.unwrap();
+    let stripe = meta.stripe(stripe.id).await.unwrap();
+    let (allocations, garbage) = (meta.allocations().await.unwrap(), meta.garbage(NodeId(1), 9, 9).await.unwrap());
+    assert_eq!((allocations.len(), garbage.len()), (3, 1));
+    drop(meta);
+    let path = dir.path().join("metadata.sqlite");
+    rusqlite::Connection::open(&path).unwrap().execute_batch(BACK_TO_SCHEMA_5).unwrap();
+
+    let meta = open(&path);
+    assert_eq!(meta.stripe(stripe.id).await.unwrap(), stripe);
+    assert_eq!(meta.stripe(under_way.id).await.unwrap(), under_way);
+    assert_eq!((meta.allocations().await.unwrap(), meta.garbage(NodeId(1), 9, 9).await.unwrap()), (allocations, garbage));
+    assert_eq!(meta.blocks_on(home(2), None, 9).await.unwrap().items, [block(stripe.id, 1, 0, 1)]);
+    assert_eq!((meta.upload(upload).await.unwrap().new.replicas, meta.policies().await.unwrap()[0].replicas), (1, 1));
+}
