@@ -19,7 +19,7 @@ proto:       types plan
 store:       types
 engine:      types gf plan
 meta:        types
-agent:       types gf plan engine store proto
+agent:       types gf plan engine store proto client
 coordinator: types gf codes plan schemes meta proto
 client:      types gf plan engine proto
 cli:         types gf codes plan schemes engine store proto meta agent coordinator client

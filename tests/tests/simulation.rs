@@ -9,7 +9,7 @@
 //!   flip, on the way to the disk and where they lie, and syncs fail, with which the disk fails until the agent starts anew. That
 //!   begins at a random time of the first puts, and ends when all others are well; what is spoiled by then stays spoiled until a
 //!   repair replaces it. An agent holds one block of a stripe, so that this, too, is one loss;
-//! - the coordinator is killed at a random time of a put or repair, and comes back with its disk, within a few seconds;
+//! - the coordinator is killed at a random time of a put, repair or conversion, and comes back with its disk, within a few seconds;
 //! - a client is killed in the middle of a put.
 //!
 //! Messages are delayed, but neither doubled nor damaged: the tests of the wire do that. Nobody looks for spoiled blocks that
@@ -40,7 +40,7 @@ use std::{
 };
 use tokio::io::{AsyncRead, ReadBuf};
 use weft_client::{
-    Client, PutOptions, RepairOptions,
+    Client, ConvertOptions, PutOptions, RepairOptions,
     api::{ObjectReply, Policy, repair_event::Event},
 };
 use weft_tests::{
@@ -51,6 +51,9 @@ use weft_types::Reaction;
 
 const AGENTS: u32 = 8;
 const BUCKET: &str = "bucket";
+const CODE: &str = "rs(4,2)";
+/// The code of a run with copies.
+const HOT_CODE: &str = "rs(2,2)";
 const BLOCK_LEN: u64 = 128 << 10;
 const CELL_LEN: u64 = 16 << 10;
 const SCHEMES: [&str; 3] = ["conventional", "ppr", "pipeline"];
@@ -226,9 +229,11 @@ struct Story {
 impl Story {
     async fn tell(&mut self) -> Result<(), Failure> {
         self.until_up(AGENTS as usize).await?;
-        if self.hot {
-            let (name, code, block_len, cell_len) = ("hot".into(), "rs(2,2)".into(), BLOCK_LEN, CELL_LEN);
-            self.client.create_policy(Policy { name, code, block_len, cell_len, replicas: 2, ..Policy::default() }).await?;
+        let (block_len, cell_len) = (BLOCK_LEN, CELL_LEN);
+        for (name, code, replicas) in [("triple", "replication(3)", 1), ("coded", CODE, 1), ("hot", HOT_CODE, 2)] {
+            let (name, code, failure_domain) = (name.into(), code.into(), "rack".into());
+            let policy = Policy { name, code, failure_domain, block_len, cell_len, replicas, ..Policy::default() };
+            self.client.create_policy(policy).await?;
         }
         self.client.create_bucket(BUCKET, if self.hot { "hot" } else { "" }).await?;
         let victim = self.rng.random_range(1..=AGENTS);
@@ -275,7 +280,7 @@ impl Story {
 
         self.note("all come back");
         self.heal(&cuts);
-        self.within(500, Deed::Start(victim));
+        self.within(500, Deed::Start(victim.clone()));
         self.coordinator_dies();
         self.put("object-0").await?;
         check_readable(&self.client, BUCKET, &self.known, "pipeline").await?;
@@ -292,6 +297,21 @@ impl Story {
         if self.hot {
             self.cool_and_heat("object-2").await?;
         }
+        self.mend().await?;
+
+        self.note("all is converted, and back");
+        let dies = self.moment(300);
+        let is_away = dies + self.moment(5_000);
+        self.hand.after(dies, Deed::Kill(victim.clone()));
+        self.hand.after(is_away, Deed::Start(victim));
+        self.convert("triple", "replication(3)", 0).await?;
+        self.coordinator_dies();
+        match self.hot {
+            false => self.convert("coded", CODE, 0).await?,
+            true => self.convert("hot", HOT_CODE, 2).await?,
+        }
+        self.hand.idle().await;
+        self.until_up(AGENTS as usize).await?;
         self.mend().await?;
         check_readable(&self.client, BUCKET, &self.known, "").await?;
         // Leases end, readers' grace ends, sweeps run.
@@ -388,6 +408,34 @@ impl Story {
         self.known.objects.remove(key);
         self.note(format_args!("{key} is removed"));
         Ok(())
+    }
+
+    /// Converts all objects, while others read and write, until that is done: they have the code, and so many copies in a stripe.
+    async fn convert(&mut self, policy: &str, code: &str, copies: usize) -> Result<(), Failure> {
+        for _ in 0..6 {
+            let begun = self.client.convert(BUCKET, "", policy, &ConvertOptions::default()).await;
+            self.put("object-2").await?;
+            check_readable(&self.client, BUCKET, &self.known, "").await?;
+            let jobs = self.client.jobs().await?;
+            // An answer may have been lost.
+            let job = jobs.iter().rev().find(|job| begun.as_ref().map_or(job.state == "running", |begun| begun.id == job.id));
+            let Some(job) = job else { continue };
+            let ended = self.client.wait_for_job(job.id, |_| {}).await?;
+            self.note(format_args!("conversion to {policy}: {}, {}", ended.state, ended.last_error));
+            let mut others = 0;
+            for key in self.known.objects.keys() {
+                let stat = self.client.stat(BUCKET, key).await?;
+                let is_converted = stat.code == code && stat.stripes.iter().all(|stripe| stripe.copies.len() == copies);
+                others += usize::from(!is_converted);
+            }
+            match (ended.state.as_str(), others) {
+                ("done", 0) => return Ok(()),
+                // What was put may have come after the job had ended.
+                ("done", 2..) => return Err(Failure(format!("{others} objects are not converted by a job that is done"))),
+                _ => tokio::time::sleep(Duration::from_secs(2)).await,
+            }
+        }
+        Err(Failure(format!("nothing can be converted to {policy}")))
     }
 
     /// Reads and repairs until nothing is found any more: what helps to repair may be found to be spoiled itself.
@@ -493,7 +541,7 @@ impl Story {
 }
 
 fn options(hot: bool) -> PutOptions {
-    let code = if hot { "rs(2,2)" } else { "rs(4,2)" };
+    let code = if hot { HOT_CODE } else { CODE };
     PutOptions { code: code.into(), block_len: BLOCK_LEN, cell_len: CELL_LEN, ..PutOptions::default() }
 }
 

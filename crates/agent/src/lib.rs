@@ -15,6 +15,7 @@ mod admission;
 mod agent;
 mod block_source;
 mod config;
+mod convert;
 mod corruption;
 mod disks;
 mod link;

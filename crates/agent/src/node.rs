@@ -1,8 +1,8 @@
 //! What all parts of an agent share.
 
 use crate::{
-    AgentConfig, Seams, admission::Admission, corruption::Findings, disks::Disks, partial::Partials, reception::Reception,
-    removal::Bounds, speed, state::StateFile, tasks::Tasks, throttle::Throttles,
+    AgentConfig, Seams, admission::Admission, convert::CONVERSIONS_MAX, corruption::Findings, disks::Disks, partial::Partials,
+    reception::Reception, removal::Bounds, speed, state::StateFile, tasks::Tasks, throttle::Throttles,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
@@ -32,6 +32,8 @@ pub(crate) struct Node {
     pub(crate) coding_bytes_per_s: u64,
     /// Whoever sends or receives a probe.
     pub(crate) probing: Arc<Semaphore>,
+    /// Whoever converts a stripe.
+    pub(crate) converting: Arc<Semaphore>,
     /// True, or gone, when the agent stops.
     pub(crate) stopping: watch::Receiver<bool>,
     registration: RwLock<Option<Arc<Registration>>>,
@@ -76,6 +78,7 @@ impl Node {
             throttles: Throttles::new(&config.throttle),
             coding_bytes_per_s: speed::coding_bytes_per_s(&config.throttle),
             probing: Arc::new(Semaphore::new(1)),
+            converting: Arc::new(Semaphore::new(CONVERSIONS_MAX as usize)),
             registration: RwLock::default(),
             disks: RwLock::default(),
             config,

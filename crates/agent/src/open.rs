@@ -252,7 +252,9 @@ impl LinkEnds<'_> {
             task_hash: task_hash(self.task_bytes),
         };
         let peer = match other {
-            Party::Client(_) => Peer::Client,
+            Party::Client(_) if peer.name.is_empty() => Peer::Client,
+            // An agent that does what a client does.
+            Party::Client(_) => Peer::Agent(peer.name.clone()),
             Party::Node(_) if peer.name.is_empty() => {
                 return Err(Error::invalid(format!("nothing says what {other} is called")).link(link.id(), 0));
             }

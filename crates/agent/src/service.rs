@@ -1,6 +1,6 @@
 //! What the coordinator can ask of an agent, over gRPC.
 
-use crate::{node::Node, probe, wire};
+use crate::{convert, node::Node, probe, wire};
 use std::{sync::Arc, time::Duration};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -9,9 +9,9 @@ use weft_proto::{
     rpc::caller,
     to_status,
     v1::{
-        CancelReply, CancelRequest, ListBlocksReply, ListBlocksRequest, OpenReply, OpenRequest, QuarantineReply,
-        QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, RemoveReply, RemoveRequest, SendProbeReply, SendProbeRequest,
-        StartRequest, TaskEvent, agent_server::Agent,
+        CancelReply, CancelRequest, ConvertEvent, ConvertStripeRequest, ListBlocksReply, ListBlocksRequest, OpenReply,
+        OpenRequest, QuarantineReply, QuarantineRequest, ReceiveProbeReply, ReceiveProbeRequest, RemoveReply, RemoveRequest,
+        SendProbeReply, SendProbeRequest, StartRequest, TaskEvent, agent_server::Agent,
     },
 };
 use weft_types::{BlockId, Error, PlanId, Result};
@@ -45,6 +45,12 @@ impl Service {
         let StartRequest { plan, epoch } = self.authorise(request)?;
         self.0.obey(epoch).await?;
         Ok(ReceiverStream::new(self.0.tasks.start(&self.0, PlanId(plan))?))
+    }
+
+    async fn convert(&self, request: Request<ConvertStripeRequest>) -> Result<ReceiverStream<Result<ConvertEvent, Status>>> {
+        let request = self.authorise(request)?;
+        self.0.obey(request.epoch).await?;
+        Ok(ReceiverStream::new(convert::start(&self.0, request).await?))
     }
 
     async fn cancel_task(&self, request: Request<CancelRequest>) -> Result<CancelReply> {
@@ -128,6 +134,15 @@ impl Agent for Service {
 
     async fn start(&self, request: Request<StartRequest>) -> Result<Response<Self::StartStream>, Status> {
         answer(self.start_task(request).await)
+    }
+
+    type ConvertStripeStream = ReceiverStream<Result<ConvertEvent, Status>>;
+
+    async fn convert_stripe(
+        &self,
+        request: Request<ConvertStripeRequest>,
+    ) -> Result<Response<Self::ConvertStripeStream>, Status> {
+        answer(self.convert(request).await)
     }
 
     async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<CancelReply>, Status> {

@@ -18,6 +18,7 @@ pub(crate) struct Calls {
     client: WeftClient<Channel>,
     limits: Limits,
     random: Random,
+    errand: Option<u64>,
 }
 
 /// A seeded generator that many draw from.
@@ -46,8 +47,8 @@ impl Random {
 }
 
 impl Calls {
-    pub(crate) fn new(channel: Channel, limits: Limits, random: Random) -> Self {
-        Self { client: rpc::weft_client(channel), limits, random }
+    pub(crate) fn new(channel: Channel, limits: Limits, random: Random, errand: Option<u64>) -> Self {
+        Self { client: rpc::weft_client(channel), limits, random, errand }
     }
 
     /// One call, once.
@@ -68,7 +69,10 @@ impl Calls {
     where
         F: Future<Output = Result<Response<R>, Status>>,
     {
-        let request = rpc::with_deadline(message, deadline);
+        let mut request = rpc::with_deadline(message, deadline);
+        if let Some(errand) = self.errand {
+            request = rpc::on_errand(request, errand);
+        }
         call(self.client.clone(), request).await.map(Response::into_inner).map_err(|status| from_status(&status))
     }
 

@@ -61,8 +61,12 @@ impl Client {
         for address in &config.coordinators {
             match rpc::connect(config.net.clone(), &config.security, address, &Peer::Coordinator).await {
                 Ok(channel) => {
-                    let calls = Calls::new(channel, config.limits.clone(), random.clone());
-                    let cluster = cluster_of(&calls, &config).await?;
+                    let calls = Calls::new(channel, config.limits.clone(), random.clone(), config.errand);
+                    let cluster = match (config.errand, config.cluster) {
+                        // Whoever sent it knows it, and would have to look at all of the cluster to tell.
+                        (Some(_), Some(cluster)) => cluster,
+                        _ => cluster_of(&calls, &config).await?,
+                    };
                     let pool = Pool::new(config.net.clone(), config.security.clone(), config.limits.pool.clone());
                     let (pool, background) = (Arc::new(pool), Background::default());
                     return Ok(Self { shared: Arc::new(Shared { config, calls, pool, cluster, random, background }) });

@@ -30,6 +30,8 @@ pub struct ClientConfig {
     pub spool_dir: PathBuf,
     /// What the client may use, and how long it waits.
     pub limits: Limits,
+    /// An agent that calls in the coordinator's own name shows this with each call: see [`Client::convert_stripe`](crate::Client).
+    pub errand: Option<u64>,
 }
 
 /// What a client may use, and how long it waits.
@@ -75,6 +77,7 @@ impl ClientConfig {
             disk_mode: DiskMode::Pool,
             spool_dir: std::env::temp_dir(),
             limits: Limits::default(),
+            errand: None,
         }
     }
 }

@@ -57,7 +57,7 @@ const WINDOWS_MAX: usize = 2;
 impl Client {
     /// Hands out an object, or a range of it, in order. What it needs of memory is bounded, however slowly `writer` takes it.
     /// If the object is replaced meanwhile, the get begins again with the new one as long as nothing has been handed out, and
-    /// fails with [`Reaction::Retry`] afterwards.
+    /// fails with [`Reaction::Retry`] afterwards. If it is only converted, its bytes are the same, and the get goes on with them.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -69,13 +69,16 @@ impl Client {
     /// ```
     pub async fn get(&self, bucket: &str, key: &str, mut writer: impl AsyncWrite + Unpin, options: &GetOptions) -> Result<Got> {
         let mut begun = 0;
+        let mut get = Get::begin(self.shared(), bucket, key, options).await?;
         loop {
-            let get = Get::begin(self.shared(), bucket, key, options).await?;
             begun += 1;
-            let mut handed_out = 0;
+            let mut handed_out = get.handed_out;
             match get.hand_out(&mut writer, &mut handed_out).await {
                 Ok(()) => return Ok(get.into_got()),
-                Err(error) => get.may_begin_again(error, handed_out, begun).await?,
+                Err(error) => {
+                    let now = get.may_begin_again(error, handed_out, begun).await?;
+                    get = get.go_on_with(now, handed_out, options)?;
+                }
             }
         }
     }
@@ -97,7 +100,7 @@ impl Client {
             match get.write_file(path.as_ref()).await {
                 Ok(()) => return Ok(get.into_got()),
                 // Nobody has seen anything of a file that has no name yet.
-                Err(error) => get.may_begin_again(error, 0, begun).await?,
+                Err(error) => drop(get.may_begin_again(error, 0, begun).await?),
             }
         }
     }
@@ -125,38 +128,54 @@ impl Client {
 }
 
 /// A get that has begun.
-struct Get {
+pub(crate) struct Get {
     shared: Arc<Shared>,
     object: ObjectReply,
     stripes: Vec<Arc<StripePlace>>,
     /// Bytes of the object.
     range: Span,
+    /// How many of them had been handed out before it was begun again with another version of the same.
+    handed_out: u64,
     meter: Meter,
     met: Arc<Mutex<Met>>,
 }
 
 impl Get {
     async fn begin(shared: &Arc<Shared>, bucket: &str, key: &str, options: &GetOptions) -> Result<Self> {
-        let object = shared.stat(bucket, key).await?;
-        let range =
-            range_of(options.range.as_ref(), object.size).map_err(|error| error.object(format_args!("{bucket}/{key}")))?;
-        let stripes = stripes_of(&object, options)?;
+        Self::of(shared, shared.stat(bucket, key).await?, 0, options)
+    }
+
+    /// Of an object of which all stripes are known, or from the number `first` on those that the range touches.
+    pub(crate) fn of(shared: &Arc<Shared>, object: ObjectReply, first: u64, options: &GetOptions) -> Result<Self> {
+        let place = |error: Error| error.object(format_args!("{}/{}", object.bucket, object.key));
+        let range = range_of(options.range.as_ref(), object.size).map_err(place)?;
+        let stripes = stripes_of(&object, first, options)?;
         let meter = Meter::new(Some(range.len()), &options.progress);
-        Ok(Self { shared: shared.clone(), object, stripes, range, meter, met: Arc::default() })
+        Ok(Self { shared: shared.clone(), object, stripes, range, handed_out: 0, meter, met: Arc::default() })
+    }
+
+    /// The same get of the version that there is now. Where it says the same, what has been handed out already is not fetched again.
+    fn go_on_with(self, now: ObjectReply, handed_out: u64, options: &GetOptions) -> Result<Self> {
+        let get = Self::of(&self.shared, now, 0, options)?;
+        if !is_same(&get.object, &self.object) {
+            return Ok(get);
+        }
+        get.meter.add(handed_out);
+        Ok(Self { handed_out, met: self.met, ..get })
     }
 
     /// The stripes that the range touches, and what of their data it is.
     fn stripes(&self) -> impl Iterator<Item = (Arc<StripePlace>, Span)> {
         self.stripes.iter().filter_map(|stripe| {
             let whole = Span::new(stripe.offset, stripe.offset + stripe.layout.data_len);
-            let part = self.range.intersect(whole);
+            let part = Span::new(self.range.start + self.handed_out, self.range.end).intersect(whole);
             let data = Span::new(part.start.wrapping_sub(stripe.offset), part.end.wrapping_sub(stripe.offset));
             (!part.is_empty()).then(|| (stripe.clone(), data))
         })
     }
 
     /// Writes it in order, window after window, and counts what the writer was given.
-    async fn hand_out(&self, writer: &mut (impl AsyncWrite + Unpin), handed_out: &mut u64) -> Result<()> {
+    pub(crate) async fn hand_out(&self, writer: &mut (impl AsyncWrite + Unpin), handed_out: &mut u64) -> Result<()> {
         let window_bytes_max = self.shared.config.limits.window_bytes_max;
         let windows = self.stripes().flat_map(|(stripe, data)| windows(stripe, data, window_bytes_max));
         let fetching = windows.map(|window| {
@@ -189,8 +208,9 @@ impl Get {
     }
 
     /// A get that failed begins again if it failed because its object is another one by now, and nobody has seen anything of
-    /// the old one: two objects must not become one. The error says what is the case otherwise.
-    async fn may_begin_again(&self, error: Error, handed_out: u64, begun: u32) -> Result<()> {
+    /// the old one, or both say the same: two objects must not become one. Tells what the object is now; the error says what is the
+    /// case otherwise.
+    async fn may_begin_again(&self, error: Error, handed_out: u64, begun: u32) -> Result<ObjectReply> {
         if error.reaction != Reaction::NotFound {
             return Err(error);
         }
@@ -198,7 +218,7 @@ impl Get {
         let place = |error: Error| error.object(format_args!("{bucket}/{key}"));
         match self.shared.stat(bucket, key).await {
             Ok(now) if now.version == self.object.version => Err(error),
-            Ok(_) if handed_out > 0 => {
+            Ok(now) if handed_out > 0 && !is_same(&now, &self.object) => {
                 let of = self.range.len();
                 let message = format!("it was replaced while it was read, when {handed_out} of {of} bytes had been handed out");
                 Err(place(Error::retry(message)))
@@ -206,7 +226,7 @@ impl Get {
             Ok(_) if begun >= self.shared.config.limits.attempts_max => {
                 Err(place(Error::retry("it is replaced faster than it can be read")))
             }
-            Ok(_) => Ok(()),
+            Ok(now) => Ok(now),
             Err(gone) if gone.reaction == Reaction::NotFound => Err(place(Error::not_found("it was removed while it was read"))),
             Err(unknown) => Err(unknown),
         }
@@ -224,6 +244,12 @@ impl Get {
     }
 }
 
+/// Whether two versions of an object are the same bytes.
+fn is_same(one: &ObjectReply, other: &ObjectReply) -> bool {
+    // 0: it is not known.
+    one.written != 0 && one.written == other.written
+}
+
 async fn joined(fetched: &mut Owned<Result<()>>) -> Result<()> {
     fetched.join().await.unwrap_or_else(|| Err(Error::fatal("the task that fetches is gone")))
 }
@@ -238,11 +264,15 @@ fn range_of(range: Option<&Range<u64>>, size: u64) -> Result<Span> {
     }
 }
 
-fn stripes_of(object: &ObjectReply, options: &GetOptions) -> Result<Vec<Arc<StripePlace>>> {
+/// The stripes of an object, the first of which has this number.
+fn stripes_of(object: &ObjectReply, first: u64, options: &GetOptions) -> Result<Vec<Arc<StripePlace>>> {
     let name = format!("{}/{}", object.bucket, object.key);
     let unreadable = |message: &str| Error::fatal(message).object(&name);
-    let (mut stripes, mut offset) = (Vec::with_capacity(object.stripes.len()), 0);
-    for (number, stripe) in (0..).zip(&object.stripes) {
+    // They are all of it, or some that follow one another.
+    let is_whole = object.stripes.len() as u64 == object.stripe_count;
+    let mut offset = object.stripes.first().filter(|_| !is_whole).map_or(0, |first| first.offset);
+    let mut stripes = Vec::with_capacity(object.stripes.len());
+    for (at, stripe) in (0..).zip(&object.stripes) {
         let layout: StripeLayout = postcard::from_bytes(&stripe.layout)
             .map_err(|_| unreadable("the coordinator's answer has a layout that cannot be read"))?;
         let layout_is_sound = weft_types::Layout::new(layout.layout.block_len, layout.layout.cell_len, layout.layout.alpha)
@@ -260,14 +290,14 @@ fn stripes_of(object: &ObjectReply, options: &GetOptions) -> Result<Vec<Arc<Stri
             version: object.version,
             scheme: options.scheme.clone(),
             slice_len: options.slice_len,
-            number,
+            number: first + at,
             id: StripeId(stripe.id),
             offset: stripe.offset,
             layout,
             blocks: stripe.blocks.iter().map(|block| (block.index, (block.copy as u8, block.generation))).collect(),
         }));
     }
-    match offset == object.size {
+    match offset == object.size || !is_whole {
         true => Ok(stripes),
         false => Err(unreadable("the coordinator's answer has stripes that do not make up the object")),
     }

@@ -1,9 +1,9 @@
-//! Jobs: the repair of a whole node, and whatever else outlives a coordinator. The client begins them, looks on, and tells them to
+//! Jobs: the repair of a whole node, conversions, and whatever else outlives a coordinator. The client begins them, looks on, and tells them to
 //! wait, go on or end.
 
 use crate::{Client, Repair};
 use std::time::Duration;
-use weft_proto::v1::{ChangeJobRequest, Empty, Job, JobRequest, RepairNodeRequest};
+use weft_proto::v1::{ChangeJobRequest, ConvertRequest, Empty, Job, JobRequest, RepairNodeRequest};
 use weft_types::{NodeId, Result};
 
 /// How often it is asked how far a job is.
@@ -29,6 +29,20 @@ pub struct RepairNodeOptions {
     pub slice_len: u64,
     /// Also if the node is up, and then all of its blocks.
     pub force: bool,
+}
+
+/// How objects are written anew in another code.
+///
+/// ```
+/// # use weft_client::ConvertOptions;
+/// let options = ConvertOptions { concurrency: 4, bytes_per_s: 50 << 20 };
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct ConvertOptions {
+    /// Stripes that are written at the same time; 0: the coordinator's choice.
+    pub concurrency: u32,
+    /// Bytes of data that are converted in a second, on the average of all stripes; 0: not bounded.
+    pub bytes_per_s: u64,
 }
 
 /// What a job can be asked to do.
@@ -74,6 +88,22 @@ impl Client {
         let asked =
             self.shared().calls.stream(request, |mut client, request| async move { client.explain_repair_node(request).await });
         Ok(Repair::of_node(asked.await?))
+    }
+
+    /// Begins to write an object, or with an empty `key` all of a bucket, anew in the code and sizes of a policy, which the bucket
+    /// carries from then on: the job, which goes on whoever looks on. What is there stays readable all the time.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// # use weft_client::ConvertOptions;
+    /// let job = client.convert("photos", "", "cold", &ConvertOptions::default()).await?;
+    /// println!("{}", client.wait_for_job(job.id, |_| {}).await?.state);
+    /// # Ok(()) }
+    /// ```
+    pub async fn convert(&self, bucket: &str, key: &str, policy: &str, options: &ConvertOptions) -> Result<Job> {
+        let ConvertOptions { concurrency, bytes_per_s } = *options;
+        let request = ConvertRequest { bucket: bucket.into(), key: key.into(), policy: policy.into(), concurrency, bytes_per_s };
+        self.shared().calls.once(request, |mut client, request| async move { client.convert(request).await }).await
     }
 
     /// All jobs, by number; of those that have ended, the last ones.

@@ -34,6 +34,12 @@ impl ProgressFn {
     pub fn new(told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(told)))
     }
+
+    pub(crate) fn tell(&self, progress: Progress) {
+        if let Some(told) = &self.0 {
+            told(progress);
+        }
+    }
 }
 
 impl fmt::Debug for ProgressFn {
@@ -85,8 +91,6 @@ impl Meter {
 
 impl Whole {
     fn tell(&self, done_bytes: u64) {
-        if let Some(told) = &self.told.0 {
-            told(Progress { done_bytes, total_bytes: self.total_bytes });
-        }
+        self.told.tell(Progress { done_bytes, total_bytes: self.total_bytes });
     }
 }

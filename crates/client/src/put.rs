@@ -93,11 +93,7 @@ impl Client {
     ) -> Result<ObjectReply> {
         let put = Put::begin(self.shared(), bucket, key, None, options).await?;
         let (limits, stripe_len) = (&self.shared().config.limits, put.stripe_len);
-        let spool = Spool {
-            dir: self.shared().config.spool_dir.clone(),
-            mode: self.shared().config.disk_mode,
-            random: self.shared().random.clone(),
-        };
+        let spool = Spool::of(self.shared());
         let stripes = stream::try_unfold((reader, 0), |(mut reader, number)| {
             let spool = &spool;
             async move {
@@ -177,7 +173,7 @@ fn how(options: &PutOptions) -> WriteScheme {
 }
 
 /// A put that has begun. Dropped before its commit, it is aborted.
-struct Put {
+pub(crate) struct Put {
     shared: Arc<Shared>,
     object: String,
     upload: u64,
@@ -223,6 +219,23 @@ impl Put {
         }
     }
 
+    /// A put that somebody else has begun, and will end: only stripes of it are sent.
+    pub(crate) fn of_another(shared: &Arc<Shared>, object: String, upload: u64, len: u64, progress: &ProgressFn) -> Self {
+        Self {
+            shared: shared.clone(),
+            object,
+            upload,
+            stripe_len: len,
+            how: WriteScheme::default(),
+            meter: Meter::new(Some(len), progress),
+            traffic: Mutex::default(),
+            stages: Mutex::default(),
+            _keeping: Owned::start(std::future::ready(())),
+            sending: Semaphore::new(1),
+            open: false,
+        }
+    }
+
     async fn stripes_and_commit(mut self, stripes: impl stream::Stream<Item = Result<(u64, StripeData)>>) -> Result<ObjectReply> {
         let this = &self;
         let written = stripes
@@ -250,7 +263,7 @@ impl Put {
     }
 
     /// Sends a stripe until the coordinator is content with it. Returns its length.
-    async fn stripe(&self, number: u64, data: StripeData) -> Result<u64> {
+    pub(crate) async fn stripe(&self, number: u64, data: StripeData) -> Result<u64> {
         let mut attempt = 0;
         loop {
             match self.try_stripe(number, &data).await {

@@ -1,6 +1,6 @@
 //! The data of a stripe that is put: from memory, from the file that is stored, or from a file that a pipe was spooled to.
 
-use crate::{calls::Random, config::DiskMode};
+use crate::{calls::Random, client::Shared, config::DiskMode};
 use bytes::{Bytes, BytesMut};
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path, sync::Arc};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -172,6 +172,11 @@ pub(crate) struct Spool {
 }
 
 impl Spool {
+    pub(crate) fn of(shared: &Shared) -> Self {
+        let config = &shared.config;
+        Self { dir: config.spool_dir.clone(), mode: config.disk_mode, random: shared.random.clone() }
+    }
+
     async fn create(&self) -> Result<File> {
         let path = self.dir.join(format!(".weft-spool-{:016x}", self.random.number()));
         let create = move || {

@@ -3,6 +3,7 @@
 use crate::{
     completion::{self, Completion},
     config::{self, CoordinatorConfig},
+    errands::Errands,
     lasting::{self, LastingJobs},
     links::{self, Links},
     load::Loads,
@@ -94,6 +95,7 @@ impl Coordinator {
             completion: Completion::default(),
             reads: Reads::default(),
             lasting: LastingJobs::default(),
+            errands: Errands::default(),
             started: Instant::now(),
             stop: stop.clone(),
             rng: Mutex::new(rng),

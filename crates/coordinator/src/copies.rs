@@ -116,7 +116,7 @@ async fn cool_stripe(shared: &Shared, mut stripe: StripeRecord, reply: &mut v1::
             )));
         }
         // Without lots: of equally good ones the first stays.
-        let best = view.serving(stripe, is_suspect, || 0);
+        let best = view.serving(stripe, is_suspect, |_| 0);
         let keep = (0..=u8::MAX).zip(&best.blocks).map(|(index, placed)| best.id_of(index, placed)).collect();
         match shared.meta.drop_copies(shared.epoch, id, keep, shared.garbage_not_before_ms()).await {
             Ok(_) => {

@@ -1,10 +1,10 @@
 //! How lost blocks are brought back: what a request says of it, and the settings for what it does not say.
 
-use crate::{jobs, load::Lines, shared::Shared, view::View};
+use crate::{errands::Errand, jobs, load::Lines, shared::Shared, view::View};
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use tokio::time::Instant;
 use weft_meta::{Home, NodeRepair};
-use weft_plan::Network;
+use weft_plan::{Class, Network};
 use weft_proto::{rpc::Caller, v1};
 use weft_schemes::{Paths, Select, disseminate, repair};
 use weft_types::{AutoSize, Error, Layout, NodeId, PAGE_LEN, Party, Result, StripeLayout};
@@ -98,6 +98,8 @@ pub(crate) struct HowToWrite {
     pub(crate) by_lot: bool,
     /// The machine from which the writer calls.
     host: String,
+    /// The agent that writes, by its name, in a conversion; empty: a client does.
+    pub(crate) agent: String,
 }
 
 impl HowToWrite {
@@ -110,7 +112,17 @@ impl HowToWrite {
         let slice_bytes = if slice_is_asked { asked.slice_len } else { shared.config.slice_len.0 };
         check_slice_len("the slice's length", AutoSize::bytes(slice_bytes))?;
         let (by_lot, host) = (asked.by_lot, host(&caller.address));
-        Ok(Self { scheme, slice_bytes, slice_is_asked, by_lot, host })
+        Ok(Self { scheme, slice_bytes, slice_is_asked, by_lot, host, agent: String::new() })
+    }
+
+    /// By an agent that was sent to do it.
+    pub(crate) fn on_errand(self, errand: Option<&Errand>) -> Self {
+        Self { agent: errand.map(|errand| errand.agent.clone()).unwrap_or_default(), ..self }
+    }
+
+    /// Nobody waits for what an agent writes.
+    pub(crate) fn class(&self) -> Class {
+        if self.agent.is_empty() { Class::Foreground } else { Class::Repair }
     }
 
     /// Whether it is left to predictions.

@@ -25,6 +25,7 @@ mod completion;
 mod config;
 mod coordinator;
 mod copies;
+mod errands;
 mod helpers;
 mod how;
 mod jobs;

@@ -9,6 +9,7 @@ mod end;
 mod homes;
 
 use crate::{
+    errands::Who,
     how::HowToWrite,
     jobs::{self, Writing},
     load::Moving,
@@ -29,7 +30,6 @@ use std::{
 use tokio::task::JoinHandle;
 use weft_codes::SharedCode;
 use weft_meta::{Home, MetaError, NewStripe, NewUpload, StripeRecord, UploadId, UploadRecord};
-use weft_plan::Class;
 use weft_proto::{rpc::Caller, v1};
 use weft_types::{BlockId, Error, NodeId, Party, PlanId, Reaction, Result, StripeId, StripeLayout};
 
@@ -246,6 +246,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         replicas: if asked.replicas == 0 { policy.replicas } else { crate::copies::replicas(asked.replicas)? },
         created_ms: shared.now_ms(),
         expires_ms: shared.lease_end_ms(),
+        replaces: None,
     };
     // Whether there are nodes enough is said now, not after the client has read its input.
     let full = StripeLayout { layout, k, m, data_len: layout.block_len.saturating_mul(k.into()) };
@@ -277,10 +278,14 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
 }
 
 /// Allocates a stripe, opens and starts its plan, and gives the client its share.
-pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest, caller: &Caller) -> Result<v1::PutStripeReply> {
+pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest, who: &Who) -> Result<v1::PutStripeReply> {
     let upload = touched(shared, UploadId(asked.upload)).await?;
     let place = |error: Error| error.object(&upload.new.name);
-    let mut how = HowToWrite::of(shared, asked.how.as_ref(), caller).map_err(place)?;
+    if upload.new.replaces.is_some() && who.errand.is_none() {
+        return Err(place(Error::invalid("a conversion is written by whom the coordinator sends")));
+    }
+    let how = HowToWrite::of(shared, asked.how.as_ref(), &who.caller).map_err(place)?;
+    let mut how = how.on_errand(who.errand.as_ref());
     if how.is_left_open() && shared.puts.learnt(upload.id).simplest {
         how = how.by_the_simplest();
     }
@@ -473,7 +478,7 @@ fn prepare(
         let order = rebuild::store_order(shared, code, &upload.new.name, upload.id, &stripe, block, home, &view)?;
         orders.insert(block, order);
     }
-    let sealed = seal::seal(shared, &planned, &stripe, &orders)?;
+    let sealed = seal::seal(shared, &planned, &stripe, &orders, &how.agent)?;
     Ok(Prepared { stripe: Box::new(stripe), how: how.clone(), before, plan: planned.plan, sealed })
 }
 
@@ -556,7 +561,7 @@ fn plan(
     how: &HowToWrite,
     whole: bool,
 ) -> Result<jobs::Planned> {
-    let run = shared.run(Class::Foreground, 0, &layout.layout, how.slice_positions(&layout.layout));
+    let run = shared.run(how.class(), 0, &layout.layout, how.slice_positions(&layout.layout));
     let writer = shared.draw_client();
     let network = how.network(shared, writer);
     let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network };

@@ -1,6 +1,7 @@
 //! Reads: a plan that brings ranges of a stripe's data blocks to a client, around what is lost.
 
 use crate::{
+    errands::Errand,
     how::How,
     jobs::{self, Range, Readable, Way},
     rebuild, seal,
@@ -66,7 +67,11 @@ impl Reads {
 }
 
 /// Plans a read; unless it is only to be explained, opens and starts it.
-pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeRequest) -> Result<v1::ReadStripeReply> {
+pub(crate) async fn read_stripe(
+    shared: &Arc<Shared>,
+    asked: v1::ReadStripeRequest,
+    errand: Option<&Errand>,
+) -> Result<v1::ReadStripeReply> {
     let (object, mut found) = find(shared, &asked).await?;
     let place = |error: Error| error.object(&object.name);
     let code = shared.code(&object.code)?;
@@ -86,12 +91,14 @@ pub(crate) async fn read_stripe(shared: &Arc<Shared>, asked: v1::ReadStripeReque
     loop {
         plans += 1;
         let is_suspect = |block, _| shared.members.is_suspect_block(block);
-        let stripe = shared.members.view().serving(found.clone(), is_suspect, || shared.rng().random());
-        let planned = plan(shared, &code, &stripe, &ranges, &how).map_err(place)?;
+        // Who is on an errand reads what it has itself, where that is as good.
+        let lot = |node| if errand.is_some_and(|errand| errand.node == node) { 0 } else { shared.rng().random() };
+        let stripe = shared.members.view().serving(found.clone(), is_suspect, lot);
+        let planned = plan(shared, &code, &stripe, &ranges, &how, errand).map_err(place)?;
         if asked.explain {
             return reply(&stripe, planned, None).map_err(place);
         }
-        match begin(shared, &code, &stripe, &planned, resumed).await {
+        match begin(shared, &code, &stripe, &planned, resumed, errand).await {
             Ok(task) => return reply(&stripe, planned, Some(task)).map_err(place),
             // Whoever could not be asked is suspect by now, a bad block is known as one: the next plan goes around it.
             Err(error) if error.reaction == Reaction::Replan && plans < PLANS_MAX => {
@@ -186,7 +193,15 @@ fn avoid(shared: &Shared, object: &ObjectRecord, stripe: &StripeRecord, error: &
     }
 }
 
-fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Range], how: &How) -> Result<PlannedRead> {
+fn plan(
+    shared: &Shared,
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    ranges: &[Range],
+    how: &How,
+    errand: Option<&Errand>,
+) -> Result<PlannedRead> {
+    let class = if errand.is_some() { Class::Repair } else { Class::Foreground };
     let view = shared.members.view();
     let readable = jobs::readable(stripe, &view, |block| shared.members.is_suspect_block(block));
     let Readable { good, suspect, lost } = &readable;
@@ -200,7 +215,7 @@ fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Ran
             how.slice_positions(&stripe.layout, &network)
         };
         let prefer = jobs::preference(stripe, available, &view, stripe.layout.k as usize, None);
-        let run = shared.run(Class::Foreground, stripe.seq, &stripe.layout.layout, slice_len);
+        let run = shared.run(class, stripe.seq, &stripe.layout.layout, slice_len);
         let planned = jobs::read(
             code,
             stripe,
@@ -212,6 +227,13 @@ fn plan(shared: &Shared, code: &SharedCode, stripe: &StripeRecord, ranges: &[Ran
         )?;
         Ok::<_, Error>(PlannedRead { planned, delivers, rebuilt: rebuilt.into_iter().collect() })
     };
+    // Of one data block every block is a copy: who has one itself reads that.
+    let is_own = |index: &u8| stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node) == errand.map(|it| it.node);
+    if let Some(own) = good.iter().copied().find(is_own).filter(|_| code.k() == 1)
+        && let Ok(planned) = attempt(&[own])
+    {
+        return Ok(planned);
+    }
     // Rather from those that failed a moment ago than not at all; but from as few as will do. Two of whom each was blamed for a link
     // between them are both suspect, and with one of them it works.
     let all: Vec<u8> = good.iter().chain(suspect).copied().collect();
@@ -252,9 +274,10 @@ async fn begin(
     stripe: &StripeRecord,
     read: &PlannedRead,
     resumed: u32,
+    errand: Option<&Errand>,
 ) -> Result<v1::ClientTask> {
     let plan = &read.planned.plan;
-    let mut sealed = seal::seal(shared, &read.planned, stripe, &BTreeMap::new())?;
+    let mut sealed = seal::seal(shared, &read.planned, stripe, &BTreeMap::new(), errand.map_or("", |errand| &errand.agent))?;
     let client = sealed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
     let id = sealed.id;
     supervise::open(shared, &sealed).await?;
@@ -266,7 +289,7 @@ async fn begin(
         let wanted = jobs::wanted(&stripe, &read.delivers);
         let is_spare = move |node| {
             let view = shared.members.view();
-            let stripe = view.serving(stripe.clone(), |_, home| home == node, || 0);
+            let stripe = view.serving(stripe.clone(), |_, home| home == node, |_| 0);
             let readable = jobs::readable(&stripe, &view, |_| false);
             let is_elsewhere = |index: &u8| stripe.blocks.get(usize::from(*index)).is_some_and(|placed| placed.home.node != node);
             let all = readable.good.iter().chain(&readable.suspect).copied();

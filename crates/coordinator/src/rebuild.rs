@@ -289,7 +289,7 @@ impl Rebuild<'_> {
         tell(Told::Plan(&planned));
         let view = self.shared.members.view();
         let orders = arriving.iter().map(|new| Ok((new.block, self.order(new, &view)?))).collect::<Result<BTreeMap<_, _>>>()?;
-        let sealed = seal::seal(self.shared, &planned, &self.stripe, &orders)?;
+        let sealed = seal::seal(self.shared, &planned, &self.stripe, &orders, "")?;
         supervise::open(self.shared, &sealed).await?;
         let coming: BTreeMap<NodeId, u64> =
             targets.iter().filter_map(|target| Some((target.node, sealed.agents.get(&target.node)?.incoming_bytes))).collect();
@@ -312,6 +312,8 @@ impl Rebuild<'_> {
         for new in arriving.iter_mut().filter(|new| new.durable.is_none()) {
             self.take(new, &report);
             if new.durable.is_none() && report.is_not_what_was_lost(new.block, new.home.node) {
+                // Or it was spoiled where it was to be stored: who tries again does so elsewhere, if there is an elsewhere.
+                self.shared.members.suspect(new.home.node);
                 return Err(self.not_what_was_lost(new, &planned));
             }
         }
@@ -344,7 +346,7 @@ impl Rebuild<'_> {
         };
         // Drawn from the stripe: what is explained is what is done, as long as the nodes are as they were.
         let mut rng = StdRng::seed_from_u64(self.stripe.id.0);
-        view.serving(self.stripe.clone(), is_shunned, || rng.random())
+        view.serving(self.stripe.clone(), is_shunned, |_| rng.random())
     }
 
     /// All that was read passed the checksums of its disks: the same helpers would make the same of it again.

@@ -36,12 +36,13 @@ pub(crate) struct StoreOrder {
     pub(crate) disk: String,
 }
 
-/// Cuts the plan of a stripe and signs its links.
+/// Cuts the plan of a stripe and signs its links. An agent that is the plan's client has the name `client`; empty: it is none.
 pub(crate) fn seal(
     shared: &Shared,
     planned: &Planned,
     stripe: &StripeRecord,
     orders: &BTreeMap<BlockId, StoreOrder>,
+    client: &str,
 ) -> Result<Sealed> {
     let plan = &planned.plan;
     let mut cuts: BTreeMap<Party, Cut> = BTreeMap::new();
@@ -52,7 +53,8 @@ pub(crate) fn seal(
             Party::Node(node) => Some(session(shared, *node)?),
             Party::Client(_) => None,
         };
-        cuts.insert(*party, Cut { hash: task_hash(&bytes), bytes, task, session });
+        let name = session.as_ref().map_or_else(|| client.to_owned(), |session: &Session| session.record.name.clone());
+        cuts.insert(*party, Cut { hash: task_hash(&bytes), bytes, task, session, name });
     }
     let stall_ms = shared.config.stall_ms;
     let moving = shared.loads.begin(planned.lines.clone());
@@ -81,12 +83,14 @@ struct Cut {
     hash: [u8; 32],
     /// None: a client.
     session: Option<Session>,
+    /// Of the agent; a client that is none has none.
+    name: String,
 }
 
 /// What `party` needs to know of the other end of one of its links.
 fn peer(party: Party, cut: &Cut, link: &weft_plan::TaskLink, cuts: &BTreeMap<Party, Cut>) -> Result<v1::LinkPeer> {
     let other = cuts.get(&link.peer).ok_or_else(|| Error::fatal("a link leads to nobody").party(party))?;
-    let name = other.session.as_ref().map(|session| session.record.name.clone()).unwrap_or_default();
+    let name = other.name.clone();
     let (mut address, mut token) = (String::new(), Vec::new());
     if dials(cut, link, other) {
         let acceptor = other.session.as_ref().ok_or_else(|| Error::fatal("a link connects two clients").party(party))?;

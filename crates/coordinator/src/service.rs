@@ -1,6 +1,12 @@
 //! The service for clients.
 
-use crate::{copies, lasting, links, puts, read, repair, shared::Shared, show, validate};
+use crate::{
+    copies,
+    errands::{Errand, Who},
+    lasting, links, puts, read, repair,
+    shared::Shared,
+    show, validate,
+};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -28,6 +34,19 @@ impl WeftService {
             Peer::Client | Peer::Anonymous => Ok(request.into_inner()),
             other => Err(to_status(&Error::invalid(format!("{other} is not a client: use a client's certificate")))),
         }
+    }
+
+    /// What a client asks, or an agent on an errand that may ask just this.
+    fn asked_by<T>(&self, request: Request<T>, may: impl FnOnce(&Errand, &T) -> bool) -> Result<(T, Who), Status> {
+        let caller = rpc::caller(&request);
+        let Some(number) = rpc::errand(&request) else {
+            return Ok((self.asked(request)?, Who { caller, errand: None }));
+        };
+        let asked = request.into_inner();
+        let errand = self.shared.errands.get(number).filter(|errand| errand.is_of(&caller.peer) && may(errand, &asked));
+        let errand =
+            errand.ok_or_else(|| to_status(&Error::invalid(format!("{} was not sent to do this any more", caller.peer))))?;
+        Ok((asked, Who { caller, errand: Some(errand) }))
     }
 
     fn meta<T>(&self, result: Result<T, MetaError>) -> Result<T> {
@@ -158,7 +177,7 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn stat_object(&self, request: Request<v1::StatObjectRequest>) -> Result<Response<v1::ObjectReply>, Status> {
-        let asked = self.asked(request)?;
+        let (asked, _) = self.asked_by(request, |errand, asked| errand.reads(&asked.bucket, &asked.key))?;
         answer(self.stat_object(asked).await)
     }
 
@@ -174,14 +193,13 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn put_stripe(&self, request: Request<v1::PutStripeRequest>) -> Result<Response<v1::PutStripeReply>, Status> {
-        let caller = rpc::caller(&request);
-        let asked = self.asked(request)?;
+        let (asked, who) = self.asked_by(request, |errand, asked| errand.writes(asked.upload, asked.number))?;
         let shared = Arc::clone(&self.shared);
-        answer(to_the_end(async move { puts::put_stripe(&shared, asked, &caller).await }).await)
+        answer(to_the_end(async move { puts::put_stripe(&shared, asked, &who).await }).await)
     }
 
     async fn end_stripe(&self, request: Request<v1::EndStripeRequest>) -> Result<Response<v1::EndStripeReply>, Status> {
-        let asked = self.asked(request)?;
+        let (asked, _) = self.asked_by(request, |errand, asked| errand.writes(asked.upload, asked.number))?;
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { puts::end_stripe(&shared, asked).await }).await)
     }
@@ -192,7 +210,7 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn keep_put(&self, request: Request<v1::KeepPutRequest>) -> Result<Response<v1::KeepPutReply>, Status> {
-        let asked = self.asked(request)?;
+        let (asked, _) = self.asked_by(request, |errand, asked| errand.writes(asked.upload, asked.number))?;
         answer(puts::keep(&self.shared, &asked).await)
     }
 
@@ -202,13 +220,16 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn read_stripe(&self, request: Request<v1::ReadStripeRequest>) -> Result<Response<v1::ReadStripeReply>, Status> {
-        let asked = self.asked(request)?;
+        let may = |errand: &Errand, asked: &v1::ReadStripeRequest| {
+            errand.reads(&asked.bucket, &asked.key) && errand.version.0 == asked.version
+        };
+        let (asked, who) = self.asked_by(request, may)?;
         let shared = Arc::clone(&self.shared);
-        answer(to_the_end(async move { read::read_stripe(&shared, asked).await }).await)
+        answer(to_the_end(async move { read::read_stripe(&shared, asked, who.errand.as_ref()).await }).await)
     }
 
     async fn end_read(&self, request: Request<v1::EndReadRequest>) -> Result<Response<v1::Empty>, Status> {
-        let asked = self.asked(request)?;
+        let (asked, _) = self.asked_by(request, |_, _| true)?;
         read::end_read(&self.shared, &asked);
         Ok(Response::new(v1::Empty {}))
     }
@@ -244,6 +265,12 @@ impl v1::weft_server::Weft for WeftService {
         let (events, told) = mpsc::channel(repair::EVENTS_MAX);
         tokio::spawn(lasting::explain(Arc::clone(&self.shared), asked, events));
         Ok(Response::new(ReceiverStream::new(told)))
+    }
+
+    async fn convert(&self, request: Request<v1::ConvertRequest>) -> Result<Response<v1::Job>, Status> {
+        let asked = self.asked(request)?;
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { lasting::begin_conversion(&shared, &asked).await }).await)
     }
 
     async fn list_jobs(&self, request: Request<v1::Empty>) -> Result<Response<v1::ListJobsReply>, Status> {

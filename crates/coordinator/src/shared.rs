@@ -42,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) completion: Completion,
     pub(crate) reads: crate::read::Reads,
     pub(crate) lasting: crate::lasting::LastingJobs,
+    pub(crate) errands: crate::errands::Errands,
     pub(crate) started: Instant,
     /// Turns true once the coordinator must end.
     pub(crate) stop: watch::Sender<bool>,

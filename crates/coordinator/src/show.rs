@@ -67,6 +67,7 @@ pub(crate) fn object(object: ObjectRecord) -> v1::ObjectReply {
         stripe_count: object.stripes,
         incomplete: Vec::new(),
         incomplete_count: 0,
+        written: object.written.0,
     }
 }
 

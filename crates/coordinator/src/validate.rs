@@ -3,7 +3,7 @@
 use crate::{config::CoordinatorConfig, copies, how::SLICE_BYTES_MAX};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
-use weft_meta::{Ack, FailureDomain, HelperSelect, NodeRepair, ObjectName, PolicyRecord};
+use weft_meta::{Ack, Conversion, FailureDomain, HelperSelect, NodeRepair, ObjectName, PolicyRecord};
 use weft_proto::v1;
 use weft_types::{ByteSize, CELL_BYTES_USUAL, Error, Layout, NodeId, PAGE_LEN, Result, usual_cell_len};
 
@@ -20,6 +20,8 @@ const BLOCK_BYTES_MAX: u64 = 4 << 30;
 /// of many nodes busy; more take memory at all of these and time from readers.
 const JOB_CONCURRENCY: u32 = 4;
 const JOB_CONCURRENCY_MAX: u32 = 64;
+/// Stripes of a conversion at the same time unless somebody says otherwise: each is moved whole, and is in nobody's hurry.
+const CONVERSION_CONCURRENCY: u32 = 2;
 /// Requestors that can be named, at most.
 const TO_NODES_MAX: usize = 1024;
 
@@ -184,6 +186,22 @@ pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorCon
         slice_len,
         force: asked.force,
     })
+}
+
+/// Reads what is asked to be converted.
+pub(crate) fn conversion(asked: &v1::ConvertRequest) -> Result<Conversion> {
+    name("policy", &asked.policy)?;
+    match asked.key.is_empty() {
+        true => name("bucket", &asked.bucket)?,
+        false => drop(object(&asked.bucket, &asked.key)?),
+    }
+    let concurrency = if asked.concurrency == 0 { CONVERSION_CONCURRENCY } else { asked.concurrency };
+    if concurrency > JOB_CONCURRENCY_MAX {
+        return Err(Error::invalid(format!("1 to {JOB_CONCURRENCY_MAX} stripes can be converted at once, not {concurrency}")));
+    }
+    let key = (!asked.key.is_empty()).then(|| asked.key.clone());
+    let (bucket, policy) = (asked.bucket.clone(), asked.policy.clone());
+    Ok(Conversion { bucket, key, policy, concurrency, bytes_per_s: asked.bytes_per_s })
 }
 
 fn helper_select(text: &str) -> Result<HelperSelect> {
@@ -380,6 +398,21 @@ mod tests {
         refused(v1::RepairNodeRequest { slice_len: 65 << 20, ..asked() }, "at most 64MiB");
         refused(v1::RepairNodeRequest { to_nodes: vec![2, 3], ..asked() }, "cannot go to itself");
         refused(v1::RepairNodeRequest { to_nodes: (10..2000).collect(), ..asked() }, "at most 1024 nodes");
+    }
+
+    #[test]
+    fn conversions() {
+        let asked = |key: &str, concurrency| {
+            let (bucket, key, policy) = ("photos".into(), key.into(), "cold".into());
+            conversion(&v1::ConvertRequest { bucket, key, policy, concurrency, bytes_per_s: 7 })
+        };
+        let (bucket, policy) = ("photos".to_owned(), "cold".to_owned());
+        let all = Conversion { bucket, key: None, policy, concurrency: CONVERSION_CONCURRENCY, bytes_per_s: 7 };
+        assert_eq!(asked("", 0), Ok(all.clone()));
+        assert_eq!(asked("a/b", 64), Ok(Conversion { key: Some("a/b".into()), concurrency: 64, ..all }));
+        assert!(asked("", 65).unwrap_err().message.contains("1 to 64 stripes"));
+        assert!(asked("a\n", 1).unwrap_err().message.contains("control characters"));
+        assert!(conversion(&v1::ConvertRequest::default()).is_err());
     }
 
     #[test]

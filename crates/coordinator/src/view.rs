@@ -97,14 +97,14 @@ impl View {
         &self,
         mut stripe: StripeRecord,
         shunned: impl Fn(BlockId, NodeId) -> bool,
-        mut lot: impl FnMut() -> u32,
+        mut lot: impl FnMut(NodeId) -> u32,
     ) -> StripeRecord {
         if stripe.copies.is_empty() {
             return stripe;
         }
         let mut lots: BTreeMap<BlockId, u32> = BTreeMap::new();
         for (index, placed) in stripe.all() {
-            lots.insert(stripe.id_of(index, placed), lot());
+            lots.insert(stripe.id_of(index, placed), lot(placed.home.node));
         }
         stripe.put_first(|stripe, index, placed| {
             let (id, standing) = (stripe.id_of(index, placed), self.standing_of(stripe, index, placed));

@@ -25,6 +25,23 @@ pub struct JobId(pub u64);
 pub enum JobWork {
     /// Rebuilds the blocks of a node elsewhere.
     RepairNode(NodeRepair),
+    /// Writes objects anew in another code.
+    Convert(Conversion),
+}
+
+/// Which objects are written anew, and in which code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conversion {
+    /// The bucket.
+    pub bucket: String,
+    /// The one object; none: all of the bucket, which carries the policy itself from the job's beginning on.
+    pub key: Option<String>,
+    /// The policy whose code and sizes they get.
+    pub policy: String,
+    /// Stripes that are written at the same time.
+    pub concurrency: u32,
+    /// Bytes of data that are converted in a second, at most; 0: not bounded.
+    pub bytes_per_s: u64,
 }
 
 /// How the blocks of a node are rebuilt elsewhere.
@@ -75,7 +92,7 @@ pub enum JobState {
 /// So much of a job's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amount {
-    /// Blocks.
+    /// Blocks; of a conversion, objects.
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -96,14 +113,14 @@ pub struct JobProgress {
     pub last_error: String,
 }
 
-/// A block that a job could do nothing for.
+/// A block that a job could do nothing for; of a conversion, an object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftBlock {
     /// The object, `bucket/key`; empty: it was not known.
     pub object: String,
     /// The number of the stripe in the object.
     pub stripe: u64,
-    /// The block's index in the stripe.
+    /// The block's index in the stripe; of a conversion, 0.
     pub index: u8,
     /// Why; at most [`LEFT_REASON_BYTES_MAX`] are kept.
     pub reason: String,
@@ -144,6 +161,7 @@ impl JobWork {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::RepairNode(_) => "repair-node",
+            Self::Convert(_) => "convert",
         }
     }
 
@@ -151,8 +169,15 @@ impl JobWork {
     pub(crate) fn subject(&self) -> u64 {
         match self {
             Self::RepairNode(repair) => repair.node.0.into(),
+            // One at a time in a bucket. A hash will do: that two buckets share one merely has the second wait, once in 2^63 pairs.
+            Self::Convert(conversion) => fnv_1a(conversion.bucket.as_bytes()) >> 1,
         }
     }
+}
+
+/// FNV-1a of 64 bits: the same in every version, as it is written down.
+fn fnv_1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 impl JobState {

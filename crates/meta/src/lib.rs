@@ -20,8 +20,8 @@ mod sqlite;
 
 pub use error::{MetaError, Result};
 pub use jobs::{
-    Amount, ENDED_JOBS_MAX, HelperSelect, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX,
-    LEFT_REASON_BYTES_MAX, LeftBlock, NodeRepair,
+    Amount, Conversion, ENDED_JOBS_MAX, HelperSelect, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork,
+    LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, LeftBlock, NodeRepair,
 };
 pub use meta::Meta;
 pub use model::{

@@ -76,7 +76,8 @@ pub trait Meta: Send + Sync {
     /// The blocks of a stripe of a put are durable, or as many as it may be acknowledged with: it is incomplete then until no block of
     /// it is missing any more.
     async fn end_stripe(&self, epoch: Epoch, end: EndStripe) -> Result<StripeRecord>;
-    /// Makes a put's object visible and its predecessor garbage, if all stripes have ended and their bytes are `size`.
+    /// Makes a put's object visible and its predecessor garbage, if all stripes have ended and their bytes are `size`. A conversion
+    /// is a conflict unless its predecessor is the version that it replaces, whose time and number of writing it takes over.
     async fn commit_put(
         &self,
         epoch: Epoch,
@@ -145,7 +146,8 @@ pub trait Meta: Send + Sync {
     /// The node has removed them.
     async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()>;
 
-    /// Begins a job, which runs from then on. Refused while another one of its kind about the same is running or paused.
+    /// Begins a job, which runs from then on. Refused while another one of its kind about the same is running or paused. A bucket
+    /// that is converted carries its new policy from this moment on: what is put meanwhile need not be converted.
     async fn create_job(&self, epoch: Epoch, work: JobWork, now_ms: u64) -> Result<JobRecord>;
     /// A job.
     async fn job(&self, job: JobId) -> Result<JobRecord>;

@@ -212,8 +212,11 @@ pub struct ObjectName {
 pub struct ObjectRecord {
     /// Its name.
     pub name: ObjectName,
-    /// The put that made it. Grows with each put of the key, and is nobody else's in the cluster.
+    /// The put or conversion that made it; nobody else's in the cluster.
     pub version: UploadId,
+    /// The put that wrote what it says, and grows with each put of the key. Another one than `version` if it was converted since:
+    /// two versions of the same `written` are the same bytes.
+    pub written: UploadId,
     /// Bytes.
     pub size: u64,
     /// The code's canonical spec.
@@ -222,7 +225,7 @@ pub struct ObjectRecord {
     pub layout: Layout,
     /// How many stripes it has.
     pub stripes: u64,
-    /// When it was committed, milliseconds since 1970.
+    /// When what it says was committed, milliseconds since 1970; a conversion does not change it.
     pub created_ms: u64,
 }
 
@@ -245,6 +248,8 @@ pub struct NewUpload {
     pub created_ms: u64,
     /// When it is swept unless something happens before, milliseconds since 1970.
     pub expires_ms: u64,
+    /// It is a conversion of the object of that version, and can be committed only in its place.
+    pub replaces: Option<UploadId>,
 }
 
 /// A put under way.

@@ -64,6 +64,21 @@ pub fn caller<T>(request: &Request<T>) -> Caller {
     known.unwrap_or_else(|| Caller { peer: Peer::Anonymous, address: String::new() })
 }
 
+/// The header with which an agent that calls as a client does shows on which errand of the coordinator it does so.
+const ERRAND: &str = "weft-errand";
+
+/// On which errand of the coordinator somebody calls; none: on their own account. What is no number is nobody's.
+pub fn errand<T>(request: &Request<T>) -> Option<u64> {
+    let header = request.metadata().get(ERRAND)?;
+    Some(header.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(0))
+}
+
+/// A request that is made on an errand of the coordinator.
+pub fn on_errand<T>(mut request: Request<T>, errand: u64) -> Request<T> {
+    request.metadata_mut().insert(ERRAND, errand.into());
+    request
+}
+
 /// A request that must be answered within `deadline`; the server learns of it too.
 pub fn with_deadline<T>(message: T, deadline: Duration) -> Request<T> {
     let mut request = Request::new(message);

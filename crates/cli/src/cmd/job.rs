@@ -16,6 +16,9 @@ use std::cell::Cell;
 use weft_client::{JobChange, api};
 use weft_types::{ByteSize, Error, NodeId, Reaction, Result, human_bytes};
 
+/// The kind of a conversion.
+const CONVERT: &str = "convert";
+
 /// Jobs: work that goes on whoever looks on, and under the next coordinator too
 #[derive(Debug, Args)]
 pub(super) struct Job {
@@ -67,7 +70,7 @@ EXAMPLE
 
 EXIT CODES
   0 the job is done   1 it failed, or was cancelled   3 no such job, or no cluster   \
-  4 blocks are left that could not be rebuilt, or no coordinator   130 broken off; the job goes on")]
+  4 blocks are left that could not be rebuilt, or objects that could not be converted, or no coordinator   130 broken off; the job goes on")]
 struct Wait {
     /// The job's number
     id: u64,
@@ -123,42 +126,73 @@ pub(super) struct Report {
     id: u64,
     kind: String,
     state: String,
-    node: String,
-    /// What the operator calls the node.
-    name: String,
     total: Amount,
     done: Amount,
     /// Tried in vain.
     left: Amount,
-    /// The first of them.
-    left_blocks: Vec<Left>,
     last_error: String,
     stripes_under_way: u32,
     created_ms: u64,
     changed_ms: u64,
-    select: String,
-    to: Vec<String>,
-    scheme: String,
-    concurrency: u32,
-    /// None: the coordinator's setting.
-    slice_size: Option<u64>,
-    force: bool,
+    #[serde(flatten)]
+    what: What,
 }
 
-/// A block that could not be rebuilt.
+/// What a job does, and the first of what it has left.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum What {
+    Repair {
+        node: String,
+        /// What the operator calls the node.
+        name: String,
+        left_blocks: Vec<Left>,
+        select: String,
+        to: Vec<String>,
+        scheme: String,
+        concurrency: u32,
+        /// None: the coordinator's setting.
+        slice_size: Option<u64>,
+        force: bool,
+    },
+    Convert {
+        bucket: String,
+        /// None: all objects of the bucket.
+        key: Option<String>,
+        policy: String,
+        left_objects: Vec<Left>,
+        concurrency: u32,
+        /// None: it is not bounded.
+        bytes_per_s: Option<u64>,
+    },
+}
+
+/// What could not be done.
 #[derive(Debug, Serialize)]
 struct Left {
     /// Empty: it is not known.
     object: String,
     stripe: u64,
-    block: u32,
+    /// None: it is the object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<u32>,
     reason: String,
 }
 
+/// Blocks, or of a conversion objects.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Amount {
-    blocks: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    objects: Option<u64>,
     bytes: u64,
+}
+
+impl Amount {
+    fn count(self) -> u64 {
+        self.blocks.or(self.objects).unwrap_or(0)
+    }
 }
 
 impl Job {
@@ -188,10 +222,11 @@ fn list(options: &target::Options, output: Output) -> Result<Exit> {
         Ok(jobs.into_iter().map(|job| Report::new(job, &nodes)).collect::<Vec<_>>())
     })?;
     let row = |it: &Report| {
-        let of = |amount: Amount| format!("{} ({})", amount.blocks, human_bytes(amount.bytes));
-        [it.id.to_string(), it.kind.clone(), it.about(), it.state.clone(), of(it.done), of(it.total), it.left.blocks.to_string()]
+        let of = |amount: Amount| format!("{} ({})", amount.count(), human_bytes(amount.bytes));
+        let left = it.left.count().to_string();
+        [it.id.to_string(), it.kind.clone(), it.about(), it.state.clone(), of(it.done), of(it.total), left]
     };
-    let heading = ["job", "kind", "node", "state", "done", "of", "left"];
+    let heading = ["job", "kind", "what", "state", "done", "of", "left"];
     output.result(&reports, |reports| table(heading, &[0, 4, 5, 6], reports.iter().map(row))).map(|()| Exit::Ok)
 }
 
@@ -203,9 +238,14 @@ fn wait(id: u64, options: &target::Options, output: Output) -> Result<Exit> {
 
 /// Waits for a job, and shows how far it is.
 pub(super) async fn wait_in(session: &Session, id: u64, output: Output) -> Result<Report> {
-    let progress = Progress::new("repairing", 0, output.json);
-    let mut state = String::new();
+    let mut progress = Progress::new("working", 0, output.json);
+    let (mut state, mut kind) = (String::new(), String::new());
     let look = |job: &api::Job| {
+        if kind.is_empty() {
+            kind.clone_from(&job.kind);
+            let doing = if kind == CONVERT { "converting" } else { "repairing" };
+            progress = Progress::new(doing, 0, output.json);
+        }
         let [total, done, left] =
             [&job.total, &job.done, &job.left].map(|amount| amount.as_ref().map_or(0, |amount| amount.bytes));
         progress.set(done.saturating_add(job.moving_bytes), Some(total.saturating_sub(left)).filter(|total| *total > 0));
@@ -221,17 +261,21 @@ pub(super) async fn wait_in(session: &Session, id: u64, output: Output) -> Resul
 
 /// Shows what became of a job.
 pub(super) fn end(report: Report, output: Output) -> Result<Exit> {
-    let (id, left, why) = (report.id, report.left.blocks, &report.last_error);
+    let (id, left, why) = (report.id, report.left.count(), &report.last_error);
     let error = match report.state.as_str() {
         "cancelled" => Some(Error::retry(format!("job {id} was cancelled: what it had done stays done"))),
         "failed" if left > 0 => {
-            let blocks = if left == 1 { "block is" } else { "blocks are" };
-            Some(Error::unavailable(format!("job {id} has ended and {left} {blocks} still lost; the last error: {why}")))
+            let are = if left == 1 { "is" } else { "are" };
+            let still = match report.what {
+                What::Repair { .. } => format!("{left} block{} {are} still lost", plural(left)),
+                What::Convert { .. } => format!("{left} object{} {are} not converted", plural(left)),
+            };
+            Some(Error::unavailable(format!("job {id} has ended and {still}; the last error: {why}")))
         }
         "failed" => Some(Error::retry(format!("job {id} failed: {why}"))),
         _ => None,
     };
-    if error.is_none() || output.json || report.done.blocks > 0 {
+    if error.is_none() || output.json || report.done.count() > 0 {
         output.result(&report, Report::line)?;
     }
     error.map_or(Ok(Exit::Ok), Err)
@@ -257,84 +301,93 @@ pub(super) fn goes_on<T>(waited: Result<T>, job: &Cell<Option<u64>>) -> Result<T
 
 impl Report {
     pub(super) fn new(it: api::Job, nodes: &[api::Node]) -> Self {
+        let is_conversion = it.convert.is_some();
         let amount = |it: Option<api::JobAmount>| {
-            it.map_or(Amount { blocks: 0, bytes: 0 }, |it| Amount { blocks: it.blocks, bytes: it.bytes })
+            let api::JobAmount { blocks, bytes } = it.unwrap_or_default();
+            Amount { blocks: Some(blocks).filter(|_| !is_conversion), objects: Some(blocks).filter(|_| is_conversion), bytes }
         };
-        let what = it.repair_node.unwrap_or_default();
-        let left_block = |it: api::LeftBlock| Left {
+        let left = |it: api::LeftBlock| Left {
             object: it.object,
             stripe: it.stripe,
-            block: it.index,
+            block: Some(it.index).filter(|_| !is_conversion),
             reason: with_names(it.reason, nodes),
         };
-        let name = |id: u32| nodes.iter().find(|node| node.id == id).map(|node| node.name.clone());
-        let known = |id: &u32| name(*id).unwrap_or_else(|| NodeId(*id).to_string());
+        let left = it.left_blocks.into_iter().map(left).collect();
+        let what = match it.convert {
+            Some(what) => What::Convert {
+                bucket: what.bucket,
+                key: Some(what.key).filter(|key| !key.is_empty()),
+                policy: what.policy,
+                left_objects: left,
+                concurrency: what.concurrency,
+                bytes_per_s: Some(what.bytes_per_s).filter(|rate| *rate > 0),
+            },
+            None => What::repair(it.repair_node.unwrap_or_default(), left, nodes),
+        };
         Self {
             id: it.id,
             kind: it.kind,
             state: it.state,
-            node: NodeId(what.node).to_string(),
-            name: name(what.node).unwrap_or_default(),
             total: amount(it.total),
             done: amount(it.done),
             left: amount(it.left),
-            left_blocks: it.left_blocks.into_iter().map(left_block).collect(),
             last_error: with_names(it.last_error, nodes),
             stripes_under_way: it.stripes_under_way,
             created_ms: it.created_ms,
             changed_ms: it.changed_ms,
-            select: what.select,
-            to: what.to_nodes.iter().map(known).collect(),
-            scheme: what.scheme,
-            concurrency: what.concurrency,
-            slice_size: Some(what.slice_len).filter(|len| *len > 0),
-            force: what.force,
+            what,
         }
     }
 
     fn about(&self) -> String {
-        format!("{} {}", self.node, self.name).trim_end().to_owned()
+        match &self.what {
+            What::Repair { node, name, .. } => format!("{node} {name}").trim_end().to_owned(),
+            What::Convert { bucket, key: Some(key), policy, .. } => format!("{bucket}/{key} to {policy}"),
+            What::Convert { bucket, key: None, policy, .. } => format!("{bucket} to {policy}"),
+        }
+    }
+
+    /// What it does, and what it counts when it is done.
+    fn words(&self) -> (&'static str, &'static str, &'static str) {
+        match &self.what {
+            What::Repair { .. } => ("repair", "blocks rebuilt", "nothing is lost"),
+            What::Convert { .. } => ("conversion", "objects converted", "all is as the policy says"),
+        }
     }
 
     /// In a line.
     pub(super) fn line(&self) -> String {
-        let (id, about, state) = (self.id, self.about(), &self.state);
-        if self.state == "done" && self.done.blocks == 0 {
-            return format!("job {id}, repair of {about}: nothing is lost");
+        let (id, about, state, (work, counted, nothing)) = (self.id, self.about(), &self.state, self.words());
+        if self.state == "done" && self.done.count() == 0 {
+            return format!("job {id}, {work} of {about}: {nothing}");
         }
-        let (done, total) = (self.done.blocks, self.total.blocks);
+        let (done, total) = (self.done.count(), self.total.count());
         let bytes = human_bytes(self.done.bytes);
-        let mut line = format!("job {id}, repair of {about}: {state}, {done} of {total} blocks rebuilt ({bytes})");
-        if self.left.blocks > 0 {
-            line.push_str(&format!(", {} left", self.left.blocks));
+        let mut line = format!("job {id}, {work} of {about}: {state}, {done} of {total} {counted} ({bytes})");
+        if self.left.count() > 0 {
+            line.push_str(&format!(", {} left", self.left.count()));
         }
         if self.has_ended() {
             let seconds = self.changed_ms.saturating_sub(self.created_ms) as f64 / 1000.0;
             line.push_str(&format!(", {seconds:.2} s, {}", human_rate(self.done.bytes, seconds)));
-        } else if self.state == "running" && self.total.blocks == 0 {
-            return format!("job {id}, repair of {about}: {state}; `weft job wait {id}` waits for it");
+        } else if self.state == "running" && self.total.count() == 0 {
+            return format!("job {id}, {work} of {about}: {state}; `weft job wait {id}` waits for it");
         }
         line
     }
 
     fn text(&self) -> String {
-        let to = if self.to.is_empty() { "any node".to_owned() } else { self.to.join(", ") };
-        let slices = self.slice_size.map_or("as the coordinator's setting says".to_owned(), |len| ByteSize(len).to_string());
-        let mut lines = vec![
-            self.line(),
-            format!(
-                "helpers by {}, scheme {}, {} stripes at a time, slices {slices}, to {to}",
-                self.select, self.scheme, self.concurrency
-            ),
-        ];
+        let mut lines = vec![self.line(), self.what.how()];
         if self.stripes_under_way > 0 {
             lines.push(format!("{} stripes are under way", self.stripes_under_way));
         }
-        for Left { object, stripe, block, reason } in &self.left_blocks {
-            lines.push(format!("left: {object} stripe {stripe} block {block}: {reason}"));
+        let (What::Repair { left_blocks: left, .. } | What::Convert { left_objects: left, .. }) = &self.what;
+        for Left { object, stripe, block, reason } in left {
+            let block = block.map(|block| format!(" block {block}")).unwrap_or_default();
+            lines.push(format!("left: {object} stripe {stripe}{block}: {reason}"));
         }
-        let more = self.left.blocks.saturating_sub(self.left_blocks.len() as u64);
-        if more > 0 && !self.left_blocks.is_empty() {
+        let more = self.left.count().saturating_sub(left.len() as u64);
+        if more > 0 && !left.is_empty() {
             lines.push(format!("and {more} more, which the coordinator's log names"));
         }
         if !self.last_error.is_empty() {
@@ -346,4 +399,41 @@ impl Report {
     fn has_ended(&self) -> bool {
         !matches!(self.state.as_str(), "running" | "paused")
     }
+}
+
+impl What {
+    fn repair(what: api::RepairNodeRequest, left_blocks: Vec<Left>, nodes: &[api::Node]) -> Self {
+        let name = |id: u32| nodes.iter().find(|node| node.id == id).map(|node| node.name.clone());
+        let known = |id: &u32| name(*id).unwrap_or_else(|| NodeId(*id).to_string());
+        Self::Repair {
+            node: NodeId(what.node).to_string(),
+            name: name(what.node).unwrap_or_default(),
+            left_blocks,
+            select: what.select,
+            to: what.to_nodes.iter().map(known).collect(),
+            scheme: what.scheme,
+            concurrency: what.concurrency,
+            slice_size: Some(what.slice_len).filter(|len| *len > 0),
+            force: what.force,
+        }
+    }
+
+    /// In a line.
+    fn how(&self) -> String {
+        match self {
+            Self::Repair { select, to, scheme, concurrency, slice_size, .. } => {
+                let to = if to.is_empty() { "any node".to_owned() } else { to.join(", ") };
+                let slices = slice_size.map_or("as the coordinator's setting says".to_owned(), |len| ByteSize(len).to_string());
+                format!("helpers by {select}, scheme {scheme}, {concurrency} stripes at a time, slices {slices}, to {to}")
+            }
+            Self::Convert { concurrency, bytes_per_s, .. } => {
+                let rate = bytes_per_s.map_or("as fast as it goes".to_owned(), |rate| format!("at most {}/s", ByteSize(rate)));
+                format!("{concurrency} stripes at a time, {rate}")
+            }
+        }
+    }
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }

@@ -7,6 +7,7 @@ mod certificate;
 mod cluster;
 mod code;
 mod code_info;
+mod convert;
 mod daemon;
 mod demo;
 mod explain;

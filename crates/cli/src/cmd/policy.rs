@@ -2,6 +2,7 @@
 
 use super::{
     code_info::short_sub_blocks,
+    convert::Convert,
     heat::{Cool, Heat},
 };
 use crate::{exit::Exit, output::Output, session::Session, table::table, target};
@@ -24,6 +25,7 @@ enum Command {
     Show(Show),
     Rm(Rm),
     Default(SetDefault),
+    Convert(Convert),
     Heat(Heat),
     Cool(Cool),
 }
@@ -150,6 +152,7 @@ impl From<api::Policy> for Report {
 impl Policy {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         match self.command {
+            Command::Convert(convert) => return convert.run(options, output),
             Command::Create(create) => {
                 let policy = create.policy()?;
                 let made = Session::with(options, async |session| session.client.create_policy(policy).await)?;

@@ -3,6 +3,7 @@
 mod certificates;
 mod codes;
 mod commands;
+mod conversions;
 mod coordinator;
 mod copies;
 mod corruption;

@@ -40,6 +40,8 @@ pub(crate) struct State {
     committed: BTreeMap<u64, ObjectReply>,
     /// After so many calls more of ReadStripe, `b/k` is what was stored as `b/new`, or nothing if nothing was.
     pub(crate) replaced_after: Option<u32>,
+    /// … which says the same.
+    pub(crate) is_conversion: bool,
     /// Does what so many calls more of EndStripe and CommitPut ask for, and then answers as if it had not.
     pub(crate) answers_lost: u32,
 }
@@ -47,6 +49,7 @@ pub(crate) struct State {
 #[derive(Clone)]
 struct Object {
     version: u64,
+    written: u64,
     bucket: String,
     key: String,
     code: String,
@@ -68,9 +71,10 @@ impl State {
         self.replaced_after = left.checked_sub(1);
         if left == 0 {
             let name = |key: &str| ("b".to_string(), key.to_string());
-            self.objects.remove(&name("k"));
+            let before = self.objects.remove(&name("k"));
             if let Some(object) = self.objects.remove(&name("new")) {
-                self.objects.insert(name("k"), Object { key: "k".into(), ..object });
+                let written = before.filter(|_| self.is_conversion).map_or(object.version, |before| before.written);
+                self.objects.insert(name("k"), Object { key: "k".into(), written, ..object });
             }
         }
     }
@@ -270,6 +274,7 @@ impl Coordinator {
             bucket,
             key,
             version: object.version,
+            written: object.written,
             size: offset,
             code: object.code.clone(),
             stripe_count: stripes.len() as u64,
@@ -306,7 +311,8 @@ impl Weft for Coordinator {
         let layout = Layout::new(block_len, cell_len, 1).unwrap();
         let upload = self.number();
         let (bucket, key) = (request.bucket, request.key);
-        let object = Object { version: upload, bucket, key, code: code.clone(), layout, stripes: BTreeMap::new() };
+        let object =
+            Object { version: upload, written: upload, bucket, key, code: code.clone(), layout, stripes: BTreeMap::new() };
         self.state.lock().unwrap().uploads.insert(upload, object);
         let (k, m) = (parsed.k() as u32, parsed.m() as u32);
         answer(Ok(BeginPutReply { upload, code, block_len, cell_len, k, m, ..BeginPutReply::default() }))
@@ -454,6 +460,10 @@ impl Weft for Coordinator {
     }
 
     async fn repair_node(&self, _: Request<RepairNodeRequest>) -> Answer<v1::Job> {
+        answer(Err(Error::invalid("this one has no jobs")))
+    }
+
+    async fn convert(&self, _: Request<v1::ConvertRequest>) -> Answer<v1::Job> {
         answer(Err(Error::invalid("this one has no jobs")))
     }
 

@@ -166,6 +166,24 @@ async fn an_object_that_is_replaced_is_read_from_its_new_start_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_is_converted_meanwhile_is_read_on_from_where_it_was() {
+    let (world, data) = stored(64 << 10).await;
+    let options = PutOptions { block_len: 1 << 20, cell_len: 256 << 10, ..PutOptions::default() };
+    for (calls, range) in [(0, None), (5, None), (9, Some(3 << 20..(19 << 20) + 17)), (u32::MAX, None)] {
+        world.client.put("b", "new", &data[..], &options).await.unwrap();
+        {
+            let mut state = world.coordinator.state.lock().unwrap();
+            (state.is_conversion, state.replaced_after) = (true, Some(calls));
+        }
+        let options = GetOptions { range: range.clone(), ..GetOptions::default() };
+        let (got, bytes) = get(&world, &options).await.unwrap();
+        let expected = range.map_or(&data[..], |range| &data[range.start as usize..range.end as usize]);
+        assert!(bytes == expected, "after {calls} calls: {} bytes", bytes.len());
+        assert_eq!(got.object.size, data.len() as u64);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_coordinator_is_asked_again() {
     let (world, data) = stored(64 << 10).await;
     world.coordinator.state.lock().unwrap().busy = 3;

@@ -178,7 +178,7 @@ fn wider_view() -> View {
 fn serving(view: &View, stripe: &StripeRecord, suspect: &[u32], lot: u32) -> Vec<u32> {
     // The first copy of each has the even lots.
     let mut drawn = 0..;
-    let lots = || (drawn.next().unwrap_or(0) / 6) ^ lot;
+    let lots = |_| (drawn.next().unwrap_or(0) / 6) ^ lot;
     let served = view.serving(stripe.clone(), |_, node| suspect.contains(&node.0), lots);
     let ids = |stripe: &StripeRecord| stripe.all().map(|(index, it)| stripe.id_of(index, it)).collect::<BTreeSet<_>>();
     assert_eq!(ids(&served), ids(stripe), "a copy went missing");
@@ -190,6 +190,11 @@ fn the_copy_that_stands_best_serves_and_of_equals_one_by_lot() {
     let (mut stripe, mut view) = (with_copies(stripe(1 << 20, 1 << 18, 1 << 18)), wider_view());
     assert_eq!(serving(&view, &stripe, &[], 0), [1, 2, 3, 4, 5, 6]);
     assert_eq!(serving(&view, &stripe, &[], 1), [7, 8, 9, 10, 5, 6], "what has no copy serves itself");
+    let own_first = |view: &View, stripe: &StripeRecord, own: u32| {
+        let served = view.serving(stripe.clone(), |_, _| false, |node| u32::from(node != NodeId(own)));
+        served.blocks[1].home.node.0
+    };
+    assert_eq!([2, 8, 9].map(|own| own_first(&view, &stripe, own)), [2, 8, 2], "who has the least lots serves");
     // Lost, suspect, corrupt in part, and of whom somebody complained: the other one, whatever the lots say.
     view.nodes.get_mut(&NodeId(1)).unwrap().up = false;
     view.nodes.get_mut(&NodeId(8)).unwrap().suspect_for = Duration::from_secs(9);
@@ -200,7 +205,8 @@ fn the_copy_that_stands_best_serves_and_of_equals_one_by_lot() {
         // A suspect is better than one that is lost, and one with a hole better than a suspect.
         assert_eq!(serving(&view, &stripe, &[7, 9], lot), [7, 2, 3, 4, 5, 6]);
     }
-    let served = view.serving(stripe.clone(), |_, node| node == NodeId(9), || 0);
+    assert_eq!(own_first(&view, &stripe, 8), 2, "who has the least lots is suspect");
+    let served = view.serving(stripe.clone(), |_, node| node == NodeId(9), |_| 0);
     assert_eq!((served.corrupt_bytes(2).len(), stripe.corrupt_of(2, 1).len()), (1, 0));
     assert_eq!(view.state_text(&stripe, 3, &stripe.copies[3].1), "missing");
 }
@@ -210,7 +216,7 @@ fn a_copy_is_read_and_rebuilt_from_another_by_one_link() {
     let (code, stripe) = (code(), with_copies(stripe(1 << 20, 1 << 18, 1 << 18)));
     let mut view = wider_view();
     view.nodes.get_mut(&NodeId(2)).unwrap().up = false;
-    let served = view.serving(stripe, |_, _| false, || 0);
+    let served = view.serving(stripe, |_, _| false, |_| 0);
     let available = readable(&served, &view, |_| false).good;
     assert_eq!(available, [0, 1, 2, 3, 4, 5], "nothing is lost");
     let ranges = [Range { index: 1, bytes: Span::new(0, 1 << 18) }];

@@ -4,7 +4,9 @@
 //! What a job is to do and how far it has come is in the metadata; what of it is under way is here. A job's state is written
 //! before its work is told of it: so whatever a coordinator does when it dies, the next one does what was asked last.
 
+mod conversion;
 mod node_repair;
+mod runner;
 
 use crate::{
     coordinator::until_stopped,
@@ -13,15 +15,17 @@ use crate::{
     shared::Shared,
     validate,
 };
+use conversion::ConversionJob;
 use node_repair::NodeRepairJob;
+use runner::{Runner, Work};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::watch;
-use weft_meta::{Amount, HelperSelect, JobId, JobProgress, JobRecord, JobState, JobWork, LeftBlock, NodeRepair};
+use weft_meta::{Amount, Conversion, HelperSelect, JobId, JobProgress, JobRecord, JobState, JobWork, LeftBlock, NodeRepair};
 use weft_proto::{to_status, v1};
-use weft_types::{Error, NodeId, Result, StripeId};
+use weft_types::{Error, NodeId, Result};
 
 /// The jobs that this coordinator works on.
 #[derive(Debug, Default)]
@@ -44,8 +48,10 @@ struct Control {
 #[derive(Debug, Default)]
 struct Live {
     progress: JobProgress,
-    /// What has come in of the stripes that are under way.
-    moving: BTreeMap<StripeId, u64>,
+    /// What has come in of the stripes that are under way, each by a number of its own.
+    moving: BTreeMap<u64, u64>,
+    /// Bytes that are done, of what is done as a whole or not at all.
+    gathered_bytes: u64,
 }
 
 impl LastingJobs {
@@ -83,7 +89,17 @@ pub(crate) async fn go_on(shared: &Arc<Shared>) -> Result<()> {
 /// Begins the repair of a node.
 pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::RepairNodeRequest) -> Result<v1::Job> {
     let repair = check(shared, asked).await?;
-    let job = shared.meta.create_job(shared.epoch, JobWork::RepairNode(repair), shared.now_ms()).await;
+    create(shared, JobWork::RepairNode(repair)).await
+}
+
+/// Begins to write objects anew in another code.
+pub(crate) async fn begin_conversion(shared: &Arc<Shared>, asked: &v1::ConvertRequest) -> Result<v1::Job> {
+    let conversion = conversion::check(shared, asked).await?;
+    create(shared, JobWork::Convert(conversion)).await
+}
+
+async fn create(shared: &Arc<Shared>, work: JobWork) -> Result<v1::Job> {
+    let job = shared.meta.create_job(shared.epoch, work, shared.now_ms()).await;
     let job = job.map_err(|error| shared.meta_error(error))?;
     tracing::info!(job = %job.id, work = ?job.work, "a job begins");
     work_on(shared, job.clone());
@@ -141,14 +157,17 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
 
 /// Works on a job until it has ended, or the coordinator has.
 fn work_on(shared: &Arc<Shared>, job: JobRecord) {
-    let live = Mutex::new(Live { progress: job.progress.clone(), moving: BTreeMap::new() });
+    let live = Mutex::new(Live { progress: job.progress.clone(), ..Live::default() });
     let control = Arc::new(Control { state: watch::Sender::new(job.state), live });
     shared.lasting.lock().insert(job.id, Arc::clone(&control));
     let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
     tokio::spawn(until_stopped(stopped, async move {
-        let JobWork::RepairNode(repair) = job.work;
         let _working = Working { shared: &shared, job: job.id };
-        NodeRepairJob::new(&shared, job.id, repair, &control).run().await;
+        let mut work = match job.work {
+            JobWork::RepairNode(repair) => Work::RepairNode(Box::new(NodeRepairJob::new(&shared, repair))),
+            JobWork::Convert(conversion) => Work::Convert(Box::new(ConversionJob::new(&shared, conversion))),
+        };
+        Runner::new(&shared, job.id, &control).run(&mut work).await;
     }));
 }
 
@@ -200,16 +219,16 @@ fn show_left(left: LeftBlock) -> v1::LeftBlock {
 }
 
 fn show_with(job: JobRecord, control: Option<Arc<Control>>) -> v1::Job {
-    let (progress, moving) = match &control {
+    let (progress, moving, gathered_bytes) = match &control {
         Some(control) => {
             let live = control.live();
-            (live.progress.clone(), live.moving.clone())
+            (live.progress.clone(), live.moving.clone(), live.gathered_bytes)
         }
-        None => (job.progress, BTreeMap::new()),
+        None => (job.progress, BTreeMap::new(), 0),
     };
     let amount = |amount: Amount| Some(v1::JobAmount { blocks: amount.blocks, bytes: amount.bytes });
     let kind = job.work.kind().to_owned();
-    let JobWork::RepairNode(repair) = job.work;
+    let (repair_node, convert) = show_work(job.work);
     v1::Job {
         id: job.id.0,
         kind,
@@ -221,16 +240,30 @@ fn show_with(job: JobRecord, control: Option<Arc<Control>>) -> v1::Job {
         created_ms: job.created_ms,
         changed_ms: job.changed_ms,
         stripes_under_way: u32::try_from(moving.len()).unwrap_or(u32::MAX),
-        repair_node: Some(v1::RepairNodeRequest {
-            node: repair.node.0,
-            select: repair.select.name().to_owned(),
-            to_nodes: repair.to.iter().map(|node| node.0).collect(),
-            scheme: repair.scheme,
-            concurrency: repair.concurrency,
-            slice_len: repair.slice_len,
-            force: repair.force,
-        }),
-        moving_bytes: moving.values().sum(),
+        repair_node,
+        convert,
+        moving_bytes: moving.values().sum::<u64>().saturating_add(gathered_bytes),
         left_blocks: progress.left_blocks.into_iter().map(show_left).collect(),
+    }
+}
+
+fn show_work(work: JobWork) -> (Option<v1::RepairNodeRequest>, Option<v1::ConvertRequest>) {
+    match work {
+        JobWork::RepairNode(repair) => {
+            let repair = v1::RepairNodeRequest {
+                node: repair.node.0,
+                select: repair.select.name().to_owned(),
+                to_nodes: repair.to.iter().map(|node| node.0).collect(),
+                scheme: repair.scheme,
+                concurrency: repair.concurrency,
+                slice_len: repair.slice_len,
+                force: repair.force,
+            };
+            (Some(repair), None)
+        }
+        JobWork::Convert(conversion) => {
+            let Conversion { bucket, key, policy, concurrency, bytes_per_s } = conversion;
+            (None, Some(v1::ConvertRequest { bucket, key: key.unwrap_or_default(), policy, concurrency, bytes_per_s }))
+        }
     }
 }

@@ -3,7 +3,10 @@
 //! What is to be done is what the metadata has on the node's disks, at any moment: a block that was rebuilt is there no more.
 //! So a job needs no list of its own, and one that is taken up again begins from the start and finds only what is left.
 
-use super::Control;
+use super::{
+    Control,
+    runner::{Passed, Runner, WRITE_INTERVAL, interval},
+};
 use crate::{
     helpers::Helpers,
     how::How,
@@ -16,11 +19,6 @@ use futures::{StreamExt as _, stream::FuturesUnordered};
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
-    time::Duration,
-};
-use tokio::{
-    sync::watch,
-    time::{Interval, MissedTickBehavior},
 };
 use weft_meta::{
     Amount, Home, JobId, JobProgress, JobState, LEFT_BLOCKS_MAX, LeftBlock, MetaError, NodeRepair, ObjectRecord, Owner,
@@ -33,19 +31,11 @@ use weft_types::{Error, Reaction, Result, StripeId};
 const STRIPES_PER_PAGE: u32 = 256;
 /// How often what could not be rebuilt is tried, if others could or the reason may have gone.
 const PASSES_MAX: u32 = 3;
-/// How often a job's progress is written while it works.
-const WRITE_INTERVAL: Duration = Duration::from_secs(2);
-/// The first pause after the metadata could not be read or written; each next one is twice as long, up to the last.
-const RETRY_FIRST: Duration = Duration::from_millis(250);
-const RETRY_LAST: Duration = Duration::from_secs(10);
 /// Plans that are told of a repair that is explained, at most.
 const EXPLAINED_MAX: usize = 256;
 
 /// The repair of a node, at work.
 pub(super) struct NodeRepairJob<'a> {
-    id: JobId,
-    control: &'a Control,
-    state: watch::Receiver<JobState>,
     work: Work<'a>,
     /// Whether what is left was counted since this coordinator took up the job.
     counted: bool,
@@ -60,15 +50,6 @@ struct Work<'a> {
     how: How,
     helpers: Helpers,
     requestors: Requestors,
-}
-
-/// How a pass over the node's blocks ended.
-#[derive(Debug, PartialEq, Eq)]
-enum Passed {
-    /// All were tried.
-    All,
-    /// Somebody paused or cancelled the job; nothing of it is under way.
-    Stopped,
 }
 
 /// A block of the node.
@@ -91,117 +72,19 @@ enum Outcome {
 }
 
 impl<'a> NodeRepairJob<'a> {
-    pub(super) fn new(shared: &'a Arc<Shared>, id: JobId, repair: NodeRepair, control: &'a Control) -> Self {
-        let work = Work::new(shared, repair, |helpers| helpers);
-        Self { id, control, state: control.state.subscribe(), work, counted: false, may_mend: false }
-    }
-
-    /// Works until the job has ended.
-    pub(super) async fn run(&mut self) {
-        let mut pause = RETRY_FIRST;
-        loop {
-            let state = *self.state.borrow_and_update();
-            match state {
-                JobState::Running => {}
-                JobState::Paused => {
-                    // An error means that nobody is left who could say anything.
-                    if self.state.changed().await.is_err() {
-                        return;
-                    }
-                    continue;
-                }
-                JobState::Done | JobState::Failed | JobState::Cancelled => return,
-            }
-            let end = match self.passes().await {
-                Ok(Passed::Stopped) => None,
-                Ok(Passed::All) if self.control.live().progress.left.blocks == 0 => Some(JobState::Done),
-                Ok(Passed::All) => Some(JobState::Failed),
-                Err(error) if error.reaction == Reaction::Retry => {
-                    tracing::warn!(job = %self.id, %error, "a job pauses");
-                    self.control.live().progress.last_error = error.to_string();
-                    self.wait(&mut pause).await;
-                    continue;
-                }
-                Err(error) => {
-                    tracing::error!(job = %self.id, %error, "a job cannot go on");
-                    self.control.live().progress.last_error = error.to_string();
-                    Some(JobState::Failed)
-                }
-            };
-            if self.written(end).await {
-                return;
-            }
-        }
-    }
-
-    /// Writes how it stands, again and again until that works; tells whether it has ended. Who leads no more is stopped meanwhile.
-    async fn written(&mut self, end: Option<JobState>) -> bool {
-        let mut pause = RETRY_FIRST;
-        loop {
-            let ended = match end {
-                Some(end) => self.end(end).await,
-                None => self.write().await.map(|()| false),
-            };
-            match ended {
-                Ok(ended) => return ended,
-                Err(error) if matches!(error.reaction, Reaction::Retry | Reaction::Fatal) => {
-                    tracing::error!(job = %self.id, %error, "a job's progress could not be written; it is tried again");
-                    self.wait(&mut pause).await;
-                }
-                // The job is not there any more, or has ended: its state says which.
-                Err(error) => {
-                    tracing::warn!(job = %self.id, %error, "a job's progress was not taken");
-                    return *self.state.borrow() == JobState::Running;
-                }
-            }
-        }
-    }
-
-    /// Pauses, the longer the more often it did.
-    async fn wait(&self, pause: &mut Duration) {
-        tokio::time::sleep(*pause).await;
-        *pause = (*pause * 2).min(RETRY_LAST);
-    }
-
-    /// Writes that it has ended; tells whether it has, or was told otherwise meanwhile.
-    async fn end(&mut self, state: JobState) -> Result<bool> {
-        let shared = self.work.shared;
-        let progress = self.control.live().progress.clone();
-        match shared.meta.set_job_state(shared.epoch, self.id, state, Some(progress.clone()), shared.now_ms()).await {
-            Ok(_) => {
-                let (done, left, bytes) = (progress.done.blocks, progress.left.blocks, progress.done.bytes);
-                tracing::info!(job = %self.id, state = state.name(), done, left, bytes, "a job has ended");
-                Ok(true)
-            }
-            Err(MetaError::Refused(_)) => {
-                // Told otherwise while its last stripes were under way: it has been told of it already, and will not be again.
-                if *self.state.borrow() != JobState::Running {
-                    return Ok(false);
-                }
-                self.write().await?;
-                // Whoever has written another state tells of it next.
-                Ok(self.state.changed().await.is_err())
-            }
-            Err(error) => Err(shared.meta_error(error)),
-        }
-    }
-
-    async fn write(&self) -> Result<()> {
-        let shared = self.work.shared;
-        let progress = self.control.live().progress.clone();
-        let written = shared.meta.set_job_progress(shared.epoch, self.id, progress, shared.now_ms()).await;
-        written.map(drop).map_err(|error| shared.meta_error(error))
+    pub(super) fn new(shared: &'a Arc<Shared>, repair: NodeRepair) -> Self {
+        Self { work: Work::new(shared, repair, |helpers| helpers), counted: false, may_mend: false }
     }
 
     /// Tries again and again, as long as that helps. Whether anything is left is what the metadata say at the end, not what the
     /// attempts told.
-    async fn passes(&mut self) -> Result<Passed> {
+    pub(super) async fn passes(&mut self, runner: &mut Runner<'_>) -> Result<Passed> {
         self.work.shared.until_nodes_are_back().await;
         let (mut pass, mut helps) = (0, true);
         loop {
-            let to_do = self.count().await?;
+            let to_do = self.count(runner.control).await?;
             if to_do.blocks > 0 && (pass == PASSES_MAX || !helps) {
-                let progress = &mut self.control.live().progress;
+                let progress = &mut runner.control.live().progress;
                 progress.left = to_do;
                 if progress.last_error.is_empty() {
                     progress.last_error =
@@ -210,23 +93,23 @@ impl<'a> NodeRepairJob<'a> {
                 return Ok(Passed::All);
             }
             // What was left before is tried again.
-            self.control.live().progress.left_blocks.clear();
-            self.write().await?;
+            runner.control.live().progress.left_blocks.clear();
+            runner.write().await?;
             if to_do.blocks == 0 {
                 return Ok(Passed::All);
             }
             self.may_mend = false;
-            let before = self.control.live().progress.done.blocks;
-            if self.pass().await? == Passed::Stopped {
+            let before = runner.control.live().progress.done.blocks;
+            if self.pass(runner).await? == Passed::Stopped {
                 return Ok(Passed::Stopped);
             }
-            helps = self.may_mend || self.control.live().progress.done.blocks > before;
+            helps = self.may_mend || runner.control.live().progress.done.blocks > before;
             pass += 1;
         }
     }
 
     /// Counts what there is to do.
-    async fn count(&mut self) -> Result<Amount> {
+    async fn count(&mut self, control: &Control) -> Result<Amount> {
         let view = self.work.shared.members.view();
         let (mut there, mut to_do) = (Amount::default(), Amount::default());
         let mut blocks = self.work.blocks();
@@ -236,7 +119,7 @@ impl<'a> NodeRepairJob<'a> {
                 add(&mut to_do, block.bytes);
             }
         }
-        let mut live = self.control.live();
+        let mut live = control.live();
         let JobProgress { total, done, left, .. } = &mut live.progress;
         if !self.counted && total.blocks > 0 {
             // What an earlier coordinator did last it may not have written: what is not there any more is done.
@@ -249,14 +132,14 @@ impl<'a> NodeRepairJob<'a> {
     }
 
     /// Tries every block of the node once.
-    async fn pass(&mut self) -> Result<Passed> {
-        let (work, control) = (&self.work, self.control);
+    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<Passed> {
+        let (work, control) = (&self.work, runner.control);
         let mut blocks = work.blocks();
         let mut under_way = FuturesUnordered::new();
         let mut write = interval(WRITE_INTERVAL);
         let (mut all_begun, mut changed_since, mut failed) = (false, false, None);
         let stopped = loop {
-            let go = *self.state.borrow() == JobState::Running;
+            let go = *runner.state.borrow() == JobState::Running;
             while go && !all_begun && failed.is_none() && under_way.len() < work.repair.concurrency as usize {
                 match blocks.next().await {
                     Ok(Some((_, block))) => under_way.push(work.block(control, block)),
@@ -270,20 +153,13 @@ impl<'a> NodeRepairJob<'a> {
             }
             tokio::select! {
                 Some((block, outcome)) = under_way.next() => {
-                    self.may_mend |= take(self.id, control, block, outcome);
+                    self.may_mend |= take(runner.id, control, block, outcome);
                     changed_since = true;
                 }
                 // Whoever is gone cannot tell anything; what is under way ends.
-                _ = self.state.changed() => {}
+                _ = runner.state.changed() => {}
                 _ = write.tick(), if changed_since => {
-                    changed_since = false;
-                    let (shared, progress) = (work.shared, control.live().progress.clone());
-                    let written = shared.meta.set_job_progress(shared.epoch, self.id, progress, shared.now_ms()).await;
-                    if let Err(error) = written {
-                        changed_since = true;
-                        let error = shared.meta_error(error);
-                        tracing::warn!(job = %self.id, %error, "a job's progress could not be written; it is tried again");
-                    }
+                    changed_since = !runner.has_written().await;
                 }
             }
         };
@@ -297,7 +173,7 @@ impl<'a> NodeRepairJob<'a> {
 /// Counts what became of a block; tells whether it was left for a reason that may have gone soon.
 fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> bool {
     let mut live = control.live();
-    live.moving.remove(&block.stripe);
+    live.moving.remove(&block.stripe.0);
     let progress = &mut live.progress;
     match outcome {
         Outcome::Rebuilt => add(&mut progress.done, block.bytes),
@@ -371,7 +247,7 @@ impl<'a> Work<'a> {
     }
 
     async fn block(&self, control: &Control, block: Block) -> (Block, Outcome) {
-        control.live().moving.insert(block.stripe, 0);
+        control.live().moving.insert(block.stripe.0, 0);
         let outcome = self.rebuild(control, block).await.unwrap_or_else(Outcome::Left);
         (block, outcome)
     }
@@ -392,7 +268,7 @@ impl<'a> Work<'a> {
         let tell = |told: Told<'_>| {
             if let Told::Thousandths(thousandths) = told {
                 let moved = (u128::from(block.bytes) * u128::from(thousandths) / 1000) as u64;
-                control.live().moving.insert(block.stripe, moved);
+                control.live().moving.insert(block.stripe.0, moved);
             }
         };
         let rebuilt = self.with_rebuild(&object, stripe, block, async |rebuild| rebuild.repair(tell).await).await;
@@ -485,13 +361,7 @@ impl Blocks<'_> {
     }
 }
 
-fn add(amount: &mut Amount, bytes: u64) {
+pub(super) fn add(amount: &mut Amount, bytes: u64) {
     amount.blocks += 1;
     amount.bytes = amount.bytes.saturating_add(bytes);
-}
-
-fn interval(every: Duration) -> Interval {
-    let mut interval = tokio::time::interval(every);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval
 }

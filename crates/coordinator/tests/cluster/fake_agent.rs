@@ -126,6 +126,12 @@ impl v1::agent_server::Agent for Service {
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 
+    type ConvertStripeStream = ReceiverStream<Result<v1::ConvertEvent, Status>>;
+
+    async fn convert_stripe(&self, _: Request<v1::ConvertStripeRequest>) -> Result<Response<Self::ConvertStripeStream>, Status> {
+        Err(to_status(&Error::retry("busy")))
+    }
+
     async fn cancel(&self, _: Request<v1::CancelRequest>) -> Result<Response<v1::CancelReply>, Status> {
         Ok(Response::new(v1::CancelReply::default()))
     }

@@ -116,6 +116,25 @@ async fn a_task_that_can_never_be_taken_is_told_as_such() {
     assert_eq!(fake.asked().opens, 1, "another plan would ask for as much");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_spoiled_what_was_rebuilt_is_left_out_the_next_time() {
+    let mut world = World::with(8, 8, |config| config.suspect_ms = 600_000).await;
+    let bytes = data(1 << 20, 24);
+    world.put("k", &bytes).await.unwrap();
+    let lost = world.holder("k", 3).await;
+    world.kill(lost);
+    world.until("one is down", async |world| world.up().await.len() == 7).await;
+    let first = world.explained_target("k", 3).await;
+    world.lies.lock().unwrap().insert(3);
+    let error = world.repair("k", &RepairOptions::default()).await.unwrap_err();
+    assert!(error.reaction == Reaction::Corrupt && error.message.contains("is not what was recorded"), "{error}");
+    let next = world.explained_target("k", 3).await;
+    assert_ne!(next, first, "it goes to the same disk again");
+    world.repair("k", &RepairOptions::default()).await.unwrap();
+    assert_eq!((world.holder("k", 3).await, world.not_ok("k").await), (next, vec![]));
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
+}
+
 /// Two blocks of a stripe are rebuilt by one plan, and somebody else brings one of them to another node meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_several_blocks_of_a_stripe_those_are_committed_that_nobody_else_has_rebuilt() {

@@ -1,8 +1,9 @@
 //! Jobs of operators.
 
+use super::policies;
 use crate::{
-    Amount, ENDED_JOBS_MAX, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX, LeftBlock,
-    MetaError, Result, jobs::shortened, packed,
+    Amount, Conversion, ENDED_JOBS_MAX, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX,
+    LeftBlock, MetaError, Result, jobs::shortened, packed,
 };
 use rusqlite::{OptionalExtension, Row, Transaction};
 
@@ -15,6 +16,9 @@ pub(super) fn create(tx: &Transaction<'_>, work: &JobWork, now_ms: u64) -> Resul
     let other = tx.query_row(sql, (kind, subject), |row| Ok((row.get::<_, u64>(0)?, row.get::<_, String>(1)?))).optional()?;
     if let Some((id, state)) = other {
         return Err(MetaError::Refused(format!("job {id} does that already; it is {state}: see `weft job show {id}`")));
+    }
+    if let JobWork::Convert(Conversion { bucket, key: None, policy, .. }) = work {
+        policies::set_policy_of(tx, bucket, policy)?;
     }
     tx.execute(
         "INSERT INTO jobs (kind, subject, work, state, total_blocks, total_bytes, done_blocks, done_bytes, left_blocks, left_bytes,

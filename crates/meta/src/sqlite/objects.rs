@@ -5,7 +5,8 @@ use crate::{MetaError, ObjectName, ObjectRecord, Owner, Page, Result, StripeReco
 use rusqlite::{OptionalExtension, Row, Transaction};
 use weft_types::Layout;
 
-const OBJECT: &str = "bucket, key, version, size, code, block_len, cell_len, alpha, stripes, created_ms";
+const OBJECT: &str = "bucket, key, version, size, code, block_len, cell_len, alpha, stripes, created_ms,
+                      coalesce(written, version)";
 
 pub(super) fn get(tx: &Transaction<'_>, name: &ObjectName) -> Result<ObjectRecord> {
     policies::require_bucket(tx, &name.bucket)?;
@@ -56,8 +57,8 @@ pub(super) fn stripes(tx: &Transaction<'_>, version: UploadId, from: u64, limit:
 
 pub(super) fn insert(tx: &Transaction<'_>, object: &ObjectRecord) -> Result<()> {
     tx.execute(
-        "INSERT INTO objects (bucket, key, version, size, code, block_len, cell_len, alpha, stripes, created_ms)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        "INSERT INTO objects (bucket, key, version, size, code, block_len, cell_len, alpha, stripes, created_ms, written)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
         (
             &object.name.bucket,
             &object.name.key,
@@ -69,6 +70,7 @@ pub(super) fn insert(tx: &Transaction<'_>, object: &ObjectRecord) -> Result<()> 
             object.layout.alpha,
             object.stripes,
             object.created_ms,
+            object.written.0,
         ),
     )?;
     Ok(())
@@ -83,6 +85,7 @@ fn object_row(row: &Row<'_>) -> rusqlite::Result<ObjectRecord> {
         layout: Layout { block_len: row.get(5)?, cell_len: row.get(6)?, alpha: row.get(7)? },
         stripes: row.get(8)?,
         created_ms: row.get(9)?,
+        written: UploadId(row.get(10)?),
     })
 }
 

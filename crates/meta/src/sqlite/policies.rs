@@ -71,6 +71,15 @@ pub(super) fn create_bucket(tx: &Transaction<'_>, name: &str, policy: Option<&st
     Ok(BucketRecord { name: name.to_owned(), policy: policy.name, created_ms: now_ms, objects: 0 })
 }
 
+/// From now on a bucket carries another policy.
+pub(super) fn set_policy_of(tx: &Transaction<'_>, bucket: &str, policy: &str) -> Result<()> {
+    find(tx, policy)?.ok_or_else(|| no_policy(policy))?;
+    match tx.execute("UPDATE buckets SET policy = ?2 WHERE name = ?1", [bucket, policy])? {
+        0 => Err(no_bucket(bucket)),
+        _ => Ok(()),
+    }
+}
+
 pub(super) fn bucket_and_policy(tx: &Transaction<'_>, name: &str) -> Result<(BucketRecord, PolicyRecord)> {
     let bucket = find_bucket(tx, name)?.ok_or_else(|| no_bucket(name))?;
     let policy = find(tx, &bucket.policy)?.ok_or_else(|| no_policy(&bucket.policy))?;

@@ -12,13 +12,13 @@ use rusqlite::{OptionalExtension, Row, Transaction};
 use weft_types::{BlockId, Layout, StripeId};
 
 const UPLOAD: &str = "id, bucket, key, code, block_len, cell_len, alpha, failure_domain, ack_missing_max, created_ms, expires_ms,
-                      replicas";
+                      replicas, replaces";
 
 pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord> {
     policies::require_bucket(tx, &new.name.bucket)?;
     let id = UploadId(next_number(tx, Numbered::Upload)?);
     tx.execute(
-        &format!("INSERT INTO uploads ({UPLOAD}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"),
+        &format!("INSERT INTO uploads ({UPLOAD}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"),
         (
             id.0,
             &new.name.bucket,
@@ -32,6 +32,7 @@ pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord
             new.created_ms,
             new.expires_ms,
             new.replicas,
+            new.replaces.map(|version| version.0),
         ),
     )?;
     Ok(UploadRecord { id, new })
@@ -124,17 +125,26 @@ pub(super) fn end_stripe(tx: &Transaction<'_>, end: EndStripe) -> Result<StripeR
 }
 
 pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, size: u64, now_ms: u64, not_before_ms: u64) -> Result<ObjectRecord> {
-    let NewUpload { name, code, layout, .. } = get(tx, id)?.new;
+    let NewUpload { name, code, layout, replaces, .. } = get(tx, id)?.new;
     let stripes = require_whole(tx, id, size)?;
-    if let Some(before) = objects::find(tx, &name)? {
-        if before.version > id {
+    let (mut written, mut created_ms) = (id, now_ms);
+    let before = objects::find(tx, &name)?;
+    if replaces.is_some_and(|version| before.as_ref().is_none_or(|before| before.version != version)) {
+        return Err(MetaError::Conflict(format!(
+            "{name} was overwritten or removed while it was converted: it stays as it is now"
+        )));
+    }
+    if let Some(before) = before {
+        if replaces.is_some() {
+            (written, created_ms) = (before.written, before.created_ms);
+        } else if before.written > id {
             return Err(MetaError::Conflict(format!(
                 "another put of {name} began later and was committed first: what this one wrote is not the newest"
             )));
         }
         objects::drop_object(tx, &before, not_before_ms)?;
     }
-    let object = ObjectRecord { name, version: id, size, code, layout, stripes, created_ms: now_ms };
+    let object = ObjectRecord { name, version: id, written, size, code, layout, stripes, created_ms };
     objects::insert(tx, &object)?;
     tx.execute("UPDATE stripes SET object = upload, upload = NULL WHERE upload = ?1", [id.0])?;
     tx.execute("DELETE FROM uploads WHERE id = ?1", [id.0])?;
@@ -216,6 +226,7 @@ fn upload_row(row: &Row<'_>) -> rusqlite::Result<UploadRecord> {
         created_ms: row.get(9)?,
         expires_ms: row.get(10)?,
         replicas: row.get(11)?,
+        replaces: row.get::<_, Option<u64>>(12)?.map(UploadId),
     };
     Ok(UploadRecord { id: UploadId(row.get(0)?), new })
 }

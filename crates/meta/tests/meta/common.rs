@@ -294,8 +294,16 @@ impl Model {
         let bytes: u64 = own.iter().map(|stripe| stripe.layout.data_len).sum();
         (whole && bytes == size).then_some(())?;
         let stripes = own.len() as u64;
-        if let Some(before) = self.objects.get(&new.name).cloned() {
-            (before.version < id).then_some(())?;
+        let before = self.objects.get(&new.name).cloned();
+        if new.replaces.is_some() {
+            (before.as_ref().map(|before| before.version) == new.replaces).then_some(())?;
+        }
+        let mut written = id;
+        if let Some(before) = before {
+            match new.replaces {
+                Some(_) => written = before.written,
+                None => (before.written < id).then_some(())?,
+            }
             self.objects.remove(&new.name);
             self.drop_stripes(Owner::Object(before.version));
         }
@@ -304,7 +312,8 @@ impl Model {
             stripe.owner = Owner::Object(id);
         }
         let (name, code, layout) = (new.name, new.code, new.layout);
-        self.objects.insert(name.clone(), ObjectRecord { name, version: id, size, code, layout, stripes, created_ms: 5 });
+        self.objects
+            .insert(name.clone(), ObjectRecord { name, version: id, written, size, code, layout, stripes, created_ms: 5 });
         Some(())
     }
 
@@ -438,6 +447,7 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
     let uploads: Vec<UploadId> = model.uploads.keys().copied().chain([UploadId(999)]).collect();
     let upload = *uploads.choose(random).unwrap();
     let stripes: Vec<&StripeRecord> = model.stripes.values().collect();
+    let objects: Vec<&ObjectRecord> = model.objects.values().collect();
     let mut nodes: Vec<u32> = (1..=NODES).collect();
     rand::seq::SliceRandom::shuffle(nodes.as_mut_slice(), random);
     let homes: Vec<Home> = nodes.iter().map(|n| Home { node: NodeId(*n), disk: DiskNumber(*n) }).collect();
@@ -446,6 +456,7 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
         (0, _) => Op::Lead,
         (1..14, _) => Op::Begin(NewUpload {
             name: ObjectName { bucket: "b".into(), key: format!("k{}", random.random_range(0..4)) },
+            replaces: objects.choose(random).map(|object| object.version).filter(|_| random.random_ratio(1, 3)),
             code: "rs(2,1)".into(),
             layout,
             failure_domain: FailureDomain::Rack,

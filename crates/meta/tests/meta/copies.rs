@@ -4,8 +4,10 @@ use crate::common::{open, prepare};
 use weft_meta::*;
 use weft_types::{BlockId, Layout, NodeId, Span, StripeId, StripeLayout};
 
-/// Makes of a database of schema 6 one of schema 5, which knows no copies.
+/// Makes of a database of schema 7 one of schema 5, which knows neither conversions nor copies.
 pub(crate) const BACK_TO_SCHEMA_5: &str = "
+    ALTER TABLE uploads DROP COLUMN replaces;
+    ALTER TABLE objects DROP COLUMN written;
     ALTER TABLE policies DROP COLUMN replicas;
     ALTER TABLE uploads DROP COLUMN replicas;
     ALTER TABLE block_at DROP COLUMN copy;
@@ -48,6 +50,7 @@ async fn begun(meta: &SqliteMeta, epoch: Epoch, replicas: u8, missing_max: u32) 
         replicas,
         created_ms: 1,
         expires_ms: 2,
+        replaces: None,
     };
     let layout = StripeLayout { layout: new.layout, k: 2, m: 1, data_len: 2 << 20 };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;

@@ -172,7 +172,7 @@ async fn a_file_of_version_2_gets_jobs_and_keeps_what_it_says() {
     assert_eq!(meta.create_job(Epoch(3), repair(1), 1).await.unwrap().id, JobId(1));
     drop(meta);
     let connection = rusqlite::Connection::open(&path).unwrap();
-    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(6));
+    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(7));
 }
 
 #[tokio::test]
@@ -186,7 +186,17 @@ async fn the_stripes_on_a_disk_come_in_pages_and_only_those_that_have_ended() {
     let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, replicas: 1, created_ms: 1, expires_ms: 2 };
+    let new = NewUpload {
+        name,
+        code: "rs(2,1)".into(),
+        layout,
+        failure_domain,
+        ack,
+        replicas: 1,
+        created_ms: 1,
+        expires_ms: 2,
+        replaces: None,
+    };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
     let mut stripes = Vec::new();

@@ -1,6 +1,7 @@
 //! The metadata against a model, and record by record.
 
 mod common;
+mod conversions;
 mod copies;
 mod jobs;
 mod model;

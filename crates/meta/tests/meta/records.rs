@@ -35,7 +35,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1 };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 6 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 7 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -48,7 +48,17 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, replicas: 1, created_ms: 1, expires_ms: 2 };
+    let new = NewUpload {
+        name,
+        code: "rs(2,1)".into(),
+        layout,
+        failure_domain,
+        ack,
+        replicas: 1,
+        created_ms: 1,
+        expires_ms: 2,
+        replaces: None,
+    };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
@@ -140,7 +150,17 @@ async fn policies_and_buckets() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, replicas: 1, created_ms: 1, expires_ms: 2 };
+    let new = NewUpload {
+        name,
+        code: "rs(2,1)".into(),
+        layout,
+        failure_domain,
+        ack,
+        replicas: 1,
+        created_ms: 1,
+        expires_ms: 2,
+        replaces: None,
+    };
     let upload = meta.begin_put(epoch, new).await.unwrap();
     assert!(refused(meta.remove_bucket(epoch, "b").await).contains("being put"));
     meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
@@ -154,8 +174,17 @@ async fn lists_come_in_pages() {
         let name = ObjectName { bucket: "b".into(), key: key.into() };
         let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
         let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-        let new =
-            NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, replicas: 1, created_ms: 1, expires_ms: 2 };
+        let new = NewUpload {
+            name,
+            code: "rs(2,1)".into(),
+            layout,
+            failure_domain,
+            ack,
+            replicas: 1,
+            created_ms: 1,
+            expires_ms: 2,
+            replaces: None,
+        };
         let upload = meta.begin_put(epoch, new).await.unwrap();
         meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
     }
@@ -180,7 +209,17 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     let name = ObjectName { bucket: "b".into(), key: "k".into() };
     let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
     let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload { name, code: "rs(2,1)".into(), layout, failure_domain, ack, replicas: 1, created_ms: 1, expires_ms: 2 };
+    let new = NewUpload {
+        name,
+        code: "rs(2,1)".into(),
+        layout,
+        failure_domain,
+        ack,
+        replicas: 1,
+        created_ms: 1,
+        expires_ms: 2,
+        replaces: None,
+    };
     let upload = meta.begin_put(epoch, new).await.unwrap().id;
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
     let homes = vec![home(1), home(2), home(3)];

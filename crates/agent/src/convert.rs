@@ -1,0 +1,140 @@
+//! Conversions: the agent writes a stripe of an object anew in another code, for the coordinator, by the same way as any client would.
+//!
+//! It is asked to where much of the object lies: that is read without leaving the machine. All else is as in every get and put: reads
+//! go around what is lost, and the new blocks' receipts are compared with the checksums that are made here.
+
+use crate::{
+    DiskMode,
+    admission::{Demand, Permit},
+    node::Node,
+};
+use rand::Rng;
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{sync::mpsc, time::interval};
+use tonic::Status;
+use weft_client::{Client, ClientConfig, Limits, ProgressFn, StripeConversion};
+use weft_proto::{
+    to_status,
+    v1::{ConvertDone, ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
+};
+use weft_types::{Error, Result};
+
+/// Conversions at once: what other tasks need shall have room beside them.
+pub(crate) const CONVERSIONS_MAX: u64 = 4;
+/// Memory of one conversion; more of its stripe waits on a disk.
+const MEMORY_BYTES: RangeInclusive<u64> = 4 << 20..=32 << 20;
+/// The least that is fetched at once.
+const WINDOW_BYTES_MIN: u64 = 1 << 20;
+/// How often it is told how far it is: also that it is there at all.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+/// Events that wait for the coordinator.
+const EVENTS_MAX: usize = 4;
+
+/// Begins a conversion, or says at once that there is no room for it. It is given up when nobody takes its events any more.
+pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Result<mpsc::Receiver<Result<ConvertEvent, Status>>> {
+    let busy = |_| Error::retry(format!("busy: {CONVERSIONS_MAX} conversions are under way"));
+    let turn = Arc::clone(&node.converting).try_acquire_owned().map_err(busy)?;
+    // Half of it for all of them together.
+    let share = node.config.limits.memory_budget.0 / (2 * CONVERSIONS_MAX);
+    let memory_bytes = share.clamp(*MEMORY_BYTES.start(), *MEMORY_BYTES.end());
+    let permit = node.admission.admit(Demand { memory_bytes, ..Demand::default() })?;
+    let config = client_config(node, &permit, asked.errand, spool_dir(node).await?);
+    let (events, told) = mpsc::channel(EVENTS_MAX);
+    tracing::info!(object = %format_args!("{}/{}", asked.bucket, asked.key), stripe = asked.number, "a conversion begins");
+    let node = Arc::clone(node);
+    tokio::spawn(async move {
+        let done_bytes = Arc::new(AtomicU64::new(0));
+        let work = convert(config, asked, Arc::clone(&done_bytes));
+        tokio::select! {
+            biased;
+            () = events.closed() => tracing::info!("a conversion was given up: nobody waits for it any more"),
+            () = node.stopped() => {}
+            () = tell(&events, &done_bytes) => {}
+            done = work => {
+                let done = done.map(|()| event(Event::Done(ConvertDone {}))).map_err(|error| {
+                    tracing::warn!(%error, "a conversion failed");
+                    to_status(&error)
+                });
+                // Whoever asked may be gone.
+                let _gone = events.send(done).await;
+            }
+        }
+        drop((permit, turn));
+    });
+    Ok(told)
+}
+
+/// Tells how far it is, for as long as it runs.
+async fn tell(events: &mpsc::Sender<Result<ConvertEvent, Status>>, done_bytes: &AtomicU64) {
+    let mut ticks = interval(PROGRESS_INTERVAL);
+    loop {
+        ticks.tick().await;
+        let progress = ConvertProgress { bytes: done_bytes.load(Ordering::Relaxed) };
+        // A coordinator that does not take it hears of the next one.
+        let _full = events.try_send(Ok(event(Event::Progress(progress))));
+    }
+}
+
+async fn convert(config: ClientConfig, asked: ConvertStripeRequest, done_bytes: Arc<AtomicU64>) -> Result<()> {
+    let client = Client::connect(config).await?;
+    let conversion = StripeConversion {
+        bucket: asked.bucket,
+        key: asked.key,
+        version: asked.version,
+        from_stripe: asked.from_stripe,
+        stripes: asked.stripes,
+        range: asked.start..asked.end,
+        upload: asked.upload,
+        number: asked.number,
+        progress: ProgressFn::new(move |progress| done_bytes.store(progress.done_bytes, Ordering::Relaxed)),
+    };
+    let converted = client.convert_stripe(&conversion).await;
+    client.close().await;
+    converted
+}
+
+/// The agent as a client: with its own certificate, network and chance, and no more memory than it was given.
+fn client_config(node: &Node, permit: &Permit, errand: u64, spool_dir: PathBuf) -> ClientConfig {
+    let usual = Limits::default();
+    let share = permit.memory_bytes();
+    let limits = Limits {
+        stripe_memory_bytes_max: usual.stripe_memory_bytes_max.min((share / 4) as usize),
+        // Two windows are in flight.
+        window_bytes_max: usual.window_bytes_max.min(share / 8).max(WINDOW_BYTES_MIN),
+        ..usual
+    };
+    ClientConfig {
+        cluster: *node.cluster.borrow(),
+        net: Arc::clone(&node.seams.net),
+        seed: node.draw(|random| random.random()),
+        disk_mode: match node.seams.disk_mode {
+            DiskMode::Inline => weft_client::DiskMode::Inline,
+            DiskMode::Pool => weft_client::DiskMode::Pool,
+        },
+        spool_dir,
+        limits,
+        errand: Some(errand),
+        ..ClientConfig::new(node.config.coordinators.iter().cloned(), node.security.clone())
+    }
+}
+
+/// Where a stripe waits that is too much for memory: among what is being written on the disk that has the most room.
+async fn spool_dir(node: &Node) -> Result<PathBuf> {
+    let disks = node.disks()?;
+    let disks = node.seams.disk_mode.run(move || Ok(disks.report())).await?;
+    let usable = disks.into_iter().filter(|disk| !disk.failed).max_by_key(|disk| disk.free_bytes);
+    let disk = usable.ok_or_else(|| Error::retry("none of the node's disks can be used"))?;
+    Ok(Path::new(&disk.path).join("tmp"))
+}
+
+fn event(event: Event) -> ConvertEvent {
+    ConvertEvent { event: Some(event) }
+}

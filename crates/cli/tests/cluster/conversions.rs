@@ -1,0 +1,303 @@
+//! Conversions: replicas become coded data and are replicas again, while coordinators and agents come and go and others read and write.
+
+use crate::harness::{Cluster, Running, Setup, bytes, is_alive, wait_for};
+use serde_json::Value;
+use std::{collections::BTreeMap, process::Stdio};
+
+/// Blocks of a stripe of each policy, and bytes of its data.
+const TRIPLE: (usize, usize) = (3, 256 << 10);
+const COLD: (usize, usize) = (6, 512 << 10);
+
+/// A cluster with a bucket of replicas.
+struct World {
+    cluster: Cluster,
+    contents: BTreeMap<String, Vec<u8>>,
+}
+
+impl World {
+    fn new(setup: Setup, lens: &[usize]) -> Self {
+        let cluster = setup.up();
+        let policy = |name: &str, code: &str, block: &str| {
+            let sizes = ["--block-size", block, "--cell-size", "64KiB"];
+            cluster.weft(["policy", "create", name, "--code", code].iter().chain(&sizes)).ok();
+        };
+        policy("triple", "replication(3)", "256KiB");
+        policy("cold", "rs(4,2)", "128KiB");
+        cluster.weft(["bucket", "create", "hot", "--policy", "triple"]).ok();
+        let mut world = Self { cluster, contents: BTreeMap::new() };
+        for (seed, len) in (1..).zip(lens) {
+            world.put(&format!("hot/{len}"), bytes(*len, seed), &[]);
+        }
+        world
+    }
+
+    fn put(&mut self, key: &str, content: Vec<u8>, coding: &[&str]) {
+        let file = self.cluster.write("content", &content);
+        self.cluster.weft(["put", file.to_str().unwrap(), key].iter().chain(coding)).ok();
+        self.contents.insert(key.to_owned(), content);
+    }
+
+    fn reads_well(&self) {
+        self.contents.iter().for_each(|(key, content)| drop(self.cluster.expect(key, content, &[])));
+    }
+
+    /// All objects are in this code, whole, and nothing else is on the disks or will be.
+    fn is(&self, code: &str, (blocks, stripe_len): (usize, usize)) {
+        let mut expected = 0;
+        for (key, content) in &self.contents {
+            let stat = self.cluster.stat(key);
+            assert_eq!((&stat["code"], stat["size"].as_u64()), (&code.into(), Some(content.len() as u64)), "{key}");
+            expected += content.len().div_ceil(stripe_len) * blocks;
+            assert!(self.cluster.blocks(key).iter().all(|block| block.state == "ok"), "{key}: {stat}");
+        }
+        self.reads_well();
+        let listed = || self.cluster.json(&["node", "ls"]);
+        let counted = |nodes: Value| nodes.as_array().unwrap().iter().map(|node| node["blocks"].as_u64().unwrap()).sum::<u64>();
+        wait_for("the metadata to have no other blocks", || counted(listed()) == expected as u64);
+        // Payloads and sidecars.
+        wait_for("the old blocks to be removed", || self.cluster.files().len() == 2 * expected);
+    }
+
+    fn convert(&self, what: &str, to: &str, options: &[&str]) -> Running {
+        self.cluster.start(["policy", "convert", what, "--to", to, "--json"].iter().chain(options), Stdio::null())
+    }
+
+    fn job(&self, id: u64) -> Value {
+        self.cluster.json(&["job", "show", &id.to_string()])
+    }
+
+    /// Waits for the end of a job that must have converted all.
+    fn done(&self, id: u64) -> Value {
+        let job = self.cluster.json(&["job", "wait", &id.to_string()]);
+        assert_eq!((&job["state"], &job["left"]["objects"], &job["done"]), (&"done".into(), &0.into(), &job["total"]), "{job}");
+        job
+    }
+
+    /// Waits until so many stripes have ended.
+    fn wait_for_stripes(&self, job: u64, stripes: u64) {
+        wait_for("the middle of a conversion", || {
+            self.cluster.log("coordinator").matches("a stripe was converted").count() as u64 >= stripes
+        });
+        assert_eq!(self.job(job)["state"], "running", "the conversion was faster than the test");
+    }
+
+    /// Who is writing a stripe now.
+    fn worker(&self, except: &[String]) -> String {
+        let mut found = None;
+        wait_for("an agent that converts", || {
+            let converts = |node: &&String| !except.contains(node) && self.cluster.log(node).contains("a conversion begins");
+            found = self.cluster.nodes().iter().find(converts).cloned();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+}
+
+fn counts(job: &Value) -> [u64; 3] {
+    ["total", "done", "left"].map(|what| job[what]["objects"].as_u64().unwrap())
+}
+
+#[test]
+fn replicas_become_coded_data_and_are_replicas_again() {
+    let lens = [0, 1, 256 << 10, (512 << 10) + 1, 3_000_001, (4 << 20) + 4097];
+    let mut world = World::new(Setup::nodes(8), &lens);
+    let cluster = &world.cluster;
+    world.is("replication(3)", TRIPLE);
+    let refused = |what: &str, to: &str, code, says: &[&str]| drop(world.convert(what, to, &[]).end().refused(code, says));
+    refused("hot", "nothing", 3, &["no policy nothing", "weft policy ls"]);
+    refused("nothing", "cold", 3, &["no bucket nothing"]);
+    refused("hot/nothing", "cold", 3, &["no object nothing"]);
+    refused("hot/", "cold", 2, &["has no key"]);
+    cluster.weft(["policy", "create", "wide", "--code", "rs(7,2)"]).ok();
+    refused("hot", "wide", 2, &["rs(7,2)", "9", "8"]);
+    assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "what was refused has begun");
+
+    // One object, and the bucket stays as it is.
+    let before = cluster.stat("hot/3000001");
+    let one = world.convert("hot/3000001", "cold", &["--wait"]).end().ok().json();
+    assert_eq!((counts(&one), &one["kind"], &one["key"]), ([1, 1, 0], &"convert".into(), &"3000001".into()), "{one}");
+    let after = cluster.stat("hot/3000001");
+    assert_eq!(
+        (&after["created_ms"], &after["size"], &after["code"]),
+        (&before["created_ms"], &before["size"], &"rs(4,2)".into())
+    );
+    let bucket = || {
+        let buckets = cluster.json(&["bucket", "ls"]);
+        buckets.as_array().unwrap().iter().find(|it| it["name"] == "hot").unwrap()["policy"].clone()
+    };
+    assert_eq!(bucket(), "triple");
+    let begun = world.convert("hot", "cold", &[]).end().ok().json();
+    assert_eq!((&begun["state"], bucket()), (&"running".into(), "cold".into()));
+    let job = world.done(2);
+    assert_eq!((counts(&job), &job["bytes_per_s"]), ([5, 5, 0], &Value::Null), "what was converted already was not skipped");
+    world.is("rs(4,2)", COLD);
+    let again = cluster.weft(["policy", "convert", "hot", "--to", "cold", "--wait"]).ok();
+    assert!(again.text().contains("all is as the policy says"), "{}", again.text());
+    world.convert("hot", "triple", &["--wait", "--concurrency", "5"]).end().ok();
+    world.is("replication(3)", TRIPLE);
+    world.put("hot/new", bytes(70_000, 9), &[]);
+    world.is("replication(3)", TRIPLE);
+}
+
+#[test]
+fn data_get_the_copies_of_the_new_policy_and_lose_them_again() {
+    let world = World::new(Setup::nodes(8), &[0, 1, 700_000]);
+    let policy = |name: &str, code: &str, replicas: &str| {
+        let sizes = ["--block-size", "128KiB", "--cell-size", "64KiB", "--replicas", replicas];
+        world.cluster.weft(["policy", "create", name, "--code", code].iter().chain(&sizes)).ok();
+    };
+    policy("wide", "rs(4,2)", "2");
+    world.convert("hot", "wide", &[]).end().refused(2, &["rs(4,2) with 2 copies", "10 different nodes", "8 of 8"]);
+    policy("double", "rs(2,1)", "2");
+    policy("single", "rs(2,1)", "1");
+    let convert = |to| counts(&world.convert("hot", to, &["--wait"]).end().ok().json());
+    let (double, single) = ((5, 256 << 10), (3, 256 << 10));
+    assert_eq!(convert("double"), [3, 3, 0]);
+    world.is("rs(2,1)", double);
+    // Nothing of an empty object has copies.
+    assert_eq!(convert("single"), [2, 2, 0], "what has more copies than it shall have");
+    world.is("rs(2,1)", single);
+    assert_eq!(convert("double"), [2, 2, 0], "what has fewer");
+    world.cluster.weft(["policy", "cool", "hot/700000"]).ok();
+    assert_eq!(convert("double"), [1, 1, 0], "what was cooled down");
+    world.is("rs(2,1)", double);
+    assert_eq!(convert("double"), [0, 0, 0]);
+}
+
+#[test]
+fn a_cluster_without_certificates_converts_too_and_keeps_to_a_rate() {
+    let world = World::new(Setup { insecure: true, ..Setup::nodes(6) }, &[2 << 20]);
+    let job = world.convert("hot", "cold", &["--wait", "--rate", "1MiB"]).end().ok().json();
+    let took = job["changed_ms"].as_u64().unwrap() - job["created_ms"].as_u64().unwrap();
+    assert!(took >= 1500, "2 MiB in stripes of 512 KiB took {took} ms: the fourth begins after a second and a half");
+    world.is("rs(4,2)", COLD);
+}
+
+#[test]
+fn stripes_that_are_too_large_for_memory_are_converted_too() {
+    let world = World::new(Setup::nodes(6), &[(21 << 20) + 333]);
+    let policy = |name: &str, code: &str, block: &str| {
+        let sizes = ["--block-size", block, "--cell-size", "1MiB"];
+        world.cluster.weft(["policy", "create", name, "--code", code].iter().chain(&sizes)).ok();
+    };
+    policy("large", "rs(4,2)", "4MiB");
+    policy("pair", "replication(2)", "16MiB");
+    world.convert("hot", "large", &["--wait"]).end().ok();
+    world.is("rs(4,2)", (6, 16 << 20));
+    // From whole MiB to whole MiB: every byte is compared.
+    world.convert("hot", "pair", &["--wait"]).end().ok();
+    world.is("replication(2)", (2, 16 << 20));
+}
+
+#[test]
+fn who_reads_meanwhile_reads_on_and_who_writes_meanwhile_wins() {
+    let mut world = World::new(Setup::nodes(8), &[3 << 20, 100_000, 200_000, 300_000]);
+    let job = world.convert("hot", "cold", &["--rate", "1MiB", "--concurrency", "1"]).end().ok().json();
+    assert_eq!(job["state"], "running");
+    world.wait_for_stripes(1, 1);
+    refused_beside(&world);
+    // The first of the keys is being converted now: another content, and a removal later on.
+    let (overwritten, removed) = ("hot/100000", "hot/300000");
+    world.put(overwritten, bytes(150_000, 77), &["--code", "replication(3)", "--block-size", "256KiB"]);
+    world.cluster.weft(["rm", removed]).ok();
+    world.contents.remove(removed);
+    while world.job(1)["state"] == "running" {
+        world.reads_well();
+    }
+    world.done(1);
+    world.cluster.weft(["stat", removed]).code(3);
+    world.is("rs(4,2)", COLD);
+
+    // A large object is overwritten in its middle.
+    let key = "hot/3145728";
+    let begun = world.convert(key, "triple", &["--rate", "1MiB", "--concurrency", "1"]).end().ok().json();
+    wait_for("the middle of an object", || {
+        let job = world.job(begun["id"].as_u64().unwrap());
+        assert_eq!(job["state"], "running", "the conversion was faster than the test");
+        world.cluster.log("coordinator").matches("a stripe was converted").count() >= 13
+    });
+    world.put(key, bytes(600_000, 99), &["--code", "rs(4,2)", "--block-size", "128KiB", "--cell-size", "64KiB"]);
+    world.done(2);
+    assert_eq!(world.cluster.stat(key)["code"], "replication(3)", "what was put meanwhile is converted in its turn");
+    world.reads_well();
+}
+
+fn refused_beside(world: &World) {
+    world.convert("hot/200000", "triple", &[]).end().refused(2, &["job 1 does that already"]);
+}
+
+#[test]
+fn a_conversion_outlives_coordinators_and_waits_while_it_is_paused() {
+    let world = World::new(Setup::nodes(8), &[3 << 20, 1 << 20, 5]);
+    let cluster = &world.cluster;
+    world.convert("hot", "cold", &["--rate", "1MiB", "--concurrency", "1"]).end().ok();
+    world.wait_for_stripes(1, 2);
+    cluster.kill("coordinator");
+    cluster.up().ok();
+    world.wait_for_stripes(1, 4);
+    cluster.weft(["job", "pause", "1"]).ok();
+    wait_for("what is under way to end", || world.job(1)["stripes_under_way"] == 0);
+    let paused = world.job(1);
+    assert_eq!(paused["state"], "paused");
+    cluster.kill("coordinator");
+    cluster.up().ok();
+    world.reads_well();
+    assert_eq!((world.job(1)["state"].clone(), world.job(1)["done"].clone()), ("paused".into(), paused["done"].clone()));
+    cluster.weft(["job", "resume", "1"]).ok();
+    let done = world.done(1);
+    assert_eq!(counts(&done), [3, 3, 0]);
+    assert_eq!(cluster.log("coordinator").matches("a job is taken up").count(), 2);
+    world.is("rs(4,2)", COLD);
+
+    // Cancelled, an object in its middle stays as it was.
+    world.convert("hot", "triple", &["--rate", "512KiB", "--concurrency", "1"]).end().ok();
+    wait_for("a stripe", || world.job(2)["stripes_under_way"].as_u64() > Some(0));
+    cluster.weft(["job", "cancel", "2"]).ok();
+    cluster.weft(["job", "wait", "2"]).refused(1, &["job 2 was cancelled"]);
+    assert_eq!(cluster.stat("hot/3145728")["code"], "rs(4,2)");
+    world.reads_well();
+}
+
+#[test]
+fn an_agent_that_dies_or_stands_still_is_replaced() {
+    // Slow enough that a stripe has a middle.
+    let slow = Setup::nodes(9).with(&[("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "1MiB")]);
+    let world = World::new(slow, &[2 << 20]);
+    let cluster = &world.cluster;
+    world.convert("hot", "cold", &["--concurrency", "1"]).end().ok();
+    let dead = world.worker(&[]);
+    cluster.kill(&dead);
+    let stopped = world.worker(std::slice::from_ref(&dead));
+    cluster.signal(&stopped, "STOP");
+    let stopped_pid = cluster.pid(&stopped);
+    let job = world.done(1);
+    assert!(is_alive(stopped_pid) && counts(&job) == [1, 1, 0], "{job}");
+    let log = cluster.log("coordinator");
+    assert!(log.matches("another node is asked").count() >= 2, "nobody was replaced");
+    cluster.signal(&stopped, "CONT");
+    cluster.up().ok();
+    cluster.wait_for_state(&[&dead, &stopped], "up");
+    world.is("rs(4,2)", COLD);
+}
+
+#[test]
+fn what_cannot_be_converted_is_told_and_stays() {
+    let world = World::new(Setup::nodes(8), &[700_000, 100_000]);
+    let cluster = &world.cluster;
+    let blocks = cluster.blocks("hot/100000");
+    let holders: Vec<&str> = blocks.iter().map(|block| block.node.as_str()).collect();
+    cluster.weft(["policy", "create", "pair", "--code", "replication(2)", "--block-size", "256KiB", "--cell-size", "64KiB"]).ok();
+    cluster.take_down(&holders);
+    let ended = world.convert("hot", "pair", &["--wait"]).end().code(4);
+    let job = ended.json();
+    assert!(ended.stderr.contains("not converted"), "{}", ended.stderr);
+    let left = job["left_objects"].as_array().unwrap();
+    assert!(left.iter().any(|it| it["object"] == "hot/100000" && it["reason"].as_str().unwrap().contains("down")), "{job}");
+    let shown = cluster.weft(["job", "show", "1"]).ok();
+    assert!(shown.text().contains("left: hot/100000 stripe 0: "), "{}", shown.text());
+    cluster.up().ok();
+    cluster.wait_for_state(&holders, "up");
+    assert_eq!(cluster.stat("hot/100000")["code"], "replication(3)");
+    world.convert("hot", "pair", &["--wait"]).end().ok();
+    world.is("replication(2)", (2, 256 << 10));
+}

@@ -1,0 +1,440 @@
+//! Conversions: objects are written anew in the code and sizes of another policy (Mist, sections 1 and 8: replicas that become coded
+//! data), and back.
+//!
+//! What is to be done is what the metadata has in another code, at any moment: an object that was converted is there no more. So a job
+//! needs no list of its own, and one that is taken up again begins from the start and finds only what is left.
+
+mod object;
+mod same;
+mod worker;
+
+use super::{
+    Control,
+    node_repair::add,
+    runner::{Passed, Runner, WRITE_INTERVAL, interval},
+};
+use crate::{
+    copies::{described, nodes_needed},
+    placement::{self, Ask},
+    puts,
+    shared::Shared,
+    validate,
+};
+use futures::{
+    StreamExt as _,
+    stream::{self, FuturesUnordered},
+};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
+    time::Duration,
+};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::Instant,
+};
+use weft_codes::SharedCode;
+use weft_meta::{
+    Amount, Conversion, JobId, JobProgress, JobState, LEFT_BLOCKS_MAX, LeftBlock, MetaError, ObjectName, ObjectRecord,
+    PolicyRecord, StripeRecord,
+};
+use weft_proto::v1;
+use weft_types::{Error, Layout, NodeId, Reaction, Result};
+
+/// Objects that are looked up together.
+const OBJECTS_PER_PAGE: u32 = 1_000;
+/// Stripes of an object that are looked up together.
+const STRIPES_PER_PAGE: u32 = 256;
+/// How often what could not be converted is tried, if others could or the reason may have gone.
+const PASSES_MAX: u32 = 3;
+/// Puts that an earlier coordinator has left, and that are given up at once; others end with their leases.
+const LEFT_UPLOADS_MAX: u32 = 1_000;
+
+/// A conversion, at work.
+pub(super) struct ConversionJob<'a> {
+    shared: &'a Arc<Shared>,
+    conversion: Conversion,
+    /// Whether what is left was counted since this coordinator took up the job.
+    counted: bool,
+    /// Whether what failed in this pass may work the next time.
+    may_mend: bool,
+}
+
+/// What all objects of a pass have in common.
+struct Work<'a> {
+    shared: &'a Arc<Shared>,
+    job: JobId,
+    concurrency: usize,
+    target: &'a Target,
+    control: &'a Control,
+    state: watch::Receiver<JobState>,
+    /// The stripes that may be written at the same time.
+    stripes: Semaphore,
+    pace: Pace,
+    /// How many stripes each node is writing.
+    load: Mutex<BTreeMap<NodeId, u32>>,
+    /// Numbers what is under way.
+    numbers: AtomicU64,
+}
+
+/// What objects are turned into.
+struct Target {
+    policy: PolicyRecord,
+    code: SharedCode,
+    layout: Layout,
+}
+
+/// Bytes a second, on the average.
+struct Pace {
+    bytes_per_s: u64,
+    next: Mutex<Instant>,
+}
+
+/// What became of an object.
+enum Outcome {
+    Converted,
+    /// There is nothing to do any more: it was removed.
+    Gone,
+    /// The job was cancelled meanwhile.
+    Stopped,
+    Left {
+        stripe: u64,
+        error: Error,
+    },
+}
+
+impl Target {
+    async fn of(shared: &Shared, policy: &str) -> Result<Self> {
+        let policies = shared.meta.policies().await.map_err(|error| shared.meta_error(error))?;
+        let found = policies.into_iter().find(|it| it.name == policy);
+        let none = || Error::not_found(format!("there is no policy {policy}: `weft policy ls` lists those that exist"));
+        let policy = found.ok_or_else(none)?;
+        let code = shared.code(&policy.code)?;
+        let layout = Layout::new(policy.block_len, policy.cell_len, code.alpha() as u32)?;
+        Ok(Self { policy, code, layout })
+    }
+
+    /// Whether an object is to be written anew: it is in another code, or has more or fewer copies of its data.
+    async fn is_wanted_of(&self, shared: &Shared, object: &ObjectRecord) -> Result<bool> {
+        if object.code != self.policy.code || object.layout != self.layout {
+            return Ok(true);
+        }
+        let mut from = 0;
+        loop {
+            let page = shared.meta.stripes(object.version, from, STRIPES_PER_PAGE).await;
+            let page = page.map_err(|error| shared.meta_error(error))?;
+            if !page.items.iter().all(|stripe| has_copies(stripe, self.policy.replicas)) {
+                return Ok(true);
+            }
+            match page.items.last() {
+                Some(last) if page.more => from = last.number + 1,
+                _ => return Ok(false),
+            }
+        }
+    }
+}
+
+impl Pace {
+    fn new(bytes_per_s: u64) -> Self {
+        Self { bytes_per_s, next: Mutex::new(Instant::now()) }
+    }
+
+    /// When so many bytes may begin.
+    fn reserve(&self, bytes: u64) -> Instant {
+        let now = Instant::now();
+        if self.bytes_per_s == 0 {
+            return now;
+        }
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let begin = now.max(*next);
+        *next = begin + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);
+        begin
+    }
+}
+
+/// Whether a stripe has so many copies of each data block, with the coded one; those that are lost count, as they are rebuilt.
+fn has_copies(stripe: &StripeRecord, replicas: u8) -> bool {
+    let copies = |index: u32| stripe.all().filter(|(at, _)| u32::from(*at) == index).count();
+    (0..stripe.layout.k).all(|index| copies(index) == usize::from(replicas))
+}
+
+/// What is asked, if it can be done.
+pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result<Conversion> {
+    let conversion = validate::conversion(asked)?;
+    let target = Target::of(shared, &conversion.policy).await?;
+    let meta = |error: MetaError| shared.meta_error(error);
+    shared.meta.bucket(&conversion.bucket).await.map_err(meta)?;
+    if let Some(key) = &conversion.key {
+        let name = ObjectName { bucket: conversion.bucket.clone(), key: key.clone() };
+        shared.meta.object(&name).await.map_err(meta)?;
+    }
+    shared.until_nodes_are_back().await;
+    let replicas = target.policy.replicas;
+    let ask = Ask {
+        code: &described(&target.policy.code, replicas),
+        count: nodes_needed(target.code.k(), target.code.n(), replicas),
+        tolerance: target.code.tolerance(),
+        failure_domain: target.policy.failure_domain,
+        held: &[],
+        avoid: &BTreeSet::new(),
+        named: false,
+        load: &placement::NOTHING,
+        bytes: shared.config.disk_reserve.0,
+    };
+    placement::place(&shared.members.view(), &ask, &mut *shared.rng()).map_err(|error| shared.lacking_nodes(error))?;
+    Ok(conversion)
+}
+
+impl<'a> ConversionJob<'a> {
+    pub(super) fn new(shared: &'a Arc<Shared>, conversion: Conversion) -> Self {
+        Self { shared, conversion, counted: false, may_mend: false }
+    }
+
+    /// Tries again and again, as long as that helps. Whether anything is left is what the metadata say at the end, not what the
+    /// attempts told.
+    pub(super) async fn passes(&mut self, runner: &mut Runner<'_>) -> Result<Passed> {
+        self.shared.until_nodes_are_back().await;
+        if !self.counted {
+            self.give_up_earlier().await?;
+        }
+        let target = Target::of(self.shared, &self.conversion.policy).await?;
+        let (mut pass, mut helps) = (0, true);
+        loop {
+            let to_do = self.count(&target, runner.control).await?;
+            if to_do.blocks > 0 && (pass == PASSES_MAX || !helps) {
+                let progress = &mut runner.control.live().progress;
+                progress.left = to_do;
+                if progress.last_error.is_empty() {
+                    progress.last_error =
+                        "objects were written in another code while the others were converted: convert them again".to_owned();
+                }
+                return Ok(Passed::All);
+            }
+            // What was left before is tried again.
+            runner.control.live().progress.left_blocks.clear();
+            runner.write().await?;
+            if to_do.blocks == 0 {
+                return Ok(Passed::All);
+            }
+            self.may_mend = false;
+            let before = runner.control.live().progress.done.blocks;
+            if self.pass(&target, runner).await? == Passed::Stopped {
+                return Ok(Passed::Stopped);
+            }
+            helps = self.may_mend || runner.control.live().progress.done.blocks > before;
+            pass += 1;
+        }
+    }
+
+    /// Objects that an earlier coordinator was converting are begun anew: what it wrote of them is given up. No other job converts
+    /// anything of the bucket.
+    async fn give_up_earlier(&self) -> Result<()> {
+        let all = self.shared.meta.expired_uploads(i64::MAX as u64, LEFT_UPLOADS_MAX).await;
+        let all = all.map_err(|error| self.shared.meta_error(error))?;
+        for upload in all.into_iter().filter(|it| it.new.replaces.is_some() && it.new.name.bucket == self.conversion.bucket) {
+            tracing::info!(object = %upload.new.name, upload = %upload.id, "a conversion of an earlier coordinator is begun anew");
+            puts::abort(self.shared, upload.id).await?;
+        }
+        Ok(())
+    }
+
+    /// Counts what there is to do.
+    async fn count(&mut self, target: &Target, control: &Control) -> Result<Amount> {
+        let mut to_do = Amount::default();
+        let mut objects = self.objects();
+        while let Some(object) = objects.next_wanted(target).await? {
+            add(&mut to_do, object.size);
+        }
+        let mut live = control.live();
+        let JobProgress { total, done, left, .. } = &mut live.progress;
+        if !self.counted && total.blocks > 0 {
+            // What an earlier coordinator did last it may not have written: what is not to be done any more is done.
+            done.blocks = done.blocks.max(total.blocks.saturating_sub(to_do.blocks));
+            done.bytes = done.bytes.max(total.bytes.saturating_sub(to_do.bytes));
+        }
+        (*total, *left) = (Amount { blocks: done.blocks + to_do.blocks, bytes: done.bytes + to_do.bytes }, Amount::default());
+        self.counted = true;
+        Ok(to_do)
+    }
+
+    /// Tries every object once.
+    async fn pass(&mut self, target: &Target, runner: &mut Runner<'_>) -> Result<Passed> {
+        let concurrency = self.conversion.concurrency as usize;
+        let work = Work {
+            shared: self.shared,
+            job: runner.id,
+            concurrency,
+            target,
+            control: runner.control,
+            state: runner.state.clone(),
+            stripes: Semaphore::new(concurrency),
+            pace: Pace::new(self.conversion.bytes_per_s),
+            load: Mutex::default(),
+            numbers: AtomicU64::new(0),
+        };
+        let next = |mut objects: Objects<'a>| async move {
+            Ok::<_, Error>(objects.next_wanted(target).await?.map(|object| (object, objects)))
+        };
+        let mut objects = pin!(stream::try_unfold(self.objects(), next));
+        let mut under_way = FuturesUnordered::new();
+        let mut write = interval(WRITE_INTERVAL);
+        let (mut all_begun, mut changed_since, mut failed, mut may_mend) = (false, false, None, false);
+        let stopped = loop {
+            let go = *runner.state.borrow() == JobState::Running;
+            let begins = go && !all_begun && failed.is_none() && under_way.len() < concurrency;
+            if under_way.is_empty() && !begins {
+                break !all_begun;
+            }
+            tokio::select! {
+                biased;
+                Some((object, outcome)) = under_way.next() => {
+                    may_mend |= take(runner.id, runner.control, &object, outcome);
+                    changed_since = true;
+                }
+                // Objects that are under way wait between two stripes, or end.
+                _ = runner.state.changed() => {}
+                _ = write.tick(), if changed_since => changed_since = !runner.has_written().await,
+                // To look for it may take long where most objects are as they shall be: the others go on meanwhile.
+                object = objects.next(), if begins => match object {
+                    Some(Ok(object)) => under_way.push(work.object(object)),
+                    None => all_begun = true,
+                    // What is under way ends first: it is not to be lost for this.
+                    Some(Err(error)) => failed = Some(error),
+                },
+            }
+        };
+        self.may_mend = may_mend;
+        let cancelled = !matches!(*runner.state.borrow(), JobState::Running | JobState::Paused);
+        match failed {
+            Some(error) => Err(error),
+            None if stopped || cancelled => Ok(Passed::Stopped),
+            None => Ok(Passed::All),
+        }
+    }
+
+    /// All objects that the job is about, whatever their code.
+    fn objects(&self) -> Objects<'a> {
+        let (bucket, key) = (self.conversion.bucket.clone(), self.conversion.key.clone());
+        Objects { shared: self.shared, bucket, key, after: String::new(), page: VecDeque::new(), is_last: false }
+    }
+}
+
+/// Counts what became of an object; tells whether it was left for a reason that may have gone soon.
+fn take(job: JobId, control: &Control, object: &ObjectRecord, outcome: Outcome) -> bool {
+    let mut live = control.live();
+    let progress = &mut live.progress;
+    match outcome {
+        Outcome::Converted => add(&mut progress.done, object.size),
+        Outcome::Gone | Outcome::Stopped => {}
+        Outcome::Left { stripe, error } => {
+            tracing::warn!(%job, object = %object.name, stripe, %error, "an object could not be converted");
+            add(&mut progress.left, object.size);
+            progress.last_error = error.to_string();
+            let reaction = error.reaction;
+            if progress.left_blocks.len() < LEFT_BLOCKS_MAX {
+                let reason = Error { object: None, ..error }.to_string();
+                progress.left_blocks.push(LeftBlock { object: object.name.to_string(), stripe, index: 0, reason });
+            }
+            return matches!(reaction, Reaction::Retry | Reaction::Replan);
+        }
+    }
+    false
+}
+
+/// Objects of a bucket, page by page; or one.
+struct Objects<'a> {
+    shared: &'a Arc<Shared>,
+    bucket: String,
+    key: Option<String>,
+    after: String,
+    page: VecDeque<ObjectRecord>,
+    is_last: bool,
+}
+
+impl Objects<'_> {
+    /// The next one that is to be written anew.
+    async fn next_wanted(&mut self, target: &Target) -> Result<Option<ObjectRecord>> {
+        while let Some(object) = self.next().await? {
+            if target.is_wanted_of(self.shared, &object).await? {
+                return Ok(Some(object));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn next(&mut self) -> Result<Option<ObjectRecord>> {
+        loop {
+            if let Some(object) = self.page.pop_front() {
+                return Ok(Some(object));
+            }
+            if self.is_last {
+                return Ok(None);
+            }
+            match self.look_up().await {
+                Ok(()) => {}
+                // It was removed: nothing of it is to be done.
+                Err(MetaError::NotFound(_)) => self.is_last = true,
+                Err(error) => return Err(self.shared.meta_error(error)),
+            }
+        }
+    }
+
+    async fn look_up(&mut self) -> Result<(), MetaError> {
+        if let Some(key) = &self.key {
+            let name = ObjectName { bucket: self.bucket.clone(), key: key.clone() };
+            self.page.push_back(self.shared.meta.object(&name).await?);
+            self.is_last = true;
+            return Ok(());
+        }
+        let page = self.shared.meta.objects(&self.bucket, "", &self.after, OBJECTS_PER_PAGE).await?;
+        self.is_last = !page.more;
+        if let Some(last) = page.items.last() {
+            self.after.clone_from(&last.name.key);
+        }
+        self.page = page.items.into();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock, UploadId};
+    use weft_types::{StripeId, StripeLayout};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_converted_keeps_to_the_rate_on_the_average() {
+        let pace = Pace::new(1000);
+        let begin = Instant::now();
+        let at = |bytes| pace.reserve(bytes).duration_since(begin).as_millis();
+        assert_eq!([at(500), at(2000), at(1)], [0, 500, 2500]);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!([at(1000), at(1)], [10_000, 11_000], "what was not used is not made up for");
+        assert_eq!(Pace::new(0).reserve(u64::MAX), Instant::now());
+    }
+
+    #[test]
+    fn a_stripe_has_so_many_copies_if_each_data_block_has() {
+        let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
+        let home = Home { node: NodeId(1), disk: DiskNumber(1) };
+        let block = |copy| PlacedBlock { generation: 1, generation_high_water: 1, home, state: BlockState::Ok, copy };
+        let stripe = |copies: &[(u8, u8)]| StripeRecord {
+            id: StripeId(1),
+            owner: Owner::Object(UploadId(1)),
+            number: 0,
+            ended: true,
+            seq: 0,
+            layout: StripeLayout { layout, k: 2, m: 1, data_len: 8192 },
+            blocks: vec![block(0); 3],
+            copies: copies.iter().map(|(index, copy)| (*index, block(*copy))).collect(),
+            units: Vec::new(),
+            corrupt: BTreeMap::new(),
+            incomplete: false,
+        };
+        let has = |copies: &[(u8, u8)]| [1, 2, 3].map(|replicas| has_copies(&stripe(copies), replicas));
+        assert_eq!(has(&[]), [true, false, false]);
+        assert_eq!(has(&[(0, 1), (1, 1)]), [false, true, false]);
+        assert_eq!(has(&[(0, 1), (1, 1), (0, 2)]), [false, false, false], "it is heated half");
+    }
+}

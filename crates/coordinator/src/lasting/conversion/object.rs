@@ -1,0 +1,191 @@
+//! One object is converted: its new stripes are those of a put that replaces its version. Nobody sees any of them until all have ended,
+//! each with the receipts of all its blocks; then one transaction puts them in the old ones' place, unless the object is another one by
+//! then.
+
+use super::{Outcome, Work};
+use crate::{lasting::Control, puts};
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+use tokio::time::Instant;
+use weft_meta::{Ack, JobState, MetaError, NewUpload, ObjectRecord, UploadId, UploadRecord};
+use weft_types::{Error, Reaction, Result, Span};
+
+/// The lease of an object's put is put off so often in its time.
+const KEPT_PER_LEASE: u64 = 3;
+
+/// The stripe at which it failed, and why.
+pub(super) type Failed = (u64, Error);
+
+impl Work<'_> {
+    /// Converts an object, or leaves it as it is.
+    pub(super) async fn object(&self, object: ObjectRecord) -> (ObjectRecord, Outcome) {
+        let outcome = match self.convert(&object).await {
+            Ok(outcome) => outcome,
+            Err(failed) => self.judged(&object, failed).await,
+        };
+        (object, outcome)
+    }
+
+    async fn convert(&self, object: &ObjectRecord) -> Result<Outcome, Failed> {
+        let upload = self.begin(object).await.map_err(|error| (0, error))?;
+        let gathered = Gathered { control: self.control, bytes: AtomicU64::new(0) };
+        let all = tokio::select! {
+            biased;
+            all = self.stripes(object, &upload, &gathered) => all,
+            lost = self.keep(upload.id) => Err((0, lost)),
+        };
+        let committed = match all {
+            Ok(true) => self.commit(object, upload.id).await.map(|()| Outcome::Converted).map_err(|error| (0, error)),
+            Ok(false) => Ok(Outcome::Stopped),
+            Err(failed) => Err(failed),
+        };
+        if !matches!(committed, Ok(Outcome::Converted))
+            && let Err(error) = puts::abort(self.shared, upload.id).await
+        {
+            tracing::warn!(object = %object.name, upload = %upload.id, %error, "what was written of a conversion is swept later");
+        }
+        committed
+    }
+
+    /// Begins the put. It waits for all blocks whatever the policy lets be missing: nobody waits for it, and the old ones go.
+    async fn begin(&self, object: &ObjectRecord) -> Result<UploadRecord> {
+        let (shared, target) = (self.shared, self.target);
+        let new = NewUpload {
+            name: object.name.clone(),
+            code: target.policy.code.clone(),
+            layout: target.layout,
+            failure_domain: target.policy.failure_domain,
+            ack: Ack { missing_max: 0 },
+            replicas: target.policy.replicas,
+            created_ms: shared.now_ms(),
+            expires_ms: shared.lease_end_ms(),
+            replaces: Some(object.version),
+        };
+        shared.meta.begin_put(shared.epoch, new).await.map_err(|error| shared.meta_error(error))
+    }
+
+    /// Writes all stripes; tells whether all have ended, or the job was cancelled.
+    async fn stripes(&self, object: &ObjectRecord, upload: &UploadRecord, gathered: &Gathered<'_>) -> Result<bool, Failed> {
+        let len = self.target.layout.block_len.saturating_mul(self.target.code.k() as u64);
+        let stripe = |number: u64| async move {
+            let data = Span::new(number * len, object.size.min((number + 1) * len));
+            let written = self.stripe(object, upload.id, number, data, gathered).await;
+            written.map_err(|error| (number, error))
+        };
+        let stripes = stream::iter(0..object.size.div_ceil(len)).map(stripe).buffer_unordered(self.concurrency);
+        stripes.try_fold(true, |all, written| std::future::ready(Ok(all && written))).await
+    }
+
+    async fn stripe(
+        &self,
+        object: &ObjectRecord,
+        upload: UploadId,
+        number: u64,
+        data: Span,
+        gathered: &Gathered<'_>,
+    ) -> Result<bool> {
+        let gone = |_| Error::fatal("nobody counts the stripes any more");
+        let _turn = self.stripes.acquire().await.map_err(gone)?;
+        if !self.goes_on(data.len()).await {
+            return Ok(false);
+        }
+        self.written(object, upload, number, data).await?;
+        gathered.add(data.len());
+        Ok(true)
+    }
+
+    /// Waits while the job is paused, and until its rate lets so many bytes begin; tells whether it goes on at all.
+    async fn goes_on(&self, bytes: u64) -> bool {
+        let mut state = self.state.clone();
+        let mut begin = None;
+        loop {
+            let now = *state.borrow_and_update();
+            let until = match now {
+                JobState::Running => *begin.get_or_insert_with(|| self.pace.reserve(bytes)),
+                JobState::Paused => {
+                    if state.changed().await.is_err() {
+                        return false;
+                    }
+                    continue;
+                }
+                JobState::Done | JobState::Failed | JobState::Cancelled => return false,
+            };
+            if until <= Instant::now() {
+                return true;
+            }
+            tokio::select! {
+                biased;
+                changed = state.changed() => if changed.is_err() { return false },
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// Puts off the end of the put's lease, for as long as it runs; why that is not possible any more.
+    async fn keep(&self, upload: UploadId) -> Error {
+        let shared = self.shared;
+        loop {
+            tokio::time::sleep(Duration::from_millis(shared.config.upload_lease_ms / KEPT_PER_LEASE)).await;
+            match shared.meta.extend_upload(shared.epoch, upload, shared.lease_end_ms()).await {
+                Err(error @ MetaError::NotFound(_)) => return shared.meta_error(error),
+                Err(error) => tracing::warn!(%upload, error = %shared.meta_error(error), "a lease could not be put off"),
+                Ok(()) => {}
+            }
+        }
+    }
+
+    async fn commit(&self, object: &ObjectRecord, upload: UploadId) -> Result<()> {
+        let shared = self.shared;
+        let (now_ms, not_before_ms) = (shared.now_ms(), shared.garbage_not_before_ms());
+        let committed = shared.meta.commit_put(shared.epoch, upload, object.size, now_ms, not_before_ms).await;
+        let now = committed.map_err(|error| shared.meta_error(error))?;
+        shared.puts.forget(upload);
+        let (name, from, code) = (&object.name, &object.code, &now.code);
+        tracing::info!(job = %self.job, object = %name, version = %now.version, size = now.size, %from, %code, "converted");
+        Ok(())
+    }
+
+    /// What becomes of an object that could not be converted: what is not there any more need not be.
+    async fn judged(&self, object: &ObjectRecord, (stripe, error): Failed) -> Outcome {
+        match self.shared.meta.object(&object.name).await {
+            Err(MetaError::NotFound(_)) => Outcome::Gone,
+            Ok(now) if now.version != object.version => match self.target.is_wanted_of(self.shared, &now).await {
+                Ok(false) => Outcome::Gone,
+                _ => Outcome::Left {
+                    stripe,
+                    error: Error::replan("it was overwritten while it was converted").object(&object.name),
+                },
+            },
+            _ if error.object.is_some() => Outcome::Left { stripe, error },
+            _ => Outcome::Left { stripe, error: error.object(&object.name) },
+        }
+    }
+}
+
+/// Whether another agent, or a moment later the same, may have more luck with a stripe.
+pub(super) fn may_help(error: &Error) -> bool {
+    !matches!(error.reaction, Reaction::NotFound | Reaction::Unavailable)
+}
+
+/// Bytes of stripes that have ended, of an object that is not converted yet.
+pub(super) struct Gathered<'a> {
+    control: &'a Control,
+    bytes: AtomicU64,
+}
+
+impl Gathered<'_> {
+    fn add(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.control.live().gathered_bytes += bytes;
+    }
+}
+
+impl Drop for Gathered<'_> {
+    fn drop(&mut self) {
+        let mut live = self.control.live();
+        live.gathered_bytes = live.gathered_bytes.saturating_sub(self.bytes.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,296 @@
+//! One stripe of a conversion is written by an agent: the one that has the most of its bytes itself, and if that fails, another one.
+
+use super::{Work, object::may_help, same};
+use crate::{
+    errands::Errand,
+    lasting::Control,
+    members::Session,
+    view::{Standing, View},
+};
+use rand::Rng;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    sync::{PoisonError, atomic::Ordering},
+    time::Duration,
+};
+use tokio::time::timeout;
+use tonic::{Request, Streaming};
+use weft_meta::{MetaError, ObjectRecord, StripeRecord, UploadId};
+use weft_proto::{
+    from_status, rpc,
+    v1::{ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
+};
+use weft_types::{Error, NodeId, Party, Result, Span};
+
+/// The pause before those are asked again that could not do it; each next one is twice as long.
+const PAUSE_FIRST: Duration = Duration::from_millis(250);
+
+/// A stripe that is to be written, and what it is made of.
+struct Order<'a> {
+    object: &'a ObjectRecord,
+    upload: UploadId,
+    number: u64,
+    /// Bytes of the object.
+    data: Span,
+    from_stripe: u64,
+    stripes: u32,
+}
+
+impl Work<'_> {
+    /// Has a stripe written: when this returns, it has ended.
+    pub(super) async fn written(&self, object: &ObjectRecord, upload: UploadId, number: u64, data: Span) -> Result<()> {
+        let shared = self.shared;
+        let old_len = object.layout.block_len.saturating_mul(shared.code(&object.code)?.k() as u64).max(1);
+        let from_stripe = data.start / old_len;
+        let stripes = u32::try_from(data.end.div_ceil(old_len) - from_stripe).map_err(Error::fatal)?;
+        let order = Order { object, upload, number, data, from_stripe, stripes };
+        let old = shared.meta.stripes(object.version, from_stripe, stripes).await;
+        let old = old.map_err(|error| shared.meta_error(error))?.items;
+        let (mut tried, mut attempts) = (BTreeSet::new(), 0);
+        loop {
+            let near = near(&old, data, &shared.members.view());
+            let Some(worker) = self.choose(&near, &tried) else {
+                return Err(Error::retry("no node is up that could write the stripe"));
+            };
+            let sent = self.errand(worker, &order).await;
+            // Of who failed only the answer may have been lost; and nobody is believed without a look.
+            if let Some(new) = self.ended(upload, number).await? {
+                return match same::differing(&old, &new) {
+                    None => {
+                        let node = shared.members.name(worker);
+                        tracing::info!(job = %self.job, object = %object.name, stripe = number, %node, "a stripe was converted");
+                        Ok(())
+                    }
+                    Some(Span { start, end }) => {
+                        shared.members.suspect(worker);
+                        Err(Error::corrupt(format!("bytes {start} to {end} were written with another checksum than they had"))
+                            .party(Party::Node(worker)))
+                    }
+                };
+            }
+            let error = sent.err().unwrap_or_else(|| Error::replan("it said that the stripe has ended, and it has not"));
+            attempts += 1;
+            if !may_help(&error) || attempts > shared.config.resumes_max {
+                return Err(error);
+            }
+            let (job, name) = (self.job, &object.name);
+            tracing::warn!(%job, object = %name, stripe = number, node = %shared.members.name(worker), %error, "another node is asked");
+            tried.insert(worker);
+            if shared.members.view().nodes.values().all(|node| !node.up || tried.contains(&node.id)) {
+                tried.clear();
+                tokio::time::sleep(PAUSE_FIRST * 2u32.saturating_pow(attempts.min(5))).await;
+            }
+        }
+    }
+
+    /// Who has the most of it, and of those who have as much the one that does the least.
+    fn choose(&self, near: &BTreeMap<NodeId, u64>, tried: &BTreeSet<NodeId>) -> Option<NodeId> {
+        let view = self.shared.members.view();
+        let load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rng = self.shared.rng();
+        let candidates = view.nodes.values().filter(|node| node.up && !tried.contains(&node.id));
+        let ranked = candidates.map(|node| {
+            let (bytes, load) = (near.get(&node.id).copied().unwrap_or(0), load.get(&node.id).copied().unwrap_or(0));
+            ((node.is_suspect(), Reverse(bytes), load, rng.random::<u32>()), node.id)
+        });
+        ranked.min().map(|(_, node)| node)
+    }
+
+    /// The stripe, if it has ended.
+    async fn ended(&self, upload: UploadId, number: u64) -> Result<Option<StripeRecord>> {
+        match self.shared.meta.upload_stripe(upload, number).await {
+            Ok(stripe) => Ok(Some(stripe).filter(|stripe| stripe.ended)),
+            Err(MetaError::NotFound(_)) => Ok(None),
+            Err(error) => Err(self.shared.meta_error(error)),
+        }
+    }
+
+    /// Sends a node to write the stripe, and looks on. Who says nothing for as long as a stall takes is not waited for.
+    async fn errand(&self, node: NodeId, order: &Order<'_>) -> Result<()> {
+        let shared = self.shared;
+        let gone = || Error::retry(format!("{} went down", shared.members.name(node))).party(Party::Node(node));
+        let session = shared.members.session(node).ok_or_else(gone)?;
+        let _busy = Busy::new(self, node);
+        let moving = Moving { control: self.control, number: self.numbers.fetch_add(1, Ordering::Relaxed) };
+        moving.set(0);
+        let number = shared.draw_seed();
+        let errand = Errand {
+            node,
+            agent: session.record.name.clone(),
+            object: order.object.name.clone(),
+            version: order.object.version,
+            upload: order.upload,
+            number: order.number,
+        };
+        let _on_errand = shared.errands.begin(number, errand);
+        let broken = |error: Error| {
+            shared.members.suspect(node);
+            error.party(Party::Node(node))
+        };
+        let mut events = self.send(session, number, order).await?;
+        let silence = Duration::from_millis(shared.config.stall_ms.into());
+        loop {
+            let event = timeout(silence, events.message()).await;
+            let event = event.map_err(|_| broken(Error::replan(format!("it said nothing for {silence:?}"))))?;
+            match event.map_err(|status| from_status(&status))?.and_then(|event| event.event) {
+                Some(Event::Progress(ConvertProgress { bytes })) => moving.set(bytes.min(order.data.len())),
+                Some(Event::Done(_)) => return Ok(()),
+                None => return Err(broken(Error::replan("it went away"))),
+            }
+        }
+    }
+
+    async fn send(&self, session: Session, errand: u64, order: &Order<'_>) -> Result<Streaming<ConvertEvent>> {
+        let shared = self.shared;
+        let request = ConvertStripeRequest {
+            epoch: shared.epoch.0,
+            errand,
+            bucket: order.object.name.bucket.clone(),
+            key: order.object.name.key.clone(),
+            version: order.object.version.0,
+            from_stripe: order.from_stripe,
+            stripes: order.stripes,
+            start: order.data.start,
+            end: order.data.end,
+            upload: order.upload.0,
+            number: order.number,
+        };
+        let mut agent = rpc::agent_client(session.channel);
+        // It takes as long as it takes: no deadline.
+        match timeout(shared.call_timeout(), agent.convert_stripe(Request::new(request))).await {
+            Ok(answer) => answer.map(|answer| answer.into_inner()).map_err(|status| from_status(&status)),
+            Err(_) => Err(Error::retry("no answer in time")),
+        }
+    }
+}
+
+/// How many of these bytes of an object each node can read itself.
+fn near(old: &[StripeRecord], data: Span, view: &View) -> BTreeMap<NodeId, u64> {
+    let mut near = BTreeMap::new();
+    for stripe in old {
+        let first = stripe.object_offset();
+        let part = data.intersect(Span::new(first, first + stripe.layout.data_len));
+        if part.is_empty() {
+            continue;
+        }
+        let within = Span::new(part.start - first, part.end - first);
+        for (index, placed) in stripe.all() {
+            // Of one data block every block is a copy.
+            let bytes = match (stripe.layout.k, u32::from(index)) {
+                (1, _) => part.len(),
+                (k, index) if index < k => stripe.layout.block_range(index, within).len(),
+                _ => 0,
+            };
+            if bytes > 0 && view.standing_of(stripe, index, placed) == Standing::Good {
+                *near.entry(placed.home.node).or_default() += bytes;
+            }
+        }
+    }
+    near
+}
+
+/// A node that is writing a stripe.
+struct Busy<'a> {
+    work: &'a Work<'a>,
+    node: NodeId,
+}
+
+impl<'a> Busy<'a> {
+    fn new(work: &'a Work<'a>, node: NodeId) -> Self {
+        *work.load.lock().unwrap_or_else(PoisonError::into_inner).entry(node).or_default() += 1;
+        Self { work, node }
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut load = self.work.load.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = load.get_mut(&self.node) {
+            *count -= 1;
+        }
+    }
+}
+
+/// A stripe that is under way.
+struct Moving<'a> {
+    control: &'a Control,
+    number: u64,
+}
+
+impl Moving<'_> {
+    fn set(&self, bytes: u64) {
+        self.control.live().moving.insert(self.number, bytes);
+    }
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        self.control.live().moving.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::{DiskView, NodeView};
+    use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock};
+    use weft_types::{Layout, StripeId, StripeLayout};
+
+    const LEN: u64 = 1 << 20;
+
+    fn node(id: u32, up: bool) -> (NodeId, NodeView) {
+        let (number, size) = (DiskNumber(id), 1 << 40);
+        let (id, path, failed) = (NodeId(id), String::new(), false);
+        let disk = DiskView { number, id: path.clone(), path, total_bytes: size, free_bytes: size, failed, blocks: 0 };
+        let (name, rack) = (id.to_string(), "r".to_owned());
+        (id, NodeView { id, name, rack, up, suspect_for: Duration::ZERO, disks: vec![disk] })
+    }
+
+    fn stripe(number: u64, k: u32, nodes: &[u32]) -> StripeRecord {
+        let layout = Layout { block_len: LEN, cell_len: LEN, alpha: 1 };
+        let layout = StripeLayout { layout, k, m: nodes.len() as u32 - k, data_len: LEN * u64::from(k) };
+        let placed = |node: &u32| PlacedBlock {
+            generation: 1,
+            generation_high_water: 1,
+            home: Home { node: NodeId(*node), disk: DiskNumber(*node) },
+            state: BlockState::Ok,
+            copy: 0,
+        };
+        StripeRecord {
+            id: StripeId(number + 1),
+            owner: Owner::Object(UploadId(1)),
+            number,
+            ended: true,
+            seq: 0,
+            layout,
+            blocks: nodes.iter().map(placed).collect(),
+            copies: Vec::new(),
+            units: Vec::new(),
+            corrupt: BTreeMap::new(),
+            incomplete: false,
+        }
+    }
+
+    #[test]
+    fn who_has_copies_or_data_is_near_and_who_is_down_has_nothing() {
+        let view = View { nodes: (1..=6).map(|id| node(id, id != 3)).collect() };
+        let near = |old: &[StripeRecord], start, end| {
+            let near = near(old, Span::new(start, end), &view);
+            near.into_iter().map(|(node, bytes)| (node.0, bytes)).collect::<Vec<_>>()
+        };
+        // Of replicas each block is all of it.
+        let replicas = [stripe(0, 1, &[1, 2, 3]), stripe(1, 1, &[2, 3, 4])];
+        assert_eq!(near(&replicas, 0, 2 * LEN), [(1, LEN), (2, 2 * LEN), (4, LEN)]);
+        assert_eq!(near(&replicas, LEN + 10, LEN + 30), [(2, 20), (4, 20)]);
+        // Of coded data only the data can be read as it is.
+        let coded = [stripe(0, 3, &[4, 3, 2, 5, 6])];
+        assert_eq!(near(&coded, 0, 3 * LEN), [(2, LEN), (4, LEN)]);
+        assert_eq!(near(&coded, LEN, 2 * LEN + 5), [(2, 5)]);
+        // Of data with copies each of them is as good.
+        let mut hot = [stripe(0, 2, &[1, 3, 5])];
+        let second = |index: u8, node: u32| (index, PlacedBlock { copy: 1, ..stripe(0, 1, &[node]).blocks[0] });
+        hot[0].copies = vec![second(0, 2), second(1, 4)];
+        assert_eq!(near(&hot, 0, 2 * LEN), [(1, LEN), (2, LEN), (4, LEN)]);
+    }
+}
