@@ -15,6 +15,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpSocket,
     time::{Instant, Sleep},
 };
 use weft_proto::{
@@ -44,6 +45,22 @@ impl Net for SlowNet {
 
     async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
         self.net.listen(address).await
+    }
+}
+
+/// TCP that comes from an address of its own.
+pub(crate) struct OutsideNet;
+
+#[async_trait]
+impl Net for OutsideNet {
+    async fn connect(&self, address: &str) -> io::Result<BoxStream> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind(([127, 0, 0, 2], 0).into())?;
+        Ok(Box::new(socket.connect(address.parse().map_err(io::Error::other)?).await?))
+    }
+
+    async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
+        TcpNet::default().listen(address).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     lying_disks::{Lies, LyingDisks},
-    slow_net::{CutNet, CutOff, SlowNet, StoppableNet},
+    slow_net::{CutNet, CutOff, OutsideNet, SlowNet, StoppableNet},
 };
 use std::{
     collections::BTreeMap,
@@ -34,8 +34,6 @@ pub(crate) struct World {
     racks: u32,
     seed: u64,
     slow_agents: bool,
-    /// The machine at which agents that start from now on take data.
-    pub(crate) data_host: &'static str,
     throttles: BTreeMap<u32, Throttle>,
     /// Where no agent's connection arrives.
     cut_off: CutOff,
@@ -83,7 +81,6 @@ impl World {
             racks,
             seed: 1,
             slow_agents: false,
-            data_host: "127.0.0.1",
             throttles: BTreeMap::new(),
             cut_off: CutOff::default(),
             stopped: BTreeMap::new(),
@@ -133,7 +130,7 @@ impl World {
             zone: "z".into(),
             cluster: None,
             coordinators: vec![self.config.listen.clone()],
-            data_listen: format!("{}:0", self.data_host),
+            data_listen: "127.0.0.1:0".into(),
             control_listen: address(),
             data_advertise: None,
             control_advertise: None,
@@ -178,6 +175,12 @@ impl World {
     /// All agents reach each other again.
     pub(crate) fn reach_all(&self) {
         self.cut_off.lock().unwrap().clear();
+    }
+
+    /// A client on another machine than the agents', for all that the coordinator can see.
+    pub(crate) async fn outside_client(&self) -> Client {
+        let config = ClientConfig { net: Arc::new(OutsideNet), ..client_config(&self.config.listen) };
+        Client::connect(config).await.unwrap()
     }
 
     /// A client that sends slowly, and how many bytes it has sent.
