@@ -145,9 +145,13 @@ async fn find(shared: &Shared, asked: &v1::ReadStripeRequest) -> Result<(ObjectR
     }
     let page = shared.meta.stripes(object.version, asked.number, 1).await.map_err(|error| shared.meta_error(error))?;
     let stripe = page.items.into_iter().next().filter(|stripe| stripe.number == asked.number);
-    let stripes = object.stripes;
-    let none = || Error::invalid(format!("there is no stripe {}: the object has {stripes}", asked.number)).object(&name);
-    Ok((object, stripe.ok_or_else(none)?))
+    let Some(stripe) = stripe else {
+        // It may have been replaced or removed since it was looked up.
+        shared.meta.object_of(object.version).await.map_err(|error| shared.meta_error(error).object(&name))?;
+        let (number, stripes) = (asked.number, object.stripes);
+        return Err(Error::invalid(format!("there is no stripe {number}: the object has {stripes}")).object(&name));
+    };
+    Ok((object, stripe))
 }
 
 /// The ranges that are asked for, block by block, without overlaps.

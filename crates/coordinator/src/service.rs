@@ -87,8 +87,19 @@ impl WeftService {
 
     async fn stat_object(&self, asked: v1::StatObjectRequest) -> Result<v1::ObjectReply> {
         let name = validate::object(&asked.bucket, &asked.key)?;
-        let object = self.meta(self.shared.meta.object(&name).await)?;
-        show::object_page(&self.shared, object, asked.from_stripe, asked.stripes_max).await
+        let mut object = self.meta(self.shared.meta.object(&name).await)?;
+        loop {
+            let version = object.version;
+            let page = show::object_page(&self.shared, object, asked.from_stripe, asked.stripes_max).await?;
+            if !page.stripes.is_empty() || asked.from_stripe >= page.stripe_count {
+                return Ok(page);
+            }
+            // Its stripes went while they were looked up: it is another object by now, or none.
+            object = self.meta(self.shared.meta.object(&name).await)?;
+            if object.version == version {
+                return Ok(page);
+            }
+        }
     }
 
     async fn remove_object(&self, asked: v1::ObjectName) -> Result<v1::Empty> {
