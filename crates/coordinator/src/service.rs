@@ -236,8 +236,8 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn end_read(&self, request: Request<v1::EndReadRequest>) -> Result<Response<v1::Empty>, Status> {
-        let (asked, _) = self.asked_by(request, |_, _| true)?;
-        read::end_read(&self.shared, &asked);
+        let (asked, who) = self.asked_by(request, |_, _| true)?;
+        read::end_read(&self.shared, &asked, who.errand.as_ref());
         Ok(Response::new(v1::Empty {}))
     }
 
