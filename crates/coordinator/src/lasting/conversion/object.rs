@@ -100,7 +100,12 @@ impl Work<'_> {
         if !self.goes_on(data.len()).await {
             return Ok(false);
         }
-        self.written(object, upload, number, data).await?;
+        tokio::select! {
+            biased;
+            written = self.written(object, upload, number, data) => written?,
+            // Whoever writes it gives up when nobody listens any more.
+            () = self.job_ended() => return Ok(false),
+        }
         gathered.add(data.len());
         Ok(true)
     }
@@ -130,6 +135,13 @@ impl Work<'_> {
                 () = tokio::time::sleep_until(until) => {}
             }
         }
+    }
+
+    /// Waits until the job is to do nothing any more.
+    async fn job_ended(&self) {
+        let mut state = self.state.clone();
+        // An error means that nobody is left who could say anything: it ends with them.
+        let _nobody = state.wait_for(|state| state.has_ended()).await;
     }
 
     /// Puts off the end of the put's lease, for as long as it runs; why that is not possible any more.
