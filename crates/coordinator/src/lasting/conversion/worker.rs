@@ -19,12 +19,13 @@ use tokio::time::{Instant, timeout};
 use tonic::{Request, Status, Streaming};
 use weft_meta::{MetaError, ObjectRecord, StripeRecord, UploadId};
 use weft_proto::{
-    from_status, rpc,
+    from_status,
+    rpc::{self, CONVERSIONS_PER_AGENT_MAX},
     v1::{ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
 };
-use weft_types::{Error, NodeId, Party, Result, Span};
+use weft_types::{Error, NodeId, Party, Reaction, Result, Span};
 
-/// The pause before those are asked again that could not do it; each next one is twice as long.
+/// The pause before those are asked again that could not do it; each next one is twice as long, up to the last.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_LAST: Duration = Duration::from_secs(8);
 /// Who is no farther after this time is not waited for, and not before so many stalls could have been found and mended.
@@ -52,11 +53,17 @@ impl Work<'_> {
         let order = Order { object, upload, number, data, from_stripe, stripes };
         let old = shared.meta.stripes(object.version, from_stripe, stripes).await;
         let old = old.map_err(|error| shared.meta_error(error))?.items;
-        let (mut tried, mut attempts) = (BTreeSet::new(), 0);
+        let (mut tried, mut attempts, mut pause) = (BTreeSet::new(), 0, PAUSE_FIRST);
         loop {
-            let near = near(&old, data, &shared.members.view());
-            let Some(worker) = self.choose(&near, &tried) else {
+            let view = shared.members.view();
+            if view.up_count() == 0 {
                 return Err(Error::retry("no node is up that could write the stripe"));
+            }
+            let Some(worker) = self.choose(&near(&old, data, &view), &tried) else {
+                // All the others were tried, or do as much as they take.
+                tried.clear();
+                wait(&mut pause).await;
+                continue;
             };
             let sent = self.errand(worker, &order).await;
             // Of who failed only the answer may have been lost; and nobody is believed without a look.
@@ -75,28 +82,30 @@ impl Work<'_> {
                 };
             }
             let error = sent.err().unwrap_or_else(|| Error::replan("it said that the stripe has ended, and it has not"));
-            attempts += 1;
+            // Who is busy or was not there has not failed: however long that takes, the job says so and goes on.
+            let has_failed = error.reaction != Reaction::Retry;
+            attempts += u32::from(has_failed);
             if !may_help(&error) || attempts > shared.config.resumes_max {
                 return Err(error);
             }
             let (job, name) = (self.job, &object.name);
             tracing::warn!(%job, object = %name, stripe = number, node = %shared.members.name(worker), %error, "another node is asked");
-            tried.insert(worker);
-            if shared.members.view().nodes.values().all(|node| !node.up || tried.contains(&node.id)) {
-                tried.clear();
-                tokio::time::sleep(PAUSE_FIRST * 2u32.saturating_pow(attempts.min(5))).await;
+            if !has_failed {
+                self.control.live().progress.last_error = error.object(name).to_string();
             }
+            tried.insert(worker);
         }
     }
 
-    /// Who has the most of it, and of those who have as much the one that does the least.
+    /// Who has the most of it, and of those who have as much the one that does the least; nobody who does all that it takes.
     fn choose(&self, near: &BTreeMap<NodeId, u64>, tried: &BTreeSet<NodeId>) -> Option<NodeId> {
         let view = self.shared.members.view();
         let load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rng = self.shared.rng();
         let candidates = view.nodes.values().filter(|node| node.up && !tried.contains(&node.id));
-        let ranked = candidates.map(|node| {
-            let (bytes, load) = (near.get(&node.id).copied().unwrap_or(0), load.get(&node.id).copied().unwrap_or(0));
+        let loaded = candidates.map(|node| (node, load.get(&node.id).copied().unwrap_or(0)));
+        let ranked = loaded.filter(|(_, load)| *load < CONVERSIONS_PER_AGENT_MAX).map(|(node, load)| {
+            let bytes = near.get(&node.id).copied().unwrap_or(0);
             ((node.is_suspect(), Reverse(bytes), load, rng.random::<u32>()), node.id)
         });
         ranked.min().map(|(_, node)| node)
