@@ -22,13 +22,12 @@ use tokio::{sync::mpsc, time::interval};
 use tonic::Status;
 use weft_client::{Client, ClientConfig, Limits, ProgressFn, StripeConversion};
 use weft_proto::{
+    rpc::CONVERSIONS_PER_AGENT_MAX,
     to_status,
     v1::{ConvertDone, ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
 };
 use weft_types::{Error, Result};
 
-/// Conversions at once: what other tasks need shall have room beside them.
-pub(crate) const CONVERSIONS_MAX: u64 = 4;
 /// Memory of one conversion; more of its stripe waits on a disk.
 const MEMORY_BYTES: RangeInclusive<u64> = 4 << 20..=32 << 20;
 /// The least that is fetched at once.
@@ -40,10 +39,10 @@ const EVENTS_MAX: usize = 4;
 
 /// Begins a conversion, or says at once that there is no room for it. It is given up when nobody takes its events any more.
 pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Result<mpsc::Receiver<Result<ConvertEvent, Status>>> {
-    let busy = |_| Error::retry(format!("busy: {CONVERSIONS_MAX} conversions are under way"));
+    let busy = |_| Error::retry(format!("busy: {CONVERSIONS_PER_AGENT_MAX} conversions are under way"));
     let turn = Arc::clone(&node.converting).try_acquire_owned().map_err(busy)?;
     // Half of it for all of them together.
-    let share = node.config.limits.memory_budget.0 / (2 * CONVERSIONS_MAX);
+    let share = node.config.limits.memory_budget.0 / (2 * u64::from(CONVERSIONS_PER_AGENT_MAX));
     let memory_bytes = share.clamp(*MEMORY_BYTES.start(), *MEMORY_BYTES.end());
     let permit = node.admission.admit(Demand { memory_bytes, ..Demand::default() })?;
     let config = client_config(node, &permit, asked.errand, spool_dir(node).await?);

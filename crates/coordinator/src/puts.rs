@@ -9,7 +9,7 @@ mod end;
 mod homes;
 
 use crate::{
-    errands::Who,
+    errands::{Errand, Who},
     how::HowToWrite,
     jobs::{self, Writing},
     load::Moving,
@@ -281,9 +281,6 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
 pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest, who: &Who) -> Result<v1::PutStripeReply> {
     let upload = touched(shared, UploadId(asked.upload)).await?;
     let place = |error: Error| error.object(&upload.new.name);
-    if upload.new.replaces.is_some() && who.errand.is_none() {
-        return Err(place(Error::invalid("a conversion is written by whom the coordinator sends")));
-    }
     let how = HowToWrite::of(shared, asked.how.as_ref(), &who.caller).map_err(place)?;
     let mut how = how.on_errand(who.errand.as_ref());
     if how.is_left_open() && shared.puts.learnt(upload.id).simplest {
@@ -355,6 +352,18 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
         shared.puts.keep(shared, key, Sending { answer, ..sending }).await?;
     }
     Ok(reply)
+}
+
+/// Refuses who meddles with a conversion's put without being sent: it is the coordinator's own, whoever knows its number.
+pub(crate) async fn require_sent(shared: &Shared, id: u64, errand: Option<&Errand>) -> Result<()> {
+    match shared.meta.upload(UploadId(id)).await {
+        Ok(upload) if upload.new.replaces.is_some() && errand.is_none() => {
+            Err(Error::invalid("a conversion is written by whom the coordinator sends").object(&upload.new.name))
+        }
+        // What there is not, the call itself tells.
+        Ok(_) | Err(MetaError::NotFound(_)) => Ok(()),
+        Err(error) => Err(shared.meta_error(error)),
+    }
 }
 
 /// Makes a put visible. It is no error to ask again after the answer was lost.

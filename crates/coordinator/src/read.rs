@@ -38,6 +38,8 @@ pub(crate) struct Reads {
 
 struct Reading {
     stripe: StripeId,
+    /// Whose it is; None: a client's.
+    errand: Option<Errand>,
     settle: Settle,
     watching: JoinHandle<()>,
 }
@@ -82,7 +84,9 @@ pub(crate) async fn read_stripe(
         // With what the agents have said by now of their own blocks.
         found = find(shared, &asked).await?.1;
         for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
-            avoid(shared, &object, &found, &error, blamed);
+            if errand.is_none() || is_about(&error, &found) {
+                avoid(shared, &object, &found, &error, blamed);
+            }
         }
     }
     // A client does not say how often it has come; that it has is known.
@@ -115,8 +119,8 @@ pub(crate) async fn read_stripe(
 }
 
 /// The client is done with a plan. What became of it stays known for a moment: see [`Reads::verdict`].
-pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest) {
-    if let Some(reading) = shared.reads.lock().get(&PlanId(asked.plan)) {
+pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest, errand: Option<&Errand>) {
+    if let Some(reading) = shared.reads.lock().get(&PlanId(asked.plan)).filter(|reading| reading.errand.as_ref() == errand) {
         reading.settle.settle(Duration::from_millis(shared.config.failure_grace_ms));
     }
 }
@@ -176,6 +180,13 @@ fn ranges(stripe: &StripeRecord, asked: &[v1::BlockRange]) -> Result<Vec<Range>>
     }
     let merged = |(index, spans): (u8, Vec<Span>)| Span::normalize(spans).into_iter().map(move |bytes| Range { index, bytes });
     Ok(by_block.into_iter().flat_map(merged).collect())
+}
+
+/// Whether an error is about nothing but a stripe and who has its blocks.
+fn is_about(error: &Error, stripe: &StripeRecord) -> bool {
+    let is_home = |node| stripe.all().any(|(_, placed)| placed.home.node == node);
+    let is_party = |party| matches!(party, Party::Node(node) if is_home(node));
+    error.block.is_none_or(|block| block.stripe == stripe.id) && error.party.is_none_or(is_party)
 }
 
 /// What a client complains of is avoided for a while, unless agents have said already who is to blame. Only agents' own words
@@ -306,7 +317,7 @@ async fn begin(
         let report = running.finish(|_, _| {}, patience).await;
         rebuild::note_bad_blocks(&watcher, &report).await;
     });
-    shared.reads.lock().insert(id, Reading { stripe: stripe.id, settle, watching });
+    shared.reads.lock().insert(id, Reading { stripe: stripe.id, errand: errand.cloned(), settle, watching });
     Ok(client)
 }
 

@@ -49,6 +49,10 @@ impl WeftService {
         Ok((asked, Who { caller, errand: Some(errand) }))
     }
 
+    async fn require_sent(&self, upload: u64, who: &Who) -> Result<(), Status> {
+        puts::require_sent(&self.shared, upload, who.errand.as_ref()).await.map_err(|error| to_status(&error))
+    }
+
     fn meta<T>(&self, result: Result<T, MetaError>) -> Result<T> {
         result.map_err(|error| self.shared.meta_error(error))
     }
@@ -206,27 +210,32 @@ impl v1::weft_server::Weft for WeftService {
     async fn put_stripe(&self, request: Request<v1::PutStripeRequest>) -> Result<Response<v1::PutStripeReply>, Status> {
         let (asked, who) = self.asked_by(request, |errand, asked| errand.writes(asked.upload, asked.number))?;
         let shared = Arc::clone(&self.shared);
+        self.require_sent(asked.upload, &who).await?;
         answer(to_the_end(async move { puts::put_stripe(&shared, asked, &who).await }).await)
     }
 
     async fn end_stripe(&self, request: Request<v1::EndStripeRequest>) -> Result<Response<v1::EndStripeReply>, Status> {
-        let (asked, _) = self.asked_by(request, |errand, asked| errand.writes(asked.upload, asked.number))?;
+        let (asked, who) = self.asked_by(request, |errand, asked| errand.writes(asked.upload, asked.number))?;
+        self.require_sent(asked.upload, &who).await?;
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { puts::end_stripe(&shared, asked).await }).await)
     }
 
     async fn commit_put(&self, request: Request<v1::CommitPutRequest>) -> Result<Response<v1::ObjectReply>, Status> {
-        let asked = self.asked(request)?;
+        let (asked, who) = self.asked_by(request, |_, _| false)?;
+        self.require_sent(asked.upload, &who).await?;
         answer(puts::commit(&self.shared, asked).await)
     }
 
     async fn keep_put(&self, request: Request<v1::KeepPutRequest>) -> Result<Response<v1::KeepPutReply>, Status> {
-        let (asked, _) = self.asked_by(request, |errand, asked| errand.writes(asked.upload, asked.number))?;
+        let (asked, who) = self.asked_by(request, |errand, asked| errand.writes(asked.upload, asked.number))?;
+        self.require_sent(asked.upload, &who).await?;
         answer(puts::keep(&self.shared, &asked).await)
     }
 
     async fn abort_put(&self, request: Request<v1::AbortPutRequest>) -> Result<Response<v1::Empty>, Status> {
-        let asked = self.asked(request)?;
+        let (asked, who) = self.asked_by(request, |_, _| false)?;
+        self.require_sent(asked.upload, &who).await?;
         answer(puts::abort(&self.shared, UploadId(asked.upload)).await.map(|()| v1::Empty {}))
     }
 
@@ -240,8 +249,8 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn end_read(&self, request: Request<v1::EndReadRequest>) -> Result<Response<v1::Empty>, Status> {
-        let (asked, _) = self.asked_by(request, |_, _| true)?;
-        read::end_read(&self.shared, &asked);
+        let (asked, who) = self.asked_by(request, |_, _| true)?;
+        read::end_read(&self.shared, &asked, who.errand.as_ref());
         Ok(Response::new(v1::Empty {}))
     }
 

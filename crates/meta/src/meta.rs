@@ -147,7 +147,7 @@ pub trait Meta: Send + Sync {
     async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()>;
 
     /// Begins a job, which runs from then on. Refused while another one of its kind about the same is running or paused. A bucket
-    /// that is converted carries its new policy from this moment on: what is put meanwhile need not be converted.
+    /// that is converted carries its new policy from this moment on: puts that begin later need no conversion.
     async fn create_job(&self, epoch: Epoch, work: JobWork, now_ms: u64) -> Result<JobRecord>;
     /// A job.
     async fn job(&self, job: JobId) -> Result<JobRecord>;

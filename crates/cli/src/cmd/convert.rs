@@ -16,7 +16,7 @@ use weft_types::{ByteSize, Error, Result};
 /// the same time, and the old one's is free again a while after.
 ///
 /// Of a BUCKET, all objects that are not as the policy says are converted, and the bucket carries the policy from the beginning of the
-/// job on, so that what is put meanwhile need not be converted. Of BUCKET/KEY, that object is, and the bucket stays as it is. A bucket
+/// job on, so that what is put by puts that begin later need not be converted. Of BUCKET/KEY, that object is, and the bucket stays as it is. A bucket
 /// has one conversion at a time. What cannot be converted is told, and stays as it is.
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -2,7 +2,8 @@
 
 use crate::harness::{Cluster, Running, Setup, bytes, is_alive, wait_for};
 use serde_json::Value;
-use std::{collections::BTreeMap, process::Stdio};
+use std::{collections::BTreeMap, process::Stdio, time::Duration};
+use tokio::time::Instant;
 
 /// Blocks of a stripe of each policy, and bytes of its data.
 const TRIPLE: (usize, usize) = (3, 256 << 10);
@@ -300,4 +301,31 @@ fn what_cannot_be_converted_is_told_and_stays() {
     assert_eq!(cluster.stat("hot/100000")["code"], "replication(3)");
     world.convert("hot", "pair", &["--wait"]).end().ok();
     world.is("replication(2)", (2, 256 << 10));
+}
+
+#[test]
+fn a_conversion_that_is_cancelled_does_not_wait_for_its_stripe() {
+    // A stripe of 16 MiB and its parity take more than 20 s to send.
+    let slow = Setup::nodes(9).with(&[("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "1MiB")]);
+    let world = World::new(slow, &[16 << 20]);
+    let sizes = ["--block-size", "4MiB", "--cell-size", "1MiB"];
+    world.cluster.weft(["policy", "create", "large", "--code", "rs(4,2)"].iter().chain(&sizes)).ok();
+    world.convert("hot", "large", &[]).end().ok();
+    world.worker(&[]);
+    let begin = Instant::now();
+    world.cluster.weft(["job", "cancel", "1"]).ok();
+    world.cluster.weft(["job", "wait", "1"]).refused(1, &["job 1 was cancelled"]);
+    assert!(begin.elapsed() < Duration::from_secs(10), "it took {:?}", begin.elapsed());
+    assert_eq!(world.cluster.stat("hot/16777216")["code"], "replication(3)");
+}
+
+#[test]
+fn more_stripes_at_once_than_all_agents_take_wait_for_their_turns() {
+    let world = World::new(Setup::nodes(6), &[20 << 20]);
+    world.convert("hot", "cold", &["--wait", "--concurrency", "64"]).end().ok();
+    world.is("rs(4,2)", COLD);
+    let log = world.cluster.log("coordinator");
+    assert!(!log.contains("an object could not be converted"), "{log}");
+    // Whoever has just said that it is done may not have let go of it yet.
+    assert!(log.matches("conversions are under way").count() <= 4, "agents that were busy have been asked again and again");
 }

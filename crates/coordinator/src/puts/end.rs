@@ -195,7 +195,7 @@ impl Ending<'_> {
         let moved = match self.rebuild().await {
             Ok(moved) => moved,
             // What had been stored may have been lost since: the writer still has everything.
-            Err(error) if !self.has_lost_more() => return Err(error),
+            Err(error) if !self.has_lost_more() && !self.could_go_elsewhere() => return Err(error),
             Err(error) => {
                 tracing::warn!(object = %name, stripe = number, %error, "nor can what is missing be rebuilt");
                 return Err(self.give_up(report));
@@ -228,6 +228,13 @@ impl Ending<'_> {
         let stored = (0..=u8::MAX).zip(&self.stripe.blocks).filter(|(index, _)| !self.missing.contains_key(index));
         let is_good = |node: &NodeView| node.up && !node.is_suspect();
         stored.map(|(_, placed)| placed.home.node).any(|node| !view.node(node).is_some_and(is_good))
+    }
+
+    /// Whether there are nodes for all of the stripe without those that failed: the writer still has everything, and who could not help to
+    /// rebuild it may have been blamed for a moment only.
+    fn could_go_elsewhere(&self) -> bool {
+        let view = self.shared.members.view();
+        view.nodes.values().filter(|node| node.up && !self.failed.contains(&node.id)).count() >= self.code.n()
     }
 
     /// The stripe is to be sent again, all of it, to others.

@@ -135,6 +135,10 @@ pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, size: u64, now_ms: u64,
         )));
     }
     if let Some(before) = before {
+        if replaces.is_some() && before.size != size {
+            let was = before.size;
+            return Err(MetaError::Refused(format!("{name} was {was} bytes and cannot become {size} by a conversion")));
+        }
         if replaces.is_some() {
             (written, created_ms) = (before.written, before.created_ms);
         } else if before.written > id {

@@ -29,13 +29,17 @@ impl World {
 
     /// A put, or a conversion, all of whose blocks are durable.
     async fn written(&self, code: &str, replaces: Option<UploadId>) -> UploadId {
+        self.written_bytes(2 << 20, code, replaces).await
+    }
+
+    async fn written_bytes(&self, data_len: u64, code: &str, replaces: Option<UploadId>) -> UploadId {
         let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
         let (name, code) = (self.name(), code.into());
         let new =
             NewUpload { name, code, layout: LAYOUT, failure_domain, ack, replicas: 1, created_ms: 1, expires_ms: 2, replaces };
         let upload = self.meta.begin_put(self.epoch, new).await.unwrap().id;
         assert_eq!(self.meta.upload(upload).await.unwrap().new.replaces, replaces);
-        let layout = StripeLayout { layout: LAYOUT, k: 2, m: 1, data_len: 2 << 20 };
+        let layout = StripeLayout { layout: LAYOUT, k: 2, m: 1, data_len };
         let stripe = NewStripe { upload, number: 0, layout, homes: self.homes.clone() };
         let stripe = self.meta.allocate_stripe(self.epoch, stripe, 1).await.unwrap().id;
         let blocks = self.homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
@@ -78,6 +82,16 @@ async fn a_conversion_takes_its_versions_place_at_once_and_is_no_younger() {
     let again = world.commit(again, 300).await.unwrap();
     assert_eq!((again.written, again.created_ms), (put.version, 100));
     assert!(matches!(world.meta.object_of(put.version).await, Err(MetaError::NotFound(_))));
+}
+
+#[tokio::test]
+async fn a_conversion_of_other_bytes_than_there_were_is_refused() {
+    let world = World::new().await;
+    let put = world.commit(world.written("rs(2,1)", None).await, 100).await.unwrap();
+    let upload = world.written_bytes(4096, "xor(2)", Some(put.version)).await;
+    let error = world.meta.commit_put(world.epoch, upload, 4096, 200, 200).await.unwrap_err();
+    assert!(matches!(&error, MetaError::Refused(said) if said.contains("cannot become 4096")), "{error}");
+    assert_eq!(world.meta.object(&world.name()).await.unwrap(), put);
 }
 
 #[tokio::test]

@@ -3,15 +3,19 @@
 //! then.
 
 use super::{Outcome, Work};
-use crate::{lasting::Control, puts};
+use crate::{
+    lasting::Control,
+    puts,
+    view::{Standing, View},
+};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 use tokio::time::Instant;
-use weft_meta::{Ack, JobState, MetaError, NewUpload, ObjectRecord, UploadId, UploadRecord};
-use weft_types::{Error, Reaction, Result, Span};
+use weft_meta::{Ack, BlockState, JobState, MetaError, NewUpload, ObjectRecord, StripeRecord, UploadId, UploadRecord};
+use weft_types::{Error, Party, Reaction, Result, Span};
 
 /// The lease of an object's put is put off so often in its time.
 const KEPT_PER_LEASE: u64 = 3;
@@ -38,7 +42,7 @@ impl Work<'_> {
             lost = self.keep(upload.id) => Err((0, lost)),
         };
         let committed = match all {
-            Ok(true) => self.commit(object, upload.id).await.map(|()| Outcome::Converted).map_err(|error| (0, error)),
+            Ok(true) => self.committed(object, upload.id).await.map(|()| Outcome::Converted),
             Ok(false) => Ok(Outcome::Stopped),
             Err(failed) => Err(failed),
         };
@@ -69,7 +73,7 @@ impl Work<'_> {
 
     /// Writes all stripes; tells whether all have ended, or the job was cancelled.
     async fn stripes(&self, object: &ObjectRecord, upload: &UploadRecord, gathered: &Gathered<'_>) -> Result<bool, Failed> {
-        let len = self.target.layout.block_len.saturating_mul(self.target.code.k() as u64);
+        let len = self.stripe_len();
         let stripe = |number: u64| async move {
             let data = Span::new(number * len, object.size.min((number + 1) * len));
             let written = self.stripe(object, upload.id, number, data, gathered).await;
@@ -77,6 +81,11 @@ impl Work<'_> {
         };
         let stripes = stream::iter(0..object.size.div_ceil(len)).map(stripe).buffer_unordered(self.concurrency);
         stripes.try_fold(true, |all, written| std::future::ready(Ok(all && written))).await
+    }
+
+    /// Bytes of data of a full new stripe.
+    fn stripe_len(&self) -> u64 {
+        self.target.layout.block_len.saturating_mul(self.target.code.k() as u64)
     }
 
     async fn stripe(
@@ -92,7 +101,12 @@ impl Work<'_> {
         if !self.goes_on(data.len()).await {
             return Ok(false);
         }
-        self.written(object, upload, number, data).await?;
+        tokio::select! {
+            biased;
+            written = self.written(object, upload, number, data) => written?,
+            // Whoever writes it gives up when nobody listens any more.
+            () = self.job_ended() => return Ok(false),
+        }
         gathered.add(data.len());
         Ok(true)
     }
@@ -124,6 +138,13 @@ impl Work<'_> {
         }
     }
 
+    /// Waits until the job is to do nothing any more.
+    async fn job_ended(&self) {
+        let mut state = self.state.clone();
+        // An error means that nobody is left who could say anything: it ends with them.
+        let _nobody = state.wait_for(|state| state.has_ended()).await;
+    }
+
     /// Puts off the end of the put's lease, for as long as it runs; why that is not possible any more.
     async fn keep(&self, upload: UploadId) -> Error {
         let shared = self.shared;
@@ -135,6 +156,24 @@ impl Work<'_> {
                 Ok(()) => {}
             }
         }
+    }
+
+    async fn committed(&self, object: &ObjectRecord, upload: UploadId) -> Result<(), Failed> {
+        self.require_whole(object, upload).await?;
+        self.commit(object, upload).await.map_err(|error| (0, error))
+    }
+
+    /// Refuses stripes that have lost a block since they ended: that may be days ago, and nobody repairs what is not visible.
+    async fn require_whole(&self, object: &ObjectRecord, upload: UploadId) -> Result<(), Failed> {
+        let shared = self.shared;
+        for number in 0..object.size.div_ceil(self.stripe_len()) {
+            let stripe = shared.meta.upload_stripe(upload, number).await;
+            let stripe = stripe.map_err(|error| (number, shared.meta_error(error)))?;
+            if let Some(error) = lost(&stripe, &shared.members.view()) {
+                return Err((number, error));
+            }
+        }
+        Ok(())
     }
 
     async fn commit(&self, object: &ObjectRecord, upload: UploadId) -> Result<()> {
@@ -163,6 +202,20 @@ impl Work<'_> {
             _ => Outcome::Left { stripe, error: error.object(&object.name) },
         }
     }
+}
+
+/// What a stripe has lost, if anything: only a new one has all its blocks again.
+fn lost(stripe: &StripeRecord, view: &View) -> Option<Error> {
+    stripe.all().find_map(|(index, placed)| {
+        let why = match view.standing_of(stripe, index, placed) {
+            Standing::Lost(why) => why,
+            Standing::Good | Standing::Suspect if placed.state != BlockState::Ok => "corrupt in part",
+            Standing::Good | Standing::Suspect => return None,
+        };
+        let id = stripe.id_of(index, placed);
+        let error = Error::replan(format!("a new block was lost before all were written, and the object is begun anew: {why}"));
+        Some(error.block(id).party(Party::Node(placed.home.node)))
+    })
 }
 
 /// Whether another agent, or a moment later the same, may have more luck with a stripe.

@@ -7,6 +7,7 @@ use crate::{
     members::Session,
     view::{Standing, View},
 };
+use futures::{Stream, StreamExt as _};
 use rand::Rng;
 use std::{
     cmp::Reverse,
@@ -14,17 +15,22 @@ use std::{
     sync::{PoisonError, atomic::Ordering},
     time::Duration,
 };
-use tokio::time::timeout;
-use tonic::{Request, Streaming};
+use tokio::time::{Instant, timeout};
+use tonic::{Request, Status, Streaming};
 use weft_meta::{MetaError, ObjectRecord, StripeRecord, UploadId};
 use weft_proto::{
-    from_status, rpc,
+    from_status,
+    rpc::{self, CONVERSIONS_PER_AGENT_MAX},
     v1::{ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
 };
-use weft_types::{Error, NodeId, Party, Result, Span};
+use weft_types::{Error, NodeId, Party, Reaction, Result, Span};
 
-/// The pause before those are asked again that could not do it; each next one is twice as long.
+/// The pause before those are asked again that could not do it; each next one is twice as long, up to the last.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
+const PAUSE_LAST: Duration = Duration::from_secs(8);
+/// Who is no farther after this time is not waited for, and not before so many stalls could have been found and mended.
+const STILL_MIN: Duration = Duration::from_secs(60);
+const STILL_STALLS: u32 = 6;
 
 /// A stripe that is to be written, and what it is made of.
 struct Order<'a> {
@@ -47,11 +53,17 @@ impl Work<'_> {
         let order = Order { object, upload, number, data, from_stripe, stripes };
         let old = shared.meta.stripes(object.version, from_stripe, stripes).await;
         let old = old.map_err(|error| shared.meta_error(error))?.items;
-        let (mut tried, mut attempts) = (BTreeSet::new(), 0);
+        let (mut tried, mut attempts, mut pause) = (BTreeSet::new(), 0, PAUSE_FIRST);
         loop {
-            let near = near(&old, data, &shared.members.view());
-            let Some(worker) = self.choose(&near, &tried) else {
+            let view = shared.members.view();
+            if view.up_count() == 0 {
                 return Err(Error::retry("no node is up that could write the stripe"));
+            }
+            let Some(worker) = self.choose(&near(&old, data, &view), &tried) else {
+                // All the others were tried, or do as much as they take.
+                tried.clear();
+                wait(&mut pause).await;
+                continue;
             };
             let sent = self.errand(worker, &order).await;
             // Of who failed only the answer may have been lost; and nobody is believed without a look.
@@ -70,28 +82,30 @@ impl Work<'_> {
                 };
             }
             let error = sent.err().unwrap_or_else(|| Error::replan("it said that the stripe has ended, and it has not"));
-            attempts += 1;
+            // Who is busy or was not there has not failed: however long that takes, the job says so and goes on.
+            let has_failed = error.reaction != Reaction::Retry;
+            attempts += u32::from(has_failed);
             if !may_help(&error) || attempts > shared.config.resumes_max {
                 return Err(error);
             }
             let (job, name) = (self.job, &object.name);
             tracing::warn!(%job, object = %name, stripe = number, node = %shared.members.name(worker), %error, "another node is asked");
-            tried.insert(worker);
-            if shared.members.view().nodes.values().all(|node| !node.up || tried.contains(&node.id)) {
-                tried.clear();
-                tokio::time::sleep(PAUSE_FIRST * 2u32.saturating_pow(attempts.min(5))).await;
+            if !has_failed {
+                self.control.live().progress.last_error = error.object(name).to_string();
             }
+            tried.insert(worker);
         }
     }
 
-    /// Who has the most of it, and of those who have as much the one that does the least.
+    /// Who has the most of it, and of those who have as much the one that does the least; nobody who does all that it takes.
     fn choose(&self, near: &BTreeMap<NodeId, u64>, tried: &BTreeSet<NodeId>) -> Option<NodeId> {
         let view = self.shared.members.view();
         let load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rng = self.shared.rng();
         let candidates = view.nodes.values().filter(|node| node.up && !tried.contains(&node.id));
-        let ranked = candidates.map(|node| {
-            let (bytes, load) = (near.get(&node.id).copied().unwrap_or(0), load.get(&node.id).copied().unwrap_or(0));
+        let loaded = candidates.map(|node| (node, load.get(&node.id).copied().unwrap_or(0)));
+        let ranked = loaded.filter(|(_, load)| *load < CONVERSIONS_PER_AGENT_MAX).map(|(node, load)| {
+            let bytes = near.get(&node.id).copied().unwrap_or(0);
             ((node.is_suspect(), Reverse(bytes), load, rng.random::<u32>()), node.id)
         });
         ranked.min().map(|(_, node)| node)
@@ -128,16 +142,12 @@ impl Work<'_> {
             shared.members.suspect(node);
             error.party(Party::Node(node))
         };
-        let mut events = self.send(session, number, order).await?;
+        let events = self.send(session, number, order).await?;
         let silence = Duration::from_millis(shared.config.stall_ms.into());
-        loop {
-            let event = timeout(silence, events.message()).await;
-            let event = event.map_err(|_| broken(Error::replan(format!("it said nothing for {silence:?}"))))?;
-            match event.map_err(|status| from_status(&status))?.and_then(|event| event.event) {
-                Some(Event::Progress(ConvertProgress { bytes })) => moving.set(bytes.min(order.data.len())),
-                Some(Event::Done(_)) => return Ok(()),
-                None => return Err(broken(Error::replan("it went away"))),
-            }
+        match followed(events, silence, |bytes| moving.set(bytes.min(order.data.len()))).await {
+            Ok(()) => Ok(()),
+            Err(Unfinished::Failed(error)) => Err(error),
+            Err(Unfinished::Broken(why)) => Err(broken(Error::replan(why))),
         }
     }
 
@@ -163,6 +173,50 @@ impl Work<'_> {
             Err(_) => Err(Error::retry("no answer in time")),
         }
     }
+}
+
+/// Why a stripe was not written.
+#[derive(Debug)]
+enum Unfinished {
+    /// The node says so.
+    Failed(Error),
+    /// The node does not do what it should.
+    Broken(String),
+}
+
+/// Listens until the stripe is written: not to who says nothing for as long as a stall takes, nor to who says again and again that
+/// it is no farther.
+async fn followed(
+    mut events: impl Stream<Item = Result<ConvertEvent, Status>> + Unpin,
+    silence: Duration,
+    told: impl Fn(u64),
+) -> Result<(), Unfinished> {
+    let still = STILL_MIN.max(silence * STILL_STALLS);
+    let (mut far, mut since) = (0, Instant::now());
+    loop {
+        let event = timeout(silence, events.next()).await;
+        let event = event.map_err(|_| Unfinished::Broken(format!("it said nothing for {silence:?}")))?;
+        let event = event.transpose().map_err(|status| Unfinished::Failed(from_status(&status)))?;
+        match event.and_then(|event| event.event) {
+            Some(Event::Progress(ConvertProgress { bytes })) if bytes == far => {
+                if since.elapsed() >= still {
+                    return Err(Unfinished::Broken(format!("it stood still for {still:?}")));
+                }
+            }
+            Some(Event::Progress(ConvertProgress { bytes })) => {
+                (far, since) = (bytes, Instant::now());
+                told(bytes);
+            }
+            Some(Event::Done(_)) => return Ok(()),
+            None => return Err(Unfinished::Broken("it went away".to_owned())),
+        }
+    }
+}
+
+/// Pauses, the longer the more often it did.
+async fn wait(pause: &mut Duration) {
+    tokio::time::sleep(*pause).await;
+    *pause = (*pause * 2).min(PAUSE_LAST);
 }
 
 /// How many of these bytes of an object each node can read itself.
@@ -270,6 +324,33 @@ mod tests {
             corrupt: BTreeMap::new(),
             incomplete: false,
         }
+    }
+
+    fn progress(bytes: u64) -> Result<ConvertEvent, Status> {
+        Ok(ConvertEvent { event: Some(Event::Progress(ConvertProgress { bytes })) })
+    }
+
+    /// What is told each second of how far it is.
+    async fn each_second(far: impl Fn(u64) -> u64) -> (Duration, Unfinished) {
+        let (begin, silence) = (Instant::now(), Duration::from_secs(5));
+        let events = futures::stream::iter(0..600).then(async |second| {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            progress(far(second))
+        });
+        let end = followed(std::pin::pin!(events), silence, |_| {}).await;
+        (begin.elapsed(), end.unwrap_err())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_there_and_no_farther_is_not_waited_for_and_who_is_slow_is() {
+        let (after, why) = each_second(|second| second.min(10)).await;
+        assert!(matches!(&why, Unfinished::Broken(why) if why.contains("stood still for 60s")), "{why:?}");
+        assert_eq!(after.as_secs(), 11 + 60);
+        let (after, why) = each_second(|second| second / 59).await;
+        assert!(matches!(&why, Unfinished::Broken(why) if why.contains("went away")), "{why:?}");
+        assert_eq!(after.as_secs(), 600);
+        let silent = followed(futures::stream::pending(), Duration::from_secs(5), |_| {}).await;
+        assert!(matches!(&silent, Err(Unfinished::Broken(why)) if why.contains("said nothing")), "{silent:?}");
     }
 
     #[test]
