@@ -297,6 +297,7 @@ impl Model {
         let before = self.objects.get(&new.name).cloned();
         if new.replaces.is_some() {
             (before.as_ref().map(|before| before.version) == new.replaces).then_some(())?;
+            before.as_ref().is_some_and(|before| before.size == size).then_some(())?;
         }
         let mut written = id;
         if let Some(before) = before {
@@ -401,7 +402,12 @@ impl Model {
             let mut of = all.iter().filter(|(block, _)| block.index == index && keep.contains(block));
             of.next().filter(|_| of.next().is_none()).map(|(_, placed)| *placed)
         };
-        stripe.blocks = (0..3).map(one_of).collect::<Option<_>>()?;
+        let kept: Vec<PlacedBlock> = (0..3).map(one_of).collect::<Option<_>>()?;
+        let is_good = |placed: &PlacedBlock| placed.state == BlockState::Ok;
+        // A good copy is not dropped for a bad one.
+        let worse = |(block, placed): &(BlockId, PlacedBlock)| is_good(placed) && !is_good(&kept[usize::from(block.index)]);
+        (!all.iter().any(worse)).then_some(())?;
+        stripe.blocks = kept;
         stripe.copies.clear();
         stripe.incomplete &= stripe.lacks_any();
         for (block, placed) in all.into_iter().filter(|(block, _)| !keep.contains(block)) {
