@@ -87,7 +87,7 @@ impl Default for Limits {
         Self {
             stripe_memory_bytes_max: 32 << 20,
             window_bytes_max: 32 << 20,
-            attempts_max: 5,
+            attempts_max: 8,
             stripes_per_page_max: 0,
             call_timeout: Duration::from_secs(30),
             end_stripe_timeout: Duration::from_secs(600),
