@@ -70,7 +70,7 @@ impl StripePlace {
         ranges.filter(|(_, range)| !range.is_empty()).map(|(index, range)| (index, vec![range])).collect()
     }
 
-    pub(crate) fn request(&self, missing: &BTreeMap<u32, Vec<Span>>, errors: &[Error], explain: bool) -> ReadStripeRequest {
+    pub(crate) fn request(&self, missing: &BTreeMap<u32, Vec<Span>>, failed: &Failed, explain: bool) -> ReadStripeRequest {
         let range = |index: u32, span: &Span| BlockRange { index, start: span.start, end: span.end };
         ReadStripeRequest {
             bucket: self.bucket.clone(),
@@ -79,7 +79,8 @@ impl StripePlace {
             number: self.number,
             ranges: missing.iter().flat_map(|(index, spans)| spans.iter().map(|span| range(*index, span))).collect(),
             scheme: self.scheme.clone(),
-            errors: errors.iter().map(encode_error).collect(),
+            errors: failed.errors.iter().map(encode_error).collect(),
+            failed_plan: failed.plan.map_or(0, |plan| plan.0),
             explain,
             slice_len: crate::repair::slice_len(self.slice_len),
             slice_auto: self.slice_len == Some(AutoSize::Auto),
@@ -101,10 +102,10 @@ pub(crate) async fn fetch(
 ) -> Result<()> {
     let stripe = &window.stripe;
     let mut missing = stripe.ranges(window.data);
-    let (mut errors, mut fruitless) = (Vec::new(), 0);
+    let (mut failed, mut fruitless) = (Failed::default(), 0);
     while !missing.is_empty() {
         let before = len_of(&missing);
-        let outcome = attempt(shared, stripe, &missing, &errors, place.clone(), meter, met).await;
+        let outcome = attempt(shared, stripe, &missing, &failed, place.clone(), meter, met).await;
         match outcome {
             Ok(tried) => {
                 missing = tried.missing;
@@ -112,11 +113,11 @@ pub(crate) async fn fetch(
                     return Err(stripe.place(Error::fatal("the coordinator's plan brings less than was asked for")));
                 }
                 note(met, &tried.errors);
-                errors = tried.errors;
+                failed = Failed { plan: Some(tried.plan), errors: tried.errors };
             }
             // Another plan, and perhaps somebody is back by then.
             Err(error) if matches!(error.reaction, Reaction::Replan | Reaction::Retry | Reaction::Corrupt) => {
-                errors = vec![error]
+                failed = Failed { plan: None, errors: vec![error] }
             }
             Err(error) => return Err(stripe.place(error)),
         }
@@ -126,7 +127,7 @@ pub(crate) async fn fetch(
         }
         fruitless += 1;
         if fruitless >= shared.config.limits.attempts_max {
-            let cause = errors.into_iter().next().unwrap_or_else(|| Error::unavailable("nothing arrived"));
+            let cause = failed.errors.into_iter().next().unwrap_or_else(|| Error::unavailable("nothing arrived"));
             return Err(stripe.place(cause));
         }
         tokio::time::sleep(shared.random.pause(fruitless)).await;
@@ -134,8 +135,16 @@ pub(crate) async fn fetch(
     Ok(())
 }
 
+/// Why a plan failed, so that the next one goes around it.
+#[derive(Default)]
+pub(crate) struct Failed {
+    plan: Option<PlanId>,
+    errors: Vec<Error>,
+}
+
 /// What one plan left.
 struct Tried {
+    plan: PlanId,
     missing: BTreeMap<u32, Vec<Span>>,
     errors: Vec<Error>,
 }
@@ -144,12 +153,12 @@ async fn attempt(
     shared: &Arc<Shared>,
     stripe: &Arc<StripePlace>,
     missing: &BTreeMap<u32, Vec<Span>>,
-    errors: &[Error],
+    failed: &Failed,
     place: Arc<Place>,
     meter: &Meter,
     met: &Mutex<Met>,
 ) -> Result<Tried> {
-    let request = stripe.request(missing, errors, false);
+    let request = stripe.request(missing, failed, false);
     let mut reply = shared.calls.ask(request, |mut client, request| async move { client.read_stripe(request).await }).await?;
     let open = OpenTask::new(reply.task.take())?;
     let mut reading = Reading { shared: shared.clone(), plan: open.task.plan, errors: Vec::new() };
@@ -163,7 +172,7 @@ async fn attempt(
     if let Some(error) = arrivals.failed_here() {
         return Err(error);
     }
-    let mut tried = arrivals.judge(missing);
+    let mut tried = arrivals.judge(reading.plan, missing);
     tried.errors.extend(outcome.errors);
     tried.errors.truncate(ERRORS_MAX);
     reading.errors = tried.errors.iter().map(encode_error).collect();
@@ -297,8 +306,8 @@ impl Arrivals {
     }
 
     /// What of it may be believed, and what is missing still.
-    fn judge(&self, missing: &BTreeMap<u32, Vec<Span>>) -> Tried {
-        let mut tried = Tried { missing: BTreeMap::new(), errors: Vec::new() };
+    fn judge(&self, plan: PlanId, missing: &BTreeMap<u32, Vec<Span>>) -> Tried {
+        let mut tried = Tried { plan, missing: BTreeMap::new(), errors: Vec::new() };
         for (index, spans) in missing {
             let Some(arriving) = self.blocks.get(index) else {
                 tried.missing.insert(*index, spans.clone());

@@ -4,7 +4,7 @@ use crate::{
     Client,
     background::Owned,
     client::Shared,
-    fetch::{self, Met, StripePlace, Window},
+    fetch::{self, Failed, Met, StripePlace, Window},
     place::{Place, TemporaryFile},
     progress::{Meter, ProgressFn},
 };
@@ -119,7 +119,7 @@ impl Client {
         let get = Get::begin(self.shared(), bucket, key, options).await?;
         let mut plans = Vec::new();
         for (stripe, data) in get.stripes() {
-            let request = stripe.request(&stripe.ranges(data), &[], true);
+            let request = stripe.request(&stripe.ranges(data), &Failed::default(), true);
             let asked = self.shared().calls.ask(request, |mut client, request| async move { client.read_stripe(request).await });
             plans.push(asked.await.map_err(|error| error.object(format_args!("{bucket}/{key}")))?);
         }

@@ -42,25 +42,33 @@ struct Reading {
     errand: Option<Errand>,
     settle: Settle,
     watching: JoinHandle<()>,
+    /// When it was last looked.
+    had_ended: bool,
 }
 
 impl Reads {
-    /// Forgets reads that have ended.
+    /// Forgets reads that had ended when this was last called: whoever saw one fail comes a moment later.
     pub(crate) fn forget_ended(&self) {
-        self.lock().retain(|_, reading| !reading.watching.is_finished());
+        self.lock().retain(|_, reading| !std::mem::replace(&mut reading.had_ended, reading.watching.is_finished()));
     }
 
-    /// Waits until the plans of a stripe that are failing right now have ended, if they do soon: the agents know better than a
-    /// client, who sees only its own links, who is to blame. Tells whether any plan of the stripe has failed of late.
-    async fn verdict(&self, stripe: StripeId, grace_ms: u64) -> bool {
+    /// Waits until the plan that a client saw fail, and those of its stripe that are failing right now, have ended, if they do soon: the
+    /// agents know better than a client, who sees only its own links, who is to blame. Tells whether any of them has failed.
+    async fn verdict(&self, failed: PlanId, stripe: StripeId, errand: Option<&Errand>, grace_ms: u64) -> bool {
+        // The client may know of it before the coordinator does.
+        let is_own = |reading: &&Reading| reading.stripe == stripe && reading.errand.as_ref() == errand;
+        if let Some(reading) = self.lock().get(&failed).filter(is_own) {
+            reading.settle.settle(Duration::from_millis(grace_ms));
+        }
+        let is_failing = |reading: &Reading| reading.stripe == stripe && reading.settle.is_failing();
         for _ in 0..grace_ms.saturating_mul(3) / VERDICT_LOOK_MS {
-            let unfinished = |reading: &Reading| reading.fails(stripe) && !reading.watching.is_finished();
-            if !self.lock().values().any(unfinished) {
+            let is_meant = |(plan, reading): (&PlanId, &Reading)| *plan == failed || is_failing(reading);
+            if !self.lock().iter().any(|of| is_meant(of) && !of.1.watching.is_finished()) {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(VERDICT_LOOK_MS)).await;
         }
-        self.lock().values().any(|reading| reading.fails(stripe))
+        self.lock().values().any(is_failing)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PlanId, Reading>> {
@@ -80,7 +88,7 @@ pub(crate) async fn read_stripe(
     let ranges = ranges(&found, &asked.ranges).map_err(place)?;
     let how = How::of_read(shared, &asked).map_err(place)?;
     if !asked.errors.is_empty() {
-        let blamed = shared.reads.verdict(found.id, shared.config.failure_grace_ms).await;
+        let blamed = shared.reads.verdict(PlanId(asked.failed_plan), found.id, errand, shared.config.failure_grace_ms).await;
         // With what the agents have said by now of their own blocks.
         found = find(shared, &asked).await?.1;
         for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
@@ -122,12 +130,6 @@ pub(crate) async fn read_stripe(
 pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest, errand: Option<&Errand>) {
     if let Some(reading) = shared.reads.lock().get(&PlanId(asked.plan)).filter(|reading| reading.errand.as_ref() == errand) {
         reading.settle.settle(Duration::from_millis(shared.config.failure_grace_ms));
-    }
-}
-
-impl Reading {
-    fn fails(&self, stripe: StripeId) -> bool {
-        self.stripe == stripe && self.settle.is_failing()
     }
 }
 
@@ -189,12 +191,13 @@ fn is_about(error: &Error, stripe: &StripeRecord) -> bool {
     error.block.is_none_or(|block| block.stripe == stripe.id) && error.party.is_none_or(is_party)
 }
 
-/// What a client complains of is avoided for a while, unless agents have said already who is to blame. Only agents' own words
-/// are written down.
+/// What a client complains of is avoided for a while, unless agents have said already who is to blame: for a bad block the block, and
+/// not its whole node. Only agents' own words are written down.
 fn avoid(shared: &Shared, object: &ObjectRecord, stripe: &StripeRecord, error: &Error, blamed: bool) {
     tracing::warn!(object = %object.name, %error, "a read failed");
     match (error.reaction, error.party) {
         (Reaction::Retry, _) | (_, None | Some(Party::Client(_))) => {}
+        (Reaction::Corrupt, _) if error.block.is_some() => {}
         (_, Some(Party::Node(_))) if blamed => {}
         (_, Some(Party::Node(node))) => shared.members.suspect(node),
     }
@@ -317,7 +320,7 @@ async fn begin(
         let report = running.finish(|_, _| {}, patience).await;
         rebuild::note_bad_blocks(&watcher, &report).await;
     });
-    shared.reads.lock().insert(id, Reading { stripe: stripe.id, errand: errand.cloned(), settle, watching });
+    shared.reads.lock().insert(id, Reading { stripe: stripe.id, errand: errand.cloned(), settle, watching, had_ended: false });
     Ok(client)
 }
 

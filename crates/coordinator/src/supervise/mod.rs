@@ -220,6 +220,9 @@ impl Running {
                 }
             }
         }
+        if self.on_failure == OnFailure::EndAll && self.report.any_failed() {
+            self.failing.send_replace(true);
+        }
         self.blame();
         self.report
     }

@@ -35,7 +35,7 @@ async fn more_corrupt_pages_than_blocks_may_be_lost_are_survived_at_different_po
         let mut some = Vec::new();
         let options = GetOptions { range: Some(0..100), ..GetOptions::default() };
         let got = world.client.get("b", "k", &mut some, &options).await.unwrap();
-        assert!(some == bytes[..100] && got.rebuilt.is_empty());
+        assert!(some == bytes[..100] && got.rebuilt.is_empty(), "{:?} {:?}", got.rebuilt, got.errors);
 
         let done = world.repair("k", &RepairOptions::default()).await.unwrap();
         assert_eq!((done.blocks.len(), done.left.len()), (3, 0));
