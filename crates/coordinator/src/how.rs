@@ -159,8 +159,10 @@ impl HowToWrite {
         let host_of = |node: &NodeId| Some((Party::Node(*node), shared.members.session(*node)?.host));
         let hosts = shared.members.view().nodes.keys().filter_map(host_of).chain([(writer, self.host.clone())]).collect();
         let mut network = Network { hosts, ..shared.network() };
-        for (party, moved) in shared.loads.left() {
-            *network.busy.entry(network.line_of(party)).or_default() += moved;
+        for (party, busy) in shared.loads.left() {
+            let known = network.busy.entry(network.line_of(party)).or_default();
+            known.waited_for += busy.waited_for;
+            known.background.extend(busy.background);
         }
         network
     }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
-use weft_plan::Moved;
+use weft_plan::{Busy, Class, Moved};
 use weft_types::Party;
 
 /// A put that was announced and sends nothing for so long counts no more.
@@ -29,6 +29,7 @@ struct Underway {
 #[derive(Debug)]
 struct Move {
     lines: Lines,
+    class: Class,
     /// What of it has not been moved yet, from 0 to 1.
     left: f64,
     /// It has only been announced, and counts until then.
@@ -44,33 +45,38 @@ pub(crate) struct Moving {
 
 impl Loads {
     /// A plan begins.
-    pub(crate) fn begin(&self, lines: Lines) -> Moving {
-        self.add(lines, None)
+    pub(crate) fn begin(&self, lines: Lines, class: Class) -> Moving {
+        self.add(lines, class, None)
     }
 
     /// A put will move about this much, if it is not given up before.
     pub(crate) fn announce(&self, lines: Lines) -> Moving {
-        self.add(lines, Some(Instant::now() + ANNOUNCED_FOR))
+        self.add(lines, Class::Foreground, Some(Instant::now() + ANNOUNCED_FOR))
     }
 
     /// What is left of everything now.
-    pub(crate) fn left(&self) -> Lines {
+    pub(crate) fn left(&self) -> BTreeMap<Party, Busy> {
         let (now, underway) = (Instant::now(), self.lock());
-        let mut left = Lines::new();
+        let mut left: BTreeMap<Party, Busy> = BTreeMap::new();
         for of in underway.moves.values() {
             let counts = of.left > 0.0 && of.until.is_none_or(|until| now < until);
             for (party, Moved { up_bytes, down_bytes }) in of.lines.iter().filter(|_| counts) {
-                *left.entry(*party).or_default() += Moved { up_bytes: up_bytes * of.left, down_bytes: down_bytes * of.left };
+                let moved = Moved { up_bytes: up_bytes * of.left, down_bytes: down_bytes * of.left };
+                let busy = left.entry(*party).or_default();
+                match of.class {
+                    Class::Foreground => busy.waited_for += moved,
+                    _ => busy.background.push(moved),
+                }
             }
         }
         left
     }
 
-    fn add(&self, lines: Lines, until: Option<Instant>) -> Moving {
+    fn add(&self, lines: Lines, class: Class, until: Option<Instant>) -> Moving {
         let mut underway = self.lock();
         underway.last += 1;
         let number = underway.last;
-        underway.moves.insert(number, Move { lines, left: 1.0, until });
+        underway.moves.insert(number, Move { lines, class, left: 1.0, until });
         Moving { loads: self.clone(), number }
     }
 
@@ -105,17 +111,19 @@ mod tests {
         let loads = Loads::default();
         let node = Party::Node(NodeId(1));
         let lines = |bytes: f64| Lines::from([(node, Moved { up_bytes: bytes, down_bytes: 2.0 * bytes })]);
-        let up = || loads.left().get(&node).map_or(0.0, |moved| moved.up_bytes);
+        let up = || loads.left().get(&node).map_or(0.0, |busy| busy.waited_for.up_bytes);
         let announced = loads.announce(lines(1000.0));
-        let plan = loads.begin(lines(100.0));
-        assert_eq!(loads.left()[&node], Moved { up_bytes: 1100.0, down_bytes: 2200.0 });
+        let plan = loads.begin(lines(100.0), Class::Foreground);
+        let repair = loads.begin(lines(10.0), Class::Repair);
+        let moved = |up_bytes: f64| Moved { up_bytes, down_bytes: 2.0 * up_bytes };
+        assert_eq!(loads.left()[&node], Busy { waited_for: moved(1100.0), background: vec![moved(10.0)] });
         plan.moved(0.75);
         assert_eq!(up(), 1025.0);
         tokio::time::advance(ANNOUNCED_FOR).await;
         assert_eq!(up(), 25.0, "nobody comes who was announced so long ago");
         plan.moved(1.5);
         assert_eq!(up(), 0.0);
-        drop((plan, announced));
+        drop((plan, announced, repair));
         assert!(loads.left().is_empty() && loads.lock().moves.is_empty());
     }
 }

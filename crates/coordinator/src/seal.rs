@@ -57,7 +57,7 @@ pub(crate) fn seal(
         cuts.insert(*party, Cut { hash: task_hash(&bytes), bytes, task, session, name });
     }
     let stall_ms = shared.config.stall_ms;
-    let moving = shared.loads.begin(planned.lines.clone());
+    let moving = shared.loads.begin(planned.lines.clone(), plan.class);
     let mut sealed = Sealed { id: plan.id, agents: BTreeMap::new(), client: None, moving };
     for (party, cut) in &cuts {
         let peers = cut.task.links.iter().map(|link| peer(*party, cut, link, &cuts)).collect::<Result<Vec<_>>>()?;

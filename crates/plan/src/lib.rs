@@ -24,7 +24,7 @@ pub use data::{
 };
 pub use eval::{Data, Memory, eval};
 pub use explain::{explain, human_time, to_dot};
-pub use predict::{Moved, Network, moved, predict};
+pub use predict::{Busy, Moved, Network, moved, predict};
 pub use refusal::{Place, Refusal, Rule};
 pub use save::{ChosenPath, Considered, FORMAT_VERSION, JSON_BYTES_MAX, Saved, from_json, to_json};
 pub use slices::SliceSet;

@@ -41,7 +41,7 @@ pub struct Network {
     /// what all of its parties share; and they share its lines up and down.
     pub hosts: BTreeMap<Party, String>,
     /// What others still move over lines of parties (see [`Network::line_of`]) while a plan runs.
-    pub busy: BTreeMap<Party, Moved>,
+    pub busy: BTreeMap<Party, Busy>,
     /// What each slice costs its sender besides its bytes, seconds: system calls, framing, wake-ups. Zero until it is measured.
     pub slice_overhead_s: f64,
 }
@@ -53,6 +53,26 @@ pub struct Moved {
     pub up_bytes: f64,
     /// Down.
     pub down_bytes: f64,
+}
+
+/// What others move over the lines of a party.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Busy {
+    /// Those for whom somebody waits, all together: they are taken to end when the plan does, so all of it is in its way.
+    pub waited_for: Moved,
+    /// Each of those for whom nobody does: it has a share of the lines, however much it moves.
+    pub background: Vec<Moved>,
+}
+
+impl Busy {
+    /// What of it is in the way of a plan that moves this much.
+    pub fn beside(&self, own: Moved) -> Moved {
+        let mut all = self.waited_for;
+        for other in &self.background {
+            all += Moved { up_bytes: other.up_bytes.min(own.up_bytes), down_bytes: other.down_bytes.min(own.down_bytes) };
+        }
+        all
+    }
 }
 
 impl std::ops::AddAssign for Moved {
@@ -147,11 +167,11 @@ pub fn moved(plan: &Plan, network: &Network) -> Result<BTreeMap<Party, Moved>, R
     Ok(lines)
 }
 
-/// When all that goes over the busiest of a plan's lines can have gone over it, seconds: what others move too.
+/// When all that goes over the busiest of a plan's lines can have gone over it, seconds: what is in its way too.
 fn busiest_s(moved: &BTreeMap<Party, Moved>, network: &Network) -> f64 {
     let seconds = |bytes: f64, others: f64, rate: f64| if bytes > 0.0 { (bytes + others) / rate } else { 0.0 };
     let line = |(party, moved): (&Party, &Moved)| {
-        let others = network.busy.get(party).copied().unwrap_or_default();
+        let others = network.busy.get(party).map(|busy| busy.beside(*moved)).unwrap_or_default();
         let up_s = seconds(moved.up_bytes, others.up_bytes, network.up(*party));
         up_s.max(seconds(moved.down_bytes, others.down_bytes, network.down(*party)))
     };

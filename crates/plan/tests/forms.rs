@@ -3,7 +3,7 @@
 mod common;
 
 use common::{CLIENT, TestCode, World, node};
-use weft_plan::{Moved, Network, Plan, WantKind, cost, moved, predict};
+use weft_plan::{Busy, Moved, Network, Plan, WantKind, cost, moved, predict};
 
 /// Seconds, where one block over one link takes one.
 fn time(world: &World, plan: &Plan) -> f64 {
@@ -146,9 +146,14 @@ fn lines_are_shared_on_a_machine_and_with_what_others_move() {
     near(seconds(&|_| {}), 1.0 + fill, "alone");
     let target = TARGET.1;
     let one = Moved { up_bytes: 0.0, down_bytes: block_len };
-    near(seconds(&|network| network.busy = [(target, one)].into()), 2.0, "another block comes in there");
+    let waited_for = |moved| Busy { waited_for: moved, ..Busy::default() };
+    near(seconds(&|network| network.busy = [(target, waited_for(one))].into()), 2.0, "another block comes in there");
+    let many = Moved { up_bytes: 0.0, down_bytes: 100.0 * block_len };
+    near(seconds(&|network| network.busy = [(target, waited_for(many))].into()), 101.0, "all of it is waited for");
+    let background = Busy { background: vec![many, Moved { down_bytes: block_len / 2.0, ..many }], ..Busy::default() };
+    near(seconds(&|network| network.busy = [(target, background.clone())].into()), 2.5, "what goes on for long has its share");
     let up = Moved { up_bytes: 5.0 * block_len, down_bytes: 0.0 };
-    near(seconds(&|network| network.busy = [(target, up)].into()), 1.0 + fill, "what it sends is in nobody's way");
+    near(seconds(&|network| network.busy = [(target, waited_for(up))].into()), 1.0 + fill, "what it sends is in nobody's way");
     // The chain's first two on one machine: their link is none, and what the second sends goes over the first one's line.
     let lane = &plan.shape.lanes[0];
     let party = |stage: u16| plan.binding.parties[usize::from(lane.stages[usize::from(stage)].vertex)];
@@ -161,7 +166,7 @@ fn lines_are_shared_on_a_machine_and_with_what_others_move() {
     assert!(local < 1.0 + fill, "{local}");
     let busy = |network: &mut Network| {
         together(network);
-        network.busy.insert(network.line_of(second), Moved { up_bytes: block_len, down_bytes: 0.0 });
+        network.busy.insert(network.line_of(second), waited_for(Moved { up_bytes: block_len, down_bytes: 0.0 }));
     };
     near(seconds(&busy), 2.0, "what the other on the machine sends");
     let lines = moved(&plan, &{

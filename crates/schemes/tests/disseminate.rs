@@ -9,7 +9,9 @@ use serde_json::Value;
 use weft_codes::{FAMILIES, parse};
 use weft_gf::SparseMatrix;
 use weft_plan::{Class, Input, Job, Network, Plan, Rule, Sink, Source, WantKind, cost, predict, verify};
-use weft_schemes::disseminate::{AUTO, Candidate, Mist, Topology, Upstream, WriteScheme, assign, by_name, choose_plan};
+use weft_schemes::disseminate::{
+    AUTO, Candidate, Load, Mist, Racks, Topology, Upstream, WriteScheme, assign, by_name, choose_plan,
+};
 use weft_schemes::{Paths, Request, Run, Select, code_view, plan_write};
 use weft_types::{BlockId, Layout, Party, PlanId, StripeLayout};
 use world::{World, block, holder, spare};
@@ -317,18 +319,18 @@ fn nodes_are_assigned_as_by_the_model() {
         let speeds = vector["perf"].as_array().unwrap().iter().map(|speed| speed.as_f64().unwrap());
         let candidates: Vec<Candidate> = speeds.map(|products_per_s| Candidate { products_per_s, ..unknown }).collect();
         let code = parse(&format!("rs({k},{})", n - k)).unwrap();
-        let work: Vec<f64> = MIST.loads(code.as_ref()).iter().map(weft_schemes::disseminate::Load::work).collect();
+        let work: Vec<f64> = Load::of_all(n, &MIST.edges(code.as_ref())).iter().map(Load::work).collect();
         let of = |name: &str| (1..=n).map(|at| number(&vector[name][at.to_string()])).collect::<Vec<_>>();
         assert_eq!(work, of("complexity").into_iter().map(|work| work as f64).collect::<Vec<_>>());
         let expected: Vec<usize> = of("position_to_server").into_iter().map(|server| server - 1).collect();
-        assert_eq!(assign(code.as_ref(), AUTO, &candidates).unwrap(), expected);
+        assert_eq!(assign(code.as_ref(), AUTO, &candidates, &Racks::default()).unwrap(), expected);
     }
     // rs(4,2): four receivers send two blocks each, the others none, and receive four.
     let code = parse("rs(4,2)").unwrap();
     let with = |up: &[f64], down: &[f64]| -> Vec<usize> {
         let both = up.iter().zip(down);
         let candidates = both.map(|(up, down)| Candidate { up_bytes_per_s: *up, down_bytes_per_s: *down, ..unknown });
-        assign(code.as_ref(), "mist", &candidates.collect::<Vec<_>>()).unwrap()
+        assign(code.as_ref(), "mist", &candidates.collect::<Vec<_>>(), &Racks::default()).unwrap()
     };
     let mut narrow_up = with(&[1.0, 9.0, 9.0, 1.0, 9.0, 9.0], &[9.0; 6]).split_off(4);
     narrow_up.sort_unstable();
@@ -336,10 +338,64 @@ fn nodes_are_assigned_as_by_the_model() {
     let mut narrow_down = with(&[9.0; 6], &[1.0, 9.0, 1.0, 1.0, 9.0, 1.0]).split_off(4);
     narrow_down.sort_unstable();
     assert_eq!(narrow_down, [1, 4], "a narrow line down is for who receives one block");
-    let few = assign(code.as_ref(), "mist", &[unknown; 5]).unwrap_err();
+    let few = assign(code.as_ref(), "mist", &[unknown; 5], &Racks::default()).unwrap_err();
     assert_eq!(few.message, "rs(4,2) has 6 blocks, and 5 nodes shall get them");
     let unlike: Vec<Candidate> = (0..6).map(|up| Candidate { up_bytes_per_s: f64::from(up), ..unknown }).collect();
-    assert_eq!(assign(code.as_ref(), "direct", &unlike).unwrap(), [0, 1, 2, 3, 4, 5], "as they were placed");
+    assert_eq!(assign(code.as_ref(), "direct", &unlike, &Racks::default()).unwrap(), [0, 1, 2, 3, 4, 5], "as they were placed");
+}
+
+/// What goes from rack to rack where nodes stand in these racks, the writer in one of them or in none.
+fn crossing(spec: &str, racks: &[usize], writer: Option<usize>, assigned: &[usize]) -> f64 {
+    let edges = MIST.edges(parse(spec).unwrap().as_ref());
+    let rack = |at: usize| Some(racks[assigned[at]]);
+    edges.iter().filter(|edge| edge.from.map_or(writer, rack) != rack(edge.to)).map(|edge| edge.blocks).sum()
+}
+
+fn assigned(spec: &str, of: &[usize], racks: &Racks) -> Vec<usize> {
+    let candidates: Vec<Candidate> = of.iter().map(|rack| Candidate { rack: Some(*rack), ..Candidate::UNKNOWN }).collect();
+    assign(parse(spec).unwrap().as_ref(), "mist", &candidates, racks).unwrap()
+}
+
+fn permutations(count: usize) -> Vec<Vec<usize>> {
+    let shorter = if count == 0 { return vec![Vec::new()] } else { permutations(count - 1) };
+    let with = |order: Vec<usize>| (0..count).map(move |at| [&order[..at], &[count - 1], &order[at..]].concat());
+    shorter.into_iter().flat_map(with).collect()
+}
+
+#[test]
+fn as_little_as_can_be_goes_from_rack_to_rack() {
+    let lines = |count: usize| vec![(f64::INFINITY, f64::INFINITY); count];
+    let mut random = proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha);
+    for spec in ["rs(4,2)", "rs(3,3)", "lrc(4,2,1)", "replication(3)"] {
+        let n = parse(spec).unwrap().n();
+        let all = permutations(n);
+        let (mut worst, mut sum, mut sum_of_all) = (1.0f64, 0.0, 0.0);
+        for _ in 0..20 {
+            let of: Vec<usize> = (0..n).map(|_| random.random_range(0..3)).collect();
+            let writer = Some(random.random_range(0..4)).filter(|rack| *rack < 3);
+            let got = crossing(spec, &of, writer, &assigned(spec, &of, &Racks { writer, lines: lines(3) }));
+            let each = all.iter().map(|assigned| crossing(spec, &of, writer, assigned));
+            let least = each.clone().fold(f64::INFINITY, f64::min);
+            let ratio = if least > 0.0 { got / least } else { 1.0 + got };
+            (worst, sum, sum_of_all) = (worst.max(ratio), sum + got, sum_of_all + each.sum::<f64>() / all.len() as f64);
+        }
+        println!("{spec}: at most {worst:.3} of the least, {:.3} of what chance gives", sum / sum_of_all);
+        assert!(worst <= 1.15, "{spec}: {worst}");
+    }
+    // Six nodes in two racks, of which one has a slow line out: who sends stands in the other, as far as there is room.
+    let of = [0, 1, 0, 1, 0, 1];
+    let slow = Racks { writer: Some(1), lines: vec![(1.0, 100.0), (100.0, 100.0)] };
+    let got = assigned("rs(3,3)", &of, &slow);
+    assert!(got[..3].iter().all(|at| of[*at] == 1), "{got:?}");
+    // Who is slow stays where it has least to do, whatever its rack.
+    let candidates: Vec<Candidate> = (0..6)
+        .map(|at| Candidate { rack: Some(at % 2), products_per_s: if at == 1 { 1.0 } else { 9.0 }, ..Candidate::UNKNOWN })
+        .collect();
+    let code = parse("rs(4,2)").unwrap();
+    let work: Vec<f64> = Load::of_all(6, &MIST.edges(code.as_ref())).iter().map(Load::work).collect();
+    let got = assign(code.as_ref(), "mist", &candidates, &Racks { writer: None, lines: lines(2) }).unwrap();
+    let slow = got.iter().position(|at| *at == 1).unwrap();
+    assert_eq!(work[slow], work.iter().copied().fold(f64::INFINITY, f64::min), "{got:?}");
 }
 
 const SPECS: &[&str] = &[

@@ -5,11 +5,11 @@ use crate::{
     placement::{self, Ask, Placed},
     shared::Shared,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
 use weft_meta::{Home, NewUpload};
 use weft_plan::{Moved, Network};
-use weft_schemes::disseminate::{self, Candidate};
+use weft_schemes::disseminate::{self, Candidate, Racks};
 use weft_types::{NodeId, Party, Result, StripeLayout};
 
 /// Homes for the blocks of a stripe, by index. Where its scheme has some of them do more than others, those nodes do that are quicker,
@@ -61,28 +61,37 @@ fn assigned(
 ) -> Result<Vec<usize>> {
     let (block_len, line) = (block_len.max(1) as f64, network.line_of(writer));
     // Whatever the writer sends goes over its node's line, too.
-    network.busy.entry(line).or_default().up_bytes += block_len * code.k() as f64;
+    network.busy.entry(line).or_default().waited_for.up_bytes += block_len * code.k() as f64;
     let lines: Vec<Party> = nodes.iter().map(|(node, _)| network.line_of(*node)).collect();
     let coding = about(nodes.iter().map(|(_, coding)| *coding).collect());
     let up = about(lines.iter().map(|line| network.up(*line)).collect());
     let down = about(lines.iter().map(|line| network.down(*line)).collect());
     let is_near = |node: Party| network.host_of_both(writer, node).is_some();
     let all_near = nodes.iter().all(|(node, _)| is_near(*node));
+    let racks: BTreeSet<&str> =
+        lines.iter().chain([&line]).filter_map(|line| network.racks.get(line)).map(String::as_str).collect();
+    let rack = |line: &Party| racks.iter().position(|rack| network.racks.get(line).is_some_and(|own| own == rack));
+    // No node sends more than all data, or receives more.
+    let most = Moved { up_bytes: block_len * code.k() as f64, down_bytes: block_len * code.k() as f64 };
     let candidate = |at: usize| {
-        let Moved { up_bytes, down_bytes } = network.busy.get(&lines[at]).copied().unwrap_or_default();
+        let busy = network.busy.get(&lines[at]).map(|busy| busy.beside(most)).unwrap_or_default();
         Candidate {
             products_per_s: coding[at],
             up_bytes_per_s: up[at],
             down_bytes_per_s: down[at],
-            busy: Moved { up_bytes: up_bytes / block_len, down_bytes: down_bytes / block_len },
+            busy: Moved { up_bytes: busy.up_bytes / block_len, down_bytes: busy.down_bytes / block_len },
             is_near: !all_near && is_near(nodes[at].0),
+            rack: rack(&lines[at]),
         }
     };
     let candidates: Vec<Candidate> = (0..nodes.len()).map(candidate).collect();
     if candidates.windows(2).all(|pair| pair[0] == pair[1]) {
         return Ok((0..nodes.len()).collect());
     }
-    disseminate::assign(code.as_ref(), scheme, &candidates)
+    let rate = |rates: &BTreeMap<String, f64>, rack: &str| rates.get(rack).copied().unwrap_or(f64::INFINITY);
+    let lines = |rack: &&str| (rate(&network.rack_up_bytes_per_s, rack), rate(&network.rack_down_bytes_per_s, rack));
+    let racks = Racks { writer: rack(&line), lines: racks.iter().map(lines).collect() };
+    disseminate::assign(code.as_ref(), scheme, &candidates, &racks)
 }
 
 /// Nodes that differ by no more than this are about as fast.
@@ -103,8 +112,7 @@ fn about(rates: Vec<f64>) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::jobs::{self, Planned, Writing};
-    use std::collections::BTreeMap;
-    use weft_plan::Class;
+    use weft_plan::{Busy, Class};
     use weft_schemes::Run;
     use weft_types::{BlockId, Layout, PlanId, StripeId};
 
@@ -136,7 +144,7 @@ mod tests {
             network.hosts.insert(writer, host(number));
             let known = planned.iter().flat_map(|planned| planned.lines.clone());
             for (line, moved) in (number + 1..writers).flat_map(announced).chain(known) {
-                *network.busy.entry(line).or_default() += moved;
+                network.busy.entry(line).or_default().waited_for += moved;
             }
             let homes = assigned(&code, scheme, BLOCK_LEN, writer, &nodes, network.clone()).unwrap();
             let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
@@ -178,6 +186,30 @@ mod tests {
             assert_eq!(busiest, 4.0 * f64::from(writers), "its line carries the data, each once");
             assert_eq!(put_at_once(writers, "direct", true).1, 8.0 * f64::from(writers));
         }
+    }
+
+    #[test]
+    fn what_goes_on_for_long_on_a_line_does_not_keep_puts_from_several_levels() {
+        let (code, block_len) = (weft_codes::parse("rs(4,4)").unwrap(), BLOCK_LEN as f64);
+        let layout = Layout::new(BLOCK_LEN, BLOCK_LEN, 1).unwrap();
+        let stripe = StripeLayout { layout, k: 4, m: 4, data_len: 4 * BLOCK_LEN };
+        let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
+        let nodes: Vec<(Party, f64)> = (0..8).map(|id| (Party::Node(NodeId(id)), 0.0)).collect();
+        let repair = Moved { up_bytes: 0.0, down_bytes: 64.0 * block_len };
+        let chosen = |busy: Busy| {
+            let network = Network { busy: [(Party::Node(NodeId(6)), busy)].into(), ..Network::uniform(1e8) };
+            let homes = assigned(&code, "auto", BLOCK_LEN, Party::Client(1), &nodes, network.clone()).unwrap();
+            let stores: Vec<(Party, BlockId)> = (0..).zip(homes).map(|(index, at)| (nodes[at].0, block(index))).collect();
+            let writing = Writing { writer: Party::Client(1), stores: &stores, whole: true, scheme: "auto", network: &network };
+            let run = Run::new(PlanId(1), 1, Class::Foreground, 16 << 10);
+            jobs::write(&code, &stripe, &writing, run).unwrap().considered[0].scheme.clone()
+        };
+        assert_eq!(chosen(Busy { background: vec![repair], ..Busy::default() }), "mist");
+        assert_eq!(
+            chosen(Busy { waited_for: repair, ..Busy::default() }),
+            "direct",
+            "nothing that this put does makes it end sooner"
+        );
     }
 
     #[test]

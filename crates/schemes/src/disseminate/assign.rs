@@ -1,6 +1,6 @@
 //! Which node gets which block, where nodes are unlike each other (*Mist*, §5).
 
-use super::{AUTO, Load, by_name};
+use super::{AUTO, Edge, Load, by_name};
 use weft_codes::Code;
 use weft_plan::Moved;
 use weft_types::{Error, Result};
@@ -18,6 +18,17 @@ pub struct Candidate {
     pub busy: Moved,
     /// It stands on the writer's machine: what it would compute from what others send, the writer gives it.
     pub is_near: bool,
+    /// The number of its rack, if it stands in one.
+    pub rack: Option<usize>,
+}
+
+/// The racks, by their numbers.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Racks {
+    /// The writer's.
+    pub writer: Option<usize>,
+    /// What can leave each, and what can come into it, bytes a second; infinite, if that is not known.
+    pub lines: Vec<(f64, f64)>,
 }
 
 impl Candidate {
@@ -28,6 +39,7 @@ impl Candidate {
         down_bytes_per_s: f64::INFINITY,
         busy: Moved { up_bytes: 0.0, down_bytes: 0.0 },
         is_near: false,
+        rack: None,
     };
 
     /// Seconds that a load takes it for each byte of a block: as long as what takes longest, for all goes on at once.
@@ -48,16 +60,23 @@ impl Candidate {
 ///
 /// The paper's rule first: who computes fastest gets what takes most work, and so on down; of equally fast ones, who can send
 /// most gets what sends most. It knows of no links, so two change places as long as that makes the slower of them quicker,
-/// the slowest of all first. Racks' lines are not looked at: which racks there are is chosen before.
-pub fn assign(code: &dyn Code, scheme: &str, candidates: &[Candidate]) -> Result<Vec<usize>> {
+/// the slowest of all first. At last two in different racks do where that makes neither the slower of them nor the slowest rack's line
+/// slower, and less goes from rack to rack: how many blocks each rack has was decided before, and stays.
+pub fn assign(code: &dyn Code, scheme: &str, candidates: &[Candidate], racks: &Racks) -> Result<Vec<usize>> {
     if candidates.len() != code.n() {
         let message = format!("{} has {} blocks, and {} nodes shall get them", code.spec(), code.n(), candidates.len());
         return Err(Error::invalid(message));
     }
-    let loads = by_name(if scheme == AUTO { "mist" } else { scheme })?.loads(code);
+    let edges = by_name(if scheme == AUTO { "mist" } else { scheme })?.edges(code);
+    let loads = Load::of_all(code.n(), &edges);
     // Where all do the same they stay as they were placed.
-    let alike = loads.windows(2).all(|pair| pair[0] == pair[1]);
-    Ok(if alike { (0..loads.len()).collect() } else { match_up(&loads, code.k(), candidates) })
+    if loads.windows(2).all(|pair| pair[0] == pair[1]) {
+        return Ok((0..loads.len()).collect());
+    }
+    let mut crossing = Crossing { edges: &edges, loads: &loads, k: code.k(), candidates, racks, looks: 0 };
+    let mut chosen = match_up(&loads, code.k(), candidates);
+    crossing.reduce(&mut chosen);
+    Ok(chosen)
 }
 
 /// For each load the candidate; the first k are those of data blocks.
@@ -86,4 +105,76 @@ fn match_up(loads: &[Load], k: usize, candidates: &[Candidate]) -> Vec<usize> {
         }
     }
     chosen
+}
+
+/// Edges that are looked at for the racks' sake, at most: some milliseconds.
+const LOOKS_MAX: usize = 1 << 20;
+
+/// What goes from rack to rack.
+struct Crossing<'a> {
+    edges: &'a [Edge],
+    loads: &'a [Load],
+    k: usize,
+    candidates: &'a [Candidate],
+    racks: &'a Racks,
+    looks: usize,
+}
+
+impl Crossing<'_> {
+    /// Two change places as long as that helps.
+    fn reduce(&mut self, chosen: &mut [usize]) {
+        let rack = |chosen: &[usize], at: usize| self.candidates[chosen[at]].rack;
+        if (1..chosen.len()).all(|at| rack(chosen, at) == rack(chosen, 0)) {
+            return;
+        }
+        let mut best = self.cost(chosen);
+        loop {
+            let before = best;
+            for (one, other) in (0..chosen.len()).flat_map(|one| (0..one).map(move |other| (one, other))) {
+                let slower = |chosen: &[usize]| self.seconds(chosen, one).max(self.seconds(chosen, other));
+                if self.candidates[chosen[one]].rack == self.candidates[chosen[other]].rack {
+                    continue;
+                }
+                if self.looks > LOOKS_MAX {
+                    return;
+                }
+                let was = slower(chosen);
+                chosen.swap(one, other);
+                let is_no_slower = slower(chosen) <= was;
+                let cost = if is_no_slower { self.cost(chosen) } else { best };
+                if cost < best {
+                    best = cost;
+                } else {
+                    chosen.swap(one, other);
+                }
+            }
+            if best == before {
+                return;
+            }
+        }
+    }
+
+    fn seconds(&self, chosen: &[usize], at: usize) -> f64 {
+        self.candidates[chosen[at]].seconds(&self.loads[at], at < self.k)
+    }
+
+    /// How long the slowest rack's line takes for each byte of a block, and how much goes from rack to rack, blocks.
+    fn cost(&mut self, chosen: &[usize]) -> (f64, f64) {
+        self.looks += self.edges.len();
+        let (mut moved, mut all) = (vec![(0.0, 0.0); self.racks.lines.len()], 0.0);
+        for Edge { from, to, blocks } in self.edges {
+            let candidate = |at: usize| &self.candidates[chosen[at]];
+            // What the writer gives to who stands beside it crosses nothing: its data, and whatever it would compute else.
+            let is_given = candidate(*to).is_near && (from.is_none() || *to >= self.k);
+            let (from, to) = (from.map_or(self.racks.writer, |from| candidate(from).rack), candidate(*to).rack);
+            if is_given || from == to {
+                continue;
+            }
+            all += blocks;
+            from.and_then(|from| moved.get_mut(from)).into_iter().for_each(|(up, _)| *up += blocks);
+            to.and_then(|to| moved.get_mut(to)).into_iter().for_each(|(_, down)| *down += blocks);
+        }
+        let line = |((up, down), (up_rate, down_rate)): ((f64, f64), &(f64, f64))| (up / up_rate).max(down / down_rate);
+        (moved.into_iter().zip(&self.racks.lines).map(line).fold(0.0, f64::max), all)
+    }
 }

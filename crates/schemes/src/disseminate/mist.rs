@@ -3,7 +3,7 @@
 
 use super::{
     Home, Write, WriteScheme,
-    topology::{Load, Receiver, Topology, Upstream, whole},
+    topology::{Edge, Receiver, Topology, Upstream, whole},
 };
 use crate::{LaneBuilder, lane::Share};
 use std::collections::BTreeMap;
@@ -43,13 +43,11 @@ impl WriteScheme for Mist {
         Stages::new(write, &topology.receivers, homes)?.build(lane)
     }
 
-    fn loads(&self, code: &dyn Code) -> Vec<Load> {
+    fn edges(&self, code: &dyn Code) -> Vec<Edge> {
         let topology = Topology::of_code(code, self.reserve);
-        let mut loads = vec![Load::default(); code.n()];
-        for (receiver, load) in topology.receivers.iter().zip(topology.loads()) {
-            loads[usize::from(receiver.index)] = load;
-        }
-        loads
+        let index = |at: usize| usize::from(topology.receivers[at].index);
+        let named = |edge: Edge| Edge { from: edge.from.map(index), to: index(edge.to), ..edge };
+        topology.edges().into_iter().map(named).collect()
     }
 }
 

@@ -19,10 +19,10 @@ use weft_gf::Factored;
 use weft_plan::{Considered, Lane, Plan, Sink, Source};
 use weft_types::{Error, Party, Result};
 
-pub use assign::{Candidate, assign};
+pub use assign::{Candidate, Racks, assign};
 pub use considered::AUTO;
 pub use mist::Mist;
-pub use topology::{Load, Receiver, Topology, Upstream};
+pub use topology::{Edge, Load, Receiver, Topology, Upstream};
 
 /// Every scheme for writes, in the order in which they are shown.
 pub const SCHEMES: &[&dyn WriteScheme] = &[&direct::Direct, &Mist { reserve: None }];
@@ -41,9 +41,9 @@ pub trait WriteScheme: std::fmt::Debug + Sync {
     /// Adds the stages that bring every home its rows.
     fn build(&self, write: &Write<'_>, lane: &mut LaneBuilder) -> Result<()>;
 
-    /// What who stores each of a code's blocks has to do, by index.
-    fn loads(&self, code: &dyn Code) -> Vec<Load> {
-        vec![Load { from: 1, to: 0, blocks_in: 1.0, blocks_out: 0.0 }; code.n()]
+    /// Who sends how much to whom, where each of a code's blocks is stored once: by their indexes.
+    fn edges(&self, code: &dyn Code) -> Vec<Edge> {
+        (0..code.n()).map(|to| Edge { from: None, to, blocks: 1.0 }).collect()
     }
 }
 

@@ -68,7 +68,32 @@ pub struct Load {
     pub blocks_out: f64,
 }
 
+/// Somebody sends to somebody.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Edge {
+    /// Who sends; `None`: the writer.
+    pub from: Option<usize>,
+    /// Who receives.
+    pub to: usize,
+    /// How much, blocks.
+    pub blocks: f64,
+}
+
 impl Load {
+    /// What so many have to do.
+    pub fn of_all(count: usize, edges: &[Edge]) -> Vec<Self> {
+        let mut loads = vec![Self::default(); count];
+        for Edge { from, to, blocks } in edges.iter().copied() {
+            loads[to].from += 1;
+            loads[to].blocks_in += blocks;
+            if let Some(from) = from {
+                loads[from].to += 1;
+                loads[from].blocks_out += blocks;
+            }
+        }
+        loads
+    }
+
     /// Products of a byte and a coefficient for each byte of a block, as the paper counts them (§5): (N_o + 1)·N_i.
     pub fn work(&self) -> f64 {
         ((self.to + 1) * self.from) as f64
@@ -93,8 +118,14 @@ impl Topology {
         Self::new(code, &blocks, reserve)
     }
 
-    /// What is sent: from whom (`None`: the writer), to whom, how many sub-blocks.
-    pub fn edges(&self) -> impl Iterator<Item = (Option<usize>, usize, usize)> {
+    /// What is sent, by places in [`Topology::receivers`].
+    pub fn edges(&self) -> Vec<Edge> {
+        let edge = |(from, to, sent)| Edge { from, to, blocks: sent as f64 / self.alpha as f64 };
+        self.sent().map(edge).collect()
+    }
+
+    /// Likewise: from whom, to whom, how many sub-blocks.
+    fn sent(&self) -> impl Iterator<Item = (Option<usize>, usize, usize)> {
         self.receivers.iter().enumerate().flat_map(|(to, receiver)| {
             let from = match &receiver.upstream {
                 Upstream::Writer => vec![(None, self.alpha)],
@@ -107,7 +138,7 @@ impl Topology {
 
     /// Sub-blocks that are sent, all together.
     pub fn sub_blocks_sent(&self) -> usize {
-        self.edges().map(|(_, _, sent)| sent).sum()
+        self.sent().map(|(_, _, sent)| sent).sum()
     }
 
     /// How many receivers each level has.
@@ -119,17 +150,7 @@ impl Topology {
 
     /// What each receiver has to do.
     pub fn loads(&self) -> Vec<Load> {
-        let mut loads = vec![Load::default(); self.receivers.len()];
-        for (from, to, sent) in self.edges() {
-            let blocks = sent as f64 / self.alpha as f64;
-            loads[to].from += 1;
-            loads[to].blocks_in += blocks;
-            if let Some(from) = from {
-                loads[from].to += 1;
-                loads[from].blocks_out += blocks;
-            }
-        }
-        loads
+        Load::of_all(self.receivers.len(), &self.edges())
     }
 }
 
