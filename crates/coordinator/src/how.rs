@@ -1,6 +1,6 @@
 //! How lost blocks are brought back: what a request says of it, and the settings for what it does not say.
 
-use crate::{errands::Errand, jobs, load::Lines, shared::Shared, view::View};
+use crate::{errands::Errand, jobs, links, load::Lines, shared::Shared, view::View};
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use tokio::time::Instant;
 use weft_meta::{Home, NodeRepair};
@@ -196,11 +196,14 @@ impl Shared {
     /// What is known of the network: where everybody stands, and what was measured of links lately.
     pub(crate) fn network(&self) -> Network {
         let age_max = Duration::from_millis(self.config.link_age_max_ms);
-        Network { racks: racks(&self.members.view()), ..self.links.network(Instant::now(), age_max, LINK_BYTES_PER_S) }
+        let measured = self.links.network(Instant::now(), age_max, LINK_BYTES_PER_S);
+        let mut network = Network { racks: racks(&self.members.view()), ..measured };
+        links::set_rack_lines(&mut network);
+        network
     }
 }
 
-fn racks(view: &View) -> BTreeMap<Party, String> {
+pub(crate) fn racks(view: &View) -> BTreeMap<Party, String> {
     let rack = |node: &crate::view::NodeView| (Party::Node(node.id), node.rack.clone());
     view.nodes.values().map(rack).filter(|(_, rack)| !rack.is_empty()).collect()
 }

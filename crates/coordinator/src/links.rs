@@ -1,7 +1,7 @@
 //! What the links between nodes carry: measured by probes now and then and when somebody asks, kept with its age, in memory. After
 //! a restart of the coordinator it is measured anew.
 
-use crate::{config::CoordinatorConfig, members::Session, shared::Shared, view::View};
+use crate::{config::CoordinatorConfig, how, members::Session, shared::Shared, view::View};
 use futures::{StreamExt, stream::FuturesUnordered};
 use rand::{Rng, seq::SliceRandom};
 use std::{
@@ -71,8 +71,8 @@ impl Links {
     }
 
     /// The network as it was measured, by what is no older than `age_max`. A node carries up and down what the best of its links
-    /// carries, one of which nothing is known what the median does. Where nothing at all is, all links carry `otherwise`, bytes a
-    /// second.
+    /// carries, one of which nothing is known what the median of the others does. Where nothing at all is, all carry `otherwise`,
+    /// bytes a second.
     pub(crate) fn network(&self, now: Instant, age_max: Duration, otherwise: f64) -> Network {
         let figures = self.lock();
         let fresh: Vec<(Pair, Figure)> = (figures.iter())
@@ -80,8 +80,7 @@ impl Links {
             .map(|(pair, figure)| (*pair, *figure))
             .collect();
         drop(figures);
-        let all = fresh.iter().map(|(_, figure)| figure.bytes_per_s).collect();
-        let mut network = Network::uniform(median(all).unwrap_or(otherwise));
+        let mut network = Network::uniform(otherwise);
         network.slice_overhead_s = slice_overhead_s(fresh.iter().map(|(_, figure)| figure)).unwrap_or(0.0);
         for ((from, to), Figure { bytes_per_s, .. }) in fresh {
             let (from, to) = (Party::Node(from), Party::Node(to));
@@ -90,6 +89,8 @@ impl Links {
             network.up_bytes_per_s.entry(from).and_modify(best).or_insert(bytes_per_s);
             network.down_bytes_per_s.entry(to).and_modify(best).or_insert(bytes_per_s);
         }
+        let known = network.up_bytes_per_s.values().chain(network.down_bytes_per_s.values());
+        network.link_bytes_per_s = median(known.copied().collect()).unwrap_or(otherwise);
         network
     }
 
@@ -97,6 +98,26 @@ impl Links {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Pair, Figure>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A link between racks that carries less than this share of what both its ends do is held up between them.
+const HELD_UP: f64 = 0.8;
+
+/// Sets what the racks' lines carry, as far as it is known: where no link that leaves a rack, or none that comes into it, carries
+/// what its ends do elsewhere, they are taken to share a line, which is as wide as the best of them. Of a wider one that each of them
+/// alone does not fill, nothing is known, and it counts as wide enough.
+pub(crate) fn set_rack_lines(network: &mut Network) {
+    let mut lines: [BTreeMap<String, Option<f64>>; 2] = Default::default();
+    for ((from, to), rate) in &network.pair_bytes_per_s {
+        let (Some(leaves), Some(enters)) = network.crosses(*from, *to) else { continue };
+        let is_held_up = *rate < HELD_UP * network.up(*from).min(network.down(*to));
+        for (known, rack) in lines.iter_mut().zip([leaves, enters]) {
+            let line = known.entry(rack.to_owned()).or_insert(Some(0.0));
+            *line = line.filter(|_| is_held_up).map(|line| line.max(*rate));
+        }
+    }
+    let [up, down] = lines.map(|known| known.into_iter().filter_map(|(rack, line)| Some((rack, line?))).collect());
+    (network.rack_up_bytes_per_s, network.rack_down_bytes_per_s) = (up, down);
 }
 
 /// What a slice costs besides its bytes, seconds: the median of all links on which it could be measured.
@@ -300,23 +321,39 @@ pub(crate) fn measure(
     Ok(told)
 }
 
+/// What a probe has for itself.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Used {
+    Node(NodeId),
+    RackUp(String),
+    RackDown(String),
+}
+
+fn used(racks: &BTreeMap<Party, String>, (from, to): Pair) -> Vec<Used> {
+    let rack = |node: NodeId| racks.get(&Party::Node(node));
+    let crosses = rack(from) != rack(to);
+    let lines = [rack(from).cloned().map(Used::RackUp), rack(to).cloned().map(Used::RackDown)];
+    [Used::Node(from), Used::Node(to)].into_iter().chain(lines.into_iter().flatten().filter(|_| crosses)).collect()
+}
+
 async fn measure_all(shared: &Shared, mut pending: Vec<Pair>, events: &mpsc::Sender<Result<v1::ProbeEvent, Status>>) {
     let total = pending.len() as u32;
     let first = v1::ProbeEvent { total, ..v1::ProbeEvent::default() };
     // Whoever went away is noticed by the caller.
     let _gone = events.send(Ok(first)).await;
+    let racks = how::racks(&shared.members.view());
     let (mut running, mut busy) = (FuturesUnordered::new(), BTreeSet::new());
     loop {
         while running.len() < PROBES_AT_ONCE
-            && let Some(next) = pending.iter().position(|(from, to)| !busy.contains(from) && !busy.contains(to))
+            && let Some(next) = pending.iter().position(|pair| used(&racks, *pair).iter().all(|one| !busy.contains(one)))
         {
             let pair = pending.remove(next);
-            busy.extend([pair.0, pair.1]);
+            busy.extend(used(&racks, pair));
             running.push(async move { (pair, probe_patiently(shared, pair).await) });
         }
         let Some((pair, probed)) = running.next().await else { return };
-        busy.remove(&pair.0);
-        busy.remove(&pair.1);
+        let ended = used(&racks, pair);
+        busy.retain(|one| !ended.contains(one));
         let event = v1::ProbeEvent { total, from: pair.0.0, to: pair.1.0, ..v1::ProbeEvent::default() };
         let event = match probed {
             Ok(figure) => v1::ProbeEvent { link: Some(shown(pair, &figure, Instant::now())), ..event },
@@ -373,6 +410,56 @@ mod tests {
         assert_eq!(network.pair_bytes_per_s[&(party(a), party(b))], 10.0);
         assert!(!network.pair_bytes_per_s.contains_key(&(party(c), party(a))));
         assert_eq!(links.figures().len(), 5, "what is old is shown still");
+    }
+
+    #[test]
+    fn what_no_link_out_of_a_rack_gets_through_is_its_line() {
+        // Racks a and b of two nodes, c of one. 10 within; between a and b and out of b 4, into c 10.
+        let rack = |node: u32| ["a", "a", "b", "b", "c"][node as usize];
+        let mut network = Network::uniform(1.0);
+        let party = |node: u32| Party::Node(NodeId(node));
+        network.racks = (0..5).map(|node| (party(node), rack(node).to_owned())).collect();
+        for (from, to) in (0..5).flat_map(|from| (0..5).map(move |to| (from, to))).filter(|(from, to)| from != to) {
+            let rate = match (rack(from), rack(to)) {
+                (one, other) if one == other => 10.0,
+                ("a", "c") => 10.0,
+                ("a", "b") => 4.0,
+                _ => {
+                    if from == 2 {
+                        3.5
+                    } else {
+                        3.0
+                    }
+                }
+            };
+            network.pair_bytes_per_s.insert((party(from), party(to)), rate);
+            network.up_bytes_per_s.insert(party(from), 10.0);
+            network.down_bytes_per_s.insert(party(to), 10.0);
+        }
+        set_rack_lines(&mut network);
+        let lines = |of: &[(&str, f64)]| of.iter().map(|(rack, rate)| ((*rack).to_owned(), *rate)).collect::<BTreeMap<_, _>>();
+        // Out of a something goes in full, and into c; so what comes into b is what is held up.
+        assert_eq!(network.rack_up_bytes_per_s, lines(&[("b", 3.5), ("c", 3.0)]));
+        assert_eq!(network.rack_down_bytes_per_s, lines(&[("a", 3.5), ("b", 4.0)]));
+        // Slower nodes than others are no slow racks.
+        for ((from, to), rate) in &mut network.pair_bytes_per_s {
+            *rate = if *from == party(0) || *to == party(0) { 2.0 } else { 10.0 };
+        }
+        (network.up_bytes_per_s, network.down_bytes_per_s) = ([(party(0), 2.0)].into(), [(party(0), 2.0)].into());
+        network.link_bytes_per_s = 10.0;
+        set_rack_lines(&mut network);
+        assert_eq!((network.rack_up_bytes_per_s, network.rack_down_bytes_per_s), (BTreeMap::new(), BTreeMap::new()));
+    }
+
+    #[test]
+    fn a_probe_has_its_nodes_and_its_racks_lines_for_itself() {
+        let racks: BTreeMap<Party, String> = (0..4).map(|node| (Party::Node(NodeId(node)), format!("r{}", node / 2))).collect();
+        let shares = |one: (u32, u32), other: (u32, u32)| {
+            let of = |(from, to)| used(&racks, (NodeId(from), NodeId(to)));
+            of(one).iter().any(|it| of(other).contains(it))
+        };
+        assert!(shares((0, 2), (1, 3)) && shares((0, 2), (2, 3)), "a line between racks; a node");
+        assert!(!shares((0, 2), (3, 1)) && !shares((0, 1), (2, 3)));
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use crate::{
     bench::{
         self, Machine, Outcome, Report,
         put::{self, Data, StageSeconds},
-        repair::Case,
+        repair::{self, Case},
         writer,
     },
     exit::Exit,
@@ -32,6 +32,7 @@ EXAMPLE
   sudo weft bench put --schemes direct,mist --code 'rs(4,4)' --size 64MiB
   sudo weft bench put --schemes direct,mist@64KiB,mist,mist@1MiB --code 'msr(4,4,d=6)' --json
   sudo weft bench put --writers 4 --size 16MiB
+  sudo weft bench put --schemes direct,mist,auto --code 'rs(6,3)' --racks 3 --rack-link 100mbit --probe
   sudo weft bench put --code 'rs(4,7)' --stages
   sudo weft bench put --code 'rs(8,2)' --slow node-03:coding=20MiB
 
@@ -58,6 +59,9 @@ pub(super) struct BenchPut {
     /// send, writing
     #[arg(long)]
     stages: bool,
+    /// Measure the links first, and let plans go by that
+    #[arg(long)]
+    probe: bool,
     /// How often each is measured
     #[arg(long, default_value_t = 5, value_name = "N")]
     runs: usize,
@@ -80,6 +84,7 @@ struct Asked {
     slice_size: ByteSize,
     /// None: one, outside of the nodes.
     writers: u32,
+    probed: bool,
     seed: u64,
     /// None: a cluster whose links nobody here has shaped.
     testbed: Option<Settings>,
@@ -113,6 +118,9 @@ impl BenchPut {
             let testbed = testbed.as_deref();
             let writers = writer::on_nodes(testbed, self.writers).await?;
             put::make_bucket(session).await?;
+            if self.probe {
+                repair::probe(session, output.json).await?;
+            }
             let bound_s = put::bound_s(testbed, self.size.0);
             let mut says = |run: usize, case: usize| {
                 if !output.json {
@@ -136,6 +144,7 @@ impl BenchPut {
                 block_size: ByteSize(data.block_len),
                 slice_size: self.slice_size,
                 writers: self.writers,
+                probed: self.probe,
                 seed: self.seed,
                 testbed,
             };
