@@ -13,7 +13,10 @@ use crate::{
 use rand::Rng;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::task::JoinHandle;
@@ -42,6 +45,8 @@ struct Reading {
     errand: Option<Errand>,
     settle: Settle,
     watching: JoinHandle<()>,
+    /// Somebody was found to be to blame for its end.
+    blames: Arc<AtomicBool>,
     /// When it was last looked.
     had_ended: bool,
 }
@@ -52,23 +57,27 @@ impl Reads {
         self.lock().retain(|_, reading| !std::mem::replace(&mut reading.had_ended, reading.watching.is_finished()));
     }
 
-    /// Waits until the plan that a client saw fail, and those of its stripe that are failing right now, have ended, if they do soon: the
-    /// agents know better than a client, who sees only its own links, who is to blame. Tells whether any of them has failed.
+    /// Waits until the plan that a client saw fail has ended, if it does soon, or where that is not known all of its stripe that are
+    /// failing right now: the agents know better than a client, who sees only its own links, who is to blame. Tells whether they have
+    /// said.
     async fn verdict(&self, failed: PlanId, stripe: StripeId, errand: Option<&Errand>, grace_ms: u64) -> bool {
-        // The client may know of it before the coordinator does.
-        let is_own = |reading: &&Reading| reading.stripe == stripe && reading.errand.as_ref() == errand;
-        if let Some(reading) = self.lock().get(&failed).filter(is_own) {
+        let is_own = |reading: &Reading| reading.stripe == stripe && reading.errand.as_ref() == errand;
+        let known = self.lock().get(&failed).filter(|reading| is_own(reading)).map(|reading| {
+            // The client may know of it before the coordinator does.
             reading.settle.settle(Duration::from_millis(grace_ms));
-        }
-        let is_failing = |reading: &Reading| reading.stripe == stripe && reading.settle.is_failing();
+            failed
+        });
+        let is_meant = |plan: &PlanId, reading: &Reading| match known {
+            Some(known) => *plan == known,
+            None => reading.stripe == stripe && reading.settle.is_failing(),
+        };
         for _ in 0..grace_ms.saturating_mul(3) / VERDICT_LOOK_MS {
-            let is_meant = |(plan, reading): (&PlanId, &Reading)| *plan == failed || is_failing(reading);
-            if !self.lock().iter().any(|of| is_meant(of) && !of.1.watching.is_finished()) {
+            if !self.lock().iter().any(|(plan, reading)| is_meant(plan, reading) && !reading.watching.is_finished()) {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(VERDICT_LOOK_MS)).await;
         }
-        self.lock().values().any(is_failing)
+        self.lock().iter().any(|(plan, reading)| is_meant(plan, reading) && reading.blames.load(Ordering::Relaxed))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PlanId, Reading>> {
@@ -315,12 +324,17 @@ async fn begin(
         };
         Patience::of_chain(still, is_spare)
     });
-    let watcher = Arc::clone(shared);
+    let (watcher, blames) = (Arc::clone(shared), Arc::new(AtomicBool::new(false)));
+    let found = Arc::clone(&blames);
     let watching = tokio::spawn(async move {
         let report = running.finish(|_, _| {}, patience).await;
+        found.store(report.blame.is_some(), Ordering::Relaxed);
         rebuild::note_bad_blocks(&watcher, &report).await;
     });
-    shared.reads.lock().insert(id, Reading { stripe: stripe.id, errand: errand.cloned(), settle, watching, had_ended: false });
+    shared
+        .reads
+        .lock()
+        .insert(id, Reading { stripe: stripe.id, errand: errand.cloned(), settle, watching, blames, had_ended: false });
     Ok(client)
 }
 
