@@ -89,23 +89,25 @@ impl Cooling<'_> {
     /// What is kept of a stripe, or why nothing of it may be dropped.
     fn choose<'a>(&self, view: &'a View, stripe: &'a StripeRecord) -> Result<Vec<(u8, &'a PlacedBlock)>> {
         let (number, name) = (stripe.number, &self.object.name);
-        if self.shared.puts.behind.has_stripe(stripe.id) {
-            let message = format!("blocks of stripe {number} are still being sent by its put: nothing of it is dropped before they are there");
-            return Err(Error::unavailable(message));
-        }
-        keep(view, stripe, |block| self.shared.members.is_suspect_block(block)).map_err(|index| {
+        let kept = keep(view, stripe, |block| self.shared.members.is_suspect_block(block)).map_err(|index| {
             let copies: Vec<&PlacedBlock> = stripe.all().filter(|(at, _)| *at == index).map(|(_, placed)| placed).collect();
             let copy = |placed: &&PlacedBlock| {
                 let (node, why) = (self.shared.members.name(placed.home.node), why_not(view, stripe, index, placed));
                 let which = if copies.len() < 2 { String::new() } else { format!("copy {} ", placed.copy) };
-                format!("{which}on {node}: {}", why.unwrap_or("it may be good again"))
+                format!("{which}on {node}: {}", why.unwrap_or_default())
             };
             let copies = copies.iter().map(copy).collect::<Vec<_>>().join(", ");
             Error::unavailable(format!(
                 "block {index} of stripe {number} is not whole ({copies}): nothing of the stripe is dropped before all that its code \
                  needs is good and on nodes that are up; `weft repair object {name}` rebuilds it"
             ))
-        })
+        })?;
+        if self.shared.puts.behind.has_stripe(stripe.id) {
+            let message =
+                format!("copies of stripe {number} are still being sent by its put: nothing of it is dropped meanwhile");
+            return Err(Error::unavailable(message));
+        }
+        Ok(kept)
     }
 
     fn count(&mut self, stripe: &StripeRecord) {
@@ -156,7 +158,11 @@ fn why_not(view: &View, stripe: &StripeRecord, index: u8, placed: &PlacedBlock) 
 /// Of each block of a stripe one that is whole: so that the fullest rack has as few of them as it can, and otherwise from trusted
 /// nodes, the first copy first. Or the block of which there is none. What somebody could not read a moment ago, though nothing is
 /// known to be wrong with it, is kept only where there is no other.
-fn keep<'a>(view: &'a View, stripe: &'a StripeRecord, doubted: impl Fn(BlockId) -> bool) -> Result<Vec<(u8, &'a PlacedBlock)>, u8> {
+fn keep<'a>(
+    view: &'a View,
+    stripe: &'a StripeRecord,
+    doubted: impl Fn(BlockId) -> bool,
+) -> Result<Vec<(u8, &'a PlacedBlock)>, u8> {
     let mut options: Vec<Vec<(&str, &PlacedBlock)>> = Vec::with_capacity(stripe.blocks.len());
     for index in (0..=u8::MAX).take(stripe.blocks.len()) {
         let copies = stripe.all().filter(|(at, placed)| *at == index && why_not(view, stripe, index, placed).is_none());
@@ -211,5 +217,116 @@ impl<'v> Racks<'_, 'v> {
             }
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::{DiskView, NodeView};
+    use std::time::Duration;
+    use weft_meta::{DiskNumber, Home, Owner, UploadId};
+    use weft_types::{Layout, Span, StripeId, StripeLayout};
+
+    /// Nodes 1, 2, … in these racks.
+    fn view(racks: &[&str]) -> View {
+        let node = |(number, rack): (u32, &&str)| {
+            let number_of_disk = DiskNumber(number);
+            let disk = DiskView {
+                number: number_of_disk,
+                id: String::new(),
+                path: String::new(),
+                total_bytes: 1,
+                free_bytes: 1,
+                failed: false,
+                blocks: 0,
+            };
+            let (id, rack) = (NodeId(number), (*rack).to_owned());
+            (id, NodeView { id, name: String::new(), rack, up: true, suspect_for: Duration::ZERO, disks: vec![disk] })
+        };
+        View { nodes: (1..).zip(racks).map(node).collect() }
+    }
+
+    /// A stripe of rs(2,1), its blocks on nodes 1 to 3 and second copies of its data on 4 and 5.
+    fn stripe() -> StripeRecord {
+        let layout = StripeLayout { layout: Layout::new(8192, 4096, 1).unwrap(), k: 2, m: 1, data_len: 16384 };
+        let placed = |node, copy| PlacedBlock {
+            generation: 1,
+            generation_high_water: 1,
+            home: Home { node: NodeId(node), disk: DiskNumber(node) },
+            state: BlockState::Ok,
+            copy,
+        };
+        StripeRecord {
+            id: StripeId(1),
+            owner: Owner::Object(UploadId(1)),
+            number: 0,
+            ended: true,
+            seq: 0,
+            layout,
+            blocks: (1..=3).map(|node| placed(node, 0)).collect(),
+            units: Vec::new(),
+            corrupt: BTreeMap::new(),
+            incomplete: false,
+            copies: vec![(0, placed(4, 1)), (1, placed(5, 1))],
+        }
+    }
+
+    fn suspect(view: &mut View, node: u32) {
+        view.nodes.get_mut(&NodeId(node)).unwrap().suspect_for = Duration::from_secs(9);
+    }
+
+    /// The nodes whose blocks are kept, or the block that keeps copies from being dropped.
+    fn kept(view: &View, stripe: &StripeRecord) -> Result<Vec<u32>, u8> {
+        let kept = keep(view, stripe, |_| false)?;
+        assert!(kept.iter().map(|(index, _)| *index).eq(0..3));
+        Ok(kept.iter().map(|(_, placed)| placed.home.node.0).collect())
+    }
+
+    #[test]
+    fn what_is_kept_is_spread_over_the_racks() {
+        let stripe = stripe();
+        assert_eq!(
+            kept(&view(&["a", "b", "c", "b", "c"]), &stripe),
+            Ok(vec![1, 2, 3]),
+            "the first copies, where nothing else counts"
+        );
+        // The first copies of both are in one rack. Whoever took the emptiest one block after another would have two in c.
+        let mut view = view(&["a", "a", "c", "c", "b"]);
+        assert_eq!(kept(&view, &stripe), Ok(vec![1, 5, 3]));
+        suspect(&mut view, 5);
+        assert_eq!(kept(&view, &stripe), Ok(vec![1, 5, 3]), "that is for a moment, and racks are for good");
+        view.nodes.get_mut(&NodeId(5)).unwrap().up = false;
+        assert_eq!(kept(&view, &stripe), Ok(vec![4, 2, 3]), "two in a rack are as few as may be");
+    }
+
+    #[test]
+    fn trusted_nodes_are_kept_where_racks_are_equal() {
+        let (mut view, stripe) = (view(&["a", "b", "c", "a", "b"]), stripe());
+        suspect(&mut view, 1);
+        assert_eq!(kept(&view, &stripe), Ok(vec![4, 2, 3]));
+        suspect(&mut view, 4);
+        suspect(&mut view, 3);
+        assert_eq!(kept(&view, &stripe), Ok(vec![1, 2, 3]), "all of them are up");
+        let doubted = keep(&view, &stripe, |block| (block.index, block.copy) == (0, 0)).unwrap();
+        assert_eq!(doubted[0].1.home.node, NodeId(4), "somebody could not read the first copy");
+    }
+
+    #[test]
+    fn a_copy_with_holes_is_not_kept_however_good_its_node() {
+        let (mut view, mut stripe) = (view(&["a", "b", "c", "a", "b"]), stripe());
+        suspect(&mut view, 4);
+        stripe.blocks[0].state = BlockState::Corrupt;
+        stripe.corrupt.insert((0, 0), vec![Span::new(0, 4096)]);
+        assert_eq!(kept(&view, &stripe), Ok(vec![4, 2, 3]));
+        stripe.copies[0].1.state = BlockState::Missing;
+        assert_eq!(kept(&view, &stripe), Err(0), "half a block is not kept either");
+    }
+
+    #[test]
+    fn parity_that_cannot_be_read_keeps_all_copies() {
+        let mut view = view(&["a", "b", "c", "a", "b"]);
+        view.nodes.get_mut(&NodeId(3)).unwrap().disks[0].failed = true;
+        assert_eq!(kept(&view, &stripe()), Err(2));
     }
 }

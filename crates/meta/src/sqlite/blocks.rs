@@ -107,7 +107,9 @@ pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], 
     let lost = kept.iter().find(|(_, placed)| placed.state != BlockState::Ok);
     if let Some((index, placed)) = lost.filter(|_| !dropped.is_empty()) {
         let block = stripe.id_of(*index, placed);
-        return Err(MetaError::Conflict(format!("block {block} would be kept, and it is not good: copies are not dropped before")));
+        return Err(MetaError::Conflict(format!(
+            "block {block} would be kept, and it is not good: copies are not dropped before"
+        )));
     }
     for (index, placed) in dropped {
         let block = stripe.id_of(index, &placed);
