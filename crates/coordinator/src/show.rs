@@ -12,8 +12,9 @@ const BLOCKS_MAX: usize = 32 << 10;
 const UNITS_MAX: usize = 1 << 20;
 const STRIPES_PER_PAGE: u32 = 256;
 
-/// A policy.
+/// A policy. When its puts are acknowledged is said in blocks that are durable, which any code takes.
 pub(crate) fn policy(policy: PolicyRecord) -> v1::Policy {
+    let m = weft_codes::parse(&policy.code).map_or(0, |code| code.m() as u32);
     v1::Policy {
         failure_domain: match policy.failure_domain {
             FailureDomain::Node => "node".into(),
@@ -21,7 +22,7 @@ pub(crate) fn policy(policy: PolicyRecord) -> v1::Policy {
         },
         ack: match policy.ack.missing_max {
             0 => "all".into(),
-            missing => format!("tolerate={missing}"),
+            missing => m.checked_sub(missing).map_or_else(|| format!("tolerate={missing}"), |more| format!("k+{more}")),
         },
         name: policy.name,
         code: policy.code,
@@ -231,4 +232,22 @@ fn stripe(record: &StripeRecord, view: &View, with_units: bool) -> Result<v1::St
 
 fn rack(view: &View, node: NodeId) -> String {
     view.node(node).map(|node| node.rack.clone()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate;
+    use weft_meta::Ack;
+
+    #[test]
+    fn when_a_policys_puts_are_acknowledged_is_told_so_that_it_can_be_given_again() {
+        let shown = |code: &str, missing_max| {
+            let record = PolicyRecord { code: code.into(), ack: Ack { missing_max }, ..validate::default_policy() };
+            policy(record).ack
+        };
+        assert_eq!([shown("rs(4,2)", 0), shown("rs(4,2)", 1), shown("rs(4,2)", 2)], ["all", "k+1", "k+0"]);
+        // Which tolerates the loss of any three blocks, and not of any four.
+        assert_eq!(shown("lrc(4,2,2)", 4), "k+0");
+    }
 }

@@ -113,7 +113,7 @@ pub trait Meta: Send + Sync {
         garbage_not_before_ms: u64,
     ) -> Result<StripeRecord>;
     /// Of an object's stripe only these are left, one copy of each block; all other copies become garbage. A conflict, if one of
-    /// these is not what counts any more.
+    /// these is not what counts any more or, where there are others, is not good.
     async fn drop_copies(
         &self,
         epoch: Epoch,

@@ -34,14 +34,19 @@ pub(super) struct Heat {
 
 /// Drop the copies of an object's data blocks; what its code needs stays
 ///
-/// Of each block the copy that stands best stays. The others are removed from their nodes as what was removed is, after a while.
+/// Of each block one copy stays that is good and on a node that is up; the others are removed from their nodes as what was removed is,
+/// after a while. Stripe by stripe: a command that was broken off goes on when it is given again. Where a block has no such copy, parity
+/// too, nothing of its stripe is dropped. What is left is spread over the racks as well as may be; where it is not, a warning says so.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft policy cool photos/cat.jpg
 
 EXIT CODES
-  0 there is one copy of every block   3 no such object, or no cluster   4 no coordinator")]
+  0 there is one copy of every block   1 failed on the way   3 no such object, or no cluster   \
+  4 refused, as a block is not good, still coming, or its node is down; or no coordinator
+
+What was dropped before a stripe that is refused or fails stays dropped, and the message says how much.")]
 pub(super) struct Cool {
     /// The object: BUCKET/KEY
     object: ObjectName,
@@ -78,11 +83,15 @@ impl Cool {
             let cooled = session.client.cool(&bucket, &key).await?;
             Ok((format!("{bucket}/{key}"), cooled))
         })?;
-        let report = serde_json::json!({ "cooled": object, "blocks": cooled.blocks, "bytes": cooled.bytes });
-        let text = match cooled.blocks {
+        let mut report = serde_json::json!({ "cooled": object, "blocks": cooled.blocks, "bytes": cooled.bytes });
+        let mut text = match cooled.blocks {
             0 => format!("{object} has no copies"),
             blocks => format!("dropped {blocks} blocks of {object}, {}", human_bytes(cooled.bytes)),
         };
+        if !cooled.warnings.is_empty() {
+            cooled.warnings.iter().for_each(|warning| text += &format!("\nwarning: {warning}"));
+            report["warnings"] = cooled.warnings.into();
+        }
         output.result(&report, |_| text).map(|()| Exit::Ok)
     }
 }

@@ -106,6 +106,31 @@ fn a_put_with_copies_goes_on_without_a_node_that_dies() {
 }
 
 #[test]
+fn what_is_not_whole_is_not_cooled_and_a_rack_too_full_is_warned_of() {
+    let cluster = Setup { racks: 1, ..Setup::nodes(5) }.up();
+    let coding = ["--code", "rs(2,1)", "--block-size", "1MiB", "--cell-size", "64KiB", "--replicas", "2", "--ack", "k+0"];
+    assert_eq!(cluster.json(&[&["policy", "create", "hot"], &coding[..]].concat())["ack"], "k+0");
+    cluster.weft(["bucket", "create", "hot", "--policy", "hot"]).ok();
+    for key in ["hot/one", "hot/other"] {
+        cluster.put(key, &bytes(2 * MIB, 10), &["--ack", "all"]).ok();
+    }
+    let parity = cluster.blocks("hot/one")[2].node.clone();
+    cluster.take_down(&[&parity]);
+    let says = ["hot/one: block 2 of stripe 0", &parity, "its node is down", "weft repair object hot/one"];
+    cluster.weft(["policy", "cool", "hot/one"]).refused(4, &says);
+    assert_eq!(cluster.copies("hot/one").len(), 2);
+    let says = ["3 copies of 2 data blocks and 1 parity blocks need 7 nodes; 4 are up"];
+    cluster.weft(["policy", "heat", "hot/one", "--replicas", "3"]).refused(4, &says);
+    cluster.up().ok();
+    cluster.wait_for_state(&[&parity], "up");
+    let warning = "is left with 3 blocks of a stripe and rs(2,1) tolerates the loss of 1";
+    let cooled = cluster.weft(["policy", "cool", "hot/one"]).ok();
+    assert!(cooled.text().contains("dropped 2 blocks") && cooled.text().contains(warning), "{}", cooled.text());
+    let cooled = cluster.json(&["policy", "cool", "hot/other"]);
+    assert!(cooled["warnings"][0].as_str().is_some_and(|it| it.contains(warning)), "{cooled}");
+}
+
+#[test]
 fn who_has_too_few_nodes_for_copies_is_told_how_many_it_takes() {
     let cluster = Setup::nodes(7).up();
     let made = cluster.weft(["policy", "create", "hot", "--code", "rs(3,2)", "--replicas", "2"]).ok();

@@ -2,6 +2,7 @@
 
 use super::{Lost, Rebuild};
 use crate::{
+    copies::described,
     placement::{self, NOTHING, Placed},
     view::View,
 };
@@ -193,7 +194,8 @@ impl Rebuild<'_> {
     pub(super) fn find_homes(&self, count: usize, avoid: &BTreeSet<NodeId>) -> Result<Placed> {
         let view = self.shared.members.view();
         let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
-        let spec = self.code.spec();
+        let copies = self.copies_max();
+        let spec = described(&self.code.spec(), copies);
         // Elsewhere, if there is an elsewhere: else a node may get its own lost block back, in a new generation.
         let others = self.not_asked(&view);
         let never = avoid.iter().chain(&self.avoid).chain(&others).copied();
@@ -208,11 +210,33 @@ impl Rebuild<'_> {
         placement::place(&view, &ask, &mut rng)
             .or_else(|_| placement::place(&view, &placement::Ask { avoid: &anywhere, ..ask }, &mut rng))
             .map_err(|error| Error { reaction: Reaction::Unavailable, ..error })
+            .map_err(|error| if copies < 2 { error } else { self.too_few_for_copies(&view, count + held.len(), copies, error) })
             .map_err(|error| self.shared.lacking_nodes(error).object(self.object))
             .map_err(|error| match others.is_empty() {
                 true => error,
                 false => Error { message: format!("{}; only the nodes that were named may take it", error.message), ..error },
             })
+    }
+
+    /// How many copies of a block there are, with those that are to be made: of the one that has the most.
+    fn copies_max(&self) -> u8 {
+        let there = self.stripe.all().map(|(index, placed)| (index, placed.copy));
+        let all: BTreeSet<(u8, u8)> = there.chain(self.lost.iter().map(|lost| (lost.index, lost.copy))).collect();
+        let of = |at: u8| all.iter().filter(|(index, _)| *index == at).count();
+        (0..=u8::MAX).take(self.stripe.blocks.len()).map(of).max().and_then(|most| u8::try_from(most).ok()).unwrap_or(1)
+    }
+
+    /// What to say where there are too few nodes for all copies, whatever the code.
+    fn too_few_for_copies(&self, view: &View, needed: usize, copies: u8, error: Error) -> Error {
+        let (k, up) = (self.code.k(), view.up_count());
+        let m = self.code.n() - k;
+        if up >= needed {
+            return error;
+        }
+        let message = format!(
+            "{copies} copies of {k} data blocks and {m} parity blocks need {needed} nodes; {up} are up: add nodes, or ask for fewer copies"
+        );
+        Error { message, ..error }
     }
 
     /// The nodes that are not among the requestors, where only some are.

@@ -1,9 +1,14 @@
 //! Objects with copies of their data: written, read, spoiled, rebuilt, cooled down and heated up again.
 
-use crate::world::{World, block, data};
-use std::collections::BTreeSet;
+use crate::{
+    puts::{Put, Strike},
+    world::{World, block, data},
+};
+use std::{collections::BTreeSet, time::Duration};
+use weft_agent::Throttle;
 use weft_client::{GetOptions, PutOptions, RepairOptions, api};
-use weft_types::{BlockId, NodeId, Reaction, Result, StripeId};
+use weft_coordinator::CoordinatorConfig;
+use weft_types::{BlockId, ByteSize, NodeId, Reaction, Result, StripeId};
 
 const BLOCK_LEN: u64 = 512 << 10;
 
@@ -181,17 +186,9 @@ async fn an_object_is_cooled_and_heated_again() {
     let mut world = world(9, 2).await;
     let bytes = data(5 * BLOCK_LEN as usize, 54);
     put(&world, "k", &bytes, "mist").await.unwrap();
-    // A copy that may be the better one is not dropped unseen.
-    let first = copies_of(&world, "k", 0).await.remove(0);
-    world.kill(first.node);
-    world.until("it is down", async |world| !world.up().await.contains(&first.node)).await;
-    let refused = world.client.cool("hot", "k").await.unwrap_err();
-    assert!(refused.reaction == Reaction::Unavailable && refused.message.contains("is down"), "{refused}");
-    assert_eq!(copies_of(&world, "k", 0).await.len(), 2);
-    world.start_agent(first.node).await;
-    world.until("it is back", async |world| world.up().await.contains(&first.node)).await;
     let cooled = world.client.cool("hot", "k").await.unwrap();
     assert_eq!(cooled.blocks, 3 * 2, "a second copy of two data blocks of each of three stripes");
+    assert_eq!(cooled.warnings, Vec::<String>::new(), "no rack has two blocks of a stripe");
     assert_eq!(world.client.cool("hot", "k").await.unwrap(), api::CoolReply::default());
     world.until("the files are gone", async |world| world.block_count(1..=9) == 3 * 3).await;
     is_whole(&world, "k", 0).await;
@@ -217,8 +214,162 @@ async fn an_object_is_cooled_and_heated_again() {
     // More than there are nodes for: as many as there is room for, and the rest is named.
     let done = repair(&world, "k", &heat(6)).await.unwrap();
     assert!(done.blocks.len() == 3 * 2 && done.left.len() == 3 * 4, "{done:?}");
+    let says = "6 copies of 2 data blocks and 1 parity blocks need 13 nodes; 9 are up";
+    assert!(done.left[0].reason.contains(says), "{:?}", done.left[0]);
     world.client.remove("hot", "k").await.unwrap();
     world.until("nothing is left", async |world| world.block_count(1..=9) == 0).await;
+}
+
+/// Kills a node and waits until that is known.
+async fn take_down(world: &mut World, node: u32) {
+    world.kill(node);
+    world.until("it is down", async |world| !world.up().await.contains(&node)).await;
+}
+
+/// Without a node to spare.
+#[tokio::test]
+async fn copies_stay_while_parity_is_away_and_go_though_their_own_node_is() {
+    let mut world = world(5, 2).await;
+    let bytes = data(2 * BLOCK_LEN as usize, 56);
+    for key in ["k", "l"] {
+        put(&world, key, &bytes, "direct").await.unwrap();
+    }
+    let parity = copies_of(&world, "k", 2).await.remove(0).node;
+    take_down(&mut world, parity).await;
+    let refused = world.client.cool("hot", "k").await.unwrap_err();
+    let says = format!("block 2 of stripe 0 is not whole (on node-{parity:02}: its node is down)");
+    assert!(refused.reaction == Reaction::Unavailable && refused.message.contains(&says), "{refused}");
+    assert!(refused.message.contains("weft repair object hot/k"), "{refused}");
+    assert_eq!(stripes(&world, "k").await[0].copies.len(), 2, "they are what its blocks could be rebuilt of");
+    world.start_agent(parity).await;
+    world.until("it is back", async |world| world.up().await.contains(&parity)).await;
+
+    // Whichever copy is away, the other one is kept.
+    for (key, copy) in [("k", 0), ("l", 1)] {
+        let away = copies_of(&world, key, 0).await.remove(copy).node;
+        take_down(&mut world, away).await;
+        let left = repair(&world, key, &RepairOptions::default()).await.unwrap_err();
+        assert!(left.message.contains("2 copies of 2 data blocks and 1 parity blocks need 5 nodes; 4 are up"), "{left}");
+        assert_eq!(world.client.cool("hot", key).await.unwrap().blocks, 2);
+        assert_eq!(copies_of(&world, key, 0).await[0].copy as usize, 1 - copy);
+        assert_eq!(get(&world, key, &bytes).await, [], "nothing is lost with that node any more");
+        world.start_agent(away).await;
+        world.until("it is back", async |world| world.up().await.contains(&away)).await;
+        is_whole(&world, key, 0).await;
+    }
+    world.until("what was away is gone, too", async |world| world.block_count(1..=5) == 2 * 3).await;
+}
+
+#[tokio::test]
+async fn what_was_cooled_before_a_stripe_that_cannot_be_is_told() {
+    let mut world = world(7, 2).await;
+    let bytes = data(4 * BLOCK_LEN as usize, 57);
+    let mut found = None;
+    for key in ["a", "b", "c", "d", "e"] {
+        put(&world, key, &bytes, "direct").await.unwrap();
+        let stripes = stripes(&world, key).await;
+        let [first, second] = [0, 1].map(|at: usize| stripes[at].blocks[2].node);
+        if first != second {
+            found = Some((key, second));
+            break;
+        }
+    }
+    let (key, parity) = found.expect("the parity of two stripes on different nodes");
+    take_down(&mut world, parity).await;
+    let refused = world.client.cool("hot", key).await.unwrap_err().to_string();
+    let says = ["block 2 of stripe 1 is not whole", "; 2 blocks of 1 stripes were dropped before"];
+    assert!(says.iter().all(|says| refused.contains(says)), "{refused}");
+    let copies = async |world: &World| stripes(world, key).await.iter().map(|stripe| stripe.copies.len()).collect::<Vec<_>>();
+    assert_eq!(copies(&world).await, [0, 2]);
+    let refused = world.client.cool("hot", key).await.unwrap_err().to_string();
+    assert!(!refused.contains("were dropped before"), "{refused}");
+    repair(&world, key, &RepairOptions::default()).await.unwrap();
+    assert_eq!(world.client.cool("hot", key).await.unwrap().blocks, 2);
+}
+
+#[tokio::test]
+async fn who_is_left_with_too_many_blocks_in_a_rack_is_told() {
+    let mut world = world(5, 2).await;
+    let policy = |domain: &str| api::Policy {
+        name: domain.into(),
+        code: "rs(2,1)".into(),
+        block_len: BLOCK_LEN,
+        replicas: 2,
+        failure_domain: domain.into(),
+        ..api::Policy::default()
+    };
+    let bytes = data(2 * BLOCK_LEN as usize, 58);
+    let mut found = Vec::new();
+    for domain in ["rack", "node"] {
+        world.client.create_policy(policy(domain)).await.unwrap();
+        world.client.create_bucket(domain, domain).await.unwrap();
+        for key in ["a", "b", "c", "d", "e", "f"] {
+            world.client.put(domain, key, bytes.as_slice(), &PutOptions::default()).await.unwrap();
+            // The only node of its rack: without it, three blocks are left in two racks.
+            if world.client.stat(domain, key).await.unwrap().stripes[0].blocks[2].node != 3 {
+                found.push((domain, key));
+                break;
+            }
+        }
+    }
+    take_down(&mut world, 3).await;
+    for (domain, key) in found {
+        let cooled = world.client.cool(domain, key).await.unwrap();
+        assert_eq!((cooled.blocks, cooled.warnings.len()), (2, usize::from(domain == "rack")), "{cooled:?}");
+        let says = "is left with 2 blocks of a stripe and rs(2,1) tolerates the loss of 1";
+        assert!(cooled.warnings.iter().all(|it| it.contains(says) && it.contains("weft repair object rack/")), "{cooled:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_stay_until_parity_that_is_still_coming_has_come() {
+    let patient = |config: &mut CoordinatorConfig| {
+        (config.stall_ms, config.suspect_ms, config.down_after_ms) = (20_000, 60_000, 60_000);
+    };
+    let mut world = World::with(5, 5, patient).await;
+    let mut put = Put::new(&world, "rs(2,1)", 1).await;
+    put.options = PutOptions { scheme: "direct".into(), ack: "k+0".into(), replicas: 2, ..put.options };
+    let (stored, hit) = put.run(&mut world, &[2], Strike::Stop).await;
+    assert_eq!(stored.unwrap().incomplete_count, 1);
+    let refused = world.client.cool("b", "k").await.unwrap_err();
+    let says = format!("block 2 of stripe 0 is not whole (on node-{:02}: still coming)", hit[0]);
+    assert!(refused.reaction == Reaction::Unavailable && refused.message.contains(&says), "{refused}");
+    assert_eq!(world.stat("k").await.stripes[0].copies.len(), 2);
+    world.go_on(hit[0]);
+    world.until("it is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    assert_eq!(world.client.cool("b", "k").await.unwrap().blocks, 2);
+    put.is_right(&world, &[]).await;
+}
+
+/// Though no block that would be kept is missing: whoever sends a copy that is dropped meanwhile would leave it behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_is_still_being_sent_is_not_dropped() {
+    let mut world = World::new(5, 5).await;
+    world.throttle(3, Throttle { disk_bytes_per_s: Some(ByteSize(192 << 10)), ..Throttle::default() }).await;
+    let options = PutOptions {
+        code: "rs(2,1)".into(),
+        block_len: BLOCK_LEN,
+        ack: "k+0".into(),
+        replicas: 2,
+        scheme: "direct".into(),
+        ..PutOptions::default()
+    };
+    let bytes = data(2 * BLOCK_LEN as usize, 59);
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        world.client.put("b", key, bytes.as_slice(), &options).await.unwrap();
+        // At first all copies of a block may be on their way, or parity.
+        while let Err(refused) = world.client.cool("b", key).await {
+            if refused.message.contains("copies of stripe 0 are still being sent") {
+                assert_eq!(world.stat(key).await.stripes[0].copies.len(), 2);
+                world.until("it is complete", async |world| world.stat(key).await.incomplete.is_empty()).await;
+                assert_eq!(world.client.cool("b", key).await.unwrap().blocks, 2);
+                return;
+            }
+            assert!(refused.message.contains("still coming"), "{refused}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    panic!("the slow node gets nothing but parity");
 }
 
 #[tokio::test]

@@ -86,7 +86,7 @@ pub(super) fn commit(tx: &Transaction<'_>, block: BlockId, old: u32, units: &[u3
     Ok(stripe)
 }
 
-/// Drops all copies of a stripe's blocks but one of each.
+/// Drops all copies of a stripe's blocks but one of each, all of them good.
 pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], not_before_ms: u64) -> Result<StripeRecord> {
     let mut stripe = rows::stripe(tx, id)?;
     if !matches!(stripe.owner, Owner::Object(_)) {
@@ -103,10 +103,12 @@ pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], 
             "of stripe {id} others than were seen are there by now, or not one of each block is kept"
         )));
     }
-    let is_good = |placed: &PlacedBlock| placed.state == BlockState::Ok;
-    if let Some((index, _)) = dropped.iter().find(|(index, placed)| is_good(placed) && !is_good(&kept[usize::from(*index)].1)) {
+    // Of what is dropped, what is kept could be rebuilt.
+    let lost = kept.iter().find(|(_, placed)| placed.state != BlockState::Ok);
+    if let Some((index, placed)) = lost.filter(|_| !dropped.is_empty()) {
+        let block = stripe.id_of(*index, placed);
         return Err(MetaError::Conflict(format!(
-            "of block {index} of stripe {id} a good copy would be dropped and a bad one kept"
+            "block {block} would be kept, and it is not good: copies are not dropped before"
         )));
     }
     for (index, placed) in dropped {

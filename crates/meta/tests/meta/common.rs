@@ -403,10 +403,9 @@ impl Model {
             of.next().filter(|_| of.next().is_none()).map(|(_, placed)| *placed)
         };
         let kept: Vec<PlacedBlock> = (0..3).map(one_of).collect::<Option<_>>()?;
-        let is_good = |placed: &PlacedBlock| placed.state == BlockState::Ok;
-        // A good copy is not dropped for a bad one.
-        let worse = |(block, placed): &(BlockId, PlacedBlock)| is_good(placed) && !is_good(&kept[usize::from(block.index)]);
-        (!all.iter().any(worse)).then_some(())?;
+        // What is kept is good, wherever something is dropped.
+        let is_whole = kept.iter().all(|placed| placed.state == BlockState::Ok);
+        (is_whole || stripe.copies.is_empty()).then_some(())?;
         stripe.blocks = kept;
         stripe.copies.clear();
         stripe.incomplete &= stripe.lacks_any();

@@ -155,8 +155,7 @@ async fn copies_are_dropped_and_come_back_under_other_names() {
     );
     // Whoever chose before the first copy was known to be gone would keep it, and drop the one that is there.
     let earlier = vec![block(id, 0, 0, 1), block(id, 1, 0, 1), block(id, 2, 0, 1)];
-    let worse = meta.drop_copies(epoch, id, earlier, 1).await.unwrap_err().to_string();
-    assert!(worse.contains("a good copy would be dropped"), "{worse}");
+    assert!(matches!(meta.drop_copies(epoch, id, earlier, 1).await, Err(MetaError::Conflict(_))), "a bad one would be kept");
     // A repair of a copy that is dropped meanwhile comes too late.
     let new = |index, copy, node| NewRepair { stripe: id, index, copy, home: home(node), upload: None, expires_ms: 1000 };
     let late = meta.allocate_repair(epoch, new(1, 0, 6)).await.unwrap();
@@ -179,6 +178,32 @@ async fn copies_are_dropped_and_come_back_under_other_names() {
     let stripe = meta.commit_repair(epoch, first, 0, vec![2], 1).await.unwrap();
     assert_eq!((stripe.blocks[1].copy, stripe.copies.len()), (0, 2));
     assert_eq!(meta.stripe(id).await.unwrap(), stripe);
+}
+
+#[tokio::test]
+async fn copies_stay_while_a_block_that_has_none_is_not_good() {
+    let (_dir, meta, epoch) = fresh().await;
+    let (upload, stripe) = begun(&meta, epoch, 2, 1).await;
+    end(&meta, epoch, upload, &stripe, &[(2, 0)]).await.unwrap();
+    meta.commit_put(epoch, upload, 2 << 20, 1, 1).await.unwrap();
+    let (id, parity) = (stripe.id, block(stripe.id, 2, 0, 1));
+    let keep = vec![block(id, 0, 0, 1), block(id, 1, 1, 1), parity];
+    let refused = async || meta.drop_copies(epoch, id, keep.clone(), 1).await.unwrap_err().to_string();
+    let (coming, says) = (refused().await, format!("block {parity} would be kept, and it is not good"));
+    assert!(coming.contains(&says), "it has not come yet: {coming}");
+    assert!(meta.mark_block(epoch, parity, BlockState::Ok).await.unwrap());
+    assert!(meta.mark_corrupt(epoch, parity, vec![Span::new(0, 4096)]).await.unwrap());
+    assert!(refused().await.contains(&says), "some of its bytes are lost");
+    let before = meta.stripe(id).await.unwrap();
+    assert_eq!((before.copies.len(), meta.garbage(NodeId(4), 9, 9).await.unwrap().len()), (2, 0));
+    // Nothing would be dropped where nothing is left to drop.
+    let rebuilt = NewRepair { stripe: id, index: 2, copy: 0, home: home(6), upload: None, expires_ms: 1000 };
+    let rebuilt = meta.allocate_repair(epoch, rebuilt).await.unwrap();
+    meta.commit_repair(epoch, rebuilt, 1, vec![3], 1).await.unwrap();
+    let keep = vec![keep[0], keep[1], rebuilt];
+    assert!(meta.drop_copies(epoch, id, keep.clone(), 1).await.unwrap().copies.is_empty());
+    meta.mark_block(epoch, rebuilt, BlockState::Missing).await.unwrap();
+    assert!(meta.drop_copies(epoch, id, keep, 1).await.unwrap().copies.is_empty());
 }
 
 #[tokio::test]
