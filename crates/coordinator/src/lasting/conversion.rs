@@ -18,7 +18,7 @@ use crate::{
     placement::{self, Ask},
     puts,
     shared::Shared,
-    validate,
+    validate::{self, Coding},
 };
 use futures::{
     StreamExt as _,
@@ -110,8 +110,8 @@ impl Target {
         let found = policies.into_iter().find(|it| it.name == policy);
         let none = || Error::not_found(format!("there is no policy {policy}: `weft policy ls` lists those that exist"));
         let policy = found.ok_or_else(none)?;
-        let code = shared.code(&policy.code)?;
-        let layout = Layout::new(policy.block_len, policy.cell_len, code.alpha() as u32)?;
+        // As a put into a bucket of that policy has it.
+        let Coding { code, layout } = validate::coding(&policy.code, 0, 0, Some(&policy))?;
         Ok(Self { policy, code, layout })
     }
 
