@@ -6,6 +6,7 @@
 
 mod object;
 mod same;
+mod waits;
 mod worker;
 
 use super::{
