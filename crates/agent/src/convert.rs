@@ -44,6 +44,11 @@ pub(crate) fn at_once(limits: &Limits) -> usize {
     fit.min(CONVERSIONS_PER_AGENT_MAX.into()) as usize
 }
 
+/// Memory of each of them.
+fn memory_bytes_each(budget: u64, at_once: usize) -> u64 {
+    (budget / 2 / at_once as u64).min(*MEMORY_BYTES.end())
+}
+
 /// Begins a conversion, or says at once that there is no room for it. It is given up when nobody takes its events any more.
 pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Result<mpsc::Receiver<Result<ConvertEvent, Status>>> {
     let budget = node.config.limits.memory_budget.0;
@@ -57,7 +62,7 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
     }
     let busy = |_| Error::retry(format!("busy: {at_once} conversions are under way"));
     let turn = Arc::clone(&node.converting).try_acquire_owned().map_err(busy)?;
-    let memory_bytes = (budget / 2 / at_once as u64).min(*MEMORY_BYTES.end());
+    let memory_bytes = memory_bytes_each(budget, at_once);
     let permit = node.admission.admit(Demand { memory_bytes, ..Demand::default() })?;
     let limits = limits(memory_bytes);
     let spool = spool_room(node, &asked, &limits).await?;
@@ -156,4 +161,22 @@ async fn spool_room(node: &Node, asked: &ConvertStripeRequest, limits: &weft_cli
 
 fn event(event: Event) -> ConvertEvent {
     ConvertEvent { event: Some(event) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::ByteSize;
+
+    #[test]
+    fn conversions_leave_half_of_the_memory_to_others() {
+        const MIB: u64 = 1 << 20;
+        let at_once = |mib: u64| at_once(&Limits { memory_budget: ByteSize(mib * MIB), ..Limits::default() });
+        assert_eq!([7, 8, 15, 16, 24, 31, 32, 256, 4096].map(at_once), [0, 1, 1, 2, 3, 3, 4, 4, 4]);
+        for mib in 8..600 {
+            let each = memory_bytes_each(mib * MIB, at_once(mib));
+            assert!(each >= *MEMORY_BYTES.start() && each * at_once(mib) as u64 <= mib * MIB / 2, "{mib} MiB");
+        }
+        assert_eq!(memory_bytes_each(4096 * MIB, 4), 32 * MIB);
+    }
 }
