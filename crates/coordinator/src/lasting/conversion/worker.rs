@@ -73,6 +73,8 @@ impl Work<'_> {
             };
             let moving = Moving { control: self.control, number: self.numbers.fetch_add(1, Ordering::Relaxed) };
             let sent = self.errand(worker, &order, &moving).await;
+            let has_read = moving.bytes() > 0;
+            drop(moving);
             // Of who failed only the answer may have been lost; and nobody is believed without a look.
             if let Some(new) = self.ended(upload, number).await? {
                 return match same::differing(&old, &new) {
@@ -101,7 +103,7 @@ impl Work<'_> {
             if !has_failed {
                 waits.tell(error.object(name).to_string());
                 // Who was busy at once has cost nothing; the next one would read all of it again.
-                if moving.bytes() > 0 {
+                if has_read {
                     wait(&mut pause).await;
                 }
             }
