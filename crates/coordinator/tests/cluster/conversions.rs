@@ -5,12 +5,8 @@ use crate::{
     lying_disks::bytes_in,
     world::{World, data},
 };
-use std::{
-    collections::BTreeSet,
-    path::PathBuf,
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, path::PathBuf, sync::atomic::Ordering, time::Duration};
+use tokio::time::Instant;
 use weft_agent::Limits;
 use weft_client::{ConvertOptions, JobChange, PutOptions, api};
 use weft_proto::from_status;
