@@ -246,6 +246,7 @@ impl<'a> Cluster<'a> {
             failure_grace_ms: 1_000,
             slice_len: ByteSize(32 << 10),
             repair_slice_len: AutoSize::bytes(16 << 10),
+            conversion_restart_ms: 10_000,
             ..CoordinatorConfig::default()
         };
         let (net, starts) = (self.network.of(COORDINATOR, &self.trace), AtomicU64::new(0));

@@ -4,14 +4,15 @@
 //! go around what is lost, and the new blocks' receipts are compared with the checksums that are made here.
 
 use crate::{
-    DiskMode,
-    admission::{Demand, Permit},
+    DiskMode, Limits,
+    admission::Demand,
     node::Node,
+    spool::{KeptFree, SpoolRoom},
 };
 use rand::Rng;
 use std::{
     ops::RangeInclusive,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -20,13 +21,13 @@ use std::{
 };
 use tokio::{sync::mpsc, time::interval};
 use tonic::Status;
-use weft_client::{Client, ClientConfig, Limits, ProgressFn, StripeConversion};
+use weft_client::{Client, ClientConfig, ProgressFn, StripeConversion};
 use weft_proto::{
     rpc::CONVERSIONS_PER_AGENT_MAX,
     to_status,
     v1::{ConvertDone, ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
 };
-use weft_types::{Error, Result};
+use weft_types::{Error, Result, human_bytes};
 
 /// Memory of one conversion; more of its stripe waits on a disk.
 const MEMORY_BYTES: RangeInclusive<u64> = 4 << 20..=32 << 20;
@@ -37,15 +38,35 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Events that wait for the coordinator.
 const EVENTS_MAX: usize = 4;
 
+/// How many are done at once, by a node with these limits: half of its memory is left to all other tasks.
+pub(crate) fn at_once(limits: &Limits) -> usize {
+    let fit = limits.memory_budget.0 / 2 / MEMORY_BYTES.start();
+    fit.min(CONVERSIONS_PER_AGENT_MAX.into()) as usize
+}
+
+/// Memory of each of them.
+fn memory_bytes_each(budget: u64, at_once: usize) -> u64 {
+    (budget / 2 / at_once as u64).min(*MEMORY_BYTES.end())
+}
+
 /// Begins a conversion, or says at once that there is no room for it. It is given up when nobody takes its events any more.
 pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Result<mpsc::Receiver<Result<ConvertEvent, Status>>> {
-    let busy = |_| Error::retry(format!("busy: {CONVERSIONS_PER_AGENT_MAX} conversions are under way"));
+    let budget = node.config.limits.memory_budget.0;
+    let at_once = at_once(&node.config.limits);
+    if at_once == 0 {
+        let (least, has) = (human_bytes(*MEMORY_BYTES.start()), human_bytes(budget));
+        return Err(Error::invalid(format!(
+            "a conversion needs {least} of memory, which is more than half of the {has} that the node has for all tasks together \
+             (limits.memory_budget)"
+        )));
+    }
+    let busy = |_| Error::retry(format!("busy: {at_once} conversions are under way"));
     let turn = Arc::clone(&node.converting).try_acquire_owned().map_err(busy)?;
-    // Half of it for all of them together.
-    let share = node.config.limits.memory_budget.0 / (2 * u64::from(CONVERSIONS_PER_AGENT_MAX));
-    let memory_bytes = share.clamp(*MEMORY_BYTES.start(), *MEMORY_BYTES.end());
+    let memory_bytes = memory_bytes_each(budget, at_once);
     let permit = node.admission.admit(Demand { memory_bytes, ..Demand::default() })?;
-    let config = client_config(node, &permit, asked.errand, spool_dir(node).await?);
+    let limits = limits(memory_bytes);
+    let spool = spool_room(node, &asked, &limits).await?;
+    let config = client_config(node, limits, asked.errand, spool.dir());
     let (events, told) = mpsc::channel(EVENTS_MAX);
     tracing::info!(object = %format_args!("{}/{}", asked.bucket, asked.key), stripe = asked.number, "a conversion begins");
     let node = Arc::clone(node);
@@ -66,7 +87,7 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
                 let _gone = events.send(done).await;
             }
         }
-        drop((permit, turn));
+        drop((permit, turn, spool));
     });
     Ok(told)
 }
@@ -101,15 +122,7 @@ async fn convert(config: ClientConfig, asked: ConvertStripeRequest, done_bytes: 
 }
 
 /// The agent as a client: with its own certificate, network and chance, and no more memory than it was given.
-fn client_config(node: &Node, permit: &Permit, errand: u64, spool_dir: PathBuf) -> ClientConfig {
-    let usual = Limits::default();
-    let share = permit.memory_bytes();
-    let limits = Limits {
-        stripe_memory_bytes_max: usual.stripe_memory_bytes_max.min((share / 4) as usize),
-        // Two windows are in flight.
-        window_bytes_max: usual.window_bytes_max.min(share / 8).max(WINDOW_BYTES_MIN),
-        ..usual
-    };
+fn client_config(node: &Node, limits: weft_client::Limits, errand: u64, spool_dir: PathBuf) -> ClientConfig {
     ClientConfig {
         cluster: *node.cluster.borrow(),
         net: Arc::clone(&node.seams.net),
@@ -125,15 +138,45 @@ fn client_config(node: &Node, permit: &Permit, errand: u64, spool_dir: PathBuf) 
     }
 }
 
-/// Where a stripe waits that is too much for memory: among what is being written on the disk that has the most room.
-async fn spool_dir(node: &Node) -> Result<PathBuf> {
+fn limits(memory_bytes: u64) -> weft_client::Limits {
+    let usual = weft_client::Limits::default();
+    weft_client::Limits {
+        stripe_memory_bytes_max: usual.stripe_memory_bytes_max.min((memory_bytes / 4) as usize),
+        // Two windows are in flight.
+        window_bytes_max: usual.window_bytes_max.min(memory_bytes / 8).max(WINDOW_BYTES_MIN),
+        // The coordinator waits, and knows whom to send instead.
+        patience: Duration::ZERO,
+        ..usual
+    }
+}
+
+/// Room for a stripe that is too much for memory.
+async fn spool_room(node: &Node, asked: &ConvertStripeRequest, limits: &weft_client::Limits) -> Result<SpoolRoom> {
     let disks = node.disks()?;
     let disks = node.seams.disk_mode.run(move || Ok(disks.report())).await?;
-    let usable = disks.into_iter().filter(|disk| !disk.failed).max_by_key(|disk| disk.free_bytes);
-    let disk = usable.ok_or_else(|| Error::retry("none of the node's disks can be used"))?;
-    Ok(Path::new(&disk.path).join("tmp"))
+    let stripe_bytes = asked.end.saturating_sub(asked.start);
+    let is_spooled = stripe_bytes > limits.stripe_memory_bytes_max as u64;
+    node.spools.take(&disks, if is_spooled { stripe_bytes } else { 0 }, KeptFree::of(asked))
 }
 
 fn event(event: Event) -> ConvertEvent {
     ConvertEvent { event: Some(event) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::ByteSize;
+
+    #[test]
+    fn conversions_leave_half_of_the_memory_to_others() {
+        const MIB: u64 = 1 << 20;
+        let at_once = |mib: u64| at_once(&Limits { memory_budget: ByteSize(mib * MIB), ..Limits::default() });
+        assert_eq!([7, 8, 15, 16, 24, 31, 32, 256, 4096].map(at_once), [0, 1, 1, 2, 3, 3, 4, 4, 4]);
+        for mib in 8..600 {
+            let each = memory_bytes_each(mib * MIB, at_once(mib));
+            assert!(each >= *MEMORY_BYTES.start() && each * at_once(mib) as u64 <= mib * MIB / 2, "{mib} MiB");
+        }
+        assert_eq!(memory_bytes_each(4096 * MIB, 4), 32 * MIB);
+    }
 }

@@ -31,6 +31,7 @@ mod run;
 mod seams;
 mod service;
 mod speed;
+mod spool;
 mod state;
 mod store_sink;
 mod tasks;

@@ -1,8 +1,8 @@
 //! What all parts of an agent share.
 
 use crate::{
-    AgentConfig, Seams, admission::Admission, corruption::Findings, disks::Disks, partial::Partials, reception::Reception,
-    removal::Bounds, speed, state::StateFile, tasks::Tasks, throttle::Throttles,
+    AgentConfig, Seams, admission::Admission, convert, corruption::Findings, disks::Disks, partial::Partials,
+    reception::Reception, removal::Bounds, speed, spool::Spools, state::StateFile, tasks::Tasks, throttle::Throttles,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::{Semaphore, watch};
-use weft_proto::{LinkKey, Pool, PoolLimits, Security, rpc::CONVERSIONS_PER_AGENT_MAX};
+use weft_proto::{LinkKey, Pool, PoolLimits, Security};
 use weft_types::{ClusterId, Error, NodeId, Reaction, Result};
 
 /// What all parts of an agent share.
@@ -34,6 +34,8 @@ pub(crate) struct Node {
     pub(crate) probing: Arc<Semaphore>,
     /// Whoever converts a stripe.
     pub(crate) converting: Arc<Semaphore>,
+    /// Where their stripes wait that are too much for memory.
+    pub(crate) spools: Arc<Spools>,
     /// True, or gone, when the agent stops.
     pub(crate) stopping: watch::Receiver<bool>,
     registration: RwLock<Option<Arc<Registration>>>,
@@ -78,7 +80,8 @@ impl Node {
             throttles: Throttles::new(&config.throttle),
             coding_bytes_per_s: speed::coding_bytes_per_s(&config.throttle),
             probing: Arc::new(Semaphore::new(1)),
-            converting: Arc::new(Semaphore::new(CONVERSIONS_PER_AGENT_MAX as usize)),
+            converting: Arc::new(Semaphore::new(convert::at_once(&limits))),
+            spools: Arc::default(),
             registration: RwLock::default(),
             disks: RwLock::default(),
             config,

@@ -13,7 +13,7 @@ use weft_proto::{
         StatObjectRequest, StatusReply, StatusRequest,
     },
 };
-use weft_types::{ClusterId, Error, Result};
+use weft_types::{ClusterId, Error, Reaction, Result};
 
 /// A connection to a cluster. Clones share it.
 #[derive(Clone)]
@@ -247,6 +247,16 @@ impl Client {
 }
 
 impl Shared {
+    /// Whether another plan may do, a moment later. On an errand, that somebody is busy is told to who has sent the client: that one can
+    /// wait, or send somebody else, and takes no wait for a failure.
+    pub(crate) fn may_try_again(&self, error: &Error) -> bool {
+        match error.reaction {
+            Reaction::Replan | Reaction::Corrupt => true,
+            Reaction::Retry => self.config.errand.is_none(),
+            _ => false,
+        }
+    }
+
     pub(crate) async fn stat(&self, bucket: &str, key: &str) -> Result<ObjectReply> {
         let place = |error: Error| error.object(format_args!("{bucket}/{key}"));
         for _ in 0..self.config.limits.attempts_max {

@@ -1,7 +1,7 @@
 //! What a client takes from outside.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use weft_proto::{Net, PoolLimits, Security, TcpNet};
+use weft_proto::{Net, PoolLimits, Security, TcpNet, rpc::END_STRIPE_TIMEOUT};
 use weft_types::{ClusterId, Error, Result};
 
 /// What a client takes from outside: whom to talk to, and how.
@@ -90,7 +90,7 @@ impl Default for Limits {
             attempts_max: 8,
             stripes_per_page_max: 0,
             call_timeout: Duration::from_secs(30),
-            end_stripe_timeout: Duration::from_secs(600),
+            end_stripe_timeout: END_STRIPE_TIMEOUT,
             patience: Duration::from_secs(15),
             pool: PoolLimits::default(),
         }

@@ -46,14 +46,14 @@ impl Client {
         let place = |error: Error| if error.object.is_some() { error } else { error.object(&object) };
         let len = conversion.range.end.saturating_sub(conversion.range.start);
         let data = read(self.shared(), conversion, len).await.map_err(place)?;
-        let put = Put::of_another(self.shared(), object.clone(), conversion.upload, len, &half(conversion, len / 2));
+        let put = Put::of_another(self.shared(), object.clone(), conversion.upload, len, &second_half(conversion, len / 2));
         put.stripe(conversion.number, data).await.map(drop).map_err(place)
     }
 }
 
 /// Fetches the bytes to memory or to the spool.
 async fn read(shared: &Arc<Shared>, conversion: &StripeConversion, len: u64) -> Result<StripeData> {
-    let options = GetOptions { range: Some(conversion.range.clone()), progress: half(conversion, 0), ..GetOptions::default() };
+    let options = GetOptions { range: Some(conversion.range.clone()), progress: first_half(conversion), ..GetOptions::default() };
     let get = Get::of(shared, stat(shared, conversion).await?, conversion.from_stripe, &options)?;
     // Each end is dropped by the one who has it, so that the other does not wait for him in vain.
     let (mut writer, mut reader) = tokio::io::duplex(PIPE_BYTES);
@@ -99,11 +99,16 @@ async fn stat(shared: &Arc<Shared>, conversion: &StripeConversion) -> Result<Obj
     }
 }
 
-/// Tells of half of what is read or sent, beyond what was told before.
-fn half(conversion: &StripeConversion, before: u64) -> ProgressFn {
+/// Tells of half of what is read …
+fn first_half(conversion: &StripeConversion) -> ProgressFn {
+    let told = conversion.progress.clone();
+    ProgressFn::new(move |progress: Progress| told.tell(Progress { done_bytes: progress.done_bytes / 2, ..progress }))
+}
+
+/// … and of the other half of what is sent: of all, when all was sent.
+fn second_half(conversion: &StripeConversion, first: u64) -> ProgressFn {
     let told = conversion.progress.clone();
     ProgressFn::new(move |progress: Progress| {
-        let done_bytes = before + progress.done_bytes / 2;
-        told.tell(Progress { done_bytes, total_bytes: progress.total_bytes });
+        told.tell(Progress { done_bytes: first + progress.done_bytes.div_ceil(2), ..progress });
     })
 }

@@ -20,7 +20,7 @@ use weft_proto::{
     status::encode_error,
     v1::{BlockRange, BlockUnits, EndReadRequest, ReadStripeReply, ReadStripeRequest},
 };
-use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, PlanId, Reaction, Result, Span, StripeId, StripeLayout};
+use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, PlanId, Result, Span, StripeId, StripeLayout};
 
 /// A range of one stripe's data that is to be fetched.
 #[derive(Clone)]
@@ -116,9 +116,7 @@ pub(crate) async fn fetch(
                 failed = Failed { plan: Some(tried.plan), errors: tried.errors };
             }
             // Another plan, and perhaps somebody is back by then.
-            Err(error) if matches!(error.reaction, Reaction::Replan | Reaction::Retry | Reaction::Corrupt) => {
-                failed = Failed { plan: None, errors: vec![error] }
-            }
+            Err(error) if shared.may_try_again(&error) => failed = Failed { plan: None, errors: vec![error] },
             Err(error) => return Err(stripe.place(error)),
         }
         if len_of(&missing) < before {

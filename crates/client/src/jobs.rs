@@ -117,7 +117,8 @@ impl Client {
         self.shared().calls.ask(JobRequest { id }, |mut client, request| async move { client.get_job(request).await }).await
     }
 
-    /// Tells a job to wait, to go on or to end; what is under way ends in any case.
+    /// Tells a job to wait, to go on or to end. What is under way ends by itself, but of a conversion that is cancelled: of objects that are
+    /// not converted yet, everything is given up at once.
     pub async fn change_job(&self, id: u64, change: JobChange) -> Result<Job> {
         let state = match change {
             JobChange::Pause => "paused",

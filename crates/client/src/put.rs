@@ -268,7 +268,7 @@ impl Put {
         loop {
             match self.try_stripe(number, &data).await {
                 Ok(()) => return Ok(data.len),
-                Err(error) if matches!(error.reaction, Reaction::Retry | Reaction::Replan | Reaction::Corrupt) => {
+                Err(error) if self.shared.may_try_again(&error) => {
                     attempt += 1;
                     if attempt >= self.shared.config.limits.attempts_max {
                         return Err(error);

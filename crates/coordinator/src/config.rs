@@ -83,6 +83,10 @@ pub struct CoordinatorConfig {
     pub write_scheme: String,
     /// A disk with less than this left gets no new block.
     pub disk_reserve: ByteSize,
+    /// Beside that, conversions leave so much of each disk to puts, percent of it; where too few nodes have more, they wait.
+    pub conversion_free_percent: u32,
+    /// A node that is down and has new blocks of a conversion is waited for so long before they are given up: it may only be restarting.
+    pub conversion_restart_ms: u64,
 }
 
 impl Default for CoordinatorConfig {
@@ -113,6 +117,8 @@ impl Default for CoordinatorConfig {
             scheme: weft_schemes::repair::AUTO.into(),
             write_scheme: weft_schemes::disseminate::AUTO.into(),
             disk_reserve: ByteSize(64 << 20),
+            conversion_free_percent: 10,
+            conversion_restart_ms: 300_000,
         }
     }
 }
@@ -145,6 +151,12 @@ impl CoordinatorConfig {
                 "repair_stall_ms is {asked}: agents tell of their progress less often; {REPAIR_STALL_MIN_MS} or more, or 0"
             );
             return Err(Error::invalid(message));
+        }
+        if self.conversion_free_percent >= 100 {
+            let asked = self.conversion_free_percent;
+            return Err(Error::invalid(format!(
+                "conversion_free_percent is {asked}: with less than 100 there is room for conversions"
+            )));
         }
         self.relations().iter().try_for_each(Relation::check)?;
         check_slice_len("slice_len", AutoSize::Bytes(self.slice_len))?;
@@ -246,6 +258,10 @@ mod tests {
         assert!(wrong(CoordinatorConfig { slice_len: ByteSize(1000), ..config.clone() }).contains("slice_len is 1000"));
         assert!(wrong(CoordinatorConfig { down_after_ms: 1500, ..config.clone() }).contains("down_after_ms"));
         assert!(wrong(CoordinatorConfig { repair_stall_ms: 100, ..config.clone() }).contains("repair_stall_ms is 100"));
+        assert!(
+            wrong(CoordinatorConfig { conversion_free_percent: 100, ..config.clone() })
+                .contains("conversion_free_percent is 100")
+        );
         assert!(wrong(CoordinatorConfig { scheme: "pigeon".into(), ..config.clone() }).contains("pigeon"));
         assert!(wrong(CoordinatorConfig { sweep_interval_ms: 0, ..config }).contains("sweep_interval_ms must be greater"));
     }

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `config`, `coordinator` | settings; starting and stopping |
 //! | `members`, `membership` | who is there: sessions and heartbeats; the service for agents |
-//! | `view`, `placement` | the nodes at one moment; where new blocks go |
+//! | `view`, `placement`, `room` | the nodes at one moment; where new blocks go; what conversions leave free |
 //! | `jobs`, `seal` | from stripes to proved plans; from plans to tasks, addresses and tokens |
 //! | `supervise` | running a plan at its agents, and who is to blame when it fails |
 //! | `links` | what the links between nodes carry, measured by probes |
@@ -40,6 +40,7 @@ mod puts;
 mod read;
 mod rebuild;
 mod repair;
+mod room;
 mod seal;
 mod service;
 mod shared;

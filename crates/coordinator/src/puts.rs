@@ -14,7 +14,7 @@ use crate::{
     jobs::{self, Writing},
     load::Moving,
     placement::{self, Ask},
-    rebuild,
+    rebuild, room,
     seal::{self, Sealed},
     shared::Shared,
     show,
@@ -444,6 +444,10 @@ async fn begin_stripe(
 ) -> Result<(Sending, v1::ClientTask)> {
     let planning = shared.puts.planning.lock().await;
     drop(shared.puts.take_announced(upload.id));
+    let avoid = match upload.new.replaces {
+        Some(_) => &room::avoided(shared, code, upload.new.replicas, layout, avoid)?,
+        None => avoid,
+    };
     let placed = copies::choose(shared, &upload.new, code, layout, how, avoid)?;
     let new = NewStripe { upload: upload.id, number, layout: *layout, homes: placed.homes.clone() };
     let not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());

@@ -80,6 +80,13 @@ impl Reads {
         self.lock().iter().any(|(plan, reading)| is_meant(plan, reading) && reading.blames.load(Ordering::Relaxed))
     }
 
+    /// Whose read it is wants no more of it; its tasks may take that long to end.
+    fn end(&self, plan: PlanId, errand: Option<&Errand>, within: Duration) {
+        if let Some(reading) = self.lock().get(&plan).filter(|reading| reading.errand.as_ref() == errand) {
+            reading.settle.settle(within);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PlanId, Reading>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -137,9 +144,7 @@ pub(crate) async fn read_stripe(
 
 /// The client is done with a plan. What became of it stays known for a moment: see [`Reads::verdict`].
 pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest, errand: Option<&Errand>) {
-    if let Some(reading) = shared.reads.lock().get(&PlanId(asked.plan)).filter(|reading| reading.errand.as_ref() == errand) {
-        reading.settle.settle(Duration::from_millis(shared.config.failure_grace_ms));
-    }
+    shared.reads.end(PlanId(asked.plan), errand, Duration::from_millis(shared.config.failure_grace_ms));
 }
 
 struct PlannedRead {
@@ -350,4 +355,68 @@ fn reply(stripe: &StripeRecord, read: PlannedRead, task: Option<v1::ClientTask>)
         plan,
         delivers: read.delivers.iter().map(range).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_meta::{DiskNumber, Home, ObjectName, Owner, PlacedBlock};
+    use weft_types::{Layout, NodeId, StripeLayout};
+
+    #[test]
+    fn who_is_on_an_errand_may_complain_of_its_stripe_only() {
+        let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
+        let placed = |node, copy| PlacedBlock {
+            generation: 1,
+            generation_high_water: 1,
+            home: Home { node: NodeId(node), disk: DiskNumber(node) },
+            state: BlockState::Ok,
+            copy,
+        };
+        let stripe = StripeRecord {
+            id: StripeId(7),
+            owner: Owner::Object(UploadId(1)),
+            number: 0,
+            ended: true,
+            seq: 0,
+            layout: StripeLayout { layout, k: 1, m: 1, data_len: 1 << 20 },
+            blocks: vec![placed(1, 0), placed(2, 0)],
+            copies: vec![(0, placed(4, 1))],
+            units: Vec::new(),
+            corrupt: BTreeMap::new(),
+            incomplete: false,
+        };
+        let block = |stripe| BlockId { stripe: StripeId(stripe), index: 0, copy: 0, generation: 1 };
+        let [own, of_copy, other] = [2, 4, 3].map(|node| Party::Node(NodeId(node)));
+        let error = || Error::replan("it failed");
+        let about =
+            [error(), error().party(own), error().party(of_copy), error().block(block(7)), error().block(block(7)).party(own)];
+        assert!(about.iter().all(|error| is_about(error, &stripe)));
+        let not = [error().party(other), error().block(block(8)), error().block(block(8)).party(own)];
+        assert!(!not.iter().any(|error| is_about(error, &stripe)));
+    }
+
+    #[tokio::test]
+    async fn nobody_ends_a_read_of_another() {
+        let errand = |number| Errand {
+            node: NodeId(3),
+            agent: "node-03".into(),
+            object: ObjectName { bucket: "b".into(), key: "k".into() },
+            version: UploadId(5),
+            upload: UploadId(9),
+            number,
+        };
+        let (own, other, within) = (errand(2), errand(3), Duration::from_secs(1));
+        for (whose, others) in [(Some(&own), [Some(&other), None]), (None, [Some(&other), Some(&own)])] {
+            let (reads, (settle, told)) = (Reads::default(), Settle::of_nothing());
+            let (stripe, watching) = (StripeId(7), tokio::spawn(std::future::pending()));
+            let reading = Reading { stripe, errand: whose.cloned(), settle, watching, had_ended: false };
+            reads.lock().insert(PlanId(1), reading);
+            reads.end(PlanId(2), whose, within);
+            others.into_iter().for_each(|other| reads.end(PlanId(1), other, within));
+            assert_eq!(*told.borrow(), None);
+            reads.end(PlanId(1), whose, within);
+            assert_eq!(*told.borrow(), Some(within));
+        }
+    }
 }

@@ -75,26 +75,26 @@ pub(crate) fn coding(spec: &str, block_len: u64, cell_len: u64, fallback: Option
     let cell_asked = asked(cell_len).or(spelled_cell);
     // Checked first, so that what does not fit is told of what was asked.
     for (what, len) in [("block", asked(block_len)), ("cell", cell_asked)] {
-        len.map_or(Ok(()), |len| check_size(&code.spec(), what, len, alpha, fallback))?;
+        len.map_or(Ok(()), |len| check_size(&code, what, len, alpha, fallback))?;
     }
     let block_len = match (asked(block_len), fallback) {
         (Some(asked), _) => asked,
         (None, Some(policy)) => {
-            let cell_len = cell_asked.unwrap_or_else(|| usual_cell_len(policy.cell_len, alpha));
+            let cell_len = cell_asked.unwrap_or_else(|| cell_len_of(policy, &code));
             (policy.block_len / cell_len).max(1).saturating_mul(cell_len)
         }
         (None, None) => return Err(Error::invalid("the block size must be greater than zero")),
     };
     let cell_len = match (cell_asked, fallback) {
         (Some(asked), _) => asked,
-        (None, Some(policy)) => cell_len_within(block_len, usual_cell_len(policy.cell_len, alpha), alpha),
+        (None, Some(policy)) => cell_len_within(block_len, cell_len_of(policy, &code), alpha),
         (None, None) => return Err(Error::invalid("the cell size must be greater than zero")),
     };
     Ok(Coding { code, layout: Layout::new(block_len, cell_len, alpha)? })
 }
 
 /// Refuses a size that cannot be: sub-blocks are whole pages, since they are what is read and checked.
-fn check_size(spec: &str, what: &str, len: u64, alpha: u32, fallback: Option<&PolicyRecord>) -> Result<()> {
+fn check_size(code: &SharedCode, what: &str, len: u64, alpha: u32, fallback: Option<&PolicyRecord>) -> Result<()> {
     if len > BLOCK_BYTES_MAX {
         let (asked, most) = (ByteSize(len), ByteSize(BLOCK_BYTES_MAX));
         return Err(Error::invalid(format!("a {what} of {asked} is too large: at most {most}")));
@@ -104,7 +104,7 @@ fn check_size(spec: &str, what: &str, len: u64, alpha: u32, fallback: Option<&Po
         return Ok(());
     }
     // Of whole cells as they would be chosen, if it has that many.
-    let cell_len = fallback.map_or(unit, |policy| usual_cell_len(policy.cell_len, alpha));
+    let cell_len = fallback.map_or(unit, |policy| cell_len_of(policy, code));
     let step = if len < cell_len { unit } else { cell_len };
     let (below, above) = (len / step * step, len.next_multiple_of(step));
     let would = [below, above].into_iter().filter(|len| (1..=BLOCK_BYTES_MAX).contains(len)).map(|len| ByteSize(len).to_string());
@@ -113,8 +113,16 @@ fn check_size(spec: &str, what: &str, len: u64, alpha: u32, fallback: Option<&Po
         1 => "whole pages".to_owned(),
         _ => format!("{alpha} sub-blocks of whole pages"),
     };
-    let unit = ByteSize(unit);
+    let (unit, spec) = (ByteSize(unit), code.spec());
     Err(Error::invalid(format!("a {what} of {asked} is not a multiple of {unit}, as {spec} has {why}: {would} would be")))
+}
+
+/// The cell that a policy has for a code: its own for its own code, as it was asked for or chosen when the policy was made.
+fn cell_len_of(policy: &PolicyRecord, code: &SharedCode) -> u64 {
+    match code.spec() == policy.code {
+        true => policy.cell_len,
+        false => usual_cell_len(policy.cell_len, code.alpha() as u32),
+    }
 }
 
 /// The shortest cell that divides the block, has whole pages in each sub-block, and is at least as long as the one that would be
@@ -335,6 +343,24 @@ mod tests {
         }
         assert_eq!(of("msr(3,3,d=5)", 0, 12 << 10), Layout::new(65_532 << 10, 12 << 10, 3).unwrap(), "the block gives way");
         assert_eq!(of("msr(3,3,d=5)", 24 << 10, 12 << 10), Layout::new(24 << 10, 12 << 10, 3).unwrap());
+    }
+
+    #[test]
+    fn what_is_put_where_nothing_is_asked_for_has_the_sizes_of_the_policy() {
+        for (spec, block_len, cell_len) in [
+            ("rs(4,2)", 3 << 20, 0),
+            ("rs(4,2)", 64 << 10, 0),
+            ("msr(3,3,d=5)", 1020 << 10, 0),
+            ("msr(3,3,d=5)", 24 << 10, 12 << 10),
+            ("clay(12,3)", 972 << 10, 0),
+            ("butterfly(4)", 0, 0),
+        ] {
+            let asked = v1::Policy { name: "p".into(), code: spec.into(), block_len, cell_len, ..v1::Policy::default() };
+            let policy = policy(&asked).unwrap();
+            let layout = coding(&policy.code, 0, 0, Some(&policy)).unwrap().layout;
+            assert_eq!((layout.block_len, layout.cell_len), (policy.block_len, policy.cell_len), "{spec}");
+            assert!(block_len == 0 || layout.block_len == block_len, "{spec}");
+        }
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 pub const CALLS_PER_CONNECTION_MAX: u32 = 1024;
 /// Conversions that one agent does at once: what other tasks need shall have room beside them.
 pub const CONVERSIONS_PER_AGENT_MAX: u32 = 4;
+/// The end of a stripe is answered within this time: what nodes have lost of it is rebuilt before.
+pub const END_STRIPE_TIMEOUT: Duration = Duration::from_secs(600);
 /// A connection is asked for a sign of life this often, also while idle: else a black-holed one never recovers.
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// … and is given up when it gives none for this long.

@@ -12,8 +12,12 @@ use weft_types::{ByteSize, Error, Result};
 /// This is a job: it goes on when nobody waits for it, and under the next coordinator too (see `weft job`). Object after object, each
 /// new stripe is written by a node that has much of its bytes itself, by way of the same plans and checks as every put. When all
 /// stripes of an object have ended, they take the old ones' place at once; until then it is as it was, and whoever reads it meanwhile
-/// does so to the end. An object that is overwritten or removed meanwhile stays as it then is. Both forms of an object need room at
-/// the same time, and the old one's is free again a while after.
+/// does so to the end. An object that is overwritten or removed meanwhile stays as it then is.
+///
+/// Both forms of an object need room at the same time, and the old one's comes free slowly: an agent takes away at most 1024 blocks of a
+/// disk in 24 hours, or a quarter of what is there, if that is more (its settings limits.removed_blocks_per_day and
+/// limits.removed_percent_per_day). So that puts find room all the while, conversions leave a tenth of each disk to them (the
+/// coordinator's setting conversion_free_percent). Where too few nodes have more, a job waits, and `weft job show` says for what.
 ///
 /// Of a BUCKET, all objects that are not as the policy says are converted, and the bucket carries the policy from the beginning of the
 /// job on, so that what is put by puts that begin later need not be converted. Of BUCKET/KEY, that object is, and the bucket stays as it is. A bucket

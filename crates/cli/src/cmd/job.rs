@@ -78,7 +78,8 @@ struct Wait {
 
 /// Let a job begin nothing new until it is resumed
 ///
-/// The stripes that are under way end. A paused job stays paused when the coordinator is restarted.
+/// The stripes that are under way end. A paused job stays paused when the coordinator is restarted; of a conversion that is, objects
+/// that are not converted yet are begun anew then.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -106,8 +107,9 @@ struct Resume {
 
 /// End a job
 ///
-/// The stripes that are under way end, and what was done stays done. The same can be begun again as a new job, which finds only
-/// what is left.
+/// What was done stays done. Of a repair, the stripes that are under way end. Of a conversion, whatever has been written of objects
+/// that are not converted yet is given up at once, and they stay as they were. The same can be begun again as a new job, which finds
+/// only what is left.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE

@@ -33,6 +33,9 @@ const QUICK: &[(&str, &str)] = &[
     ("WEFT_COORDINATOR_STALL_MS", "5500"),
     ("WEFT_COORDINATOR_FAILURE_GRACE_MS", "1000"),
     ("WEFT_COORDINATOR_DISK_RESERVE", "1MiB"),
+    // Whatever else is on the machine's own disk.
+    ("WEFT_COORDINATOR_CONVERSION_FREE_PERCENT", "0"),
+    ("WEFT_COORDINATOR_CONVERSION_RESTART_MS", "4000"),
 ];
 
 /// How a cluster is made.

@@ -6,19 +6,19 @@
 
 mod object;
 mod same;
+mod waits;
 mod worker;
 
 use super::{
     Control,
-    node_repair::add,
-    runner::{Passed, Runner, WRITE_INTERVAL, interval},
+    runner::{Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
 };
 use crate::{
     copies::{described, nodes_needed},
     placement::{self, Ask},
     puts,
     shared::Shared,
-    validate,
+    validate::{self, Coding},
 };
 use futures::{
     StreamExt as _,
@@ -36,18 +36,15 @@ use tokio::{
 };
 use weft_codes::SharedCode;
 use weft_meta::{
-    Amount, Conversion, JobId, JobProgress, JobState, LEFT_BLOCKS_MAX, LeftBlock, MetaError, ObjectName, ObjectRecord,
-    PolicyRecord, StripeRecord,
+    Amount, Conversion, JobId, JobState, LeftBlock, MetaError, ObjectName, ObjectRecord, PolicyRecord, StripeRecord,
 };
 use weft_proto::v1;
-use weft_types::{Error, Layout, NodeId, Reaction, Result};
+use weft_types::{Error, Layout, NodeId, Result};
 
 /// Objects that are looked up together.
 const OBJECTS_PER_PAGE: u32 = 1_000;
 /// Stripes of an object that are looked up together.
 const STRIPES_PER_PAGE: u32 = 256;
-/// How often what could not be converted is tried, if others could or the reason may have gone.
-const PASSES_MAX: u32 = 3;
 /// Puts that an earlier coordinator has left, and that are given up at once; others end with their leases.
 const LEFT_UPLOADS_MAX: u32 = 1_000;
 
@@ -55,10 +52,6 @@ const LEFT_UPLOADS_MAX: u32 = 1_000;
 pub(super) struct ConversionJob<'a> {
     shared: &'a Arc<Shared>,
     conversion: Conversion,
-    /// Whether what is left was counted since this coordinator took up the job.
-    counted: bool,
-    /// Whether what failed in this pass may work the next time.
-    may_mend: bool,
 }
 
 /// What all objects of a pass have in common.
@@ -110,8 +103,8 @@ impl Target {
         let found = policies.into_iter().find(|it| it.name == policy);
         let none = || Error::not_found(format!("there is no policy {policy}: `weft policy ls` lists those that exist"));
         let policy = found.ok_or_else(none)?;
-        let code = shared.code(&policy.code)?;
-        let layout = Layout::new(policy.block_len, policy.cell_len, code.alpha() as u32)?;
+        // As a put into a bucket of that policy has it.
+        let Coding { code, layout } = validate::coding(&policy.code, 0, 0, Some(&policy))?;
         Ok(Self { policy, code, layout })
     }
 
@@ -188,43 +181,7 @@ pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result
 
 impl<'a> ConversionJob<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, conversion: Conversion) -> Self {
-        Self { shared, conversion, counted: false, may_mend: false }
-    }
-
-    /// Tries again and again, as long as that helps. Whether anything is left is what the metadata say at the end, not what the
-    /// attempts told.
-    pub(super) async fn passes(&mut self, runner: &mut Runner<'_>) -> Result<Passed> {
-        self.shared.until_nodes_are_back().await;
-        if !self.counted {
-            self.give_up_earlier().await?;
-        }
-        let target = Target::of(self.shared, &self.conversion.policy).await?;
-        let (mut pass, mut helps) = (0, true);
-        loop {
-            let to_do = self.count(&target, runner.control).await?;
-            if to_do.blocks > 0 && (pass == PASSES_MAX || !helps) {
-                let progress = &mut runner.control.live().progress;
-                progress.left = to_do;
-                if progress.last_error.is_empty() {
-                    progress.last_error =
-                        "objects were written in another code while the others were converted: convert them again".to_owned();
-                }
-                return Ok(Passed::All);
-            }
-            // What was left before is tried again.
-            runner.control.live().progress.left_blocks.clear();
-            runner.write().await?;
-            if to_do.blocks == 0 {
-                return Ok(Passed::All);
-            }
-            self.may_mend = false;
-            let before = runner.control.live().progress.done.blocks;
-            if self.pass(&target, runner).await? == Passed::Stopped {
-                return Ok(Passed::Stopped);
-            }
-            helps = self.may_mend || runner.control.live().progress.done.blocks > before;
-            pass += 1;
-        }
+        Self { shared, conversion }
     }
 
     /// Objects that an earlier coordinator was converting are begun anew: what it wrote of them is given up. No other job converts
@@ -239,27 +196,32 @@ impl<'a> ConversionJob<'a> {
         Ok(())
     }
 
-    /// Counts what there is to do.
-    async fn count(&mut self, target: &Target, control: &Control) -> Result<Amount> {
-        let mut to_do = Amount::default();
-        let mut objects = self.objects();
-        while let Some(object) = objects.next_wanted(target).await? {
-            add(&mut to_do, object.size);
-        }
-        let mut live = control.live();
-        let JobProgress { total, done, left, .. } = &mut live.progress;
-        if !self.counted && total.blocks > 0 {
-            // What an earlier coordinator did last it may not have written: what is not to be done any more is done.
-            done.blocks = done.blocks.max(total.blocks.saturating_sub(to_do.blocks));
-            done.bytes = done.bytes.max(total.bytes.saturating_sub(to_do.bytes));
-        }
-        (*total, *left) = (Amount { blocks: done.blocks + to_do.blocks, bytes: done.bytes + to_do.bytes }, Amount::default());
-        self.counted = true;
-        Ok(to_do)
+    /// All objects that the job is about, whatever their code.
+    fn objects(&self) -> Objects<'a> {
+        let (bucket, key) = (self.conversion.bucket.clone(), self.conversion.key.clone());
+        Objects { shared: self.shared, bucket, key, after: String::new(), page: VecDeque::new(), is_last: false }
+    }
+}
+
+impl<'a> Passes for ConversionJob<'a> {
+    const LEFT: &'static str = "objects were written in another code while the others were converted: convert them again";
+
+    async fn begin(&mut self) -> Result<()> {
+        self.give_up_earlier().await
     }
 
-    /// Tries every object once.
-    async fn pass(&mut self, target: &Target, runner: &mut Runner<'_>) -> Result<Passed> {
+    async fn count(&mut self) -> Result<Counted> {
+        let target = Target::of(self.shared, &self.conversion.policy).await?;
+        let mut to_do = Amount::default();
+        let mut objects = self.objects();
+        while let Some(object) = objects.next_wanted(&target).await? {
+            add(&mut to_do, object.size);
+        }
+        Ok(Counted { to_do, there: to_do })
+    }
+
+    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, bool)> {
+        let target = &Target::of(self.shared, &self.conversion.policy).await?;
         let concurrency = self.conversion.concurrency as usize;
         let work = Work {
             shared: self.shared,
@@ -304,19 +266,12 @@ impl<'a> ConversionJob<'a> {
                 },
             }
         };
-        self.may_mend = may_mend;
         let cancelled = !matches!(*runner.state.borrow(), JobState::Running | JobState::Paused);
         match failed {
             Some(error) => Err(error),
-            None if stopped || cancelled => Ok(Passed::Stopped),
-            None => Ok(Passed::All),
+            None if stopped || cancelled => Ok((Passed::Stopped, may_mend)),
+            None => Ok((Passed::All, may_mend)),
         }
-    }
-
-    /// All objects that the job is about, whatever their code.
-    fn objects(&self) -> Objects<'a> {
-        let (bucket, key) = (self.conversion.bucket.clone(), self.conversion.key.clone());
-        Objects { shared: self.shared, bucket, key, after: String::new(), page: VecDeque::new(), is_last: false }
     }
 }
 
@@ -329,14 +284,8 @@ fn take(job: JobId, control: &Control, object: &ObjectRecord, outcome: Outcome) 
         Outcome::Gone | Outcome::Stopped => {}
         Outcome::Left { stripe, error } => {
             tracing::warn!(%job, object = %object.name, stripe, %error, "an object could not be converted");
-            add(&mut progress.left, object.size);
-            progress.last_error = error.to_string();
-            let reaction = error.reaction;
-            if progress.left_blocks.len() < LEFT_BLOCKS_MAX {
-                let reason = Error { object: None, ..error }.to_string();
-                progress.left_blocks.push(LeftBlock { object: object.name.to_string(), stripe, index: 0, reason });
-            }
-            return matches!(reaction, Reaction::Retry | Reaction::Replan);
+            let name = object.name.to_string();
+            return left(progress, object.size, error, |reason| LeftBlock { object: name, stripe, index: 0, reason });
         }
     }
     false

@@ -5,7 +5,7 @@
 
 use super::{
     Control,
-    runner::{Passed, Runner, WRITE_INTERVAL, interval},
+    runner::{Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
 };
 use crate::{
     helpers::Helpers,
@@ -20,27 +20,18 @@ use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
-use weft_meta::{
-    Amount, Home, JobId, JobProgress, JobState, LEFT_BLOCKS_MAX, LeftBlock, MetaError, NodeRepair, ObjectRecord, Owner,
-    StripeRecord,
-};
+use weft_meta::{Amount, Home, JobId, JobState, LeftBlock, MetaError, NodeRepair, ObjectRecord, Owner, StripeRecord};
 use weft_proto::v1::{self, repair_event};
-use weft_types::{Error, Reaction, Result, StripeId};
+use weft_types::{Error, Result, StripeId};
 
 /// Stripes that are looked up together.
 const STRIPES_PER_PAGE: u32 = 256;
-/// How often what could not be rebuilt is tried, if others could or the reason may have gone.
-const PASSES_MAX: u32 = 3;
 /// Plans that are told of a repair that is explained, at most.
 const EXPLAINED_MAX: usize = 256;
 
 /// The repair of a node, at work.
 pub(super) struct NodeRepairJob<'a> {
     work: Work<'a>,
-    /// Whether what is left was counted since this coordinator took up the job.
-    counted: bool,
-    /// Whether what failed in this pass may work the next time.
-    may_mend: bool,
 }
 
 /// What all stripes of the repair have in common.
@@ -73,43 +64,18 @@ enum Outcome {
 
 impl<'a> NodeRepairJob<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, repair: NodeRepair) -> Self {
-        Self { work: Work::new(shared, repair, |helpers| helpers), counted: false, may_mend: false }
+        Self { work: Work::new(shared, repair, |helpers| helpers) }
+    }
+}
+
+impl Passes for NodeRepairJob<'_> {
+    const LEFT: &'static str = "blocks came to the node, or were lost, while the others were rebuilt: repair it again";
+
+    async fn begin(&mut self) -> Result<()> {
+        Ok(())
     }
 
-    /// Tries again and again, as long as that helps. Whether anything is left is what the metadata say at the end, not what the
-    /// attempts told.
-    pub(super) async fn passes(&mut self, runner: &mut Runner<'_>) -> Result<Passed> {
-        self.work.shared.until_nodes_are_back().await;
-        let (mut pass, mut helps) = (0, true);
-        loop {
-            let to_do = self.count(runner.control).await?;
-            if to_do.blocks > 0 && (pass == PASSES_MAX || !helps) {
-                let progress = &mut runner.control.live().progress;
-                progress.left = to_do;
-                if progress.last_error.is_empty() {
-                    progress.last_error =
-                        "blocks came to the node, or were lost, while the others were rebuilt: repair it again".to_owned();
-                }
-                return Ok(Passed::All);
-            }
-            // What was left before is tried again.
-            runner.control.live().progress.left_blocks.clear();
-            runner.write().await?;
-            if to_do.blocks == 0 {
-                return Ok(Passed::All);
-            }
-            self.may_mend = false;
-            let before = runner.control.live().progress.done.blocks;
-            if self.pass(runner).await? == Passed::Stopped {
-                return Ok(Passed::Stopped);
-            }
-            helps = self.may_mend || runner.control.live().progress.done.blocks > before;
-            pass += 1;
-        }
-    }
-
-    /// Counts what there is to do.
-    async fn count(&mut self, control: &Control) -> Result<Amount> {
+    async fn count(&mut self) -> Result<Counted> {
         let view = self.work.shared.members.view();
         let (mut there, mut to_do) = (Amount::default(), Amount::default());
         let mut blocks = self.work.blocks();
@@ -119,25 +85,15 @@ impl<'a> NodeRepairJob<'a> {
                 add(&mut to_do, block.bytes);
             }
         }
-        let mut live = control.live();
-        let JobProgress { total, done, left, .. } = &mut live.progress;
-        if !self.counted && total.blocks > 0 {
-            // What an earlier coordinator did last it may not have written: what is not there any more is done.
-            done.blocks = done.blocks.max(total.blocks.saturating_sub(there.blocks));
-            done.bytes = done.bytes.max(total.bytes.saturating_sub(there.bytes));
-        }
-        (*total, *left) = (Amount { blocks: done.blocks + to_do.blocks, bytes: done.bytes + to_do.bytes }, Amount::default());
-        self.counted = true;
-        Ok(to_do)
+        Ok(Counted { to_do, there })
     }
 
-    /// Tries every block of the node once.
-    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<Passed> {
+    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, bool)> {
         let (work, control) = (&self.work, runner.control);
         let mut blocks = work.blocks();
         let mut under_way = FuturesUnordered::new();
         let mut write = interval(WRITE_INTERVAL);
-        let (mut all_begun, mut changed_since, mut failed) = (false, false, None);
+        let (mut all_begun, mut changed_since, mut failed, mut may_mend) = (false, false, None, false);
         let stopped = loop {
             let go = *runner.state.borrow() == JobState::Running;
             while go && !all_begun && failed.is_none() && under_way.len() < work.repair.concurrency as usize {
@@ -153,7 +109,7 @@ impl<'a> NodeRepairJob<'a> {
             }
             tokio::select! {
                 Some((block, outcome)) = under_way.next() => {
-                    self.may_mend |= take(runner.id, control, block, outcome);
+                    may_mend |= take(runner.id, control, block, outcome);
                     changed_since = true;
                 }
                 // Whoever is gone cannot tell anything; what is under way ends.
@@ -166,7 +122,7 @@ impl<'a> NodeRepairJob<'a> {
         if let Some(error) = failed {
             return Err(error);
         }
-        Ok(if stopped { Passed::Stopped } else { Passed::All })
+        Ok((if stopped { Passed::Stopped } else { Passed::All }, may_mend))
     }
 }
 
@@ -180,16 +136,11 @@ fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> bool {
         Outcome::Gone => {}
         Outcome::Left(error) => {
             tracing::warn!(%job, stripe = %block.stripe, index = block.index, %error, "a block of a node could not be rebuilt");
-            add(&mut progress.left, block.bytes);
-            progress.last_error = error.to_string();
-            let reaction = error.reaction;
-            if progress.left_blocks.len() < LEFT_BLOCKS_MAX {
-                let object = error.object.clone().unwrap_or_default();
-                let reason = Error { object: None, ..error }.to_string();
+            let object = error.object.clone().unwrap_or_default();
+            return left(progress, block.bytes, error, |reason| {
                 let reason = if block.copy == 0 { reason } else { format!("copy {}: {reason}", block.copy) };
-                progress.left_blocks.push(LeftBlock { object, stripe: block.number, index: block.index, reason });
-            }
-            return matches!(reaction, Reaction::Retry | Reaction::Replan);
+                LeftBlock { object, stripe: block.number, index: block.index, reason }
+            });
         }
     }
     false
@@ -359,9 +310,4 @@ impl Blocks<'_> {
         }
         Ok(None)
     }
-}
-
-pub(super) fn add(amount: &mut Amount, bytes: u64) {
-    amount.blocks += 1;
-    amount.bytes = amount.bytes.saturating_add(bytes);
 }

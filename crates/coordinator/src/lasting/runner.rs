@@ -8,14 +8,17 @@ use tokio::{
     sync::watch,
     time::{Interval, MissedTickBehavior},
 };
-use weft_meta::{JobId, JobState, MetaError};
-use weft_types::{Reaction, Result};
+use weft_meta::{Amount, JobId, JobProgress, JobState, LEFT_BLOCKS_MAX, LeftBlock, MetaError};
+use weft_types::{Error, Reaction, Result};
 
 /// How often a job's progress is written while it works.
 pub(super) const WRITE_INTERVAL: Duration = Duration::from_secs(2);
 /// The first pause after the metadata could not be read or written; each next one is twice as long, up to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(250);
 const RETRY_LAST: Duration = Duration::from_secs(10);
+
+/// How often what could not be done is tried, if other things could or the reason may have gone.
+const PASSES_MAX: u32 = 3;
 
 /// A job at work.
 pub(super) struct Runner<'a> {
@@ -24,6 +27,30 @@ pub(super) struct Runner<'a> {
     pub(super) control: &'a Control,
     /// The state that it shall be in.
     pub(super) state: watch::Receiver<JobState>,
+    /// What is left was counted since this coordinator took up the job.
+    counted: bool,
+}
+
+/// A job that tries all that there is to do, again and again, as long as that helps.
+pub(super) trait Passes {
+    /// What is said if something is left in the end of which no attempt has told.
+    const LEFT: &'static str;
+
+    /// Comes before all else when a coordinator takes up the job.
+    async fn begin(&mut self) -> Result<()>;
+
+    /// Counts what there is to do.
+    async fn count(&mut self) -> Result<Counted>;
+
+    /// Tries all of it once. Tells, too, whether what failed may work the next time.
+    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, bool)>;
+}
+
+/// What there is to do now.
+pub(super) struct Counted {
+    pub(super) to_do: Amount,
+    /// With what is not to be done at the moment: all else that ever was is done.
+    pub(super) there: Amount,
 }
 
 /// What it does.
@@ -44,15 +71,15 @@ pub(super) enum Passed {
 impl Work<'_> {
     async fn passes(&mut self, runner: &mut Runner<'_>) -> Result<Passed> {
         match self {
-            Self::RepairNode(job) => job.passes(runner).await,
-            Self::Convert(job) => job.passes(runner).await,
+            Self::RepairNode(job) => runner.passes(job.as_mut()).await,
+            Self::Convert(job) => runner.passes(job.as_mut()).await,
         }
     }
 }
 
 impl<'a> Runner<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, id: JobId, control: &'a Control) -> Self {
-        Self { shared, id, control, state: control.state.subscribe() }
+        Self { shared, id, control, state: control.state.subscribe(), counted: false }
     }
 
     /// Works until the job has ended.
@@ -91,6 +118,53 @@ impl<'a> Runner<'a> {
                 return;
             }
         }
+    }
+
+    /// Whether anything is left is what the metadata say at the end, not what the attempts told.
+    async fn passes<J: Passes>(&mut self, job: &mut J) -> Result<Passed> {
+        self.shared.until_nodes_are_back().await;
+        if !self.counted {
+            job.begin().await?;
+        }
+        let (mut pass, mut helps) = (0, true);
+        loop {
+            let to_do = self.count(job.count().await?);
+            if to_do.blocks > 0 && (pass == PASSES_MAX || !helps) {
+                let progress = &mut self.control.live().progress;
+                progress.left = to_do;
+                if progress.last_error.is_empty() {
+                    progress.last_error = J::LEFT.to_owned();
+                }
+                return Ok(Passed::All);
+            }
+            // What was left before is tried again.
+            self.control.live().progress.left_blocks.clear();
+            self.write().await?;
+            if to_do.blocks == 0 {
+                return Ok(Passed::All);
+            }
+            let before = self.control.live().progress.done.blocks;
+            let (passed, may_mend) = job.pass(self).await?;
+            if passed == Passed::Stopped {
+                return Ok(Passed::Stopped);
+            }
+            helps = may_mend || self.control.live().progress.done.blocks > before;
+            pass += 1;
+        }
+    }
+
+    /// Takes down what there is to do.
+    fn count(&mut self, Counted { to_do, there }: Counted) -> Amount {
+        let mut live = self.control.live();
+        let JobProgress { total, done, left, .. } = &mut live.progress;
+        if !self.counted && total.blocks > 0 {
+            // What an earlier coordinator did last it may not have written: what is not there any more is done.
+            done.blocks = done.blocks.max(total.blocks.saturating_sub(there.blocks));
+            done.bytes = done.bytes.max(total.bytes.saturating_sub(there.bytes));
+        }
+        (*total, *left) = (Amount { blocks: done.blocks + to_do.blocks, bytes: done.bytes + to_do.bytes }, Amount::default());
+        self.counted = true;
+        to_do
     }
 
     /// Writes how it stands, again and again until that works; tells whether it has ended. Who leads no more is stopped meanwhile.
@@ -161,6 +235,23 @@ impl<'a> Runner<'a> {
         }
         written.is_ok()
     }
+}
+
+/// Counts something.
+pub(super) fn add(amount: &mut Amount, bytes: u64) {
+    amount.blocks += 1;
+    amount.bytes = amount.bytes.saturating_add(bytes);
+}
+
+/// Counts what could not be done, and names it with the reason; tells whether that may have gone soon.
+pub(super) fn left(progress: &mut JobProgress, bytes: u64, error: Error, name: impl FnOnce(String) -> LeftBlock) -> bool {
+    add(&mut progress.left, bytes);
+    progress.last_error = error.to_string();
+    let reaction = error.reaction;
+    if progress.left_blocks.len() < LEFT_BLOCKS_MAX {
+        progress.left_blocks.push(name(Error { object: None, ..error }.to_string()));
+    }
+    matches!(reaction, Reaction::Retry | Reaction::Replan)
 }
 
 pub(super) fn interval(every: Duration) -> Interval {

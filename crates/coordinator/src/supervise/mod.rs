@@ -140,6 +140,14 @@ pub(crate) async fn start(shared: &Arc<Shared>, sealed: Sealed, on_failure: OnFa
 }
 
 impl Settle {
+    /// Of a plan that does not run, and what is told of it.
+    #[cfg(test)]
+    pub(crate) fn of_nothing() -> (Self, watch::Receiver<Option<Duration>>) {
+        let (settle, told) = watch::channel(None);
+        let (complaints, so_far) = (watch::Sender::default(), watch::Sender::default().subscribe());
+        (Self { settle, failing: watch::Sender::new(false).subscribe(), complaints, so_far }, told)
+    }
+
     /// The client is done; the tasks may take that long to end.
     pub(crate) fn settle(&self, within: Duration) {
         self.settle.send_replace(Some(within));

@@ -1,7 +1,13 @@
-//! Conversions whose stripes have ended and whose object waits for the others.
+//! Conversions that wait: for stripes that have not ended, for nodes that are away, for space, for agents that are busy.
 
-use crate::world::{World, data};
-use std::{collections::BTreeSet, path::PathBuf};
+use crate::{
+    fake_agent::FakeAgent,
+    lying_disks::bytes_in,
+    world::{World, data},
+};
+use std::{collections::BTreeSet, path::PathBuf, sync::atomic::Ordering, time::Duration};
+use tokio::time::Instant;
+use weft_agent::Limits;
 use weft_client::{ConvertOptions, JobChange, PutOptions, api};
 use weft_proto::from_status;
 use weft_types::Reaction;
@@ -12,12 +18,8 @@ const LEN: usize = 256 << 10;
 impl World {
     /// Begins to turn replicas into coded data, so slowly that the first stripe has ended long before the second begins.
     async fn convert_slowly(&self, content: &[u8], bytes_per_s: u64) -> u64 {
-        let (block_len, cell_len) = (LEN as u64, 64 << 10);
-        let options = PutOptions { code: "replication(2)".into(), block_len, cell_len, ..PutOptions::default() };
-        self.client.put("b", "k", content, &options).await.unwrap();
-        let (name, code) = ("cold".into(), "rs(2,1)".into());
-        let policy = api::Policy { name, code, block_len: 64 << 10, cell_len, ..api::Policy::default() };
-        self.client.create_policy(policy).await.unwrap();
+        self.put_twice("k", content).await;
+        self.create_cold(64 << 10).await;
         let options = ConvertOptions { concurrency: 1, bytes_per_s };
         let job = self.client.convert("b", "k", "cold", &options).await.unwrap().id;
         self.until("the first stripe has ended", async |world| {
@@ -27,6 +29,30 @@ impl World {
         })
         .await;
         job
+    }
+
+    /// Stores two replicas.
+    async fn put_twice(&self, key: &str, content: &[u8]) {
+        let (code, block_len, cell_len) = ("replication(2)".into(), LEN as u64, 64 << 10);
+        let options = PutOptions { code, block_len, cell_len, ..PutOptions::default() };
+        self.client.put("b", key, content, &options).await.unwrap();
+    }
+
+    /// Makes the policy to which objects are converted.
+    async fn create_cold(&self, block_len: u64) {
+        let (name, code) = ("cold".into(), "rs(2,1)".into());
+        let policy = api::Policy { name, code, block_len, cell_len: block_len, ..api::Policy::default() };
+        self.client.create_policy(policy).await.unwrap();
+    }
+
+    /// Waits until a job tells this; it must not have ended.
+    async fn until_told(&self, job: u64, what: &str) {
+        self.until(what, async |world| {
+            let job = world.client.job(job).await.unwrap();
+            assert_eq!(job.state, "running", "{}", job.last_error);
+            job.last_error.contains(what)
+        })
+        .await;
     }
 
     fn files(&self, nodes: u32) -> BTreeSet<(u32, PathBuf)> {
@@ -49,6 +75,113 @@ async fn an_object_whose_new_blocks_are_lost_before_it_is_whole_is_begun_anew() 
     let ended = world.ended(job).await;
     assert_eq!(ended.state, "done", "{}", ended.last_error);
     assert_eq!((world.stat("k").await.code.as_str(), world.not_ok("k").await), ("rs(2,1)", vec![]));
+    assert_eq!(world.get("k", "").await.unwrap().0, content);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_blocks_on_a_node_that_only_restarts_are_not_written_again() {
+    let mut world = World::with(4, 4, |config| config.conversion_restart_ms = 30_000).await;
+    let content = data(LEN, 1);
+    let before: BTreeSet<_> = world.files(4);
+    let job = world.convert_slowly(&content, 40 << 10).await;
+    let old: BTreeSet<u32> = world.stat("k").await.stripes[0].blocks.iter().map(|block| block.node).collect();
+    let held = world.files(4);
+    let node = held.iter().map(|(node, _)| *node).find(|node| !old.contains(node)).unwrap();
+    world.kill(node);
+    world.until_told(job, &format!("waits for node-{node:02}, which is down and has new blocks of b/k")).await;
+    // By now all stripes have ended: so long that the node counts as down for good in all else.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let ended_stripes = world.files(4);
+    world.start_agent(node).await;
+    let ended = world.ended(job).await;
+    assert_eq!((ended.state.as_str(), ended.last_error.as_str()), ("done", ""));
+    assert_eq!((world.stat("k").await.code.as_str(), world.not_ok("k").await), ("rs(2,1)", vec![]));
+    assert_eq!(world.get("k", "").await.unwrap().0, content);
+    let now = world.files(4);
+    assert!(before.is_empty() && now.is_subset(&ended_stripes), "it was written a second time");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conversion_leaves_space_to_puts_and_goes_on_when_there_is_more() {
+    const DISK_BYTES: u64 = 900 << 10;
+    let mut world = World::with(4, 4, |config| config.conversion_free_percent = 25).await;
+    // What was replaced stays on the disks for as long as nobody raises the bound.
+    world.limits = Limits { removed_blocks_per_day: 0, removed_percent_per_day: 0, ..Limits::default() };
+    world.disk_bytes.store(DISK_BYTES, Ordering::Relaxed);
+    world.restart_agents().await;
+    let contents: Vec<Vec<u8>> = (0..8).map(|seed| data(LEN, seed)).collect();
+    for (number, content) in contents.iter().enumerate() {
+        world.put_twice(&number.to_string(), content).await;
+    }
+    world.create_cold(64 << 10).await;
+    let free = |world: &World| -> Vec<u64> {
+        (1..=4).flat_map(|node| world.disk_dirs(node)).map(|disk| DISK_BYTES.saturating_sub(bytes_in(&disk))).collect()
+    };
+    let before = free(&world);
+    // So slowly that nodes tell meanwhile what they have left.
+    let options = ConvertOptions { concurrency: 1, bytes_per_s: 512 << 10 };
+    let job = world.client.convert("b", "", "cold", &options).await.unwrap().id;
+    world.until_told(job, "waits for space: ").await;
+    let waiting = world.client.job(job).await.unwrap();
+    assert!(waiting.done.unwrap().blocks >= 1 && waiting.stripes_under_way == 0, "{waiting:?}");
+    for (free, before) in free(&world).into_iter().zip(before) {
+        // A block or two may be placed by what was told a heartbeat ago; and puts do not leave as much.
+        assert!(free == before || free >= DISK_BYTES / 4 - (128 << 10), "{free} bytes are free, and {before} were");
+    }
+    let put = data(LEN, 99);
+    world.client.put("b", "new", put.as_slice(), &PutOptions::default()).await.unwrap();
+    // Whoever raises the bound starts the agent again.
+    world.limits = Limits::default();
+    world.restart_agents().await;
+    let ended = world.ended(job).await;
+    assert_eq!((ended.state.as_str(), ended.last_error.as_str()), ("done", ""));
+    for (number, content) in contents.iter().enumerate() {
+        let key = number.to_string();
+        assert_eq!((world.stat(&key).await.code.as_str(), &world.get(&key, "").await.unwrap().0), ("rs(2,1)", content));
+    }
+    assert_eq!(world.get("new", "").await.unwrap().0, put);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stripe_that_is_too_much_for_memory_waits_for_room_on_a_disk() {
+    let mut world = World::new(4, 4).await;
+    // Of which a conversion has a quarter of an eighth for its stripe.
+    world.limits.memory_budget = weft_types::ByteSize(32 << 20);
+    world.disk_bytes.store(2300 << 10, Ordering::Relaxed);
+    world.restart_agents().await;
+    let content = data(2 << 20, 1);
+    world.put_twice("k", &content).await;
+    world.create_cold(1 << 20).await;
+    let job = world.client.convert("b", "k", "cold", &ConvertOptions::default()).await.unwrap().id;
+    world.until_told(job, "has no room to be spooled").await;
+    let waiting = world.client.job(job).await.unwrap();
+    assert!(waiting.last_error.contains("waits for space: a stripe of 2.0 MiB"), "{}", waiting.last_error);
+    world.disk_bytes.store(0, Ordering::Relaxed);
+    let ended = world.ended(job).await;
+    assert_eq!((ended.state.as_str(), ended.last_error.as_str()), ("done", ""));
+    assert_eq!(world.get("k", "").await.unwrap().0, content);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_busy_with_tasks_is_waited_for_and_nobody_is_to_blame() {
+    // Not even one failure is forgiven.
+    let change = |config: &mut weft_coordinator::CoordinatorConfig| (config.open_attempts_max, config.resumes_max) = (4, 0);
+    let mut world = World::with(2, 2, change).await;
+    let content = data(LEN, 1);
+    world.put_twice("k", &content).await;
+    world.create_cold(64 << 10).await;
+    let busy = FakeAgent::start(&world, "busy").await;
+    busy.asked().busy = true;
+    let job = world.client.convert("b", "k", "cold", &ConvertOptions::default()).await.unwrap().id;
+    let begin = Instant::now();
+    world.until_told(job, "busy").await;
+    assert!(busy.asked().opens > 0 && begin.elapsed() < Duration::from_secs(10), "it took {:?} to say so", begin.elapsed());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(world.client.job(job).await.unwrap().state, "running");
+    drop(busy);
+    world.start_agent(3).await;
+    let ended = world.ended(job).await;
+    assert_eq!((ended.state.as_str(), ended.last_error.as_str()), ("done", ""));
     assert_eq!(world.get("k", "").await.unwrap().0, content);
 }
 

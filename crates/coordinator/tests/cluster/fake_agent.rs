@@ -129,7 +129,7 @@ impl v1::agent_server::Agent for Service {
     type ConvertStripeStream = ReceiverStream<Result<v1::ConvertEvent, Status>>;
 
     async fn convert_stripe(&self, _: Request<v1::ConvertStripeRequest>) -> Result<Response<Self::ConvertStripeStream>, Status> {
-        Err(to_status(&Error::retry("busy")))
+        Err(to_status(&Error::retry("it converts nothing")))
     }
 
     async fn cancel(&self, _: Request<v1::CancelRequest>) -> Result<Response<v1::CancelReply>, Status> {

@@ -1,9 +1,12 @@
-//! Disks that keep something else than they are given, once, and do not know it.
+//! Disks that keep something else than they are given, once, and do not know it; and disks that are tiny.
 
 use std::{
     collections::BTreeSet,
-    path::Path,
-    sync::{Arc, Mutex},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 use weft_agent::{LocalDisks, OpenDisk, OpenedDisk};
 use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, Quarantined, Receipt};
@@ -12,21 +15,46 @@ use weft_types::{BlockId, BlockMeta, ClusterId, Result, Span};
 /// The indices of blocks of which the next that is written is wrong.
 pub(crate) type Lies = Arc<Mutex<BTreeSet<u8>>>;
 
+/// Bytes of a disk; 0: it is as large as it is.
+pub(crate) type DiskBytes = Arc<AtomicU64>;
+
 /// Local directories that lie.
 pub(crate) struct LyingDisks {
     pub(crate) lies: Lies,
+    pub(crate) disk_bytes: DiskBytes,
 }
 
 impl OpenDisk for LyingDisks {
     fn open(&self, dir: &Path, cluster: ClusterId, new: Option<NewDisk>) -> Result<OpenedDisk> {
         let OpenedDisk { id, store } = LocalDisks.open(dir, cluster, new)?;
-        Ok(OpenedDisk { id, store: Arc::new(LyingStore { store, lies: Arc::clone(&self.lies) }) })
+        Ok(OpenedDisk {
+            id,
+            store: Arc::new(LyingStore {
+                store,
+                lies: Arc::clone(&self.lies),
+                dir: dir.to_path_buf(),
+                disk_bytes: Arc::clone(&self.disk_bytes),
+            }),
+        })
     }
 }
 
 struct LyingStore {
     store: Arc<dyn BlockStore>,
     lies: Lies,
+    dir: PathBuf,
+    disk_bytes: DiskBytes,
+}
+
+/// Bytes of all files in a directory and below.
+pub(crate) fn bytes_in(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let bytes = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_in(&entry.path()),
+        Ok(metadata) => metadata.len(),
+        Err(_) => 0,
+    };
+    entries.map(bytes).sum()
 }
 
 impl BlockStore for LyingStore {
@@ -65,7 +93,10 @@ impl BlockStore for LyingStore {
     }
 
     fn capacity(&self) -> Result<Capacity> {
-        self.store.capacity()
+        match self.disk_bytes.load(Ordering::Relaxed) {
+            0 => self.store.capacity(),
+            total_bytes => Ok(Capacity { total_bytes, free_bytes: total_bytes.saturating_sub(bytes_in(&self.dir)) }),
+        }
     }
 
     fn failed(&self) -> Option<String> {

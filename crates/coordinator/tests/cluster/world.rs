@@ -1,7 +1,7 @@
 //! A coordinator, agents and a client in one process, on loopback sockets and real disks.
 
 use crate::{
-    lying_disks::{Lies, LyingDisks},
+    lying_disks::{DiskBytes, Lies, LyingDisks},
     slow_net::{CutNet, CutOff, OutsideNet, SlowNet, StoppableNet},
 };
 use std::{
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
-use weft_agent::{Agent, AgentConfig, Throttle};
+use weft_agent::{Agent, AgentConfig, Limits, Throttle};
 use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions, RepairOptions, api};
 use weft_coordinator::{Coordinator, CoordinatorConfig, Seams};
 use weft_meta::MetaMode;
@@ -41,6 +41,10 @@ pub(crate) struct World {
     stopped: BTreeMap<u32, Arc<AtomicBool>>,
     /// Blocks that will be stored otherwise than they come.
     pub(crate) lies: Lies,
+    /// How large each disk is.
+    pub(crate) disk_bytes: DiskBytes,
+    /// What agents that are started from now on take on.
+    pub(crate) limits: Limits,
     pub(crate) client: Client,
 }
 
@@ -66,6 +70,9 @@ impl World {
             call_timeout_ms: 1_500,
             failure_grace_ms: 500,
             disk_reserve: ByteSize(0),
+            // Whatever else is on the machine's own disk.
+            conversion_free_percent: 0,
+            conversion_restart_ms: 2_000,
             ..CoordinatorConfig::default()
         };
         change(&mut config);
@@ -85,6 +92,8 @@ impl World {
             cut_off: CutOff::default(),
             stopped: BTreeMap::new(),
             lies: Arc::default(),
+            disk_bytes: Arc::default(),
+            limits: Limits::default(),
             client,
         };
         for node in 1..=nodes {
@@ -109,7 +118,8 @@ impl World {
             before.store(false, Ordering::Relaxed);
         }
         seams.net = Arc::new(StoppableNet { net, stopped });
-        seams.disks = Arc::new(LyingDisks { lies: Arc::clone(&self.lies) });
+        let (lies, disk_bytes) = (Arc::clone(&self.lies), Arc::clone(&self.disk_bytes));
+        seams.disks = Arc::new(LyingDisks { lies, disk_bytes });
         // Whoever was killed holds its disks for a moment more.
         for _ in 0..500 {
             if let Ok(agent) = Agent::start(self.agent_config(node), seams.clone()).await {
@@ -135,10 +145,10 @@ impl World {
             data_advertise: None,
             control_advertise: None,
             state_dir: dir.join("state"),
-            disks: vec![dir.join("disk-a"), dir.join("disk-b")],
+            disks: self.disk_dirs(node).to_vec(),
             certificates: None,
             insecure: true,
-            limits: weft_agent::AgentConfig::clone(&toml::from_str(LEAST).unwrap()).limits,
+            limits: self.limits.clone(),
             throttle: self.throttles.get(&node).cloned().unwrap_or_default(),
         }
     }
@@ -146,6 +156,11 @@ impl World {
     /// From now on agents send slowly to each other.
     pub(crate) async fn slow_down_agents(&mut self) {
         self.slow_agents = true;
+        self.restart_agents().await;
+    }
+
+    /// All agents are started again, as they shall be by now.
+    pub(crate) async fn restart_agents(&mut self) {
         for node in self.agents.keys().copied().collect::<Vec<_>>() {
             self.kill(node);
             self.start_agent(node).await;
@@ -203,7 +218,7 @@ impl World {
 
     /// The blocks that are being written, and by whom.
     pub(crate) fn being_written(&self) -> BTreeMap<weft_types::BlockId, u32> {
-        let disks = |node: u32| ["disk-a", "disk-b"].map(|disk| self.node_dir(node).join(disk).join("tmp"));
+        let disks = |node: u32| self.disk_dirs(node).map(|disk| disk.join("tmp"));
         let entries = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
         let names = |node: u32| disks(node).into_iter().flat_map(entries).map(|entry| entry.file_name());
         let blocks = |node: u32| names(node).filter_map(move |name| Some((name.to_str()?.parse().ok()?, node)));
@@ -325,6 +340,11 @@ impl World {
         self.dir.path().join(format!("node-{node:02}"))
     }
 
+    /// A node's disks.
+    pub(crate) fn disk_dirs(&self, node: u32) -> [PathBuf; 2] {
+        ["disk-a", "disk-b"].map(|disk| self.node_dir(node).join(disk))
+    }
+
     /// The files of blocks' payloads on a node's disks.
     pub(crate) fn block_files(&self, node: u32) -> Vec<PathBuf> {
         let mut found = Vec::new();
@@ -398,16 +418,6 @@ pub(crate) fn data(len: usize, seed: u64) -> Vec<u8> {
 pub(crate) fn block(index: u8, to: Option<u32>) -> RepairOptions {
     RepairOptions { blocks: vec![index], to: to.map(NodeId).into_iter().collect(), ..RepairOptions::default() }
 }
-
-const LEAST: &str = r#"
-    name = "n"
-    coordinators = ["127.0.0.1:1"]
-    data_listen = "127.0.0.1:0"
-    control_listen = "127.0.0.1:0"
-    state_dir = "/nowhere"
-    disks = ["/nowhere"]
-    insecure = true
-"#;
 
 fn find_blocks(dir: &Path, found: &mut Vec<PathBuf>) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };

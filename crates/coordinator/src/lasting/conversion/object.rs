@@ -2,7 +2,11 @@
 //! each with the receipts of all its blocks; then one transaction puts them in the old ones' place, unless the object is another one by
 //! then.
 
-use super::{Outcome, Work};
+use super::{
+    Outcome, Work,
+    waits::Waits,
+    worker::{PAUSE_FIRST, wait},
+};
 use crate::{
     lasting::Control,
     puts,
@@ -15,7 +19,7 @@ use std::{
 };
 use tokio::time::Instant;
 use weft_meta::{Ack, BlockState, JobState, MetaError, NewUpload, ObjectRecord, StripeRecord, UploadId, UploadRecord};
-use weft_types::{Error, Party, Reaction, Result, Span};
+use weft_types::{Error, NodeId, Party, Reaction, Result, Span};
 
 /// The lease of an object's put is put off so often in its time.
 const KEPT_PER_LEASE: u64 = 3;
@@ -38,11 +42,11 @@ impl Work<'_> {
         let gathered = Gathered { control: self.control, bytes: AtomicU64::new(0) };
         let all = tokio::select! {
             biased;
-            all = self.stripes(object, &upload, &gathered) => all,
+            all = self.whole(object, &upload, &gathered) => all,
             lost = self.keep(upload.id) => Err((0, lost)),
         };
         let committed = match all {
-            Ok(true) => self.committed(object, upload.id).await.map(|()| Outcome::Converted),
+            Ok(true) => self.commit(object, upload.id).await.map(|()| Outcome::Converted).map_err(|error| (0, error)),
             Ok(false) => Ok(Outcome::Stopped),
             Err(failed) => Err(failed),
         };
@@ -69,6 +73,18 @@ impl Work<'_> {
             replaces: Some(object.version),
         };
         shared.meta.begin_put(shared.epoch, new).await.map_err(|error| shared.meta_error(error))
+    }
+
+    /// Writes all stripes, and waits until all of them are there; tells whether they are, or the job was cancelled.
+    async fn whole(&self, object: &ObjectRecord, upload: &UploadRecord, gathered: &Gathered<'_>) -> Result<bool, Failed> {
+        if !self.stripes(object, upload, gathered).await? {
+            return Ok(false);
+        }
+        tokio::select! {
+            biased;
+            whole = self.require_whole(object, upload.id) => whole.map(|()| true),
+            () = self.job_ended() => Ok(false),
+        }
     }
 
     /// Writes all stripes; tells whether all have ended, or the job was cancelled.
@@ -158,22 +174,35 @@ impl Work<'_> {
         }
     }
 
-    async fn committed(&self, object: &ObjectRecord, upload: UploadId) -> Result<(), Failed> {
-        self.require_whole(object, upload).await?;
-        self.commit(object, upload).await.map_err(|error| (0, error))
+    /// Refuses stripes that have lost a block since they ended: that may be days ago, and nobody repairs what is not visible. A node that
+    /// is only down may be back soon.
+    async fn require_whole(&self, object: &ObjectRecord, upload: UploadId) -> Result<(), Failed> {
+        let (shared, begin, mut pause) = (self.shared, Instant::now(), PAUSE_FIRST);
+        let mut waits = Waits::new(self.control);
+        loop {
+            let Some((number, Lost { node, error, .. })) = self.away(object, upload).await? else { return Ok(()) };
+            if begin.elapsed() >= Duration::from_millis(shared.config.conversion_restart_ms) {
+                return Err((number, error));
+            }
+            let (name, node) = (&object.name, shared.members.name(node));
+            waits.tell(format!("waits for {node}, which is down and has new blocks of {name} (stripe {number})"));
+            wait(&mut pause).await;
+        }
     }
 
-    /// Refuses stripes that have lost a block since they ended: that may be days ago, and nobody repairs what is not visible.
-    async fn require_whole(&self, object: &ObjectRecord, upload: UploadId) -> Result<(), Failed> {
-        let shared = self.shared;
+    /// The first of the new stripes that has a block on a node that is down. What is lost whoever comes back is an error.
+    async fn away(&self, object: &ObjectRecord, upload: UploadId) -> Result<Option<(u64, Lost)>, Failed> {
+        let (shared, mut away) = (self.shared, None);
         for number in 0..object.size.div_ceil(self.stripe_len()) {
             let stripe = shared.meta.upload_stripe(upload, number).await;
             let stripe = stripe.map_err(|error| (number, shared.meta_error(error)))?;
-            if let Some(error) = lost(&stripe, &shared.members.view()) {
-                return Err((number, error));
+            match lost(&stripe, &shared.members.view()) {
+                Some(lost) if !lost.is_away => return Err((number, lost.error)),
+                Some(lost) => away = away.or(Some((number, lost))),
+                None => {}
             }
         }
-        Ok(())
+        Ok(away)
     }
 
     async fn commit(&self, object: &ObjectRecord, upload: UploadId) -> Result<()> {
@@ -204,18 +233,28 @@ impl Work<'_> {
     }
 }
 
-/// What a stripe has lost, if anything: only a new one has all its blocks again.
-fn lost(stripe: &StripeRecord, view: &View) -> Option<Error> {
-    stripe.all().find_map(|(index, placed)| {
+/// What a stripe has lost.
+struct Lost {
+    node: NodeId,
+    /// Only for as long as the node is down.
+    is_away: bool,
+    error: Error,
+}
+
+/// What a stripe has lost, if anything: only a new one has all its blocks again. What is lost for good comes first.
+fn lost(stripe: &StripeRecord, view: &View) -> Option<Lost> {
+    let lost = stripe.all().filter_map(|(index, placed)| {
         let why = match view.standing_of(stripe, index, placed) {
             Standing::Lost(why) => why,
             Standing::Good | Standing::Suspect if placed.state != BlockState::Ok => "corrupt in part",
             Standing::Good | Standing::Suspect => return None,
         };
-        let id = stripe.id_of(index, placed);
+        let (id, node) = (stripe.id_of(index, placed), placed.home.node);
+        let is_away = placed.state == BlockState::Ok && view.node(node).is_some_and(|node| !node.up);
         let error = Error::replan(format!("a new block was lost before all were written, and the object is begun anew: {why}"));
-        Some(error.block(id).party(Party::Node(placed.home.node)))
-    })
+        Some(Lost { node, is_away, error: error.block(id).party(Party::Node(node)) })
+    });
+    lost.min_by_key(|lost| lost.is_away)
 }
 
 /// Whether another agent, or a moment later the same, may have more luck with a stripe.

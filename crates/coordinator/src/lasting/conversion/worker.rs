@@ -1,10 +1,11 @@
 //! One stripe of a conversion is written by an agent: the one that has the most of its bytes itself, and if that fails, another one.
 
-use super::{Work, object::may_help, same};
+use super::{Work, object::may_help, same, waits::Waits};
 use crate::{
     errands::Errand,
     lasting::Control,
     members::Session,
+    room,
     view::{Standing, View},
 };
 use futures::{Stream, StreamExt as _};
@@ -17,18 +18,21 @@ use std::{
 };
 use tokio::time::{Instant, timeout};
 use tonic::{Request, Status, Streaming};
-use weft_meta::{MetaError, ObjectRecord, StripeRecord, UploadId};
+use weft_meta::{JobState, MetaError, ObjectRecord, StripeRecord, UploadId};
 use weft_proto::{
     from_status,
-    rpc::{self, CONVERSIONS_PER_AGENT_MAX},
+    rpc::{self, CONVERSIONS_PER_AGENT_MAX, END_STRIPE_TIMEOUT},
     v1::{ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
 };
-use weft_types::{Error, NodeId, Party, Reaction, Result, Span};
+use weft_types::{Error, NodeId, Party, Reaction, Result, Span, StripeLayout};
 
 /// The pause before those are asked again that could not do it; each next one is twice as long, up to the last.
-const PAUSE_FIRST: Duration = Duration::from_millis(250);
+pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_LAST: Duration = Duration::from_secs(8);
-/// Who is no farther after this time is not waited for, and not before so many stalls could have been found and mended.
+/// How often it is looked whether there is space.
+const SPACE_LOOK: Duration = Duration::from_secs(1);
+/// Who is no farther after this time is not waited for, and not before so many stalls could have been found and mended. Who has sent all is
+/// waited for as long as any writer waits for the end of its stripe.
 const STILL_MIN: Duration = Duration::from_secs(60);
 const STILL_STALLS: u32 = 6;
 
@@ -54,7 +58,9 @@ impl Work<'_> {
         let old = shared.meta.stripes(object.version, from_stripe, stripes).await;
         let old = old.map_err(|error| shared.meta_error(error))?.items;
         let (mut tried, mut attempts, mut pause) = (BTreeSet::new(), 0, PAUSE_FIRST);
+        let mut waits = Waits::new(self.control);
         loop {
+            self.until_room(data.len(), &mut waits).await;
             let view = shared.members.view();
             if view.up_count() == 0 {
                 return Err(Error::retry("no node is up that could write the stripe"));
@@ -65,7 +71,10 @@ impl Work<'_> {
                 wait(&mut pause).await;
                 continue;
             };
-            let sent = self.errand(worker, &order).await;
+            let moving = Moving { control: self.control, number: self.numbers.fetch_add(1, Ordering::Relaxed) };
+            let sent = self.errand(worker, &order, &moving).await;
+            let has_read = moving.bytes() > 0;
+            drop(moving);
             // Of who failed only the answer may have been lost; and nobody is believed without a look.
             if let Some(new) = self.ended(upload, number).await? {
                 return match same::differing(&old, &new) {
@@ -90,11 +99,36 @@ impl Work<'_> {
             }
             let (job, name) = (self.job, &object.name);
             tracing::warn!(%job, object = %name, stripe = number, node = %shared.members.name(worker), %error, "another node is asked");
-            if !has_failed {
-                self.control.live().progress.last_error = error.object(name).to_string();
-            }
             tried.insert(worker);
+            if !has_failed {
+                waits.tell(error.object(name).to_string());
+                // Who was busy at once has cost nothing; the next one would read all of it again.
+                if has_read {
+                    wait(&mut pause).await;
+                }
+            }
         }
+    }
+
+    /// Waits until there is space for a new stripe of so many bytes. What waits has not begun: not while the job is paused, either.
+    async fn until_room(&self, data_len: u64, waits: &mut Waits<'_>) {
+        let (target, mut state) = (self.target, self.state.clone());
+        let (k, m) = (target.code.k() as u32, target.code.m() as u32);
+        let stripe = StripeLayout { layout: target.layout, k, m, data_len };
+        let has_room = || room::avoided(self.shared, &target.code, target.policy.replicas, &stripe, &BTreeSet::new()).map(drop);
+        let Err(mut lacking) = has_room() else { return };
+        tracing::warn!(job = %self.job, error = %lacking, "a stripe waits");
+        loop {
+            waits.tell(lacking.to_string());
+            tokio::time::sleep(SPACE_LOOK).await;
+            // An error means that nobody is left who could say anything: it ends with them.
+            let _nobody = state.wait_for(|state| *state != JobState::Paused).await;
+            match has_room() {
+                Ok(()) => break,
+                Err(error) => lacking = error,
+            }
+        }
+        waits.over();
     }
 
     /// Who has the most of it, and of those who have as much the one that does the least; nobody who does all that it takes.
@@ -121,12 +155,11 @@ impl Work<'_> {
     }
 
     /// Sends a node to write the stripe, and looks on. Who says nothing for as long as a stall takes is not waited for.
-    async fn errand(&self, node: NodeId, order: &Order<'_>) -> Result<()> {
+    async fn errand(&self, node: NodeId, order: &Order<'_>, moving: &Moving<'_>) -> Result<()> {
         let shared = self.shared;
         let gone = || Error::retry(format!("{} went down", shared.members.name(node))).party(Party::Node(node));
         let session = shared.members.session(node).ok_or_else(gone)?;
         let _busy = Busy::new(self, node);
-        let moving = Moving { control: self.control, number: self.numbers.fetch_add(1, Ordering::Relaxed) };
         moving.set(0);
         let number = shared.draw_seed();
         let errand = Errand {
@@ -144,7 +177,8 @@ impl Work<'_> {
         };
         let events = self.send(session, number, order).await?;
         let silence = Duration::from_millis(shared.config.stall_ms.into());
-        match followed(events, silence, |bytes| moving.set(bytes.min(order.data.len()))).await {
+        let len = order.data.len();
+        match followed(events, len, silence, |bytes| moving.set(bytes.min(len))).await {
             Ok(()) => Ok(()),
             Err(Unfinished::Failed(error)) => Err(error),
             Err(Unfinished::Broken(why)) => Err(broken(Error::replan(why))),
@@ -165,6 +199,8 @@ impl Work<'_> {
             end: order.data.end,
             upload: order.upload.0,
             number: order.number,
+            reserve_bytes: shared.config.disk_reserve.0,
+            free_percent: shared.config.conversion_free_percent,
         };
         let mut agent = rpc::agent_client(session.channel);
         // It takes as long as it takes: no deadline.
@@ -185,9 +221,10 @@ enum Unfinished {
 }
 
 /// Listens until the stripe is written: not to who says nothing for as long as a stall takes, nor to who says again and again that
-/// it is no farther.
+/// it is no farther. `len`: how far it is when all was sent.
 async fn followed(
     mut events: impl Stream<Item = Result<ConvertEvent, Status>> + Unpin,
+    len: u64,
     silence: Duration,
     told: impl Fn(u64),
 ) -> Result<(), Unfinished> {
@@ -199,6 +236,7 @@ async fn followed(
         let event = event.transpose().map_err(|status| Unfinished::Failed(from_status(&status)))?;
         match event.and_then(|event| event.event) {
             Some(Event::Progress(ConvertProgress { bytes })) if bytes == far => {
+                let still = if far < len { still } else { still.max(END_STRIPE_TIMEOUT) };
                 if since.elapsed() >= still {
                     return Err(Unfinished::Broken(format!("it stood still for {still:?}")));
                 }
@@ -214,7 +252,7 @@ async fn followed(
 }
 
 /// Pauses, the longer the more often it did.
-async fn wait(pause: &mut Duration) {
+pub(super) async fn wait(pause: &mut Duration) {
     tokio::time::sleep(*pause).await;
     *pause = (*pause * 2).min(PAUSE_LAST);
 }
@@ -276,6 +314,10 @@ impl Moving<'_> {
     fn set(&self, bytes: u64) {
         self.control.live().moving.insert(self.number, bytes);
     }
+
+    fn bytes(&self) -> u64 {
+        self.control.live().moving.get(&self.number).copied().unwrap_or(0)
+    }
 }
 
 impl Drop for Moving<'_> {
@@ -330,14 +372,14 @@ mod tests {
         Ok(ConvertEvent { event: Some(Event::Progress(ConvertProgress { bytes })) })
     }
 
-    /// What is told each second of how far it is.
+    /// What is told each second of how far it is, of 1000.
     async fn each_second(far: impl Fn(u64) -> u64) -> (Duration, Unfinished) {
         let (begin, silence) = (Instant::now(), Duration::from_secs(5));
-        let events = futures::stream::iter(0..600).then(async |second| {
+        let events = futures::stream::iter(0..1200).then(async |second| {
             tokio::time::sleep(Duration::from_secs(1)).await;
             progress(far(second))
         });
-        let end = followed(std::pin::pin!(events), silence, |_| {}).await;
+        let end = followed(std::pin::pin!(events), 1000, silence, |_| {}).await;
         (begin.elapsed(), end.unwrap_err())
     }
 
@@ -348,8 +390,12 @@ mod tests {
         assert_eq!(after.as_secs(), 11 + 60);
         let (after, why) = each_second(|second| second / 59).await;
         assert!(matches!(&why, Unfinished::Broken(why) if why.contains("went away")), "{why:?}");
-        assert_eq!(after.as_secs(), 600);
-        let silent = followed(futures::stream::pending(), Duration::from_secs(5), |_| {}).await;
+        assert_eq!(after.as_secs(), 1200);
+        // The coordinator itself may have to rebuild what was lost before it says that the stripe has ended.
+        let (after, why) = each_second(|second| if second < 10 { second } else { 1000 }).await;
+        assert!(matches!(&why, Unfinished::Broken(why) if why.contains("stood still for 600s")), "{why:?}");
+        assert_eq!(after.as_secs(), 11 + 600);
+        let silent = followed(futures::stream::pending(), 1000, Duration::from_secs(5), |_| {}).await;
         assert!(matches!(&silent, Err(Unfinished::Broken(why)) if why.contains("said nothing")), "{silent:?}");
     }
 
