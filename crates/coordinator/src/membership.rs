@@ -185,6 +185,11 @@ pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding:
             // The last page may reach beyond the block's end.
             let whole = Span::new(0, stripe.layout.block_len(block.index.into()));
             let bytes: Vec<Span> = bytes.iter().map(|span| span.intersect(whole)).filter(|span| !span.is_empty()).collect();
+            // Of a block with more and more such bytes, what was found until now does not tell what can be read.
+            let known = stripe.corrupt_of(block.index, block.copy);
+            if !known.is_empty() && bytes.iter().any(|span| !span.subtract(known).is_empty()) {
+                shared.members.suspect_block(block);
+            }
             match bytes.is_empty() {
                 true => shared.meta.mark_block(shared.epoch, block, BlockState::Corrupt).await,
                 false => shared.meta.mark_corrupt(shared.epoch, block, bytes).await,

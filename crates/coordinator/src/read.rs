@@ -410,7 +410,7 @@ mod tests {
         for (whose, others) in [(Some(&own), [Some(&other), None]), (None, [Some(&other), Some(&own)])] {
             let (reads, (settle, told)) = (Reads::default(), Settle::of_nothing());
             let (stripe, watching) = (StripeId(7), tokio::spawn(std::future::pending()));
-            let reading = Reading { stripe, errand: whose.cloned(), settle, watching, had_ended: false };
+            let reading = Reading { stripe, errand: whose.cloned(), settle, watching, blames: Arc::default(), had_ended: false };
             reads.lock().insert(PlanId(1), reading);
             reads.end(PlanId(2), whose, within);
             others.into_iter().for_each(|other| reads.end(PlanId(1), other, within));

@@ -105,6 +105,27 @@ async fn more_corrupt_pages_at_the_same_positions_are_lost_and_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_of_which_more_and_more_is_corrupt_is_left_alone_for_a_while() {
+    let world = World::with(8, 4, |config| config.suspect_ms = 60_000).await;
+    let bytes = data(2 << 20, 19);
+    world.put("k", &bytes).await.unwrap();
+    // Of what does not touch the corrupt pages: whether block 0 was rebuilt for it.
+    let around = async || {
+        let mut some = Vec::new();
+        let options = GetOptions { range: Some(0..100), ..GetOptions::default() };
+        let got = world.client.get("b", "k", &mut some, &options).await.unwrap();
+        assert!(some == bytes[..100], "{:?}", got.errors);
+        !got.rebuilt.is_empty()
+    };
+    for (page, is_left_alone) in [(3, false), (50, true)] {
+        world.flip("k", 0, page * PAGE + 7).await;
+        assert!(world.get("k", "").await.unwrap().0 == bytes);
+        assert_eq!(around().await, is_left_alone, "page {page}");
+    }
+    assert_eq!(ranges(&world.stat("k").await, 0).len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_block_with_too_many_corrupt_ranges_is_lost_as_a_whole() {
     let world = World::new(7, 4).await;
     let bytes = data(2 << 20, 13);
