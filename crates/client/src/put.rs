@@ -51,7 +51,7 @@ pub struct PutOptions {
     /// Which node gets which block is left to chance, however fast and busy they are: to see what that would cost.
     pub by_lot: bool,
     /// When it is acknowledged: `all` blocks are durable, or of each stripe `k+N`, or all but N: `tolerate=N`; the rest comes afterwards.
-    /// Empty: as the bucket's policy says.
+    /// Empty: as the bucket's policy says. All of a stripe is sent before, as fast as the slowest link lets it.
     pub ack: String,
     /// Copies of each data block, with the coded one; 0: as the bucket's policy says.
     pub replicas: u32,

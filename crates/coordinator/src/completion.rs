@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
-use weft_meta::{MetaError, Owner, StripeRecord};
+use weft_meta::{FailureDomain, Meta, MetaError, ObjectName, Owner, StripeRecord, UploadId};
 use weft_types::{Error, Result, StripeId};
 
 /// Stripes that are completed at the same time.
@@ -100,11 +100,11 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 async fn look(shared: &Arc<Shared>) -> Result<()> {
     let (mut after, mut seen) = (None, BTreeSet::new());
     loop {
-        let page = shared.meta.incomplete_stripes(None, after, STRIPES_PER_PAGE).await;
+        let page = shared.meta.incomplete_stripes(after, STRIPES_PER_PAGE).await;
         let page = page.map_err(|error| shared.meta_error(error))?;
         after = page.items.last().map(|stripe| stripe.id);
         seen.extend(page.items.iter().map(|stripe| stripe.id));
-        let due = page.items.into_iter().filter(|it| !shared.puts.behind.has_stripe(it.id) && shared.completion.is_due(it.id));
+        let due = page.items.into_iter().filter(|it| shared.completion.is_due(it.id));
         stream::iter(due).for_each_concurrent(CONCURRENCY, |stripe| complete(shared, stripe)).await;
         if !page.more {
             break;
@@ -116,7 +116,16 @@ async fn look(shared: &Arc<Shared>) -> Result<()> {
 
 async fn complete(shared: &Arc<Shared>, stripe: StripeRecord) {
     let (id, number) = (stripe.id, stripe.number);
-    match rebuild(shared, stripe).await {
+    // A plan writes down what it has brought before it ends.
+    if shared.puts.behind.has_stripe(id) {
+        return;
+    }
+    let completed = match lacking(shared.meta.as_ref(), id).await {
+        Ok(Some(stripe)) => rebuild(shared, stripe).await,
+        Ok(None) => Ok(()),
+        Err(error) => Err(shared.meta_error(error)),
+    };
+    match completed {
         Ok(()) => drop(shared.completion.lock().remove(&id)),
         Err(error) => {
             let object = error.object.clone().unwrap_or_default();
@@ -131,31 +140,61 @@ async fn complete(shared: &Arc<Shared>, stripe: StripeRecord) {
     }
 }
 
+/// A stripe as it is by now, if blocks of it are to be rebuilt: it may have waited for its turn, and they may have come by themselves.
+async fn lacking(meta: &dyn Meta, id: StripeId) -> Result<Option<StripeRecord>, MetaError> {
+    match meta.stripe(id).await {
+        Ok(stripe) => Ok((!stripe.on_their_way().is_empty()).then_some(stripe)),
+        Err(MetaError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What a stripe is of: an object, or a put under way.
+struct Of {
+    version: UploadId,
+    name: ObjectName,
+    code: String,
+    failure_domain: FailureDomain,
+}
+
+impl Of {
+    async fn owner(meta: &dyn Meta, owner: Owner) -> Result<Self, MetaError> {
+        match owner {
+            Owner::Upload(version) => {
+                let put = meta.upload(version).await?.new;
+                Ok(Self { version, name: put.name, code: put.code, failure_domain: put.failure_domain })
+            }
+            Owner::Object(version) => {
+                let object = meta.object_of(version).await?;
+                let (_, policy) = meta.bucket(&object.name.bucket).await?;
+                Ok(Self { version, name: object.name, code: object.code, failure_domain: policy.failure_domain })
+            }
+        }
+    }
+}
+
 /// Rebuilds the blocks of a stripe that its put has left.
 async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
-    let (Owner::Object(version), missing) = (stripe.owner, stripe.on_their_way()) else { return Ok(()) };
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let object = match shared.meta.object_of(version).await {
+    let missing = stripe.on_their_way();
+    let of = match Of::owner(shared.meta.as_ref(), stripe.owner).await {
+        // It was committed, removed or given up just now; if it is still there, it has another turn.
         Err(MetaError::NotFound(_)) => return Ok(()),
-        object => object.map_err(|error| shared.meta_error(error))?,
+        of => of.map_err(|error| shared.meta_error(error))?,
     };
-    let place = |error: Error| if error.object.is_some() { error } else { error.object(&object.name) };
-    let code = shared.code(&object.code).map_err(place)?;
-    let (_, policy) = shared.meta.bucket(&object.name.bucket).await.map_err(|error| place(shared.meta_error(error)))?;
+    let place = |error: Error| if error.object.is_some() { error } else { error.object(&of.name) };
+    let code = shared.code(&of.code).map_err(place)?;
     let (number, how) = (stripe.number, How::usual(shared));
     let mut rebuild = Rebuild {
         shared,
         code: &code,
-        object: &object.name,
-        version,
+        object: &of.name,
+        version: of.version,
         lost: missing.iter().map(|(index, copy)| Lost::of(&stripe, *index, *copy)).collect(),
         stripe,
         how: &how,
         helpers: None,
         to: Destination::Anywhere,
-        failure_domain: policy.failure_domain,
+        failure_domain: of.failure_domain,
         upload: None,
         avoid: BTreeSet::new(),
     };
@@ -163,7 +202,7 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
     match rebuilt.left.into_iter().next() {
         Some(((index, _), why)) => Err(place(Error::unavailable(format!("block {index}: {why}")))),
         None => {
-            tracing::info!(object = %object.name, stripe = number, blocks = ?missing, "a stripe that was acknowledged early is complete");
+            tracing::info!(object = %of.name, stripe = number, blocks = ?missing, "a stripe that ended early is complete");
             Ok(())
         }
     }
@@ -172,6 +211,50 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_meta::{
+        Ack, BlockState, DiskNumber, EndStripe, Home, MetaMode, NewCluster, NewNode, NewStripe, NewUpload, PolicyRecord,
+        SqliteMeta,
+    };
+    use weft_types::{ClusterId, Layout, StripeLayout};
+
+    #[tokio::test]
+    async fn a_stripe_whose_blocks_have_come_by_its_turn_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
+        let (code, ack, failure_domain) = ("xor(2)".to_owned(), Ack { missing_max: 1 }, FailureDomain::Node);
+        let (block_len, cell_len, replicas, is_default) = (4096, 4096, 1, true);
+        let policy =
+            PolicyRecord { name: "p".into(), code: code.clone(), block_len, cell_len, failure_domain, ack, replicas, is_default };
+        let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![policy], created_ms: 1 };
+        let meta = SqliteMeta::open(&dir.path().join("metadata.sqlite"), MetaMode::Inline, &new).unwrap();
+        let epoch = meta.become_leader().await.unwrap();
+        meta.create_bucket(epoch, "b", None, 1).await.unwrap();
+        let mut homes = Vec::new();
+        for number in 1..=3 {
+            let disk = weft_meta::NewDisk { id: format!("d{number}"), path: "/d".into(), total_bytes: 1 << 20, failed: false };
+            let (name, rack, zone) = (format!("n{number}"), "r".to_owned(), "z".to_owned());
+            let (data_address, control_address) = (format!("{number}"), format!("{number}"));
+            let node = NewNode { id: None, name, rack, zone, data_address, control_address, disks: vec![disk] };
+            let node = meta.register_node(epoch, node).await.unwrap();
+            homes.push(Home { node: node.id, disk: DiskNumber(number) });
+        }
+        let (name, replaces) = (ObjectName { bucket: "b".into(), key: "k".into() }, None);
+        let new = NewUpload { name, code, layout, failure_domain, ack, replicas, created_ms: 1, expires_ms: 9, replaces };
+        let upload = meta.begin_put(epoch, new).await.unwrap().id;
+        let layout = StripeLayout { layout, k: 2, m: 1, data_len: 8192 };
+        let new = NewStripe { upload, number: 0, layout, homes: homes.clone() };
+        let stripe = meta.allocate_stripe(epoch, new, 1).await.unwrap().id;
+        let states = [BlockState::Ok, BlockState::Ok, BlockState::Missing];
+        let blocks = homes.into_iter().zip(states).map(|(home, state)| (1, home, state)).collect();
+        let end = EndStripe { upload, stripe, blocks, units: vec![vec![1]; 3], garbage_not_before_ms: 1 };
+        let ended = meta.end_stripe(epoch, end).await.unwrap();
+
+        assert_eq!(lacking(&meta, stripe).await, Ok(Some(ended.clone())));
+        meta.mark_block(epoch, ended.block_id(2).unwrap(), BlockState::Ok).await.unwrap();
+        assert_eq!(lacking(&meta, stripe).await, Ok(None), "what had been looked up before is not true any more");
+        meta.abort_put(epoch, upload, 1).await.unwrap();
+        assert_eq!(lacking(&meta, stripe).await, Ok(None), "nobody needs it any more");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_fails_again_and_again_is_tried_less_and_less_often() {

@@ -29,7 +29,7 @@ use std::{
 };
 use tokio::task::JoinHandle;
 use weft_codes::SharedCode;
-use weft_meta::{Home, MetaError, NewStripe, NewUpload, StripeRecord, UploadId, UploadRecord};
+use weft_meta::{Home, MetaError, NewStripe, NewUpload, ObjectRecord, StripeRecord, UploadId, UploadRecord};
 use weft_proto::{rpc::Caller, v1};
 use weft_types::{BlockId, Error, NodeId, Party, PlanId, Reaction, Result, StripeId, StripeLayout};
 
@@ -366,23 +366,46 @@ pub(crate) async fn require_sent(shared: &Shared, id: u64, errand: Option<&Erran
     }
 }
 
-/// Makes a put visible. It is no error to ask again after the answer was lost.
+/// Makes a put visible, if what was left of it for later can be made of what is there. It is no error to ask again after the answer was
+/// lost.
 pub(crate) async fn commit(shared: &Arc<Shared>, asked: v1::CommitPutRequest) -> Result<v1::ObjectReply> {
     let id = UploadId(asked.upload);
-    let (now_ms, not_before_ms) = (shared.now_ms(), shared.garbage_not_before_ms());
-    let object = match shared.meta.commit_put(shared.epoch, id, asked.size, now_ms, not_before_ms).await {
-        Ok(object) => {
-            shared.puts.forget(id);
-            tracing::info!(object = %object.name, version = %object.version, size = object.size, code = %object.code, "put");
-            object
-        }
-        Err(error @ MetaError::NotFound(_)) => {
-            let committed = shared.meta.object_of(id).await.ok().filter(|object| object.size == asked.size);
-            committed.ok_or_else(|| shared.meta_error(error))?
-        }
+    let upload = match shared.meta.upload(id).await {
+        Ok(upload) => upload,
+        Err(error @ MetaError::NotFound(_)) => return committed_already(shared, &asked, error).await,
         Err(error) => return Err(shared.meta_error(error)),
     };
-    show::put(shared, object).await
+    behind::require_readable(shared, &upload).await?;
+    let (now_ms, not_before_ms) = (shared.now_ms(), shared.garbage_not_before_ms());
+    let object = match shared.meta.commit_put(shared.epoch, id, asked.size, now_ms, not_before_ms).await {
+        Ok(object) => object,
+        Err(error @ MetaError::NotFound(_)) => return committed_already(shared, &asked, error).await,
+        Err(error) => return Err(shared.meta_error(error)),
+    };
+    shared.puts.forget(id);
+    tracing::info!(object = %object.name, version = %object.version, size = object.size, code = %object.code, "put");
+    match upload.new.ack.missing_max {
+        0 => Ok(show::object(object)),
+        _ => told(shared, object).await,
+    }
+}
+
+/// What there is of a put that is not under way any more: it may have been converted since.
+async fn committed_already(shared: &Shared, asked: &v1::CommitPutRequest, error: MetaError) -> Result<v1::ObjectReply> {
+    let object = shared.meta.object_written_by(UploadId(asked.upload)).await.map_err(|error| shared.meta_error(error))?;
+    match object.filter(|object| object.size == asked.size) {
+        Some(object) => told(shared, object).await,
+        None => Err(shared.meta_error(error)),
+    }
+}
+
+/// What is answered to who has put an object. It is stored, whatever fails now: nobody is to take it for a put that may be given up.
+async fn told(shared: &Shared, object: ObjectRecord) -> Result<v1::ObjectReply> {
+    let name = object.name.clone();
+    show::put(shared, object).await.map_err(|error| {
+        let message = format!("it is stored, and what of it is still on its way cannot be told: {}", error.message);
+        Error::retry(message).object(&name)
+    })
 }
 
 /// Puts off the end of a put's lease, and tells whether anybody still takes what a plan sends.
@@ -415,15 +438,16 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
     // An agent keeps what a task is still writing, and takes no task later: it is only asked in vain meanwhile.
     let running_ms = if shared.puts.is_active(id) { shared.config.stall_ms.into() } else { 0 };
     let not_before_ms = shared.now_ms().saturating_add(running_ms);
+    match shared.meta.abort_put(shared.epoch, id, not_before_ms).await {
+        Ok(()) => {}
+        // It may have been committed: what still comes of it is to come.
+        Err(MetaError::NotFound(_)) => return Ok(()),
+        Err(error) => return Err(shared.meta_error(error)),
+    }
+    // What was begun until now; what begins later finds no put.
     shared.puts.behind.stop(id);
     shared.puts.forget(id);
-    let aborted = shared.meta.abort_put(shared.epoch, id, not_before_ms).await;
-    // What was begun until now; what begins later finds no put.
-    shared.puts.forget(id);
-    match aborted {
-        Ok(()) | Err(MetaError::NotFound(_)) => Ok(()),
-        Err(error) => Err(shared.meta_error(error)),
-    }
+    Ok(())
 }
 
 /// The put, with its lease put off.

@@ -54,7 +54,7 @@ pub(crate) struct Rebuild<'a> {
     /// Where it goes.
     pub(crate) to: Destination<'a>,
     pub(crate) failure_domain: FailureDomain,
-    /// For the stripe of a put.
+    /// For a stripe that its put has not ended yet.
     pub(crate) upload: Option<UploadId>,
     /// Nodes that are to be left alone.
     pub(crate) avoid: BTreeSet<NodeId>,

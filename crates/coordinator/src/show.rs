@@ -2,7 +2,7 @@
 
 use crate::{members::MemberStatus, shared::Shared, view::View};
 use std::collections::BTreeMap;
-use weft_meta::{BucketRecord, DiskNumber, FailureDomain, ObjectRecord, PolicyRecord, StripeRecord};
+use weft_meta::{BucketRecord, DiskNumber, FailureDomain, ObjectRecord, Owner, PolicyRecord, StripeRecord};
 use weft_proto::v1;
 use weft_types::{Error, NodeId, Result};
 
@@ -73,14 +73,14 @@ pub(crate) fn object(object: ObjectRecord) -> v1::ObjectReply {
 
 /// An object that has just been put, with what of it is still on its way: the last of the stripes that are not complete.
 pub(crate) async fn put(shared: &Shared, record: ObjectRecord) -> Result<v1::ObjectReply> {
-    let mut reply = object(record.clone());
-    let (mut after, mut last) = (None, None);
+    let (owner, mut reply) = (Owner::Object(record.version), object(record));
+    let (mut from, mut last) = (0, None);
     loop {
-        let page = shared.meta.incomplete_stripes(Some(record.version), after, STRIPES_PER_PAGE).await;
+        let page = shared.meta.incomplete_of(owner, from, STRIPES_PER_PAGE).await;
         let page = page.map_err(|error| shared.meta_error(error))?;
         reply.incomplete_count += page.items.len() as u64;
         last = page.items.into_iter().next_back().or(last);
-        after = last.as_ref().map(|stripe| stripe.id);
+        from = last.as_ref().map_or(0, |stripe| stripe.number + 1);
         if !page.more {
             break;
         }

@@ -52,6 +52,8 @@ pub trait Meta: Send + Sync {
     async fn object(&self, name: &ObjectName) -> Result<ObjectRecord>;
     /// The object that a put has made.
     async fn object_of(&self, version: UploadId) -> Result<ObjectRecord>;
+    /// The object that says what a put wrote, if there still is one: also if it was converted since.
+    async fn object_written_by(&self, put: UploadId) -> Result<Option<ObjectRecord>>;
     /// Objects of a bucket whose keys begin with `prefix`, by key, after one.
     async fn objects(&self, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>>;
     /// Removes an object; its blocks become garbage.
@@ -86,19 +88,16 @@ pub trait Meta: Send + Sync {
         now_ms: u64,
         garbage_not_before_ms: u64,
     ) -> Result<ObjectRecord>;
-    /// Stripes of objects that are incomplete, in order, after one; all, or those of the object of a version.
-    async fn incomplete_stripes(
-        &self,
-        version: Option<UploadId>,
-        after: Option<StripeId>,
-        limit: u32,
-    ) -> Result<Page<StripeRecord>>;
+    /// Stripes that are incomplete, in order, after one: of objects, and of puts under way.
+    async fn incomplete_stripes(&self, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>>;
+    /// Those of a put under way or of an object, by number, from one on.
+    async fn incomplete_of(&self, owner: Owner, from: u64, limit: u32) -> Result<Page<StripeRecord>>;
     /// Gives up a put; whatever it allocated becomes garbage.
     async fn abort_put(&self, epoch: Epoch, upload: UploadId, garbage_not_before_ms: u64) -> Result<()>;
     /// The puts whose lease has ended, the oldest first.
     async fn expired_uploads(&self, now_ms: u64, limit: u32) -> Result<Vec<UploadRecord>>;
 
-    /// Allocates a block's next generation. A conflict, if its node has another block of the stripe, or is to get one: a node
+    /// Allocates a block's next generation: for a put, of a stripe that has not ended, or for a repair, of one that has. A conflict, if its node has another block of the stripe, or is to get one: a node
     /// takes one.
     async fn allocate_repair(&self, epoch: Epoch, repair: NewRepair) -> Result<BlockId>;
     /// The rebuilt block takes the place of the same copy of generation `old` (0: there was no such copy), if that is still the one

@@ -449,7 +449,7 @@ pub struct NewRepair {
     pub copy: u8,
     /// Where it will be.
     pub home: Home,
-    /// For a stripe of a put under way, the put.
+    /// For a stripe that its put has not ended yet, the put.
     pub upload: Option<UploadId>,
     /// When it is swept, milliseconds since 1970. What an upload allocates is swept with the upload.
     pub expires_ms: u64,

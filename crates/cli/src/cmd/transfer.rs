@@ -53,7 +53,8 @@ pub(super) struct Put {
     #[arg(long, value_name = "SIZE")]
     slice_size: Option<ByteSize>,
     /// When it is acknowledged: `all` blocks are durable, or of each stripe N more than k, `k+N`, or all but N, `tolerate=N`, from which
-    /// the rest can be made; without it, the bucket's policy says
+    /// the rest can be made; without it, the bucket's policy says. A slow disk or a dead node is not waited for then; a slow link is, as
+    /// it slows down the sending to all
     #[arg(long, value_name = "all|k+N|tolerate=N")]
     ack: Option<String>,
     /// Copies of each data block in all, with the coded one; without it, the bucket's policy says

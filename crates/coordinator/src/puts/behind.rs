@@ -7,18 +7,21 @@ use crate::{
     jobs,
     shared::Shared,
     supervise::{Report, Settle},
+    view::View,
 };
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle};
 use weft_codes::SharedCode;
-use weft_meta::{BlockState, ObjectName, StripeRecord, UploadId};
-use weft_types::{Error, Result, StripeId};
+use weft_meta::{BlockState, ObjectName, Owner, PlacedBlock, StripeRecord, UploadId, UploadRecord};
+use weft_types::{BlockId, Error, Result, StripeId};
 
 /// Plans of one put whose stripes have ended, at most: with more of them under way a stripe ends when all have done their share, so that
 /// a writer is not ahead of its receivers without bound. Each holds memory at those who have not done theirs.
 const PLANS_PER_PUT_MAX: usize = 4;
 /// And of all puts.
 const PLANS_MAX: usize = 256;
+/// Stripes that are looked up together.
+const STRIPES_PER_PAGE: u32 = 256;
 
 /// The plans that go on although their stripes have ended.
 #[derive(Debug)]
@@ -72,7 +75,12 @@ impl Behind {
         plans.values().filter(|(of, _)| *of == upload).for_each(|(_, settle)| settle.settle(Duration::ZERO));
     }
 
-    /// Tells whenever a plan comes or ends.
+    /// A stripe has ended without some of its blocks, and nobody brings them.
+    pub(super) fn has_left(&self) {
+        self.0.send_modify(|_| {});
+    }
+
+    /// Tells whenever a plan comes or ends, or a stripe is left incomplete.
     pub(crate) fn changes(&self) -> watch::Receiver<Plans> {
         self.0.subscribe()
     }
@@ -99,6 +107,41 @@ pub(super) fn is_recoverable(code: &SharedCode, stripe: &StripeRecord, missing: 
     jobs::unrecoverable(code, stripe, &stored, &wanted).is_none()
 }
 
+/// Refuses to acknowledge a put of which too much has been lost since its stripes ended. One that waited for all blocks is not looked
+/// at: it had as much as it could.
+pub(super) async fn require_readable(shared: &Shared, upload: &UploadRecord) -> Result<()> {
+    if upload.new.ack.missing_max == 0 {
+        return Ok(());
+    }
+    let code = shared.code(&upload.new.code)?;
+    let mut from = 0;
+    loop {
+        let page = shared.meta.incomplete_of(Owner::Upload(upload.id), from, STRIPES_PER_PAGE).await;
+        let page = page.map_err(|error| shared.meta_error(error))?;
+        for stripe in page.items {
+            from = stripe.number + 1;
+            if let Some(error) = unreadable(&code, stripe, &shared.members.view()) {
+                let message = format!("it is not acknowledged, as too much was lost since it was sent: {}", error.message);
+                return Err(shared.lacking_nodes(Error { message, ..error }).object(&upload.new.name));
+            }
+        }
+        if !page.more {
+            return Ok(());
+        }
+    }
+}
+
+/// Why a stripe's data cannot be had of what stands now, if that is so.
+fn unreadable(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
+    let stripe = view.serving(stripe, |_, _| false, |_| 0);
+    let readable = jobs::readable(&stripe, view, |_| false);
+    let available: Vec<u8> = readable.good.into_iter().chain(readable.suspect).collect();
+    let data: Vec<_> = (0..code.k() as u8).map(|index| (index, stripe.layout.coded_span())).collect();
+    let absent = jobs::unrecoverable(code, &stripe, &available, &data)?;
+    let lost = jobs::why_absent(&stripe, &absent, &readable.lost, "it cannot be read");
+    Some(jobs::too_many_lost(code, &stripe, &lost, view))
+}
+
 /// What a plan has brought when its stripe may end.
 pub(super) enum Brought {
     /// All that it will bring.
@@ -110,6 +153,7 @@ pub(super) enum Brought {
 /// A plan that goes on although its stripe ends.
 pub(super) struct Following {
     report: JoinHandle<Report>,
+    so_far: watch::Receiver<Report>,
     place: Place,
 }
 
@@ -130,7 +174,7 @@ pub(super) async fn wait(
             && let Some(place) = behind.enter(stripe, upload, settle)
         {
             let brought = so_far.borrow().clone();
-            return Ok(Brought::Enough(brought, Following { report, place }));
+            return Ok(Brought::Enough(brought, Following { report, so_far, place }));
         }
         tokio::select! {
             biased;
@@ -154,15 +198,28 @@ pub(super) struct Left {
 }
 
 impl Following {
-    /// Follows the plan to its end, and writes down which of the blocks that were left have come. The others are rebuilt.
-    pub(super) fn go_on(self, shared: &Arc<Shared>, left: Left, learn: impl FnOnce(&Report) + Send + 'static) {
+    /// Follows the plan to its end, and writes down which of the blocks that were left have come, each as soon as it has. The others are
+    /// rebuilt.
+    pub(super) fn go_on(self, shared: &Arc<Shared>, mut left: Left, learn: impl FnOnce(&Report) + Send + 'static) {
         let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
         tokio::spawn(until_stopped(stopped, async move {
-            let Self { report, place } = self;
-            match report.await {
+            let Self { mut report, mut so_far, place } = self;
+            let ended = loop {
+                tokio::select! {
+                    biased;
+                    ended = &mut report => break ended,
+                    Ok(()) = so_far.changed() => {
+                        let come = so_far.borrow_and_update().clone();
+                        left.write_down(&shared, &come).await;
+                    }
+                }
+            };
+            match ended {
                 Ok(report) => {
                     learn(&report);
-                    left.write_down(&shared, &report).await;
+                    for (block, reason) in left.write_down(&shared, &report).await {
+                        tracing::warn!(object = %left.object, %block, reason, "a block of a put did not come; it is to be rebuilt");
+                    }
                 }
                 Err(error) => {
                     tracing::error!(object = %left.object, stripe = left.stripe.number, %error, "a put was not watched over");
@@ -175,22 +232,30 @@ impl Following {
 }
 
 impl Left {
-    async fn write_down(&self, shared: &Shared, report: &Report) {
+    /// Writes down what has come since the last time. Tells what has not, and why.
+    async fn write_down(&mut self, shared: &Shared, report: &Report) -> Vec<(BlockId, String)> {
         let Self { object, stripe, units } = self;
-        for (index, placed) in stripe.all().filter(|(_, placed)| placed.state != BlockState::Ok) {
-            let block = stripe.id_of(index, placed);
-            if let Some(reason) = why_not_received(shared, stripe, (index, placed), units, report) {
-                tracing::warn!(%object, %block, reason, "a block of a put did not come; it is to be rebuilt");
+        let left = stripe.all().filter(|(_, placed)| placed.state != BlockState::Ok);
+        let left: Vec<(u8, PlacedBlock)> = left.map(|(index, placed)| (index, *placed)).collect();
+        let mut reasons = Vec::new();
+        for (index, placed) in left {
+            let block = stripe.id_of(index, &placed);
+            if let Some(reason) = why_not_received(shared, stripe, (index, &placed), units, report) {
+                reasons.push((block, reason));
                 continue;
             }
             match shared.meta.mark_block(shared.epoch, block, BlockState::Ok).await {
-                Ok(_) => tracing::debug!(%object, %block, "a block of a put has come after its acknowledgement"),
+                Ok(_) => {
+                    tracing::debug!(%object, %block, "a block of a put has come after its stripe's end");
+                    stripe.find_mut(index, placed.copy).into_iter().for_each(|placed| placed.state = BlockState::Ok);
+                }
                 Err(error) => {
                     let error = shared.meta_error(error);
-                    tracing::warn!(%object, %block, %error, "that a block has come could not be written down; it is to be rebuilt");
+                    reasons.push((block, format!("that it has come could not be written down: {error}")));
                 }
             }
         }
+        reasons
     }
 }
 

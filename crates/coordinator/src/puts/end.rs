@@ -404,7 +404,11 @@ impl Ending<'_> {
         let garbage_not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
         let units = whole(&stripe, units).map_err(|error| error.object(name))?;
         let end = EndStripe { upload: upload.id, stripe: stripe.id, blocks, units, garbage_not_before_ms };
-        shared.meta.end_stripe(shared.epoch, end).await.map(drop).map_err(|error| shared.meta_error(error).object(name))
+        let ended = shared.meta.end_stripe(shared.epoch, end).await.map_err(|error| shared.meta_error(error).object(name))?;
+        if ended.incomplete {
+            shared.puts.behind.has_left();
+        }
+        Ok(())
     }
 }
 

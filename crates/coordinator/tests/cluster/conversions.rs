@@ -52,6 +52,24 @@ async fn an_object_whose_new_blocks_are_lost_before_it_is_whole_is_begun_anew() 
     assert_eq!(world.get("k", "").await.unwrap().0, content);
 }
 
+/// The answer to its commit may have been lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_that_was_converted_since_is_still_told_as_stored() {
+    let world = World::new(4, 4).await;
+    let content = data(LEN, 2);
+    let job = world.convert_slowly(&content, 256 << 10).await;
+    let before = world.stat("k").await;
+    assert_eq!(world.ended(job).await.state, "done");
+    let after = world.stat("k").await;
+    assert_eq!((before.code.as_str(), after.code.as_str()), ("replication(2)", "rs(2,1)"));
+    let mut bare = world.bare_client().await;
+    let (upload, size) = (before.version, LEN as u64);
+    let stored = bare.commit_put(api::CommitPutRequest { upload, size }).await.unwrap().into_inner();
+    assert_eq!((stored.version, stored.written, stored.size), (after.version, before.version, size));
+    let other = bare.commit_put(api::CommitPutRequest { upload, size: size - 1 }).await.unwrap_err();
+    assert_eq!(from_status(&other).reaction, Reaction::NotFound);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_meddles_with_the_put_of_a_conversion() {
     let world = World::new(4, 4).await;

@@ -5,9 +5,10 @@ use crate::{
     world::{World, data},
 };
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
-use tokio::time::Instant;
+use tokio::{io::AsyncWriteExt as _, time::Instant};
 use weft_agent::Throttle;
 use weft_client::{PutOptions, api};
+use weft_proto::from_status;
 use weft_types::{ByteSize, Reaction};
 
 async fn patient_world(nodes: u32, stall_ms: u32, down_after_ms: u64) -> World {
@@ -27,6 +28,67 @@ async fn direct(world: &World, ack: &str, block_len: usize) -> Put {
 /// The blocks that are on their way, by their stripes' numbers.
 fn coming(object: &api::ObjectReply) -> Vec<(u64, Vec<u32>)> {
     object.incomplete.iter().map(|stripe| (stripe.number, stripe.blocks.clone())).collect()
+}
+
+/// A put whose data come slowly may take for days: its stripes have all their redundancy long before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stripe_is_completed_while_its_put_goes_on() {
+    let mut world = World::new(7, 7).await;
+    let mut put = direct(&world, "k+1", 1 << 20).await;
+    put.bytes = data(6 << 20, 44);
+    let (mut pipe, reader) = tokio::io::duplex(64 << 10);
+    let putting = put.client.put("b", "k", reader, &put.options);
+    let feeding = async {
+        let (first, rest) = put.bytes.split_at(4 << 20);
+        let striking = async {
+            let hit = put.receivers(&world, &[2]).await;
+            world.kill(hit[0]);
+            hit
+        };
+        let (fed, hit) = tokio::join!(pipe.write_all(first), striking);
+        fed.unwrap();
+        world.until("the first stripe has ended", async |world| world.rows("block_at") > 0).await;
+        world.until("it is complete", async |world| world.rows("incomplete") == 0 && world.allocations() == 0).await;
+        assert_eq!(world.rows("uploads"), 1);
+        pipe.write_all(rest).await.unwrap();
+        drop(pipe);
+        hit
+    };
+    let (stored, hit) = tokio::join!(putting, feeding);
+    assert_eq!(coming(&stored.unwrap()), []);
+    put.stripes = 2;
+    put.is_right(&world, &hit).await;
+    let stat = world.stat("k").await;
+    assert!(stat.stripes[0].blocks.iter().all(|block| block.node != hit[0]), "{stat:?}");
+    assert_eq!(stat.stripes[0].blocks[2].generation, 2, "it was rebuilt");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_that_has_lost_too_much_meanwhile_is_not_acknowledged() {
+    let mut world = World::new(6, 6).await;
+    let mut put = direct(&world, "k+1", 1 << 20).await;
+    put.bytes = data(4 << 20, 45);
+    let (mut pipe, reader) = tokio::io::duplex(64 << 10);
+    let putting = put.client.put("b", "k", reader, &put.options);
+    let striking = async {
+        let (fed, hit) = tokio::join!(pipe.write_all(&put.bytes), put.receivers(&world, &[0, 2, 3]));
+        fed.unwrap();
+        world.kill(hit[1]);
+        world.until("its stripe has ended", async |world| world.rows("incomplete") == 1).await;
+        world.kill(hit[0]);
+        world.kill(hit[2]);
+        world.until("three are left", async |world| world.up().await.len() == 3).await;
+        drop(pipe);
+        hit
+    };
+    let (stored, hit) = tokio::join!(putting, striking);
+    let error = stored.unwrap_err();
+    assert!(error.reaction == Reaction::Unavailable && error.object.as_deref() == Some("b/k"), "{error}");
+    for says in ["not acknowledged", "stripe 0", "block 0 (", "block 2 (", "block 3 (", "its node is down"] {
+        assert!(error.message.contains(says), "{says}: {error}");
+    }
+    assert!(hit.iter().all(|node| error.message.contains(&format!("node-{node:02}"))), "{error}");
+    assert_eq!(world.client.stat("b", "k").await.unwrap_err().reaction, Reaction::NotFound);
 }
 
 /// Without a node to spare. What was acknowledged outlives the death of everybody, the rest is rebuilt when its node is back, and it is
@@ -149,6 +211,56 @@ async fn a_writer_of_many_stripes_is_not_ahead_of_a_slow_receiver_without_bound(
     assert!((1..=4).contains(&stored.incomplete_count), "{}", stored.incomplete_count);
     world.until("it is complete", async |world| world.stat("k").await.incomplete.is_empty()).await;
     assert!(world.get("k", "").await.unwrap().0 == bytes);
+}
+
+/// Of two that are late the quicker one is not waited for the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_block_counts_as_soon_as_it_has_come() {
+    let mut world = patient_world(6, 4_000, 800).await;
+    for (node, rate) in [(3, 256 << 10), (5, 128 << 10)] {
+        world.throttle(node, Throttle { disk_bytes_per_s: Some(ByteSize(rate)), ..Throttle::default() }).await;
+    }
+    let (code, scheme, ack) = ("rs(4,2)".into(), "direct".into(), "tolerate=2".into());
+    let options = PutOptions { code, scheme, ack, block_len: 448 << 10, ..PutOptions::default() };
+    let stored = world.client.put("b", "k", data(4 * (448 << 10), 46).as_slice(), &options).await.unwrap();
+    assert_eq!(stored.incomplete[0].blocks.len(), 2, "{stored:?}");
+    let state = async |world: &World, node| {
+        let stat = world.stat("k").await;
+        let block = stat.stripes[0].blocks.iter().find(|block| block.node == node);
+        block.map(|block| (block.state.clone(), block.generation))
+    };
+    world.until("one has come", async |world| state(world, 3).await == Some(("ok".into(), 1))).await;
+    assert_eq!(state(&world, 5).await, Some(("coming".into(), 1)));
+    world.until("both have come", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    assert_eq!(state(&world, 5).await, Some(("ok".into(), 1)));
+}
+
+/// Who gives up a put that was committed, or asks again for its end, does no harm to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_committed_is_not_given_up() {
+    let mut world = World::new(6, 6).await;
+    let disk_bytes_per_s = Some(ByteSize(192 << 10));
+    world.throttle(3, Throttle { disk_bytes_per_s, ..Throttle::default() }).await;
+    let options = PutOptions { code: "rs(4,2)".into(), block_len: 448 << 10, ack: "k+1".into(), ..PutOptions::default() };
+    let bytes = data(4 * (448 << 10), 47);
+    let stored = world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
+    assert_eq!(coming(&stored).len(), 1);
+    let (mut bare, upload) = (world.bare_client().await, stored.version);
+    bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
+    let commit = api::CommitPutRequest { upload, size: bytes.len() as u64 };
+    assert_eq!(bare.commit_put(commit).await.unwrap().into_inner().incomplete_count, 1, "it was given up, or the test is slow");
+    world.until("it has come", async |world| world.stat("k").await.incomplete.is_empty()).await;
+    let stat = world.stat("k").await;
+    assert!(stat.stripes[0].blocks.iter().all(|block| block.generation == 1), "what was on its way was cancelled: {stat:?}");
+
+    // Something fails after the commit.
+    let file = rusqlite::Connection::open(world.metadata_file()).unwrap();
+    file.busy_timeout(Duration::from_secs(5)).unwrap();
+    file.execute_batch("ALTER TABLE incomplete RENAME TO hidden").unwrap();
+    let error = from_status(&bare.commit_put(commit).await.unwrap_err());
+    assert!(error.reaction == Reaction::Retry && error.message.contains("it is stored"), "{error}");
+    file.execute_batch("ALTER TABLE hidden RENAME TO incomplete").unwrap();
+    assert_eq!(bare.commit_put(commit).await.unwrap().into_inner().version, upload);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

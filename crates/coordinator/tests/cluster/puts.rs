@@ -75,7 +75,7 @@ impl Put {
     }
 
     /// Who is in the middle of receiving these blocks of the last stripe.
-    async fn receivers(&self, world: &World, blocks: &[u8]) -> Vec<u32> {
+    pub(crate) async fn receivers(&self, world: &World, blocks: &[u8]) -> Vec<u32> {
         let mut stripes = BTreeSet::new();
         for _ in 0..4000 {
             tokio::time::sleep(Duration::from_millis(5)).await;

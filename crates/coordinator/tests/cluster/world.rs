@@ -212,8 +212,13 @@ impl World {
 
     /// What the metadata have of blocks that are on their way.
     pub(crate) fn allocations(&self) -> u64 {
-        let file = rusqlite::Connection::open(self.config.dir.join("metadata.sqlite")).unwrap();
-        file.query_row("SELECT count(*) FROM allocations", [], |row| row.get(0)).unwrap()
+        self.rows("allocations")
+    }
+
+    /// Rows of a table of the metadata.
+    pub(crate) fn rows(&self, table: &str) -> u64 {
+        let file = rusqlite::Connection::open(self.metadata_file()).unwrap();
+        file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
     }
 
     /// An agent is gone from one moment to the next.

@@ -10,11 +10,10 @@ use weft_types::{BlockId, NodeId, Span, StripeId};
 
 pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> Result<BlockId> {
     let mut stripe = rows::stripe(tx, new.stripe)?;
-    // A put's stripe is its own until it has ended; afterwards a block is rebuilt only for an object.
-    let fits = match (stripe.owner, new.upload) {
-        (Owner::Upload(owner), Some(upload)) => owner == upload && !stripe.ended,
-        (Owner::Object(_), None) => true,
-        _ => false,
+    // A put's stripe is its own until it has ended; what is rebuilt afterwards outlives the put's commit.
+    let fits = match new.upload {
+        Some(upload) => stripe.owner == Owner::Upload(upload) && !stripe.ended,
+        None => stripe.ended,
     };
     if !fits {
         return Err(MetaError::Conflict(format!("stripe {} changed hands: plan again", new.stripe)));

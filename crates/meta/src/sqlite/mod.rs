@@ -191,6 +191,10 @@ impl Meta for SqliteMeta {
         self.read(move |tx| objects::of_version(tx, version)).await
     }
 
+    async fn object_written_by(&self, put: UploadId) -> Result<Option<ObjectRecord>> {
+        self.read(move |tx| objects::written_by(tx, put)).await
+    }
+
     async fn objects(&self, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>> {
         let (bucket, prefix, after) = (bucket.to_owned(), prefix.to_owned(), after.to_owned());
         self.read(move |tx| objects::list(tx, &bucket, &prefix, &after, limit)).await
@@ -248,13 +252,12 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| puts::commit(tx, upload, size, now_ms, garbage_not_before_ms)).await
     }
 
-    async fn incomplete_stripes(
-        &self,
-        version: Option<UploadId>,
-        after: Option<StripeId>,
-        limit: u32,
-    ) -> Result<Page<StripeRecord>> {
-        self.read(move |tx| rows::incomplete(tx, version, after, limit)).await
+    async fn incomplete_stripes(&self, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>> {
+        self.read(move |tx| rows::incomplete(tx, after, limit)).await
+    }
+
+    async fn incomplete_of(&self, owner: Owner, from: u64, limit: u32) -> Result<Page<StripeRecord>> {
+        self.read(move |tx| rows::incomplete_of(tx, owner, from, limit)).await
     }
 
     async fn abort_put(&self, epoch: Epoch, upload: UploadId, garbage_not_before_ms: u64) -> Result<()> {

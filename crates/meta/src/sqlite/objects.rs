@@ -24,6 +24,15 @@ pub(super) fn of_version(tx: &Transaction<'_>, version: UploadId) -> Result<Obje
     found.ok_or_else(|| MetaError::NotFound(format!("version {version} is no object's any more: it was removed or overwritten")))
 }
 
+/// The object of what a put wrote, if there still is one: of its own version, or converted since.
+pub(super) fn written_by(tx: &Transaction<'_>, put: UploadId) -> Result<Option<ObjectRecord>> {
+    let sql = format!(
+        "SELECT {OBJECT} FROM objects WHERE version = ?1 AND coalesce(written, version) = ?1
+         UNION ALL SELECT {OBJECT} FROM objects WHERE written = ?1 AND written <> version"
+    );
+    Ok(tx.prepare_cached(&sql)?.query_row([put.0], object_row).optional()?)
+}
+
 pub(super) fn list(tx: &Transaction<'_>, bucket: &str, prefix: &str, after: &str, limit: u32) -> Result<Page<ObjectRecord>> {
     policies::require_bucket(tx, bucket)?;
     // Keys with a prefix are neighbours, and none of them sorts before the prefix itself.

@@ -27,14 +27,18 @@ pub(super) fn find_stripe(tx: &Transaction<'_>, id: StripeId) -> Result<Option<S
 
 /// Stripes of an owner by number, from one on, at most `limit` of them.
 pub(super) fn stripes_of(tx: &Transaction<'_>, owner: Owner, from: u64, limit: u64) -> Result<Vec<StripeRecord>> {
-    let (column, id) = match owner {
-        Owner::Upload(id) => ("upload", id.0),
-        Owner::Object(id) => ("object", id.0),
-    };
+    let (column, id) = owner_column(owner);
     let sql = format!("SELECT {STRIPE} FROM stripes WHERE {column} = ?1 AND number >= ?2 ORDER BY number LIMIT ?3");
     let mut statement = tx.prepare_cached(&sql)?;
     let packed = statement.query_map((id, from, limit), packed_row)?.collect::<Result<Vec<_>, _>>()?;
     packed.into_iter().map(|packed| packed.unpack(tx)).collect()
+}
+
+fn owner_column(owner: Owner) -> (&'static str, u64) {
+    match owner {
+        Owner::Upload(id) => ("upload", id.0),
+        Owner::Object(id) => ("object", id.0),
+    }
 }
 
 /// Stripes that have ended and have a block on a disk, in order, after one.
@@ -50,26 +54,31 @@ pub(super) fn stripes_on(tx: &Transaction<'_>, home: Home, after: Option<StripeI
     Ok(page(packed.into_iter().map(|packed| packed.unpack(tx)).collect::<Result<_>>()?, limit))
 }
 
-/// Stripes of objects that are incomplete, in order, after one.
-pub(super) fn incomplete(
-    tx: &Transaction<'_>,
-    version: Option<UploadId>,
-    after: Option<StripeId>,
-    limit: u32,
-) -> Result<Page<StripeRecord>> {
+/// Stripes that are incomplete, in order, after one.
+pub(super) fn incomplete(tx: &Transaction<'_>, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>> {
     // In this order: there are far more stripes than incomplete ones.
-    let sql = format!(
-        "SELECT {STRIPE} FROM incomplete CROSS JOIN stripes ON id = stripe
-         WHERE stripe > ?1 AND object IS NOT NULL AND (?2 IS NULL OR object = ?2) ORDER BY stripe LIMIT ?3"
-    );
-    let after = after.map_or(0, |after| after.0);
+    let sql =
+        format!("SELECT {STRIPE} FROM incomplete CROSS JOIN stripes ON id = stripe WHERE stripe > ?1 ORDER BY stripe LIMIT ?2");
     let mut statement = tx.prepare_cached(&sql)?;
-    let packed = statement.query_map((after, version.map(|version| version.0), u64::from(limit) + 1), packed_row)?;
+    let packed = statement.query_map((after.map_or(0, |after| after.0), u64::from(limit) + 1), packed_row)?;
     let packed = packed.collect::<Result<Vec<_>, _>>()?;
     Ok(page(packed.into_iter().map(|packed| packed.unpack(tx)).collect::<Result<_>>()?, limit))
 }
 
-/// Notes that a stripe's put was acknowledged without some of its blocks.
+/// Those of an owner, by number, from one on.
+pub(super) fn incomplete_of(tx: &Transaction<'_>, owner: Owner, from: u64, limit: u32) -> Result<Page<StripeRecord>> {
+    let (column, id) = owner_column(owner);
+    // In this order: all others' may be far more than its own.
+    let sql = format!(
+        "SELECT {STRIPE} FROM stripes CROSS JOIN incomplete ON stripe = id
+         WHERE {column} = ?1 AND number >= ?2 ORDER BY number LIMIT ?3"
+    );
+    let mut statement = tx.prepare_cached(&sql)?;
+    let packed = statement.query_map((id, from, u64::from(limit) + 1), packed_row)?.collect::<Result<Vec<_>, _>>()?;
+    Ok(page(packed.into_iter().map(|packed| packed.unpack(tx)).collect::<Result<_>>()?, limit))
+}
+
+/// Notes that a stripe has ended without some of its blocks.
 pub(super) fn set_incomplete(tx: &Transaction<'_>, stripe: StripeId) -> Result<()> {
     tx.prepare_cached("INSERT INTO incomplete VALUES (?1)")?.execute([stripe.0])?;
     Ok(())

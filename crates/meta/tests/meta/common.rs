@@ -125,15 +125,22 @@ pub(crate) async fn dump(meta: &dyn Meta) -> Model {
     }
     let (mut listed, mut after) = (Vec::new(), None);
     loop {
-        let page = meta.incomplete_stripes(None, after, 2).await.unwrap();
+        let page = meta.incomplete_stripes(after, 2).await.unwrap();
         after = page.items.last().map(|stripe| stripe.id);
         listed.extend(page.items);
         if !page.more {
             break;
         }
     }
-    let of_object = |stripe: &&StripeRecord| stripe.incomplete && matches!(stripe.owner, Owner::Object(_));
-    assert_eq!(listed, model.stripes.values().filter(of_object).cloned().collect::<Vec<_>>());
+    assert_eq!(listed, model.stripes.values().filter(|stripe| stripe.incomplete).cloned().collect::<Vec<_>>());
+    let owners = model.stripes.values().map(|stripe| stripe.owner).chain([Owner::Object(UploadId(999))]);
+    for owner in owners.collect::<Vec<_>>() {
+        let mut own: Vec<_> = listed.iter().filter(|stripe| stripe.owner == owner && stripe.number > 0).cloned().collect();
+        own.sort_by_key(|stripe| stripe.number);
+        let more = own.len() > 1;
+        own.truncate(1);
+        assert_eq!(meta.incomplete_of(owner, 1, 1).await.unwrap(), Page { items: own, more });
+    }
     for allocation in meta.allocations().await.unwrap() {
         model.allocations.insert(allocation.block, allocation);
     }
@@ -321,10 +328,9 @@ impl Model {
     fn allocate(&mut self, new: &NewRepair) -> Option<()> {
         let epoch = Epoch(self.epoch);
         let stripe = self.stripes.get_mut(&new.stripe)?;
-        let fits = match (stripe.owner, new.upload) {
-            (Owner::Upload(owner), Some(upload)) => owner == upload && !stripe.ended,
-            (Owner::Object(_), None) => true,
-            _ => false,
+        let fits = match new.upload {
+            Some(upload) => stripe.owner == Owner::Upload(upload) && !stripe.ended,
+            None => stripe.ended,
         };
         fits.then_some(())?;
         let is_other = |id: BlockId, home: Home| {
@@ -489,8 +495,8 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
         (73..76, _) => Op::Remove(ObjectName { bucket: "b".into(), key: format!("k{}", random.random_range(0..4)) }),
         (76..85, Some(stripe)) => {
             let upload = match stripe.owner {
-                Owner::Upload(upload) => Some(upload),
-                Owner::Object(_) => None,
+                Owner::Upload(upload) if stripe.ended == random.random_bool(0.1) => Some(upload),
+                _ => None,
             };
             let (index, expires_ms) = (random.random_range(0..4), random.random_range(100..300));
             let copy = if random.random_bool(0.6) { 0 } else { random.random_range(1..3) };

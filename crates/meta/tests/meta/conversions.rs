@@ -153,6 +153,23 @@ async fn the_job_of_a_bucket_gives_it_the_policy_and_has_no_other_beside_it() {
 }
 
 #[tokio::test]
+async fn what_a_put_wrote_is_found_by_it_until_it_is_overwritten() {
+    let world = World::new().await;
+    let written_by = async |put| world.meta.object_written_by(put).await.unwrap();
+    let upload = world.written("rs(2,1)", None).await;
+    assert_eq!(written_by(upload).await, None, "it is not committed");
+    let put = world.commit(upload, 100).await.unwrap();
+    assert_eq!(written_by(upload).await, Some(put.clone()));
+    let first = world.commit(world.written("xor(2)", Some(put.version)).await, 200).await.unwrap();
+    assert_eq!(written_by(upload).await, Some(first.clone()));
+    let second = world.commit(world.written("rs(2,1)", Some(first.version)).await, 300).await.unwrap();
+    assert_eq!(written_by(upload).await, Some(second.clone()));
+    assert_eq!(written_by(second.version).await, None, "a conversion is no put");
+    world.commit(world.written("rs(2,1)", None).await, 400).await.unwrap();
+    assert_eq!(written_by(upload).await, None);
+}
+
+#[tokio::test]
 async fn objects_and_puts_of_version_6_are_no_conversions() {
     let world = World::new().await;
     let object = world.commit(world.written("rs(2,1)", None).await, 100).await.unwrap();
@@ -160,9 +177,11 @@ async fn objects_and_puts_of_version_6_are_no_conversions() {
     let World { dir, meta, .. } = world;
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
-    let sql = "ALTER TABLE uploads DROP COLUMN replaces; ALTER TABLE objects DROP COLUMN written; UPDATE schema_version SET version = 6";
+    let sql = "DROP INDEX objects_converted; ALTER TABLE uploads DROP COLUMN replaces; ALTER TABLE objects DROP COLUMN written;
+        UPDATE schema_version SET version = 6";
     rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
     let meta = open(&path);
     assert_eq!(meta.object(&object.name).await.unwrap(), object);
+    assert_eq!(meta.object_written_by(object.version).await.unwrap(), Some(object));
     assert_eq!(meta.upload(upload).await.unwrap().new.replaces, None);
 }

@@ -4,8 +4,9 @@ use crate::common::{open, prepare};
 use weft_meta::*;
 use weft_types::{BlockId, Layout, NodeId, Span, StripeId, StripeLayout};
 
-/// Makes of a database of schema 7 one of schema 5, which knows neither conversions nor copies.
+/// Makes of a database of schema 8 one of schema 5, which knows neither conversions nor copies.
 pub(crate) const BACK_TO_SCHEMA_5: &str = "
+    DROP INDEX objects_converted;
     ALTER TABLE uploads DROP COLUMN replaces;
     ALTER TABLE objects DROP COLUMN written;
     ALTER TABLE policies DROP COLUMN replicas;

@@ -3,6 +3,7 @@
 mod common;
 mod conversions;
 mod copies;
+mod early;
 mod jobs;
 mod model;
 mod records;
