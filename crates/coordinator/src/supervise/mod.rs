@@ -176,7 +176,7 @@ impl Running {
         let grace = Duration::from_millis(self.shared.config.failure_grace_ms);
         let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
         let mut deadlines = Deadlines::default();
-        let (mut settled, mut held_up_until, mut ended_count) = (false, None, 0);
+        let (mut may_settle, mut held_up_until, mut ended_count) = (true, None, 0);
         while !self.report.all_ended() {
             if self.on_failure == OnFailure::GoOn && self.report.ended_count() > ended_count {
                 ended_count = self.report.ended_count();
@@ -189,11 +189,11 @@ impl Running {
             tokio::select! {
                 biased;
                 Some((node, event)) = self.events.recv() => self.take(node, event, &mut progress),
-                changed = self.settle.changed(), if !settled => {
-                    // Whoever dropped its end does not ask: the tasks end by themselves, or by their stall.
-                    let within = *self.settle.borrow();
-                    settled = changed.is_err() || within.is_some();
-                    within.into_iter().for_each(|within| deadlines.begin(within));
+                changed = self.settle.changed(), if may_settle => {
+                    // Whoever dropped its end does not ask: the tasks end by themselves, or by their stall. Who asked may not want them
+                    // any more later.
+                    may_settle = changed.is_ok();
+                    self.settle.borrow().into_iter().for_each(|within| deadlines.begin(within));
                 }
                 Ok(()) = self.complaints.changed() => self.give_up_silent(patience.as_ref()),
                 _ = look.tick() => {

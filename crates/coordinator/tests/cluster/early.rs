@@ -235,13 +235,39 @@ async fn a_late_block_counts_as_soon_as_it_has_come() {
     assert_eq!(state(&world, 5).await, Some(("ok".into(), 1)));
 }
 
+/// Of whose blocks some were still coming.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_that_is_given_up_is_not_brought_any_more() {
+    let mut world = World::with(6, 6, |config| (config.stall_ms, config.failure_grace_ms) = (3_000, 2_900)).await;
+    let disk_bytes_per_s = Some(ByteSize(64 << 10));
+    world.throttle(3, Throttle { disk_bytes_per_s, ..Throttle::default() }).await;
+    let (code, scheme, ack) = ("rs(4,2)".into(), "direct".into(), "k+1".into());
+    let options = PutOptions { code, scheme, ack, block_len: 896 << 10, slice_len: 16 << 10, ..PutOptions::default() };
+    let (mut pipe, reader) = tokio::io::duplex(64 << 10);
+    let putting = world.client.put("b", "k", reader, &options);
+    let feeding = async {
+        pipe.write_all(&data(4 * (896 << 10), 48)).await.unwrap();
+        world.until("the stripe has ended", async |world| world.rows("incomplete") == 1).await;
+    };
+    tokio::select! {
+        stored = putting => panic!("it has not come to its end: {stored:?}"),
+        () = feeding => assert_eq!(world.being_written().len(), 1),
+    }
+    let begin = Instant::now();
+    world.until("nobody writes it any more", async |world| world.being_written().is_empty()).await;
+    // It is looked for garbage after a stall, and what is still being written then stays.
+    assert!(begin.elapsed() < Duration::from_millis(4_500), "{:?}", begin.elapsed());
+    world.until("nothing is left", async |world| world.block_count(1..=6) == 0 && world.allocations() == 0).await;
+}
+
 /// Who gives up a put that was committed, or asks again for its end, does no harm to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_committed_is_not_given_up() {
     let mut world = World::new(6, 6).await;
     let disk_bytes_per_s = Some(ByteSize(192 << 10));
     world.throttle(3, Throttle { disk_bytes_per_s, ..Throttle::default() }).await;
-    let options = PutOptions { code: "rs(4,2)".into(), block_len: 448 << 10, ack: "k+1".into(), ..PutOptions::default() };
+    let (code, ack) = ("rs(4,2)".into(), "k+1".into());
+    let options = PutOptions { code, ack, block_len: 448 << 10, slice_len: 16 << 10, ..PutOptions::default() };
     let bytes = data(4 * (448 << 10), 47);
     let stored = world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
     assert_eq!(coming(&stored).len(), 1);
