@@ -33,6 +33,8 @@ use weft_types::{Error, Result, human_bytes};
 const MEMORY_BYTES: RangeInclusive<u64> = 4 << 20..=32 << 20;
 /// The least that is fetched at once.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
+/// Who is busy is asked again for so long.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is told how far it is: also that it is there at all.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Events that wait for the coordinator.
@@ -144,8 +146,8 @@ fn limits(memory_bytes: u64) -> weft_client::Limits {
         stripe_memory_bytes_max: usual.stripe_memory_bytes_max.min((memory_bytes / 4) as usize),
         // Two windows are in flight.
         window_bytes_max: usual.window_bytes_max.min(memory_bytes / 8).max(WINDOW_BYTES_MIN),
-        // The coordinator waits, and knows whom to send instead.
-        patience: Duration::ZERO,
+        // The coordinator waits as well, and knows whom to send instead; but that one would read everything again.
+        patience: PATIENCE,
         ..usual
     }
 }

@@ -92,6 +92,40 @@ fn without_its_tools_it_says_plainly_what_it_lacks() {
 }
 
 #[test]
+fn a_line_that_a_rack_shares_is_found_and_planned_with() {
+    let _alone = alone();
+    if skipped() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("bed");
+    let dir = dir.to_str().unwrap();
+    let links = ["--racks", "2", "--link", "100mbit", "--rack-link", "20mbit", "--no-check"];
+    json(&weft(&[&["--json", "testbed", "up", "--nodes", "4", "--dir", dir][..], &links].concat()));
+    let run = |args: &[&str]| weft(&[&["testbed", "run", "--dir", dir, "--", "weft"][..], args].concat());
+    let file = root.path().join("file");
+    std::fs::write(&file, vec![7; 4 << 20]).unwrap();
+    let chosen = || {
+        let said = run(&["put", file.to_str().unwrap(), "default/file", "--code", "rs(2,2)", "--scheme", "auto", "--explain"]);
+        let said = String::from_utf8_lossy(&said.stdout).into_owned();
+        said.lines().find(|line| line.contains("chosen")).unwrap_or(&said).trim().to_owned()
+    };
+    assert!(chosen().starts_with("mist"), "nothing has been measured: {}", chosen());
+    assert!(run(&["link", "probe"]).status.success());
+    let known = json(&run(&["--json", "link", "ls"]));
+    for rack in ["rack-1", "rack-2"] {
+        let line =
+            known["racks"].as_array().unwrap().iter().find(|line| line["rack"] == rack).unwrap_or_else(|| panic!("{known}"));
+        for way in ["up_bytes_per_s", "down_bytes_per_s"] {
+            let rate = line[way].as_f64().unwrap();
+            assert!((0.5..=3.0).contains(&(rate / 1e6)), "{rack}, {way}: {rate}");
+        }
+    }
+    assert!(chosen().starts_with("direct"), "{}", chosen());
+    assert!(weft(&["testbed", "down", "--dir", dir]).status.success());
+}
+
+#[test]
 fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
     let _alone = alone();
     if skipped() {

@@ -365,13 +365,21 @@ async fn measure_all(shared: &Shared, mut pending: Vec<Pair>, events: &mpsc::Sen
 
 /// All that is known.
 pub(crate) fn list(shared: &Shared) -> v1::ListLinksReply {
-    let (figures, now) = (shared.links.figures(), Instant::now());
+    let (figures, network, now) = (shared.links.figures(), shared.network(), Instant::now());
     let nodes = shared.members.view().up_count();
+    let (up, down) = (&network.rack_up_bytes_per_s, &network.rack_down_bytes_per_s);
+    let racks: BTreeSet<&String> = up.keys().chain(down.keys()).collect();
+    let line = |rack: &String| v1::RackLine {
+        rack: rack.clone(),
+        up_bytes_per_s: up.get(rack).copied(),
+        down_bytes_per_s: down.get(rack).copied(),
+    };
     v1::ListLinksReply {
         links: figures.iter().map(|(pair, figure)| shown(*pair, figure, now)).collect(),
         slice_overhead_s: slice_overhead_s(figures.values()),
         age_max_ms: shared.config.link_age_max_ms,
         warnings: too_many(&shared.config, nodes).into_iter().collect(),
+        racks: racks.into_iter().map(line).collect(),
     }
 }
 

@@ -469,7 +469,7 @@ async fn begin_stripe(
     let planning = shared.puts.planning.lock().await;
     drop(shared.puts.take_announced(upload.id));
     let avoid = match upload.new.replaces {
-        Some(_) => &room::avoided(shared, code, upload.new.replicas, layout, avoid)?,
+        Some(_) => &(&room::avoided(shared, code, upload.new.replicas, layout)? | avoid),
         None => avoid,
     };
     let placed = copies::choose(shared, &upload.new, code, layout, how, avoid)?;

@@ -4,7 +4,6 @@
 use crate::{
     config::CoordinatorConfig,
     copies::nodes_needed,
-    placement::disk_for,
     shared::Shared,
     view::{DiskView, NodeView, View},
 };
@@ -12,17 +11,10 @@ use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_types::{ByteSize, Error, NodeId, Result, StripeLayout};
 
-/// The nodes to which no block of a conversion's stripe goes, beside those in `avoid`; [`Reaction::Retry`](weft_types::Reaction) if it has
-/// to wait for space.
-pub(crate) fn avoided(
-    shared: &Shared,
-    code: &SharedCode,
-    replicas: u8,
-    stripe: &StripeLayout,
-    avoid: &BTreeSet<NodeId>,
-) -> Result<BTreeSet<NodeId>> {
+/// The nodes to which no block of a conversion's stripe goes; [`Reaction::Retry`](weft_types::Reaction) if it has to wait for space.
+pub(crate) fn avoided(shared: &Shared, code: &SharedCode, replicas: u8, stripe: &StripeLayout) -> Result<BTreeSet<NodeId>> {
     let count = nodes_needed(code.k(), code.n(), replicas);
-    KeptFree::of(&shared.config).without_room(&shared.members.view(), count, stripe.block_len(0), avoid)
+    KeptFree::of(&shared.config).without_room(&shared.members.view(), count, stripe.block_len(0))
 }
 
 /// What is left on each disk that takes a block of a conversion.
@@ -39,20 +31,31 @@ impl KeptFree {
         Self { reserve_bytes: config.disk_reserve.0, percent: config.conversion_free_percent }
     }
 
-    /// Whether a node can take a block of that length, and leaves what is to be left: on the disk that it would go to.
-    fn has_room(self, node: &NodeView, bytes: u64) -> bool {
+    /// Whether a node has a disk that can take a block of that length, and leaves what is to be left; `of` says what is free of it. The
+    /// block goes to the one that has the most free, as all do.
+    fn has_room(self, node: &NodeView, bytes: u64, of: impl Fn(&DiskView) -> u64) -> bool {
         let with_reserve = bytes.saturating_add(self.reserve_bytes);
         let kept = |disk: &DiskView| disk.total_bytes / 100 * u64::from(self.percent);
-        disk_for(node, with_reserve).is_some_and(|disk| disk.free_bytes >= with_reserve.saturating_add(kept(disk)))
+        node.disks.iter().any(|disk| !disk.failed && of(disk) >= with_reserve.saturating_add(kept(disk)))
     }
 
     /// Of a stripe of `count` blocks of `bytes` each. Whoever lacks nodes, and not only space on them, does not wait here.
-    fn without_room(self, view: &View, count: usize, bytes: u64, avoid: &BTreeSet<NodeId>) -> Result<BTreeSet<NodeId>> {
-        let is_usable = |node: &&NodeView| node.up && !avoid.contains(&node.id) && node.disks.iter().any(|disk| !disk.failed);
-        let (roomy, full): (Vec<_>, Vec<_>) = view.nodes.values().filter(is_usable).partition(|node| self.has_room(node, bytes));
+    fn without_room(self, view: &View, count: usize, bytes: u64) -> Result<BTreeSet<NodeId>> {
+        let is_usable = |node: &&NodeView| node.up && node.disks.iter().any(|disk| !disk.failed);
+        let now = |disk: &DiskView| disk.free_bytes;
+        let (roomy, full): (Vec<_>, Vec<_>) =
+            view.nodes.values().filter(is_usable).partition(|node| self.has_room(node, bytes, now));
         let usable = roomy.len() + full.len();
         if roomy.len() < count && usable >= count {
             let (block, reserve, percent) = (ByteSize(bytes), ByteSize(self.reserve_bytes), self.percent);
+            let could = full.iter().filter(|node| self.has_room(node, bytes, |disk| disk.total_bytes)).count();
+            if roomy.len() + could < count {
+                return Err(Error::unavailable(format!(
+                    "a stripe goes to {count} nodes, and the disks of {} of {usable} are too small for a block of {block} and {reserve} \
+                     beside the {percent} % that conversions leave to puts (conversion_free_percent)",
+                    full.len() - could
+                )));
+            }
             return Err(Error::retry(format!(
                 "waits for space: {} of {usable} nodes have less than {block} and {reserve} free beside the {percent} % of a disk that \
                  conversions leave to puts (conversion_free_percent), and a stripe goes to {count}; removed blocks come free as \
@@ -60,7 +63,7 @@ impl KeptFree {
                 full.len()
             )));
         }
-        Ok(avoid.iter().copied().chain(full.iter().map(|node| node.id)).collect())
+        Ok(full.iter().map(|node| node.id).collect())
     }
 }
 
@@ -82,16 +85,19 @@ mod tests {
     fn a_conversion_leaves_a_share_of_each_disk_and_waits_where_too_many_have_less() {
         let kept = KeptFree { reserve_bytes: 20, percent: 10 };
         let view = |free: &[u64]| View { nodes: (1..).zip(free).map(|(id, free)| node(id, *free)).collect() };
-        let without = |free: &[u64], count, avoid: &[u32]| {
-            let avoid = avoid.iter().copied().map(NodeId).collect();
-            kept.without_room(&view(free), count, 5, &avoid).map(|nodes| nodes.iter().map(|node| node.0).collect::<Vec<_>>())
+        let without = |free: &[u64], count, bytes| {
+            kept.without_room(&view(free), count, bytes).map(|nodes| nodes.iter().map(|node| node.0).collect::<Vec<_>>())
         };
-        assert_eq!(without(&[125, 124, 1000], 2, &[]), Ok(vec![2]), "to the byte");
-        assert_eq!(without(&[125, 125, 1000], 2, &[3]), Ok(vec![3]));
-        let waits = without(&[125, 124, 24], 2, &[]).unwrap_err();
+        assert_eq!(without(&[125, 124, 1000], 2, 5), Ok(vec![2]), "to the byte");
+        let waits = without(&[125, 124, 24], 2, 5).unwrap_err();
         assert_eq!(waits.reaction, Reaction::Retry);
         assert!(waits.message.starts_with("waits for space: 2 of 3 nodes have less than 5 and 20 free"), "{waits}");
-        assert_eq!(without(&[125, 124], 2, &[1]), Ok(vec![1, 2]), "it is not for space that there are too few");
-        assert_eq!(KeptFree { percent: 0, ..kept }.without_room(&view(&[25, 25]), 2, 5, &BTreeSet::new()), Ok(BTreeSet::new()));
+        assert_eq!(without(&[125, 124], 3, 5), Ok(vec![2]), "it is not for space that there are too few");
+        assert_eq!(KeptFree { percent: 0, ..kept }.without_room(&view(&[25, 25]), 2, 5), Ok(BTreeSet::new()));
+        // What would not fit on an empty disk is not waited for.
+        assert_eq!(without(&[1000, 24], 2, 880).unwrap_err().reaction, Reaction::Retry);
+        let never = without(&[1000, 24], 2, 881).unwrap_err();
+        assert_eq!(never.reaction, Reaction::Unavailable);
+        assert!(never.message.contains("the disks of 2 of 2 are too small"), "{never}");
     }
 }

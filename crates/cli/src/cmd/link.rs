@@ -34,7 +34,8 @@ enum Command {
 /// Show what was measured: who can send how much to whom
 ///
 /// Links are measured now and then while their nodes have nothing else to do (the coordinator's link_probe_interval_ms), and by
-/// `weft link probe`. Repairs go around nodes whose links carry little.
+/// `weft link probe`. Repairs go around nodes whose links carry little. Where no link out of a rack, or into it, carries what its ends
+/// do elsewhere, its nodes are taken to share a line, and plans send little over it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -73,6 +74,9 @@ struct Report {
     /// What a slice costs besides its bytes, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     slice_overhead_s: Option<f64>,
+    /// Lines that all of a rack share.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    racks: Vec<RackLine>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     failed: Vec<Failed>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -87,6 +91,16 @@ struct Figure {
     to_name: String,
     bytes_per_s: f64,
     age_ms: u64,
+}
+
+/// What a rack's line carries; nothing, where none was found that holds up its links.
+#[derive(Debug, Serialize)]
+struct RackLine {
+    rack: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    up_bytes_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    down_bytes_per_s: Option<f64>,
 }
 
 /// A link that could not be measured.
@@ -110,7 +124,13 @@ impl Link {
                 })?;
                 let links = known.links.iter().map(|link| Figure::new(link, &nodes)).collect();
                 let (slice_overhead_s, warnings) = (known.slice_overhead_s, known.warnings);
-                let report = Report { links, slice_overhead_s, failed: Vec::new(), warnings };
+                let line = |it: api::RackLine| RackLine {
+                    rack: it.rack,
+                    up_bytes_per_s: it.up_bytes_per_s,
+                    down_bytes_per_s: it.down_bytes_per_s,
+                };
+                let racks = known.racks.into_iter().map(line).collect();
+                let report = Report { links, slice_overhead_s, racks, failed: Vec::new(), warnings };
                 output.result(&report, text).map(|()| Exit::Ok)
             }
             Command::Probe(asked) => {
@@ -187,6 +207,11 @@ fn text(it: &Report) -> String {
     text += &format!("the oldest figure is {} old", age(oldest_ms));
     if let Some(seconds) = it.slice_overhead_s {
         text += &format!("; a slice costs {:.0} µs besides its bytes", seconds * 1e6);
+    }
+    for RackLine { rack, up_bytes_per_s, down_bytes_per_s } in &it.racks {
+        let parts = [("out", up_bytes_per_s), ("in", down_bytes_per_s)];
+        let parts = parts.into_iter().filter_map(|(way, rate)| Some(format!("{} {way}", mbit((*rate)?))));
+        text += &format!("\n{rack} shares a line: {}", parts.collect::<Vec<_>>().join(", "));
     }
     for warning in &it.warnings {
         text += &format!("\nwarning: {warning}");

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     copies::{described, nodes_needed},
     placement::{self, Ask},
-    puts,
+    puts, room,
     shared::Shared,
     validate::{self, Coding},
 };
@@ -39,7 +39,7 @@ use weft_meta::{
     Amount, Conversion, JobId, JobState, LeftBlock, MetaError, ObjectName, ObjectRecord, PolicyRecord, StripeRecord,
 };
 use weft_proto::v1;
-use weft_types::{Error, Layout, NodeId, Result};
+use weft_types::{Error, Layout, NodeId, Reaction, Result, StripeLayout};
 
 /// Objects that are looked up together.
 const OBJECTS_PER_PAGE: u32 = 1_000;
@@ -65,6 +65,8 @@ struct Work<'a> {
     /// The stripes that may be written at the same time.
     stripes: Semaphore,
     pace: Pace,
+    /// Who waits for space.
+    room: worker::Room,
     /// How many stripes each node is writing.
     load: Mutex<BTreeMap<NodeId, u32>>,
     /// Numbers what is under way.
@@ -176,7 +178,17 @@ pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result
         bytes: shared.config.disk_reserve.0,
     };
     placement::place(&shared.members.view(), &ask, &mut *shared.rng()).map_err(|error| shared.lacking_nodes(error))?;
-    Ok(conversion)
+    let stripe = StripeLayout {
+        layout: target.layout,
+        k: target.code.k() as u32,
+        m: target.code.m() as u32,
+        data_len: target.layout.block_len.saturating_mul(target.code.k() as u64),
+    };
+    match room::avoided(shared, &target.code, replicas, &stripe) {
+        // It can wait for space.
+        Err(error) if error.reaction != Reaction::Retry => Err(error),
+        _ => Ok(conversion),
+    }
 }
 
 impl<'a> ConversionJob<'a> {
@@ -232,6 +244,7 @@ impl<'a> Passes for ConversionJob<'a> {
             state: runner.state.clone(),
             stripes: Semaphore::new(concurrency),
             pace: Pace::new(self.conversion.bytes_per_s),
+            room: worker::Room::default(),
             load: Mutex::default(),
             numbers: AtomicU64::new(0),
         };
@@ -244,7 +257,8 @@ impl<'a> Passes for ConversionJob<'a> {
         let (mut all_begun, mut changed_since, mut failed, mut may_mend) = (false, false, None, false);
         let stopped = loop {
             let go = *runner.state.borrow() == JobState::Running;
-            let begins = go && !all_begun && failed.is_none() && under_way.len() < concurrency;
+            // Who lacks space shall not have to share what comes free.
+            let begins = go && !all_begun && failed.is_none() && under_way.len() < concurrency && !work.room.is_awaited();
             if under_way.is_empty() && !begins {
                 break !all_begun;
             }

@@ -13,7 +13,7 @@ use rand::Rng;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
-    sync::{PoisonError, atomic::Ordering},
+    sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::Duration,
 };
 use tokio::time::{Instant, timeout};
@@ -60,7 +60,7 @@ impl Work<'_> {
         let (mut tried, mut attempts, mut pause) = (BTreeSet::new(), 0, PAUSE_FIRST);
         let mut waits = Waits::new(self.control);
         loop {
-            self.until_room(data.len(), &mut waits).await;
+            self.until_room(upload, data.len(), &mut waits).await?;
             let view = shared.members.view();
             if view.up_count() == 0 {
                 return Err(Error::retry("no node is up that could write the stripe"));
@@ -98,7 +98,12 @@ impl Work<'_> {
                 return Err(error);
             }
             let (job, name) = (self.job, &object.name);
-            tracing::warn!(%job, object = %name, stripe = number, node = %shared.members.name(worker), %error, "another node is asked");
+            let node = shared.members.name(worker);
+            if has_failed {
+                tracing::warn!(%job, object = %name, stripe = number, %node, %error, "another node is asked");
+            } else {
+                tracing::debug!(%job, object = %name, stripe = number, %node, %error, "another node is asked");
+            }
             tried.insert(worker);
             if !has_failed {
                 waits.tell(error.object(name).to_string());
@@ -110,25 +115,32 @@ impl Work<'_> {
         }
     }
 
-    /// Waits until there is space for a new stripe of so many bytes. What waits has not begun: not while the job is paused, either.
-    async fn until_room(&self, data_len: u64, waits: &mut Waits<'_>) {
+    /// Waits until there is space for a new stripe of so many bytes. What waits has not begun: not while the job is paused, either. Only
+    /// one object waits: what has been written of others is given up, for it may be just their space that is lacking.
+    async fn until_room(&self, upload: UploadId, data_len: u64, waits: &mut Waits<'_>) -> Result<()> {
         let (target, mut state) = (self.target, self.state.clone());
         let (k, m) = (target.code.k() as u32, target.code.m() as u32);
         let stripe = StripeLayout { layout: target.layout, k, m, data_len };
-        let has_room = || room::avoided(self.shared, &target.code, target.policy.replicas, &stripe, &BTreeSet::new()).map(drop);
-        let Err(mut lacking) = has_room() else { return };
-        tracing::warn!(job = %self.job, error = %lacking, "a stripe waits");
+        let has_room = || room::avoided(self.shared, &target.code, target.policy.replicas, &stripe).map(drop);
+        let mut queue = None;
         loop {
-            waits.tell(lacking.to_string());
+            match has_room() {
+                Err(lacking) if lacking.reaction == Reaction::Retry => {
+                    if queue.is_none() {
+                        queue = Some(self.room.wait(upload).ok_or_else(|| lacking.clone())?);
+                        tracing::warn!(job = %self.job, error = %lacking, "a stripe waits");
+                    }
+                    waits.tell(lacking.to_string());
+                }
+                known => {
+                    waits.over();
+                    return known;
+                }
+            }
             tokio::time::sleep(SPACE_LOOK).await;
             // An error means that nobody is left who could say anything: it ends with them.
             let _nobody = state.wait_for(|state| *state != JobState::Paused).await;
-            match has_room() {
-                Ok(()) => break,
-                Err(error) => lacking = error,
-            }
         }
-        waits.over();
     }
 
     /// Who has the most of it, and of those who have as much the one that does the least; nobody who does all that it takes.
@@ -248,6 +260,41 @@ async fn followed(
             Some(Event::Done(_)) => return Ok(()),
             None => return Err(Unfinished::Broken("it went away".to_owned())),
         }
+    }
+}
+
+/// The object that waits for space, if one does, and how many of its stripes.
+#[derive(Debug, Default)]
+pub(super) struct Room(Mutex<Option<(UploadId, usize)>>);
+
+/// A stripe waits for space until this is dropped.
+pub(super) struct WaitsForRoom<'a>(&'a Room);
+
+impl Room {
+    /// Whether an object waits.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// A stripe of an object waits, unless one of another object does.
+    fn wait(&self, of: UploadId) -> Option<WaitsForRoom<'_>> {
+        let mut waits = self.lock();
+        let (object, stripes) = waits.get_or_insert((of, 0));
+        (*object == of).then(|| {
+            *stripes += 1;
+            WaitsForRoom(self)
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(UploadId, usize)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for WaitsForRoom<'_> {
+    fn drop(&mut self) {
+        let mut waits = self.0.lock();
+        *waits = waits.take().filter(|(_, stripes)| *stripes > 1).map(|(object, stripes)| (object, stripes - 1));
     }
 }
 
@@ -381,6 +428,20 @@ mod tests {
         });
         let end = followed(std::pin::pin!(events), 1000, silence, |_| {}).await;
         (begin.elapsed(), end.unwrap_err())
+    }
+
+    #[test]
+    fn one_object_waits_for_space() {
+        let room = Room::default();
+        let (one, other) = (UploadId(1), UploadId(2));
+        let waits = [room.wait(one), room.wait(one)];
+        assert!(waits.iter().all(Option::is_some) && room.is_awaited());
+        assert!(room.wait(other).is_none(), "its space may be what is lacking");
+        let [first, second] = waits;
+        drop(first);
+        assert!(room.wait(other).is_none(), "another stripe of the first waits still");
+        drop(second);
+        assert!(!room.is_awaited() && room.wait(other).is_some());
     }
 
     #[tokio::test(start_paused = true)]
