@@ -133,7 +133,10 @@ impl Work<'_> {
                     waits.tell(lacking.to_string());
                 }
                 known => {
-                    waits.over();
+                    // What else the stripe waits for, it waits for still.
+                    if queue.is_some() {
+                        waits.over();
+                    }
                     return known;
                 }
             }
