@@ -57,7 +57,7 @@ impl Work<'_> {
         let order = Order { object, upload, number, data, from_stripe, stripes };
         let old = shared.meta.stripes(object.version, from_stripe, stripes).await;
         let old = old.map_err(|error| shared.meta_error(error))?.items;
-        let (mut tried, mut attempts, mut pause) = (BTreeSet::new(), 0, PAUSE_FIRST);
+        let (mut tried, mut is_first_round, mut attempts, mut pause) = (BTreeSet::new(), true, 0, PAUSE_FIRST);
         let mut waits = Waits::new(self.control);
         loop {
             self.until_room(upload, data.len(), &mut waits).await?;
@@ -67,7 +67,7 @@ impl Work<'_> {
             }
             let Some(worker) = self.choose(&near(&old, data, &view), &tried) else {
                 // All the others were tried, or do as much as they take.
-                tried.clear();
+                (tried, is_first_round) = (BTreeSet::new(), false);
                 wait(&mut pause).await;
                 continue;
             };
@@ -99,7 +99,8 @@ impl Work<'_> {
             }
             let (job, name) = (self.job, &object.name);
             let node = shared.members.name(worker);
-            if has_failed {
+            // Who waits for days does not say so again and again.
+            if has_failed || is_first_round {
                 tracing::warn!(%job, object = %name, stripe = number, %node, %error, "another node is asked");
             } else {
                 tracing::debug!(%job, object = %name, stripe = number, %node, %error, "another node is asked");
