@@ -64,17 +64,14 @@ pub(super) fn commit(tx: &Transaction<'_>, block: BlockId, old: u32, units: &[u3
             now => format!("block {block} was to replace generation {old}, and generation {now} is there now"),
         }));
     }
-    let new = PlacedBlock {
-        generation: block.generation,
-        generation_high_water: block.generation,
-        home,
-        state: BlockState::Ok,
-        copy: block.copy,
-    };
+    // Another allocation of the block may have been made since.
+    let of_index = |(index, placed): (u8, &PlacedBlock)| (index == block.index).then_some(placed.generation_high_water);
+    let generation_high_water = stripe.all().filter_map(of_index).fold(block.generation, u32::max);
+    let new = PlacedBlock { generation: block.generation, generation_high_water, home, state: BlockState::Ok, copy: block.copy };
     match stripe.find_mut(block.index, block.copy) {
         Some(placed) => {
             garbage::add(tx, BlockId { generation: old, ..block }, placed.home, not_before_ms)?;
-            *placed = PlacedBlock { generation_high_water: placed.generation_high_water, ..new };
+            *placed = new;
         }
         None => stripe.copies.push((block.index, new)),
     }

@@ -172,8 +172,12 @@ async fn copies_are_dropped_and_come_back_under_other_names() {
     // What comes back has a generation that no copy of the block ever had: what is garbage is not it.
     let back = meta.allocate_repair(epoch, new(0, 1, 4)).await.unwrap();
     assert_eq!(back, block(id, 0, 1, 2));
+    let given_up = meta.allocate_repair(epoch, new(0, 2, 5)).await.unwrap();
+    meta.abort_repair(epoch, given_up, 1).await.unwrap();
     assert!(matches!(meta.commit_repair(epoch, back, 1, vec![1], 1).await, Err(MetaError::Conflict(_))), "it replaces nothing");
-    meta.commit_repair(epoch, back, 0, vec![1], 1).await.unwrap();
+    let stripe = meta.commit_repair(epoch, back, 0, vec![1], 1).await.unwrap();
+    let counts = stripe.all().filter(|(index, _)| *index == 0).map(|(_, it)| it.generation_high_water);
+    assert_eq!(counts.collect::<Vec<_>>(), [3, 3], "one count for all copies");
     let first = meta.allocate_repair(epoch, new(1, 0, 7)).await.unwrap();
     assert_eq!(first, block(id, 1, 0, 3), "generation 2 was given up");
     let stripe = meta.commit_repair(epoch, first, 0, vec![2], 1).await.unwrap();
