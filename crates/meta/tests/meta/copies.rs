@@ -172,7 +172,7 @@ async fn copies_are_dropped_and_come_back_under_other_names() {
     // What comes back has a generation that no copy of the block ever had: what is garbage is not it.
     let back = meta.allocate_repair(epoch, new(0, 1, 4)).await.unwrap();
     assert_eq!(back, block(id, 0, 1, 2));
-    let given_up = meta.allocate_repair(epoch, new(0, 2, 5)).await.unwrap();
+    let given_up = meta.allocate_repair(epoch, new(0, 2, 6)).await.unwrap();
     meta.abort_repair(epoch, given_up, 1).await.unwrap();
     assert!(matches!(meta.commit_repair(epoch, back, 1, vec![1], 1).await, Err(MetaError::Conflict(_))), "it replaces nothing");
     let stripe = meta.commit_repair(epoch, back, 0, vec![1], 1).await.unwrap();
