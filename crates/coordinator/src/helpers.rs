@@ -37,17 +37,17 @@ impl Helpers {
         Self { select: self.select, used: Arc::new(Mutex::new(self.lock().clone())) }
     }
 
-    /// Who shall help, the preferred first: the blocks that can be read and their nodes, in order of their indexes, put in order.
-    pub(crate) fn order(&self, mut available: Vec<(u8, NodeId)>, rng: &mut impl Rng) -> Vec<NodeId> {
+    /// The nodes whose blocks can be read, the preferred first.
+    pub(crate) fn order(&self, mut available: Vec<NodeId>, rng: &mut impl Rng) -> Vec<NodeId> {
         match self.select {
             HelperSelect::Lru => {
                 let used = self.lock();
-                available.sort_by_key(|(_, node)| (used.last.get(node).copied().unwrap_or(0), *node));
+                available.sort_by_key(|node| (used.last.get(node).copied().unwrap_or(0), *node));
             }
             HelperSelect::Random => available.shuffle(rng),
             HelperSelect::Index => available.sort_unstable(),
         }
-        available.into_iter().map(|(_, node)| node).collect()
+        available
     }
 
     /// They help now. Each gets a time of its own, in the order in which they were due: with one for all of a stripe, the ties would
@@ -85,8 +85,7 @@ mod tests {
             let mut homes: Vec<NodeId> = load.keys().copied().collect();
             homes.shuffle(&mut rng);
             homes.truncate(held);
-            let available = (0..).zip(homes).collect();
-            let chosen = helpers.order(available, &mut rng);
+            let chosen = helpers.order(homes, &mut rng);
             assert_eq!(chosen.len(), held, "whoever is not selected comes after those that are");
             helpers.selected(chosen[..K].iter().copied());
             chosen[..K].iter().for_each(|node| *load.get_mut(node).unwrap() += 1);
@@ -112,10 +111,9 @@ mod tests {
     #[test]
     fn by_index_the_same_ones_always_help() {
         let helpers = Helpers::new(HelperSelect::Index, Arc::default());
-        let available = vec![(5, NodeId(1)), (0, NodeId(9)), (3, NodeId(2))];
         for _ in 0..2 {
-            let chosen = helpers.order(available.clone(), &mut StdRng::seed_from_u64(1));
-            assert_eq!(chosen, [9, 2, 1].map(NodeId));
+            let chosen = helpers.order([2, 9, 1].map(NodeId).to_vec(), &mut StdRng::seed_from_u64(1));
+            assert_eq!(chosen, [1, 2, 9].map(NodeId));
             helpers.selected(chosen);
         }
     }
@@ -123,10 +121,7 @@ mod tests {
     #[test]
     fn ties_go_to_the_lowest_number_and_a_fork_remembers_by_itself() {
         let helpers = Helpers::new(HelperSelect::Lru, Arc::default());
-        let order = |helpers: &Helpers| {
-            let available = [4, 2, 3, 1].into_iter().map(NodeId);
-            helpers.order((0..).zip(available).collect(), &mut StdRng::seed_from_u64(1))
-        };
+        let order = |helpers: &Helpers| helpers.order([4, 2, 3, 1].map(NodeId).to_vec(), &mut StdRng::seed_from_u64(1));
         assert_eq!(order(&helpers), [1, 2, 3, 4].map(NodeId));
         let fork = helpers.fork();
         fork.selected([NodeId(1), NodeId(2)]);

@@ -153,7 +153,7 @@ fn too_few(view: &View, ask: &Ask<'_>, found: usize) -> Error {
     if up < needed {
         let message = format!(
             "{code} puts the blocks of a stripe on {needed} different nodes, and {up} of {nodes} nodes are up: add nodes, or \
-             choose a code with at most {up} blocks"
+             choose what needs at most {up}"
         );
         return if nodes < needed { Error::invalid(message) } else { Error::unavailable(message) };
     }

@@ -397,7 +397,7 @@ impl Rebuild<'_> {
     fn prefer(&self, stripe: &StripeRecord, available: &[u8], view: &View, rack: Option<&str>) -> Vec<Party> {
         let k = stripe.layout.k as usize;
         let Some(helpers) = self.helpers else { return jobs::preference(stripe, available, view, k, rack) };
-        let home = |index: &u8| Some((*index, stripe.blocks.get(usize::from(*index))?.home.node));
+        let home = |index: &u8| Some(stripe.blocks.get(usize::from(*index))?.home.node);
         let selected = helpers.order(available.iter().filter_map(home).collect(), &mut *self.shared.rng());
         jobs::in_chain(selected, view, k, rack)
     }

@@ -70,7 +70,7 @@ pub enum HelperSelect {
     Lru,
     /// By lot.
     Random,
-    /// Those with the smallest block indexes.
+    /// Those of the smallest numbers: the paper's baseline.
     Index,
 }
 

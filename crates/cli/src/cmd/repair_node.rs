@@ -31,7 +31,7 @@ EXIT CODES
   4 blocks are left that could not be rebuilt; the others were, and the last reason is named   130 broken off; the job goes on")]
 pub(super) struct RepairNode {
     /// Which nodes help, of those that could: lru (those that have not for the longest time, so that all get as much to do), random
-    /// or index (those with the stripe's first blocks)
+    /// or index (those of the lowest numbers, each time)
     #[arg(long, value_name = "HOW", default_value = "lru")]
     select: String,
     /// A node that gets rebuilt blocks, by name or number; several can be named, and get them evenly. Without it, the coordinator

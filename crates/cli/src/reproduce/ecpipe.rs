@@ -173,10 +173,9 @@ const RECOVERY: Figure = Figure {
     name: "6e",
     title: "Recovery of a whole node, and on how many requestors",
     about: "18 nodes hold stripes of rs(10,4), of which one loses its 16 blocks; they are rebuilt all at the same time, in slices of \
-            32 KiB, evenly on 1 to 16 nodes that hold nothing else. The helpers of a stripe are those with its first blocks, or those \
+            32 KiB, evenly on 1 to 16 nodes that hold nothing else. The helpers of a stripe are the nodes of the lowest numbers, or those \
             that have not helped for the longest time. The paper has 64 blocks. Only 8 blocks, and 1 and 4 requestors, with --quick.",
-    differs: "The paper always takes the nodes of the lowest numbers, we the nodes of the stripe's first blocks, which lie elsewhere in \
-              each stripe: the work is less uneven before helpers take turns. On 16 requestors the helpers' \
+    differs: "On 16 requestors the helpers' \
               links are what is busiest, and conventional repair sends as much over them as a chain does. What links say reckons with \
               full links all the time; with fewer blocks, the beginning and the end, where they are not, weigh more.",
     x: "requestors",
