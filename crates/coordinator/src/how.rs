@@ -1,10 +1,10 @@
 //! How lost blocks are brought back: what a request says of it, and the settings for what it does not say.
 
-use crate::{errands::Errand, jobs, links, load::Lines, shared::Shared, view::View};
+use crate::{errands::Errand, jobs, links, load::Lines, paces, shared::Shared, view::View};
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 use tokio::time::Instant;
 use weft_meta::{Home, NodeRepair};
-use weft_plan::{Class, Network};
+use weft_plan::{ChosenPath, Class, Network};
 use weft_proto::{rpc::Caller, v1};
 use weft_schemes::{Paths, Select, disseminate, repair};
 use weft_types::{AutoSize, Error, Layout, NodeId, PAGE_LEN, Party, Result, StripeLayout};
@@ -62,13 +62,16 @@ impl How {
         let bytes = match self.slice_len {
             AutoSize::Bytes(size) if self.slice_asked => return jobs::slice_positions(&stripe.layout, size.0),
             AutoSize::Bytes(size) => size.0,
-            AutoSize::Auto => {
-                let overhead_s = if network.slice_overhead_s > 0.0 { network.slice_overhead_s } else { SLICE_OVERHEAD_S };
-                let links = vec![network.link_bytes_per_s; stripe.k as usize];
-                weft_schemes::slice_size(stripe.layout.block_len, &links, overhead_s)
-            }
+            AutoSize::Auto => best_slice(stripe, &vec![network.link_bytes_per_s; stripe.k as usize], network),
         };
         jobs::usual_slice_positions(&stripe.layout, bytes)
+    }
+
+    /// The same for a path that was chosen, if the length is left open.
+    pub(crate) fn slice_positions_on(&self, path: &ChosenPath, stripe: &StripeLayout, network: &Network) -> Option<u64> {
+        let links: Vec<f64> = path.parties.windows(2).map(|pair| network.between(pair[0], pair[1])).collect();
+        let is_open = self.slice_len == AutoSize::Auto && !links.is_empty();
+        is_open.then(|| jobs::usual_slice_positions(&stripe.layout, best_slice(stripe, &links, network)))
     }
 
     fn with(self, scheme: &str, asked_bytes: u64, slice_auto: bool) -> Result<Self> {
@@ -83,6 +86,12 @@ impl How {
         check_slice_len("the slice's length", slice_len)?;
         Ok(Self { scheme, slice_len, slice_asked: asked_bytes > 0, ..self })
     }
+}
+
+/// Bytes of a slice over links of so many bytes a second each.
+fn best_slice(stripe: &StripeLayout, links: &[f64], network: &Network) -> u64 {
+    let overhead_s = if network.slice_overhead_s > 0.0 { network.slice_overhead_s } else { SLICE_OVERHEAD_S };
+    weft_schemes::slice_size(stripe.layout.block_len, links, overhead_s)
 }
 
 /// How new data gets to the nodes that store it.
@@ -199,6 +208,20 @@ impl Shared {
         let measured = self.links.network(Instant::now(), age_max, LINK_BYTES_PER_S);
         let mut network = Network { racks: racks(&self.members.view()), ..measured };
         links::set_rack_lines(&mut network);
+        network
+    }
+
+    /// The same for plans whose nodes give what they read and add up: stragglers among them send no more than that.
+    pub(crate) fn network_of_helpers(&self) -> Network {
+        let age_max = Duration::from_millis(self.config.link_age_max_ms);
+        let coding = self.members.coding_bytes_per_s();
+        // A helper of a chain takes in two bytes for each that it passes on.
+        let computes = paces::stragglers(coding).into_iter().map(|(node, rate)| (node, rate / 2.0));
+        let mut network = self.network();
+        for (node, most) in self.paces.stragglers(Instant::now(), age_max).into_iter().chain(computes) {
+            let sends = network.up(Party::Node(node)).min(most);
+            network.up_bytes_per_s.insert(Party::Node(node), sends);
+        }
         network
     }
 }

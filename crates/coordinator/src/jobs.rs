@@ -66,6 +66,27 @@ impl<'a> Way<'a> {
         let (select, paths) = (*select, *paths);
         Request { code: code.as_ref(), stripe: stripe.layout, job, stores, prefer, network, select, paths, run }
     }
+
+    /// The plan to take, and what was considered. A slice whose length is left open is that which suits the path's own links, if that is
+    /// predicted to be quicker.
+    fn choose(&self, request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
+        let (plan, mut considered) = repair::choose_plan(request, scheme)?;
+        let path = considered.first().and_then(|chosen| Some((chosen, chosen.paths.first()?)));
+        let fitted = path.and_then(|(chosen, path)| {
+            let slice_len = self.how.slice_positions_on(path, &request.stripe, request.network)?;
+            let run = Run { slice_len, ..request.run };
+            let request = Request { run, ..*request };
+            let (plan, fitted) = repair::choose_plan(&request, &chosen.scheme).ok()?;
+            Some((plan, fitted.into_iter().next().filter(|fitted| fitted.seconds < chosen.seconds)?))
+        });
+        Ok(match fitted {
+            Some((fitted_plan, fitted)) => {
+                considered[0] = fitted;
+                (fitted_plan, considered)
+            }
+            None => (plan, considered),
+        })
+    }
 }
 
 impl Planned {
@@ -134,7 +155,7 @@ pub(crate) fn read(
     let request = way.request(code, stripe, &job, &[], run);
     // Of blocks that are there every scheme does the same.
     let scheme = if rebuilt(stripe, available, ranges).is_empty() { CONVENTIONAL } else { &way.how.scheme };
-    let (plan, considered) = repair::choose_plan(&request, scheme)?;
+    let (plan, considered) = way.choose(&request, scheme)?;
     Ok(Planned { considered, ..proved(plan, job, code, way.network)? })
 }
 
@@ -159,7 +180,7 @@ pub(crate) fn rebuild(
     let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
     let stores: Vec<(Party, BlockId)> = targets.iter().map(|target| (Party::Node(target.node), target.block)).collect();
     let request = way.request(code, stripe, &job, &stores, run);
-    let (plan, considered) = repair::choose_plan(&request, &way.how.scheme)?;
+    let (plan, considered) = way.choose(&request, &way.how.scheme)?;
     Ok(Planned { considered, ..proved(plan, job, code, way.network)? })
 }
 

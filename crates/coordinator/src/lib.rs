@@ -35,6 +35,7 @@ mod load;
 mod members;
 mod membership;
 mod orphans;
+mod paces;
 mod placement;
 mod puts;
 mod read;

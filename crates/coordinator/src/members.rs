@@ -218,6 +218,17 @@ impl Members {
         self.lock().nodes.values().any(coming)
     }
 
+    /// What each node that is up combines a second, in bytes, where that is known.
+    pub(crate) fn coding_bytes_per_s(&self) -> BTreeMap<NodeId, f64> {
+        let now = Instant::now();
+        let state = self.lock();
+        let rate = |member: &Member| {
+            let session = member.session.as_ref().filter(|_| self.is_up(member, now))?;
+            Some((member.record.id, session.coding_bytes_per_s as f64)).filter(|(_, rate)| *rate > 0.0)
+        };
+        state.nodes.values().filter_map(rate).collect()
+    }
+
     /// What a status shows.
     pub(crate) fn statuses(&self) -> Vec<MemberStatus> {
         let now = Instant::now();

@@ -50,6 +50,7 @@ impl MembershipService {
             protocol: protocol.into(),
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
+        shared.paces.forget(record.id);
         let (coding_bytes_per_s, host) = (asked.coding_bytes_per_s, crate::how::host(&caller.address));
         shared.members.registered(Session { link_key, channel, record, coding_bytes_per_s, host }, &asked.disks);
         Ok(reply)

@@ -237,7 +237,7 @@ fn plan(
     let view = shared.members.view();
     let readable = jobs::readable(stripe, &view, |block| shared.members.is_suspect_block(block));
     let Readable { good, suspect, lost } = &readable;
-    let network = shared.network();
+    let network = shared.network_of_helpers();
     let attempt = |available: &[u8]| {
         let rebuilt = jobs::rebuilt(stripe, available, ranges);
         let delivers = widen(stripe, ranges, &rebuilt);

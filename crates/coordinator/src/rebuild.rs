@@ -370,7 +370,7 @@ impl Rebuild<'_> {
         let all = readable.good.iter().chain(&readable.suspect).copied().filter(|index| self.is_usable(&stripe, *index));
         let (last, first): (Vec<u8>, Vec<u8>) = all.partition(|index| avoided(index) || readable.suspect.contains(index));
         let rack = targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.clone());
-        let network = self.shared.network();
+        let network = self.shared.network_of_helpers();
         let slice_len = self.how.slice_positions(&self.stripe.layout, &network);
         let attempt = |available: &[u8]| {
             let prefer = self.prefer(&stripe, available, &view, rack.as_deref());

@@ -1,6 +1,8 @@
 //! What all parts of a coordinator share.
 
-use crate::{completion::Completion, config::CoordinatorConfig, links::Links, load::Loads, members::Members, puts::Puts};
+use crate::{
+    completion::Completion, config::CoordinatorConfig, links::Links, load::Loads, members::Members, paces::Paces, puts::Puts,
+};
 use rand::{Rng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -37,6 +39,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) members: Members,
     pub(crate) links: Links,
+    pub(crate) paces: Paces,
     pub(crate) loads: Loads,
     pub(crate) puts: Puts,
     pub(crate) completion: Completion,

@@ -9,10 +9,30 @@ const LANES_DRAWN_MAX: usize = 4;
 /// Lanes that are mentioned at all.
 const LANES_LISTED_MAX: usize = 32;
 
-/// The plan as text. With a network there are times and rates in it.
-pub fn explain(plan: &Plan, network: Option<&Network>) -> Result<String, Refusal> {
+/// How long a plan takes, and where.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Takes {
+    /// Seconds, as they are predicted.
+    pub seconds: f64,
+    /// On which network that is, in words: what comes after "on".
+    pub on: String,
+    /// What a block takes over one link of that network, seconds, if they are all alike.
+    pub one_block_s: Option<f64>,
+}
+
+impl Takes {
+    /// What is predicted for links that all carry so many bytes a second.
+    pub fn on_links_of(bytes_per_s: f64, plan: &Plan) -> Result<Self, Refusal> {
+        let seconds = predict(plan, &Network::uniform(bytes_per_s))?;
+        let one_block_s = Some(plan.binding.layout.block_len as f64 / bytes_per_s);
+        Ok(Self { seconds, on: format!("links of {}/s", human_bytes(bytes_per_s as u64)), one_block_s })
+    }
+}
+
+/// The plan as text. Who says how long it takes finds times and rates in it.
+pub fn explain(plan: &Plan, takes: Option<&Takes>) -> Result<String, Refusal> {
     let cost = cost(plan)?;
-    let seconds = network.map(|network| predict(plan, network)).transpose()?;
+    let seconds = takes.map(|takes| takes.seconds);
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = head(&mut text, plan);
@@ -30,7 +50,7 @@ pub fn explain(plan: &Plan, network: Option<&Network>) -> Result<String, Refusal
         };
     }
     let _ = table(&mut text, &cost);
-    let _ = sum_up(&mut text, plan, &cost, network, seconds);
+    let _ = sum_up(&mut text, &cost, takes);
     Ok(text)
 }
 
@@ -242,18 +262,17 @@ fn table(text: &mut String, cost: &Cost) -> std::fmt::Result {
     Ok(())
 }
 
-fn sum_up(text: &mut String, plan: &Plan, cost: &Cost, network: Option<&Network>, seconds: Option<f64>) -> std::fmt::Result {
+fn sum_up(text: &mut String, cost: &Cost, takes: Option<&Takes>) -> std::fmt::Result {
     let hops = if cost.hops == 1 { "1 hop".into() } else { format!("{} hops", cost.hops) };
     writeln!(text)?;
-    let (Some(network), Some(seconds)) = (network, seconds) else {
+    let Some(Takes { seconds, on, one_block_s }) = takes else {
         return writeln!(text, "{hops}; how long it takes depends on the network.");
     };
     if !seconds.is_finite() {
         return writeln!(text, "{hops}; it never ends: there is no bandwidth on one of its links.");
     }
-    let one = plan.binding.layout.block_len as f64 / network.link_bytes_per_s;
-    write!(text, "{hops}; should take {} on links of {}/s", human_time(seconds), human_bytes(network.link_bytes_per_s as u64))?;
-    if one > 0.0 && one.is_finite() {
+    write!(text, "{hops}; should take {} on {on}", human_time(*seconds))?;
+    if let Some(one) = one_block_s.filter(|one| *one > 0.0 && one.is_finite()) {
         write!(text, ": {:.2} times as long as sending one block", seconds / one)?;
     }
     writeln!(text, ".")

@@ -5,7 +5,8 @@ mod common;
 use common::{CLIENT, TestCode, World, direct_job, node, scrub_job, update_job};
 use proptest::prelude::*;
 use weft_plan::{
-    Job, Network, Plan, Source, Task, WantKind, cell_bytes, cost, cut, eval, explain, from_json, predict, to_dot, to_json, verify,
+    Job, Network, Plan, Source, Takes, Task, WantKind, cell_bytes, cost, cut, eval, explain, from_json, predict, to_dot, to_json,
+    verify,
 };
 use weft_types::{Layout, Span};
 
@@ -98,7 +99,8 @@ fn a_chain_explains_itself() {
     let world = World::new(TestCode::rs(2, 1), 1, 64 << 10, 4 << 10, 1);
     let mut build = world.build();
     build.chain(world.span(), 0, 1, &[1, 2], &[(WantKind::Output, CLIENT, 0)]);
-    let text = explain(&build.plan(), Some(&Network::uniform(64.0 * 1024.0))).unwrap();
+    let plan = build.plan();
+    let text = explain(&plan, Some(&Takes::on_links_of(64.0 * 1024.0, &plan).unwrap())).unwrap();
     let expected = "\
 Plan 0000000100000001 (repair) of stripe s7, rs(2,1)
 Blocks of 64.0 KiB, sent in slices of 4.0 KiB
@@ -122,6 +124,12 @@ Lane 0: positions 0..65536, 16 slices
     assert_eq!(squeeze(&text), squeeze(expected), "{text}");
     let columns: Vec<usize> = text.lines().filter(|line| line.contains('–')).map(|line| line.chars().count()).collect();
     assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "the table is not straight:\n{text}");
+
+    // What somebody else has predicted is what is said.
+    let takes = Takes { seconds: 32.0, on: "the links as they are known".into(), one_block_s: None };
+    let text = explain(&plan, Some(&takes)).unwrap();
+    assert!(text.ends_with("2 hops; should take 32.00 s on the links as they are known.\n"), "{text}");
+    assert!(text.contains("──64.0 KiB at 2.0 KiB/s──▶ client"), "{text}");
 }
 
 #[test]
@@ -303,7 +311,7 @@ proptest! {
         let (plan, job) = (saved.plan, saved.job);
         let _ = cost(&plan);
         let _ = predict(&plan, &Network::uniform(1e6));
-        let _ = explain(&plan, Some(&Network::uniform(1e6)));
+        let _ = Takes::on_links_of(1e6, &plan).and_then(|takes| explain(&plan, Some(&takes)));
         let _ = to_dot(&plan);
         let verdict = verify(&plan, world.code.view(), &job);
         if plan.shape.lanes.iter().all(|lane| lane.span.len() < 1000) {

@@ -9,7 +9,6 @@ use crate::{
 };
 use clap::{Args, Subcommand};
 use std::{fmt::Write as _, path::PathBuf};
-use weft_plan::Network;
 use weft_types::{ByteSize, Error, Result, human_bytes};
 
 /// Encode, repair and decode plain files, without a cluster
@@ -160,7 +159,7 @@ impl Decode {
 
 fn show(planned: Option<Proved>, output: Output) -> Result<Exit> {
     match planned {
-        Some(Proved { plan, job }) => explain::show(&plan, &job, &[], &Network::uniform(explain::LINK_BYTES_PER_S), output),
+        Some(Proved { plan, job }) => explain::show(&plan, &job, &[], explain::LINK_BYTES_PER_S, output),
         None => output.result(&serde_json::Value::Null, |_| "nothing would have to be moved".to_owned()).map(|()| Exit::Ok),
     }
 }

@@ -9,7 +9,7 @@ use crate::{
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use weft_plan::{JSON_BYTES_MAX, Network, Refusal, Saved};
+use weft_plan::{JSON_BYTES_MAX, Refusal, Saved};
 use weft_types::{ByteSize, Error, Result};
 
 /// Look at a saved plan, or prove it right
@@ -73,12 +73,12 @@ impl Plan {
 
 impl Show {
     fn run(self, output: Output) -> Result<Exit> {
-        let network = Network::uniform(self.bandwidth.map_or(explain::LINK_BYTES_PER_S, |rate| rate.0 as f64));
+        let bytes_per_s = self.bandwidth.map_or(explain::LINK_BYTES_PER_S, |rate| rate.0 as f64);
         for Saved { plan, job, considered, .. } in read(&self.file)? {
             if self.dot {
                 print(&weft_plan::to_dot(&plan)?)?;
             } else {
-                explain::show(&plan, &job, &considered, &network, output)?;
+                explain::show(&plan, &job, &considered, bytes_per_s, output)?;
             }
         }
         Ok(Exit::Ok)

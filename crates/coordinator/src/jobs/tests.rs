@@ -310,3 +310,27 @@ fn slices_have_whole_pages_and_no_more_than_a_cell() {
         assert_eq!(asked, positions, "{alpha} sub-blocks of {sub_len}, {bytes} asked for");
     }
 }
+
+#[test]
+fn slices_that_are_left_open_suit_the_links_of_the_path() {
+    const BLOCK_LEN: u64 = 4 << 20;
+    let (code, stripe) = (code(), stripe(4 * BLOCK_LEN, BLOCK_LEN, BLOCK_LEN));
+    let block = BlockId { stripe: stripe.id, index: 0, copy: 0, generation: 2 };
+    let targets = [Target { node: NodeId(7), block, missing: vec![stripe.layout.coded_span()] }];
+    let mut network = Network::uniform(100e6);
+    network.slice_overhead_s = 20e-6;
+    let how = how("pipeline");
+    let planned = |network: &Network| {
+        let slice_len = how.slice_positions(&stripe.layout, network);
+        let way = Way { how: &how, network, prefer: &[] };
+        let planned = rebuild(&code, &stripe, &[1, 2, 3, 4, 5], &targets, &way, Run { slice_len, ..run() }).unwrap();
+        assert_eq!(planned.considered.len(), 1);
+        assert_eq!(Ok(planned.considered[0].seconds), weft_plan::predict(&planned.plan, network));
+        (slice_len, planned.plan.binding.slice_len)
+    };
+    // sqrt(4 MiB · 2000 / 3) bytes, of links that carry 2000 bytes while a slice's overhead takes its time.
+    assert_eq!(planned(&network), (52 << 10, 52 << 10));
+    // Who holds something is a hundred times slower than most.
+    (1..=6).for_each(|node| drop(network.up_bytes_per_s.insert(Party::Node(NodeId(node)), 1e6)));
+    assert_eq!(planned(&network), (52 << 10, 4 << 10));
+}

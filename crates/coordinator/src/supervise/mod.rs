@@ -247,6 +247,9 @@ impl Running {
                 self.flow.done(node);
                 self.moving.moved(self.share_moved());
                 self.report.done(node, done);
+                if let Some(told) = self.report.nodes.get(&node) {
+                    self.shared.paces.note(node, told);
+                }
             }
             Event::Told(v1::task_event::Event::Failed(failed)) => self.report.failed(node, failed),
             Event::Ended(error) => {

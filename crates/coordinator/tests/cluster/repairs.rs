@@ -4,10 +4,10 @@ use crate::{
     fake_agent::FakeAgent,
     world::{World, block, data},
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weft_agent::Throttle;
 use weft_client::{
-    RepairNodeOptions, RepairOptions,
+    PutOptions, RepairNodeOptions, RepairOptions,
     api::{BlockRange, Job, ReadStripeRequest, repair_event::Event},
 };
 use weft_types::{ByteSize, Error, NodeId, Party, Reaction};
@@ -167,4 +167,28 @@ async fn of_several_blocks_of_a_stripe_those_are_committed_that_nobody_else_has_
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
     world.until("what nobody needs is gone", async |world| world.block_count(1..=9) == 6).await;
     assert_eq!(world.block_files(7).len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whose_disk_was_waited_for_helps_only_where_nobody_else_can() {
+    let mut world = World::new(5, 5).await;
+    let options = PutOptions { code: "rs(2,2)".into(), block_len: 4 << 20, ..PutOptions::default() };
+    let bytes = data(8 << 20, 29);
+    world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
+    let helpers = async |world: &World| -> BTreeSet<Party> {
+        let binding = world.explained("k", 0).await.plan.binding;
+        binding.blocks.iter().map(|block| binding.parties[usize::from(block.vertex)]).collect()
+    };
+    let before = helpers(&world).await;
+    let Some(Party::Node(NodeId(slow))) = before.first().copied() else { panic!("{before:?}") };
+    world.throttle(slow, Throttle { disk_bytes_per_s: Some(ByteSize(8 << 20)), ..Throttle::default() }).await;
+    assert_eq!(helpers(&world).await, before, "of a disk that nobody has waited for nobody knows anything");
+    world.repair("k", &block(0, None)).await.unwrap();
+    let after = helpers(&world).await;
+    assert!(after.len() == 2 && !after.contains(&Party::Node(NodeId(slow))), "n{slow} of {after:?}");
+    // It comes back another one.
+    world.throttle(slow, Throttle::default()).await;
+    let again = helpers(&world).await;
+    assert!(again.contains(&Party::Node(NodeId(slow))), "n{slow} of {again:?}");
+    assert_eq!(world.get("k", "").await.unwrap().0, bytes);
 }

@@ -318,15 +318,19 @@ impl World {
 
     /// The node to which a repair of a block of an object's first stripe would bring it.
     pub(crate) async fn explained_target(&self, key: &str, index: u8) -> u32 {
+        match self.explained(key, index).await.job.wants[0].party {
+            Party::Node(node) => node.0,
+            client => panic!("{client} stores a block"),
+        }
+    }
+
+    /// The plan by which a block would be rebuilt now.
+    pub(crate) async fn explained(&self, key: &str, index: u8) -> weft_plan::Saved {
         let options = RepairOptions { explain: true, ..block(index, None) };
         let mut repair = self.client.repair("b", key, &options).await.unwrap();
         let event = repair.next().await.unwrap().unwrap().event.unwrap();
         let api::repair_event::Event::Plan(plan) = event else { panic!("not a plan: {event:?}") };
-        let saved = weft_plan::from_json(std::str::from_utf8(&plan.plan).unwrap()).unwrap();
-        match saved.job.wants[0].party {
-            Party::Node(node) => node.0,
-            client => panic!("{client} stores a block"),
-        }
+        weft_plan::from_json(std::str::from_utf8(&plan.plan).unwrap()).unwrap()
     }
 
     /// The states of the blocks of an object, those that are ok left out: (stripe, index, state).
