@@ -101,9 +101,9 @@ mod tests {
         assert_eq!(found(), BTreeMap::new());
         paces.note(NodeId(2), &told(8 * MIB, &[500], End::Done));
         assert_eq!(found(), BTreeMap::new(), "where all that is known is slow, nobody is slower than the others");
-        [1, 3].map(|node| paces.note(NodeId(node), &told(8 * MIB, &[600], End::Done)));
+        [1, 3].into_iter().for_each(|node| paces.note(NodeId(node), &told(8 * MIB, &[600], End::Done)));
         assert_eq!(found(), BTreeMap::new(), "nor where all are as slow");
-        [1, 3].map(|node| paces.note(NodeId(node), &told(8 * MIB, &[6], End::Done)));
+        [1, 3].into_iter().for_each(|node| paces.note(NodeId(node), &told(8 * MIB, &[6], End::Done)));
         assert_eq!(found(), slow);
         paces.note(NodeId(2), &told(8 * MIB, &[6], End::Done));
         assert_eq!(found(), BTreeMap::new(), "it is as fast again");
