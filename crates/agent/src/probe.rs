@@ -90,6 +90,7 @@ pub(crate) async fn send(node: &Arc<Node>, request: SendProbeRequest) -> Result<
             uplink.take(slice.len()).await;
         }
         if sender.feed(slice, &zeros[..slice.len() as usize]).await.is_err() {
+            require_idle(node, request.only_idle)?;
             return Ok(SendProbeReply {});
         }
     }
@@ -98,6 +99,7 @@ pub(crate) async fn send(node: &Arc<Node>, request: SendProbeRequest) -> Result<
     {
         node.pool.put_back(address, &peer, frames);
     }
+    require_idle(node, request.only_idle)?;
     Ok(SendProbeReply {})
 }
 
@@ -118,6 +120,8 @@ pub(crate) async fn receive(node: &Arc<Node>, request: ReceiveProbeRequest) -> R
         // Nobody left to take it: the agent is stopping.
         drop(home.send(frames));
     }
+    // What shared the link with a task is no measure of it.
+    require_idle(node, request.only_idle)?;
     let slow = || Error::unavailable(format!("less than {} bytes came within {SLOWEST:?}", 2 * SMALL)).party(from);
     let Measured { bytes_per_s, slice_overhead_s } = measure(&came).ok_or_else(slow)?;
     Ok(ReceiveProbeReply { bytes_per_s, slice_overhead_s })
@@ -130,12 +134,14 @@ async fn begin(node: &Arc<Node>, epoch: u64, registered: &[u8], only_idle: bool)
         return Err(Error::retry("the probe was made for another registration of this node"));
     }
     node.obey(epoch).await?;
-    if only_idle && !node.tasks.is_empty() {
-        return Err(Error::retry("busy: it runs tasks"));
-    }
+    require_idle(node, only_idle)?;
     let turn = Arc::clone(&node.probing).try_acquire_owned().map_err(|_| Error::retry("busy: another probe is under way"))?;
     let permit = node.admission.admit(Demand { memory_bytes: 2 * LARGE, connections: 1, ..Demand::default() })?;
     Ok((Turn { _turn: turn, _permit: permit }, registration))
+}
+
+fn require_idle(node: &Node, only_idle: bool) -> Result<()> {
+    if only_idle && !node.tasks.is_empty() { Err(Error::retry("busy: it runs tasks")) } else { Ok(()) }
 }
 
 fn slices() -> impl Iterator<Item = Span> + Send {

@@ -238,9 +238,11 @@ async fn probe(shared: &Shared, pair: Pair, only_idle: bool) -> Result<Figure> {
                 received.await
             }
             received = &mut received => {
-                // A sender that is held up learns now that nobody receives any more.
-                let _late = timeout(SENDER_GRACE, sent).await;
-                received
+                // A sender that is held up learns now that nobody receives any more; one that has got something else to do says so.
+                match timeout(SENDER_GRACE, sent).await {
+                    Ok(Err(busy)) if busy.reaction == Reaction::Retry => Err(busy),
+                    _ => received,
+                }
             }
         }
     };

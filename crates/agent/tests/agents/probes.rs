@@ -158,3 +158,29 @@ async fn a_node_has_one_probe_at_a_time_and_waits_for_nobody_for_ever() {
     let error = says(dead.sent(&cluster).await, "node-02");
     assert!(begin.elapsed() < Duration::from_secs(6), "{error} after {:?}", begin.elapsed());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_that_something_else_came_to_share_was_not_measured() {
+    // A probe takes at least half a second then.
+    let throttle = Throttle { network_bytes_per_s: Some(ByteSize(2 << 20)), ..Throttle::default() };
+    let cluster = Cluster::start(Options { throttles: BTreeMap::from([(1, throttle)]), ..Options::agents(3) }).await;
+    let stripe = Stripe::new(1, "rs(1,1)", 1 << 20, 1 << 20);
+    let (plan, idle) = (stripe.write_plan(), |plan| {
+        let mut asked = Asked::new(&cluster, plan, ONE, TWO);
+        (asked.send.only_idle, asked.receive.only_idle) = (true, true);
+        asked
+    });
+    for (number, busy) in [(1, ONE), (2, TWO)] {
+        let asked = idle(number);
+        let begun = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let request = cluster.coordinator.tasks(&plan, &stripe)[&Party::Node(busy)].clone();
+            cluster.call(busy).await.open(request).await.unwrap();
+        };
+        let (sent, received, ()) = tokio::join!(asked.sent(&cluster), asked.received(&cluster), begun);
+        let told = if busy == ONE { sent.unwrap_err() } else { received.unwrap_err() };
+        assert!(told.reaction == Reaction::Retry && told.message.contains("it runs tasks"), "{busy}: {told}");
+        cluster.cancel(busy, plan.id).await;
+    }
+    idle(3).run(&cluster).await.unwrap();
+}
