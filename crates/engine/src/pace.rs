@@ -1,9 +1,10 @@
 //! Lanes that take turns over one span go in step.
 //!
 //! Where several links share a line, the network gives each of them some share of it, and rarely a fair one. Lanes that share all
-//! their lines would drift apart: some end early, and what then stands idle is missed by those that are left. So at each party no
-//! stage goes more than a few slices ahead of the slowest of its siblings. It cannot lock up: of all stages of the plan, the one
-//! that is furthest behind waits for nobody's pace, has what it needs from the one before it, and room at the one after it.
+//! their lines would drift apart: some end early, and what then stands idle is missed by those that are left; and what
+//! runs ahead takes the line from slices that others wait for. So at each party no stage goes more than half a window ahead of the
+//! slowest of its siblings: less would leave lines idle whenever somebody is late. It cannot lock up: of all stages of the plan, the
+//! one that is furthest behind waits for nobody's pace, has what it needs from the one before it, and room at the one after it.
 
 use std::{
     collections::BTreeMap,
@@ -48,7 +49,7 @@ impl Pace {
         if let Some(group) = group {
             self.lock().entry(group).or_default().done.insert(number, 0);
         }
-        Step { pace: self, group, number, lead: u64::from(lane.window.max(1)) }
+        Step { pace: self, group, number, lead: u64::from((lane.window / 2).max(1)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Groups> {
@@ -107,7 +108,7 @@ mod tests {
     use futures::FutureExt as _;
 
     fn lane(first: u32, step: u32) -> TaskLane {
-        TaskLane { lane: first as u16, span: Span::new(0, 100), first, step, window: 2, stages: Vec::new() }
+        TaskLane { lane: first as u16, span: Span::new(0, 100), first, step, window: 4, stages: Vec::new() }
     }
 
     #[test]
