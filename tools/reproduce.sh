@@ -67,7 +67,8 @@ done
 What papers measured, measured again with weft on one machine. Each figure has a testbed of its own (`weft testbed`): every node in
 a network namespace, with links that carry what is said below it. The machine is smaller than the papers' clusters, so links are
 slower and blocks are smaller; ratios are what can be compared. "Links say" is what the same plans would take if the links were all
-that takes time. Points are medians; lines over bars and dots go from the least to the most of all runs.
+that takes time. Points are medians; lines over bars and dots go from the least to the most of all runs. Repairs are not led around nodes that
+stand still (`repair_stall_ms` is 0).
 
 INTRODUCTION
     between=
