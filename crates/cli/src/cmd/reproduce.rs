@@ -6,7 +6,7 @@ use crate::{
     interrupt::{self, Watch},
     output::{Output, print},
     reproduce::{
-        Figure, Paper, Report, Scale, ecpipe, mist,
+        Figure, Paper, Report, SEED, Scale, ecpipe, mist,
         report::{labelled, read, text, write, write_page},
         run::{self, settings},
     },
@@ -16,10 +16,6 @@ use crate::{
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 use weft_types::{ByteSize, Error, Result};
-
-/// With --quick, blocks are smaller by this.
-const QUICK_PART: u64 = 8;
-const QUICK_RUNS: usize = 2;
 
 /// Run experiments of papers again, and put our numbers beside theirs
 ///
@@ -103,7 +99,7 @@ struct What {
     #[arg(long, value_name = "RATE")]
     link: Option<LinkRate>,
     /// The data, and all else that is left to chance
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = SEED)]
     seed: u64,
 }
 
@@ -160,9 +156,8 @@ impl What {
     }
 
     fn options(&self, figure: &Figure, output: Output) -> Result<run::Options> {
-        let part = if self.quick { QUICK_PART } else { 1 };
-        let block_len = self.block_size.map_or(figure.block_len / part, |size| size.0);
-        let runs = self.runs.unwrap_or(if self.quick { QUICK_RUNS.min(figure.runs) } else { figure.runs });
+        let (block_len, runs) = figure.usual(self.quick);
+        let (block_len, runs) = (self.block_size.map_or(block_len, |size| size.0), self.runs.unwrap_or(runs));
         let link = self.link.map_or_else(|| figure.link.parse().map_err(Error::invalid), Ok)?;
         let scale = Scale { link, block_len, quick: self.quick };
         Ok(run::Options { scale, runs, seed: self.seed, quiet: output.json })

@@ -234,8 +234,24 @@ pub(crate) struct Asked {
     pub(crate) runs: usize,
     /// Small and few: nothing that is worth citing.
     pub(crate) quick: bool,
+    #[serde(default = "seed")]
+    pub(crate) seed: u64,
+    /// What the figure's links carried, where that was told otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) link: Option<LinkRate>,
     /// As it was at the start.
     pub(crate) testbed: Settings,
+}
+
+/// The data, and all else that is left to chance, where nobody says otherwise.
+pub(crate) const SEED: u64 = 1;
+/// With --quick, blocks are smaller by this.
+const QUICK_PART: u64 = 8;
+const QUICK_RUNS: usize = 2;
+
+/// What was measured before seeds were written down had the usual one.
+fn seed() -> u64 {
+    SEED
 }
 
 impl Paper {
@@ -249,6 +265,11 @@ impl Figure {
     /// What files about it are called, without an ending: `ecpipe-6a`.
     pub(crate) fn stem(&self, paper: &Paper) -> String {
         format!("{}-{}", paper.name, self.name)
+    }
+
+    /// The largest block, and how often each point is measured, unless told otherwise.
+    pub(crate) fn usual(&self, quick: bool) -> (u64, usize) {
+        if quick { (self.block_len / QUICK_PART, QUICK_RUNS.min(self.runs)) } else { (self.block_len, self.runs) }
     }
 
     /// The places of the axis, in the order in which they were measured.

@@ -1,7 +1,7 @@
 //! Our numbers beside the paper's, for a person, and as files: `ecpipe-6a.csv`, `.json`, `.svg`, `.png`, and a page for all
 //! figures of which there are files.
 
-use super::{At, Claim, Figure, How, Paper, Point, Report, Value, chart, find};
+use super::{Asked, At, Claim, Figure, How, Paper, Point, Report, SEED, Value, chart, find};
 use crate::{
     bench::{self, Outcome},
     offline::io_error,
@@ -28,7 +28,27 @@ pub(crate) fn text(paper: &Paper, figure: &Figure, report: &Report) -> String {
     let (name, title, scale, machine) = (figure.name, figure.title, scale(paper, report), &report.machine);
     let results = bench::results(&labelled(&report.results), &base_label(figure));
     let rates = if figure.value == Value::Rate { format!("\n\n{}", rates(figure, report)) } else { String::new() };
-    format!("figure {name} of {}: {title}\n{scale}\n\n{results}{rates}\n\n{claims}\n\n{machine}{warnings}", asked.paper)
+    let (paper, command) = (&asked.paper, command(paper, figure, report));
+    format!("figure {name} of {paper}: {title}\n{scale}\n{command}\n\n{results}{rates}\n\n{claims}\n\n{machine}{warnings}")
+}
+
+/// What measures it again, as it was measured.
+fn command(paper: &Paper, figure: &Figure, report: &Report) -> String {
+    let Asked { quick, runs, block_size, seed, link, testbed, .. } = &report.settings;
+    let (usual_len, usual_runs) = figure.usual(*quick);
+    // Of links between racks, the figure says what they carry; what was measured earlier tells only in its testbed what others did.
+    let link = link.or(testbed.link).filter(|link| link.to_string() != figure.link);
+    let mut command = format!("sudo weft reproduce {} --figure {}", paper.name, figure.name);
+    let options = [
+        quick.then(|| " --quick".to_owned()),
+        (*runs != usual_runs).then(|| format!(" --runs {runs}")),
+        (block_size.0 != usual_len).then(|| format!(" --block-size {block_size}")),
+        link.map(|link| format!(" --link {link}")),
+        (*seed != SEED).then(|| format!(" --seed {seed}")),
+        testbed.insecure.then(|| " --insecure".to_owned()),
+    ];
+    command.extend(options.into_iter().flatten());
+    command
 }
 
 /// What was rebuilt in a second, places below each other.
@@ -168,7 +188,7 @@ pub(crate) fn write_page(paper: &Paper, dir: &Path) -> Result<()> {
 fn section(paper: &Paper, figure: &Figure, report: &Report) -> String {
     let Figure { name, title, about, differs, .. } = figure;
     let stem = figure.stem(paper);
-    let quick = if report.settings.quick { " --quick" } else { "" };
+    let command = command(paper, figure, report);
     let claims = beside(figure, report);
     let rows = claims.iter().map(|Beside { text, paper, ours, links }| format!("| {text} | {paper} | {ours} | {links} |\n"));
     let rows: String = rows.collect();
@@ -176,10 +196,9 @@ fn section(paper: &Paper, figure: &Figure, report: &Report) -> String {
     let differs = if differs.is_empty() { String::new() } else { format!("\n{differs}\n") };
     let (scale, machine) = (scale(paper, report), &report.machine);
     format!(
-        "\n### Figure {name}: {title}\n\n{about}\n\n```text\nsudo weft reproduce {} --figure {name}{quick}\n```\n\n\
+        "\n### Figure {name}: {title}\n\n{about}\n\n```text\n{command}\n```\n\n\
          ![{title}]({stem}.svg)\n\n| | paper | here | links say |\n| --- | --: | --: | --: |\n{rows}{differs}{warnings}\n\
-         {scale}; {machine}. All points: [{stem}.csv]({stem}.csv), [{stem}.json]({stem}.json), [{stem}.png]({stem}.png).\n",
-        paper.name
+         {scale}; {machine}. All points: [{stem}.csv]({stem}.csv), [{stem}.json]({stem}.json), [{stem}.png]({stem}.png).\n"
     )
 }
 

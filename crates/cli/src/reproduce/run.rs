@@ -78,6 +78,8 @@ pub(crate) async fn run(
         block_size: ByteSize(options.scale.block_len),
         runs: options.runs,
         quick: options.scale.quick,
+        seed: options.seed,
+        link: Some(options.scale.link).filter(|link| link.to_string() != figure.link),
         testbed: testbed.settings().clone(),
     };
     let mut steps = Steps::begin(format!("figure {}", figure.name), &setups, options);

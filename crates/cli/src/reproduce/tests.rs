@@ -42,6 +42,8 @@ fn report() -> (&'static Figure, Report) {
         block_size: ByteSize(1 << 20),
         runs: 3,
         quick: false,
+        seed: 1,
+        link: None,
         testbed: run::settings(figure, "200mbit".parse().unwrap(), false).unwrap(),
     };
     (figure, Report { machine: Machine::this(), settings, results, warnings: vec!["mind".to_owned()] })
@@ -113,6 +115,42 @@ fn parsed(line: &str) -> Point {
         ratio: number(9),
     };
     Point { x: Some(cells[0].clone()).filter(|x| !x.is_empty()), rate_mib_s: number(10), outcome }
+}
+
+#[test]
+fn what_the_docs_have_is_read_still() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/figures");
+    for paper in [&ecpipe::PAPER, &mist::PAPER] {
+        let found = |figure: &&Figure| read(paper, figure, &dir).unwrap_or_else(|error| panic!("{error}")).is_some();
+        assert!(paper.figures.iter().filter(found).count() > 0, "{} has no figure in the docs", paper.name);
+    }
+}
+
+#[test]
+fn the_command_that_is_shown_measures_the_same_again() {
+    let (figure, mut report) = report();
+    let shown = |report: &Report| {
+        let command = command(&ecpipe::PAPER, figure, report);
+        let (text, section) = (text(&ecpipe::PAPER, figure, report), section(&ecpipe::PAPER, figure, report));
+        assert!(text.contains(&format!("\n{command}\n")) && section.contains(&format!("\n{command}\n")), "{text}\n{section}");
+        command
+    };
+    let usual = "sudo weft reproduce ecpipe --figure 6a";
+    assert_eq!(shown(&report), format!("{usual} --runs 3 --block-size 1MiB"));
+    (report.settings.block_size.0, report.settings.runs) = figure.usual(false);
+    assert_eq!(shown(&report), usual);
+    (report.settings.seed, report.settings.link) = (7, Some("50mbit".parse().unwrap()));
+    assert_eq!(shown(&report), format!("{usual} --link 50mbit --seed 7"));
+    (report.settings.block_size.0, report.settings.runs) = figure.usual(true);
+    report.settings = Asked { quick: true, seed: 1, link: None, ..report.settings };
+    assert_eq!(shown(&report), format!("{usual} --quick"));
+
+    // Of what was measured before these were written down, the testbed tells what links carried.
+    let mut old = serde_json::to_value(&report.settings).unwrap();
+    old["testbed"]["link"] = "100mbit".into();
+    assert!(old.as_object_mut().unwrap().remove("seed").is_some() && old.get("link").is_none());
+    report.settings = serde_json::from_value(old).unwrap();
+    assert_eq!(shown(&report), format!("{usual} --quick --link 100mbit"));
 }
 
 #[test]
