@@ -21,10 +21,16 @@ impl Repair {
         let cluster = Setup::nodes(nodes).with(&[("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "12MiB")]).up();
         let content = bytes(4 * BLOCK as usize, 5);
         cluster.put("data", &content, &CODING).ok();
-        let blocks = cluster.blocks("data");
-        let held: BTreeSet<&String> = blocks.iter().map(|block| &block.node).collect();
-        let free = cluster.nodes().into_iter().filter(|node| !held.contains(node)).collect();
-        Self { cluster, content, blocks, free }
+        let mut repair = Self { cluster, content, blocks: Vec::new(), free: Vec::new() };
+        repair.refresh();
+        repair
+    }
+
+    /// Looks where the blocks are now.
+    fn refresh(&mut self) {
+        self.blocks = self.cluster.blocks("data");
+        let held: BTreeSet<&String> = self.blocks.iter().map(|block| &block.node).collect();
+        self.free = self.cluster.nodes().into_iter().filter(|node| !held.contains(node)).collect();
     }
 
     /// Blocks that a chain to `to` would read.
@@ -68,12 +74,15 @@ fn resumed(ended: Ended) {
 
 #[test]
 fn a_chain_goes_on_around_a_helper_that_was_killed_or_stands_still() {
-    let repair = Repair::new(8);
-    for (number, signal) in ["KILL", "STOP"].into_iter().enumerate() {
-        let to = &repair.free[number];
-        let helper = repair.helpers(to)[1].node.clone();
-        let mut running = repair.repair(&["--to", to]);
-        repair.wait_for_middle(&mut running, to);
+    let mut repair = Repair::new(8);
+    // The first of the chain, one in the middle, and the last.
+    for (signal, place) in ["KILL", "STOP"].into_iter().flat_map(|signal| [0, 2, 3].map(|place| (signal, place))) {
+        let to = repair.free[0].clone();
+        let helpers = repair.helpers(&to);
+        assert_eq!(helpers.len(), 4);
+        let helper = helpers[place].node.clone();
+        let mut running = repair.repair(&["--to", &to]);
+        repair.wait_for_middle(&mut running, &to);
         repair.cluster.signal(&helper, signal);
         resumed(running.end());
         repair.is_right();
@@ -82,6 +91,8 @@ fn a_chain_goes_on_around_a_helper_that_was_killed_or_stands_still() {
         } else {
             repair.cluster.signal(&helper, "CONT");
         }
+        repair.cluster.wait_for_state(&[&helper], "up");
+        repair.refresh();
     }
 }
 
