@@ -169,6 +169,12 @@ pub(crate) fn default_policy() -> PolicyRecord {
 pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorConfig) -> Result<NodeRepair> {
     let scheme = if asked.scheme.is_empty() { &config.scheme } else { &asked.scheme };
     weft_schemes::repair::check_name(scheme)?;
+    if scheme == weft_schemes::repair::DIRECT {
+        return Err(Error::invalid(
+            "the scheme 'direct' copies blocks that are there, and what a node has lost is not: choose another, which copies what has \
+             a copy too",
+        ));
+    }
     let concurrency = if asked.concurrency == 0 { JOB_CONCURRENCY } else { asked.concurrency };
     if concurrency > JOB_CONCURRENCY_MAX {
         return Err(Error::invalid(format!("1 to {JOB_CONCURRENCY_MAX} stripes can be repaired at once, not {concurrency}")));
@@ -419,6 +425,7 @@ mod tests {
         let asked = || asked.clone();
         refused(v1::RepairNodeRequest { select: "best\n".into(), ..asked() }, "by 'best\\n'; there are: lru, random, index");
         refused(v1::RepairNodeRequest { scheme: "pigeon".into(), ..asked() }, "pigeon");
+        refused(v1::RepairNodeRequest { scheme: "direct".into(), ..asked() }, "what a node has lost is not");
         refused(v1::RepairNodeRequest { concurrency: 65, ..asked() }, "1 to 64 stripes");
         refused(v1::RepairNodeRequest { slice_len: 5000, ..asked() }, "a multiple of 4KiB");
         refused(v1::RepairNodeRequest { slice_len: 65 << 20, ..asked() }, "at most 64MiB");

@@ -65,7 +65,8 @@ struct RepairObject {
     /// quickest path), preferred (the first ones as they come) or random
     #[arg(long, default_value = "best")]
     select: String,
-    /// Over how many disjoint paths each lost block comes, or auto: as many as should be the quickest
+    /// Over how many paths each lost block comes, or auto: as many as should be the quickest. No two share a link, and nodes only where
+    /// there are not enough others
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = paths)]
     paths: u32,
     /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)

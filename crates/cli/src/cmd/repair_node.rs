@@ -38,8 +38,8 @@ pub(super) struct RepairNode {
     /// chooses, as evenly as racks let it
     #[arg(long, value_name = "NODE")]
     to: Vec<String>,
-    /// How: auto (what is predicted to be the quickest), conventional, ppr or pipeline; without it, the coordinator's setting says,
-    /// which is auto unless it was changed
+    /// How: auto (what is predicted to be the quickest), conventional, ppr, pipeline or cyclic; without it, the coordinator's setting
+    /// says, which is auto unless it was changed
     #[arg(long)]
     scheme: Option<String>,
     /// How many stripes are repaired at the same time, 1 to 64; without it, 4
