@@ -33,7 +33,7 @@ EXIT CODES
   3  what was named does not exist
   4  data unavailable: more is lost than the code tolerates, or nobody is there to ask
   5  corrupt, or refused by a check: stored bytes are not what was recorded, or a plan is not proved right
-  130  broken off by ctrl-C or SIGTERM: what was under way is given up, and nothing of it stays; but a job that was waited for goes on
+  130  broken off by ctrl-C, SIGTERM or SIGHUP: what was under way is given up, and nothing of it stays; but a job that was waited for goes on
 
 Errors are one line on stderr, `weft: …`. With --json they are one JSON object on stderr instead:
   {\"error\":{\"kind\":\"not_found\",\"exit_code\":3,\"message\":\"…\",\"object\":…,\"block\":…,\"party\":…,\"link\":…,\"position\":…}}

@@ -1,4 +1,4 @@
-//! ctrl-C and SIGTERM: noticed from the first moment, so that what is under way is given up in order and nothing of it stays.
+//! ctrl-C, SIGTERM and SIGHUP: noticed from the first moment, so that what is under way is given up in order and nothing of it stays.
 
 use crate::exit::Exit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,13 +15,16 @@ static BROKEN_OFF: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// Its terminal is gone; none: that was to be nothing to it (`nohup`).
+    hangup: Option<Signal>,
 }
 
 impl Signals {
     /// Within a runtime; before anything is made that a signal must not leave behind.
     pub(crate) fn register() -> Result<Self> {
         let listen = |kind| signal(kind).map_err(|error| Error::fatal(format!("cannot wait for signals: {error}")));
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+        let hangup = (!is_hangup_ignored()).then(|| listen(SignalKind::hangup())).transpose()?;
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())?, hangup })
     }
 
     /// Waits for one.
@@ -29,6 +32,7 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            Some(_) = async { self.hangup.as_mut()?.recv().await } => {}
         }
     }
 
@@ -38,6 +42,14 @@ impl Signals {
         BROKEN_OFF.store(true, Relaxed);
         error()
     }
+}
+
+/// Whether whoever started this process has it ignore SIGHUP, as `nohup` does.
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask & 1 << (SignalKind::hangup().as_raw_value() - 1) != 0
 }
 
 /// Whether this command was broken off.

@@ -6,7 +6,7 @@ pub(crate) mod put;
 pub(crate) mod repair;
 pub(crate) mod writer;
 
-use crate::{session::Session, table::table};
+use crate::{session::Session, table::columns};
 use serde::{Deserialize, Serialize};
 use std::{fs, time::Duration};
 use tokio::time::Instant;
@@ -179,19 +179,31 @@ pub(crate) fn results(outcomes: &[Outcome], base: &str) -> String {
 }
 
 /// The same; what their bound is called, and how they stand to it.
-pub(crate) fn results_beside(outcomes: &[Outcome], base: &str, [bound_is, over_bound]: [&str; 2]) -> String {
-    let row = |it: &Outcome| {
+pub(crate) fn results_beside(outcomes: &[Outcome], base: &str, bound: [&str; 2]) -> String {
+    results_with(outcomes, base, bound, None)
+}
+
+/// The same, with a column of its own.
+pub(crate) fn results_with(
+    outcomes: &[Outcome],
+    base: &str,
+    [bound_is, over_bound]: [&str; 2],
+    own: Option<(&str, Vec<String>)>,
+) -> String {
+    let row = |(at, it): (usize, &Outcome)| {
         let seconds = |seconds: f64| format!("{seconds:.3} s");
         let spread = format!("{:.3} .. {:.3}", it.min_s, it.max_s);
         let bound = it.bound_s.map_or_else(|| "-".to_owned(), seconds);
         let over = it.bound_s.map_or_else(|| "-".to_owned(), |bound| format!("{:.3} x", it.median_s / bound));
         let ratio = it.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3} x"));
         let (moved, idle) = (weft_types::human_bytes(it.bytes_moved), format!("{:.0} %", it.cpu_idle * 100.0));
-        [it.scheme.clone(), seconds(it.median_s), spread, ratio, bound, over, moved, idle]
+        let row = [it.scheme.clone(), seconds(it.median_s), spread, ratio, bound, over, moved, idle];
+        row.into_iter().chain(own.as_ref().and_then(|(_, cells)| cells.get(at).cloned()))
     };
     let beside = format!("/ {base}");
     let heading = ["scheme", "median", "min .. max", &beside, bound_is, over_bound, "moved", "CPU idle"];
-    table(heading, &[1, 2, 3, 4, 5, 6, 7], outcomes.iter().map(row))
+    let heading = heading.into_iter().chain(own.as_ref().map(|(name, _)| *name));
+    columns(heading, &[1, 2, 3, 4, 5, 6, 7, 8], outcomes.iter().enumerate().map(row))
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ use weft_types::{Error, Result};
 const DEFAULT_DIR: &str = "weft-testbed";
 /// Links of this rate a machine of two cores carries for ten agents, and more.
 pub(super) const DEFAULT_LINK: &str = "200mbit";
+/// Agents, where nobody says how many.
+const DEFAULT_NODES: u32 = 16;
 
 /// A cluster with shaped links on this machine: real sockets, real bandwidth limits, one command
 ///
@@ -43,34 +45,37 @@ enum Command {
 /// How the links are.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Links {
-    /// What each agent sends, and what it receives
-    #[arg(long, value_name = "RATE", default_value = DEFAULT_LINK)]
-    pub(super) link: LinkRate,
-    /// Racks, among which the agents are dealt out in turn
-    #[arg(long, value_name = "R", default_value_t = 1)]
-    pub(super) racks: u32,
+    /// What each agent sends, and what it receives; of a new testbed 200mbit unless told otherwise
+    #[arg(long, value_name = "RATE")]
+    link: Option<LinkRate>,
+    /// Racks, among which the agents are dealt out in turn; of a new testbed one unless told otherwise
+    #[arg(long, value_name = "R")]
+    racks: Option<u32>,
     /// What each rack sends, and what it receives, over its uplink
     #[arg(long, value_name = "RATE")]
-    pub(super) rack_link: Option<LinkRate>,
+    rack_link: Option<LinkRate>,
     /// What whoever stands outside sends, and what it receives: the coordinator, and who gives commands; without it, as much as the
     /// machine carries
     #[arg(long, value_name = "RATE")]
-    pub(super) outside_link: Option<LinkRate>,
-    /// What a link carries instead: node-03:*=40mbit (what it sends), *:node-03=40mbit (what it receives), node-03:node-05=40mbit
+    outside_link: Option<LinkRate>,
+    /// What a link carries instead: node-03:*=40mbit (what it sends), *:node-03=40mbit (what it receives), node-03:node-05=40mbit; can
+    /// be given several times, and all together take the place of those that were there
     #[arg(long = "limit", value_name = "FROM:TO=RATE")]
-    pub(super) limits: Vec<Limit>,
+    limits: Vec<Limit>,
     /// A slow disk or processor, bytes a second: node-03:disk=50MiB, or *:coding=20MiB for all
     #[arg(long, value_name = "NODE:PART=SIZE")]
-    pub(super) slow: Vec<Slow>,
+    slow: Vec<Slow>,
     /// What pairs carry, in Mbit/s: rows send, columns receive; of nodes, or of places among which the nodes are dealt out
     ///
     /// The first line is `from/to,node-01,node-02,...` or `from/to,California,Ohio,...`; then a line for each sender. With it, --link
-    /// does not count.
+    /// does not count; --link alone takes the place of a matrix that was there.
     #[arg(long, value_name = "FILE.csv")]
-    pub(super) matrix: Option<PathBuf>,
+    matrix: Option<PathBuf>,
 }
 
 /// Start a testbed, and check that its links carry what they should
+///
+/// One that is there already is started again where it does not run; options that are not given leave it as it is.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -86,9 +91,9 @@ struct Up {
     /// Where it lies; without it, ./weft-testbed. What is in memory (/dev/shm) is not held up by a disk
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Agents
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    nodes: u32,
+    /// Agents; of a new testbed 16 unless told otherwise
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
     #[command(flatten)]
     links: Links,
     /// Do not measure a link before it is said to be up
@@ -116,10 +121,13 @@ struct Run {
 }
 
 /// Shape the links of a testbed anew, while it runs
+///
+/// Options that are not given leave what is there as it is.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
-  sudo weft testbed shape --link 200mbit --limit 'node-03:*=40mbit'
+  sudo weft testbed shape --limit 'node-03:*=40mbit'
+  sudo weft testbed shape --reset --link 100mbit
 
 EXIT CODES
   0 done   1 failed on the way   2 links that make no sense   3 no testbed   4 no root, no `ip`, no `tc`")]
@@ -127,6 +135,9 @@ struct Shape {
     /// Where the testbed lies; without it, ./weft-testbed
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// What is not said is as in a new testbed: links of 200mbit and no other limits
+    #[arg(long)]
+    reset: bool,
     #[command(flatten)]
     links: Links,
 }
@@ -165,7 +176,13 @@ struct UpReport {
     settings: Settings,
     /// A direct send of one block over one link, beside what the link says.
     check: Option<bench::LinkCheck>,
+    /// Why there is no such check, where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unchecked: Option<&'static str>,
 }
+
+/// What came of measuring a link, or why it was not measured.
+type Checked = Result<bench::LinkCheck, &'static str>;
 
 #[derive(Debug, Serialize)]
 struct DownReport {
@@ -192,69 +209,113 @@ impl TestbedCommand {
 }
 
 impl Links {
-    /// As settings of a testbed of so many nodes.
+    /// As settings of a new testbed of so many nodes.
     pub(super) fn settings(&self, nodes: u32, insecure: bool) -> Result<Settings> {
+        self.onto(Self::usual(nodes, insecure)?)
+    }
+
+    /// The settings where nothing is said.
+    fn usual(nodes: u32, insecure: bool) -> Result<Settings> {
+        let link = Some(DEFAULT_LINK.parse().map_err(Error::invalid)?);
+        let (limits, slow) = (Vec::new(), Vec::new());
+        Ok(Settings { nodes, racks: 1, link, rack_link: None, outside_link: None, limits, insecure, slow, matrix: None })
+    }
+
+    /// What there is, with what is said changed.
+    fn onto(&self, mut it: Settings) -> Result<Settings> {
         let Self { link, racks, rack_link, outside_link, limits, slow, matrix } = self.clone();
-        let settings = Settings { nodes, racks, link: Some(link), rack_link, outside_link, limits, insecure, slow, matrix: None };
-        let Some(path) = matrix else { return Ok(settings) };
+        it.racks = racks.unwrap_or(it.racks);
+        it.rack_link = rack_link.or(it.rack_link);
+        it.outside_link = outside_link.or(it.outside_link);
+        if link.is_some() {
+            (it.link, it.matrix) = (link, None);
+        }
+        if !limits.is_empty() {
+            it.limits = limits;
+        }
+        if !slow.is_empty() {
+            it.slow = slow;
+        }
+        let Some(path) = matrix else { return Ok(it) };
         let text = std::fs::read_to_string(&path).map_err(|error| crate::offline::io_error(&path, "read", &error))?;
         let matrix =
             Matrix::parse(&text).map_err(|error| Error { message: format!("{}: {}", path.display(), error.message), ..error })?;
-        Ok(Settings { link: None, ..settings }.with_matrix(matrix))
+        Ok(Settings { link: None, ..it }.with_matrix(matrix))
+    }
+
+    /// The same for a testbed that is there: only what links carry can change.
+    fn reshaped(&self, there: &Settings, base: Settings) -> Result<Settings> {
+        let settings = self.onto(base)?;
+        if settings.racks != there.racks || settings.slow != there.slow {
+            let racks = there.racks;
+            return Err(Error::invalid(format!(
+                "the testbed has its {racks} racks and its slow nodes as it was made: only what links carry can change; choose \
+                 another directory for another one"
+            )));
+        }
+        settings.check().map(|()| settings)
     }
 }
 
 impl Up {
     fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
-        let dir = self.dir.unwrap_or_else(|| DEFAULT_DIR.into());
-        let settings = self.links.settings(self.nodes, options.insecure)?;
+        let dir = self.dir.clone().unwrap_or_else(|| DEFAULT_DIR.into());
+        let there = LocalCluster::is_in(&dir).then(|| Testbed::open(&dir)).transpose()?;
+        let settings = match &there {
+            Some(there) => self.again(there.settings(), options.insecure, &dir)?,
+            None => self.links.settings(self.nodes.unwrap_or(DEFAULT_NODES), options.insecure)?,
+        };
         settings.check()?;
         let _lock = LocalCluster::lock(&dir)?;
         let _watch = interrupt::Watch::begin()?;
-        let ran = LocalCluster::is_in(&dir) && LocalCluster::open(&dir)?.processes()?.iter().any(|(_, it)| it.is_some());
-        let (testbed, cluster) = match LocalCluster::is_in(&dir) {
-            true => {
-                let mut testbed = Testbed::open(&dir)?;
-                let there = testbed.settings().clone();
-                if (there.nodes, there.racks, there.insecure) != (settings.nodes, settings.racks, settings.insecure) {
-                    let (nodes, racks) = (there.nodes, there.racks);
-                    let dir = dir.display();
-                    return Err(Error::invalid(format!(
-                        "the testbed in {dir} has {nodes} nodes in {racks} racks: choose another directory for another one"
-                    )));
+        let ran = there.is_some() && LocalCluster::open(&dir)?.processes()?.iter().any(|(_, it)| it.is_some());
+        let up = || -> Result<UpReport> {
+            let (testbed, cluster) = match there {
+                Some(mut testbed) => {
+                    testbed.make_network()?;
+                    testbed.reshape(|it| *it = settings)?;
+                    (testbed, LocalCluster::open(&dir)?)
                 }
-                if there.slow != settings.slow {
-                    let dir = dir.display();
-                    return Err(Error::invalid(format!(
-                        "the nodes of the testbed in {dir} are as fast as they were made: choose another directory"
-                    )));
-                }
-                testbed.make_network()?;
-                testbed.reshape(|it| *it = settings)?;
-                (testbed, LocalCluster::open(&dir)?)
-            }
-            false => Testbed::make(&dir, settings, seed()?, |_| {})?,
+                None => Testbed::make(&dir, settings, seed()?, |_| {})?,
+            };
+            interrupt::check()?;
+            let (check, unchecked) = match start(&testbed, &cluster, !self.no_check)? {
+                Some(Ok(check)) => (Some(check), None),
+                Some(Err(why)) => (None, Some(why)),
+                None => (None, None),
+            };
+            Ok(UpReport { dir: cluster.dir().to_owned(), settings: testbed.settings().clone(), check, unchecked })
         };
-        let started = start(&testbed, &cluster, !self.no_check);
-        let check = match started {
-            Ok(check) => check,
+        let report = match up() {
+            Ok(report) => report,
             Err(error) => {
                 // What is half up is of no use to anybody, but what ran before goes on; the first error counts.
                 let _down = (!ran).then(|| Testbed::down(&dir));
                 return Err(error);
             }
         };
-        let report = UpReport { dir: cluster.dir().to_owned(), settings: testbed.settings().clone(), check };
         output.result(&report, text)?;
         match report.check.and_then(|check| check.error()) {
             Some(error) => Err(error),
             None => Ok(Exit::Ok),
         }
     }
+
+    /// The settings of one that is there, with what is said changed.
+    fn again(&self, there: &Settings, insecure: bool, dir: &Path) -> Result<Settings> {
+        let Settings { nodes, racks, .. } = *there;
+        if self.nodes.is_some_and(|asked| asked != nodes) || insecure && !there.insecure {
+            let (dir, tls) = (dir.display(), if there.insecure { "without" } else { "with" });
+            return Err(Error::invalid(format!(
+                "the testbed in {dir} has {nodes} nodes in {racks} racks, {tls} TLS: choose another directory for another one"
+            )));
+        }
+        self.links.reshaped(there, there.clone())
+    }
 }
 
 /// Starts the processes, and measures a link.
-fn start(testbed: &Testbed, cluster: &LocalCluster, check: bool) -> Result<Option<bench::LinkCheck>> {
+fn start(testbed: &Testbed, cluster: &LocalCluster, check: bool) -> Result<Option<Checked>> {
     testbed.enter()?;
     session::run(async {
         let session = bring_up(cluster).await?;
@@ -263,7 +324,7 @@ fn start(testbed: &Testbed, cluster: &LocalCluster, check: bool) -> Result<Optio
             cluster.was_up()?;
         }
         let done = match check {
-            true => bench::LinkCheck::run(&session, testbed).await,
+            true => bench::LinkCheck::run(&session, testbed).await.map(Some),
             false => Ok(None),
         };
         session.client.close().await;
@@ -276,6 +337,7 @@ fn text(it: &UpReport) -> String {
     let mut lines =
         vec![format!("{nodes} agents in {racks} {}: {}", if racks == 1 { "rack" } else { "racks" }, it.dir.display())];
     lines.extend(it.check.as_ref().map(ToString::to_string));
+    lines.extend(it.unchecked.map(|why| format!("whether links carry what they should was not measured: {why}")));
     lines.push("use it by: weft testbed run -- COMMAND; take it away by: weft testbed down".to_owned());
     lines.join("\n")
 }
@@ -303,15 +365,12 @@ impl Shape {
         let mut testbed = Testbed::open(&dir)?;
         let _lock = LocalCluster::lock(&dir)?;
         let there = testbed.settings().clone();
-        let settings = self.links.settings(there.nodes, there.insecure)?;
-        let racks = (self.links.racks != 1 || self.links.matrix.is_some()).then_some(settings.racks);
-        if racks.is_some_and(|racks| racks != there.racks) || !settings.slow.is_empty() && settings.slow != there.slow {
-            let racks = there.racks;
-            let message =
-                format!("the testbed has its {racks} racks and its slow nodes as it was made: only what links carry can change");
-            return Err(Error::invalid(message));
-        }
-        testbed.reshape(|it| *it = Settings { racks: there.racks, slow: there.slow, ..settings })?;
+        let base = match self.reset {
+            true => Settings { racks: there.racks, slow: there.slow.clone(), ..Links::usual(there.nodes, there.insecure)? },
+            false => there.clone(),
+        };
+        let settings = self.links.reshaped(&there, base)?;
+        testbed.reshape(|it| *it = settings)?;
         output.result(testbed.settings(), |_| "shaped".to_owned()).map(|()| Exit::Ok)
     }
 }

@@ -94,7 +94,7 @@ impl LocalCluster {
         let is_half_made = dir.join(NEW).join(FILE_NAME).exists();
         for entry in entries {
             let name = entry.map_err(|error| io_error(dir, "read", &error))?.file_name();
-            let is_ours = [LOCK, NEW, testbed::FILE_NAME].iter().any(|it| name == *it)
+            let is_ours = [LOCK, NEW, testbed::FILE_NAME, testbed::SCRATCH].iter().any(|it| name == *it)
                 || is_half_made && PARTS.iter().any(|it| name == *it);
             if !is_ours {
                 let dir = dir.display();

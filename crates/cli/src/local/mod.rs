@@ -32,19 +32,13 @@ use std::{
     io::{Read as _, Seek as _, SeekFrom},
     os::unix::fs::DirBuilderExt as _,
     path::{Component, Path, PathBuf},
-    time::Duration,
 };
-use tokio::time::Instant;
 use weft_agent::AgentConfig;
 use weft_coordinator::CoordinatorConfig;
 use weft_types::{Error, Result};
 
 /// The coordinator's name among the processes.
 pub(crate) const COORDINATOR: &str = "coordinator";
-/// Processes that were asked to end have this long before they are made to.
-const STOP_GRACE: Duration = Duration::from_secs(10);
-/// And to what was killed, the system gives an end within this time, unless a disk or a mount hangs.
-const KILL_GRACE: Duration = Duration::from_secs(5);
 const COORDINATOR_FILE: &str = "coordinator.toml";
 const AGENT_FILE: &str = "agent.toml";
 const LOCK: &str = "lock";
@@ -204,15 +198,9 @@ impl LocalCluster {
             }
             let running: Vec<(String, Process)> =
                 group.into_iter().filter_map(|(name, process)| Some((name, process?))).collect();
-            for (_, process) in &running {
-                process.signal(Signal::Term)?;
-            }
-            let deadline = Instant::now() + STOP_GRACE;
-            for (name, process) in &running {
-                if !process.ends_by(deadline) {
-                    process.signal(Signal::Kill)?;
-                }
-                if process.ends_by(deadline.max(Instant::now()) + KILL_GRACE) {
+            let ended = process::end(running.iter().map(|(_, process)| process))?;
+            for ((name, process), ended) in running.iter().zip(ended) {
+                if ended {
                     self.pid_file(name).remove()?;
                     stopped += 1;
                 } else {

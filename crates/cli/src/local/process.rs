@@ -16,8 +16,14 @@ use weft_types::{Error, Result};
 
 /// A process that was started has named itself within this time.
 const START_MAX: Duration = Duration::from_secs(20);
+/// The option by which a process learns of its file: so daemons are told from what people start.
+const PID_FILE: &str = "--pid-file";
 const START_POLL: Duration = Duration::from_millis(2);
 const END_POLL: Duration = Duration::from_millis(20);
+/// Processes that were asked to end have this long before they are made to.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// And to what was killed, the system gives an end within this time, unless a disk or a mount hangs.
+const KILL_GRACE: Duration = Duration::from_secs(5);
 /// How often, and how far apart, it is tried to lock a file that is locked.
 const LOCK_TRIES_MAX: u32 = 50;
 const LOCK_POLL: Duration = Duration::from_millis(20);
@@ -64,7 +70,7 @@ pub(crate) fn spawn<S: AsRef<OsStr>>(args: &[S], namespace: Option<&str>, log: &
         }
         None => Command::new(&binary),
     };
-    command.args(args).arg("--pid-file").arg(&pid_file.path);
+    command.args(args).arg(PID_FILE).arg(&pid_file.path);
     command.stdin(Stdio::null()).stdout(log_file).stderr(also).process_group(0);
     let mut child = command.spawn().map_err(|error| io_error(&binary, "start", &error))?;
     let until = Instant::now() + START_MAX;
@@ -81,7 +87,7 @@ pub(crate) fn spawn<S: AsRef<OsStr>>(args: &[S], namespace: Option<&str>, log: &
 
 impl Process {
     /// The process that has this number now; none, if there is none or it has ended and nobody has fetched its exit code.
-    fn of(pid: u32) -> Option<Self> {
+    pub(crate) fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
         let (state, started_ticks) = parse_stat(&stat)?;
@@ -93,8 +99,14 @@ impl Process {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
+    /// Whether it was started by [`spawn`].
+    pub(crate) fn is_daemon(&self) -> bool {
+        let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == PID_FILE.as_bytes())
+    }
+
     /// Waits until it runs no more, and tells whether it came to that.
-    pub(crate) fn ends_by(&self, deadline: Instant) -> bool {
+    fn ends_by(&self, deadline: Instant) -> bool {
         while self.is_alive() {
             if Instant::now() > deadline {
                 return false;
@@ -126,6 +138,19 @@ impl Process {
             _ => Err(Error::fatal(format!("process {} cannot be stopped: is it somebody else's?", self.pid))),
         }
     }
+}
+
+/// Asks all of them to end, and makes those that do not; whether each did.
+pub(crate) fn end<'a>(processes: impl IntoIterator<Item = &'a Process> + Clone) -> Result<Vec<bool>> {
+    processes.clone().into_iter().try_for_each(|process| process.signal(Signal::Term))?;
+    let deadline = Instant::now() + STOP_GRACE;
+    let end = |process: &Process| {
+        if !process.ends_by(deadline) {
+            process.signal(Signal::Kill)?;
+        }
+        Ok(process.ends_by(deadline.max(Instant::now()) + KILL_GRACE))
+    };
+    processes.into_iter().map(end).collect()
 }
 
 /// State and start from /proc/PID/stat. The name, in brackets, can contain anything.

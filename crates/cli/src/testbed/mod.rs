@@ -8,13 +8,16 @@
 mod matrix;
 pub(crate) mod net;
 mod rate;
+mod scratch;
 
 pub(crate) use matrix::Matrix;
-pub(crate) use net::enter;
+pub(crate) use net::{BURST_BYTES, enter};
 pub(crate) use rate::LinkRate;
+pub(crate) use scratch::{MARK as SCRATCH, Scratch};
 
 use crate::{
-    local::{COORDINATOR, DaemonSettings, LocalCluster, Size},
+    interrupt,
+    local::{COORDINATOR, DaemonSettings, LocalCluster, Size, process},
     offline::io_error,
     settings as files,
 };
@@ -36,6 +39,8 @@ const REGISTRY: &str = "/run/weft-testbeds";
 /// Agents hold whole blocks in memory where an experiment turns pipelining off.
 const MEMORY_BUDGET: ByteSize = ByteSize(2 << 30);
 const PORT: u16 = 7400;
+/// The longest that a file of settings can say.
+const FOREVER_MS: u64 = i64::MAX as u64;
 
 /// What a testbed is like.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -138,7 +143,8 @@ impl Testbed {
         Ok(Self { dir, id, network, settings })
     }
 
-    /// Makes one in `dir`, with its network and its cluster's files; nothing of it runs yet. The caller holds the lock of `dir`.
+    /// Makes one in `dir`, with its network and its cluster's files; nothing of it runs yet. If that fails or is broken off, its
+    /// network is gone again. The caller holds the lock of `dir`.
     pub(crate) fn make(
         dir: &Path,
         settings: Settings,
@@ -152,7 +158,6 @@ impl Testbed {
         LocalCluster::check_free(&testbed.dir, size)?;
         // First: whatever happens next, it is known to be a testbed, and can be taken down.
         testbed.save()?;
-        testbed.make_network()?;
         let place = |mut it: DaemonSettings<'_>| {
             let listen = |address| format!("{address}:0");
             match &mut it {
@@ -160,8 +165,8 @@ impl Testbed {
                     config.listen = format!("{}:{PORT}", Network::address_outside());
                     // What an experiment has left behind does not stay in memory for long.
                     (config.garbage_grace_ms, config.sweep_interval_ms) = (2_000, 1_000);
-                    // Links are measured when an experiment says so, and not in the middle of one.
-                    config.link_probe_interval_ms = 0;
+                    // Links are measured when an experiment says so, and not in the middle of one; they stay what they are.
+                    (config.link_probe_interval_ms, config.link_age_max_ms) = (0, FOREVER_MS);
                 }
                 DaemonSettings::Agent(number, config) => {
                     config.data_listen = listen(Network::address(*number));
@@ -181,8 +186,12 @@ impl Testbed {
             }
             adjust(it);
         };
-        let made = LocalCluster::make(&testbed.dir, size, seed, place);
-        match made {
+        let make = || {
+            testbed.make_network()?;
+            let cluster = LocalCluster::make(&testbed.dir, size, seed, place)?;
+            interrupt::check().map(|()| cluster)
+        };
+        match make() {
             Ok(cluster) => Ok((testbed, cluster)),
             Err(error) => {
                 // The first error counts.
@@ -192,7 +201,7 @@ impl Testbed {
         }
     }
 
-    /// Makes the network anew, unless something runs in it. The caller holds the lock.
+    /// Makes the network anew, unless something runs in it. The caller holds the lock, and takes down what is half made.
     pub(crate) fn make_network(&self) -> Result<()> {
         Network::check_machine()?;
         let runs =
@@ -201,10 +210,7 @@ impl Testbed {
             // One that was left half made, or whose processes were killed, is of no use.
             self.network.remove()?;
             self.register()?;
-            if let Err(error) = self.network.make() {
-                let _first_error_counts = self.network.remove();
-                return Err(error);
-            }
+            self.network.make()?;
         }
         self.network.shape(&self.settings.shaping()?)
     }
@@ -241,13 +247,21 @@ impl Testbed {
     }
 
     /// Ends the processes of the testbed in `dir` and takes its network away, also if the directory is gone or was never filled;
-    /// how many processes there were. The caller holds the lock.
+    /// how many processes there were. The directory of a benchmark goes too. The caller holds the lock.
     pub(crate) fn down(dir: &Path) -> Result<usize> {
         let dir = absolute(dir)?;
-        let stopped = if LocalCluster::is_in(&dir) { LocalCluster::open(&dir)?.stop()? } else { 0 };
+        let mut stopped = if LocalCluster::is_in(&dir) { LocalCluster::open(&dir)?.stop()? } else { 0 };
         let id = id_of(&dir);
         let entry = Path::new(REGISTRY).join(&id);
-        Network::new(id, 0, 0).remove()?;
+        let network = Network::new(id, 0, 0);
+        // Where the directory is gone, only their network knows them.
+        let daemons = network.daemons()?;
+        if process::end(&daemons)?.contains(&false) {
+            return Err(Error::fatal(format!("processes of {} did not end, though they were killed", dir.display())));
+        }
+        stopped += daemons.len();
+        network.remove()?;
+        scratch::remove(&dir)?;
         match fs::remove_file(&entry) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(io_error(&entry, "remove", &error)),
             _ => Ok(stopped),
@@ -324,12 +338,20 @@ impl Settings {
     }
 
     /// What goes from one node to another, as far as it is limited.
-    pub(crate) fn between(&self, from: u32, to: u32) -> Result<Option<LinkRate>> {
-        let shaping = self.shaping()?;
-        let pair = shaping.pairs.iter().find(|(a, b, _)| (*a, *b) == (from, to)).map(|(.., rate)| *rate);
+    fn carried(&self, shaping: &Shaping, from: u32, to: u32) -> Option<LinkRate> {
+        let pair = shaping.pairs.binary_search_by_key(&(from, to), |(from, to, _)| (*from, *to)).ok();
+        let pair = pair.and_then(|at| shaping.pairs.get(at)).map(|(.., rate)| *rate);
         let rack = shaping.rack.filter(|_| from % self.racks != to % self.racks);
         let ends = [shaping.up[from as usize], shaping.down[to as usize], pair, rack];
-        Ok(ends.into_iter().flatten().min_by(|a, b| a.bits_per_s().total_cmp(&b.bits_per_s())))
+        ends.into_iter().flatten().min_by(|a, b| a.bits_per_s().total_cmp(&b.bits_per_s()))
+    }
+
+    /// What the fastest of the limited links between two nodes carries.
+    pub(crate) fn fastest(&self) -> Result<Option<LinkRate>> {
+        let shaping = self.shaping()?;
+        let pairs = (0..self.nodes).flat_map(|from| (0..self.nodes).map(move |to| (from, to))).filter(|(from, to)| from != to);
+        let rates = pairs.filter_map(|(from, to)| self.carried(&shaping, from, to));
+        Ok(rates.max_by(|a, b| a.bits_per_s().total_cmp(&b.bits_per_s())))
     }
 
     pub(crate) fn shaping(&self) -> Result<Shaping> {
@@ -458,8 +480,9 @@ mod tests {
     #[test]
     fn limits_are_of_senders_receivers_and_pairs() {
         let it = settings(4, &["node-01:*=40mbit", "*:node-02=30mbit", "node-03:node-04=10mbit"]);
-        let between = |from, to| it.between(from, to).unwrap().unwrap().to_string();
+        let between = |from, to| it.carried(&it.shaping().unwrap(), from, to).unwrap().to_string();
         assert_eq!([between(0, 2), between(0, 1), between(2, 3), between(3, 2)], ["40mbit", "30mbit", "10mbit", "200mbit"]);
+        assert_eq!(it.fastest().unwrap().unwrap().to_string(), "200mbit");
         for wrong in ["*:*=1mbit", "node-05:*=1mbit", "node-00:*=1mbit"] {
             assert!(settings(4, &[wrong]).check().is_err(), "{wrong}");
         }
@@ -487,10 +510,10 @@ mod tests {
         let of_places = Matrix::parse("x,A,B\nA,500,60\nB,50,300").unwrap();
         let it = Settings { link: None, ..settings(4, &[]) }.with_matrix(of_places);
         assert_eq!(it.racks, 2);
-        let between = |from, to| it.between(from, to).unwrap().unwrap().to_string();
+        let between = |from, to| it.carried(&it.shaping().unwrap(), from, to).unwrap().to_string();
         assert_eq!([between(0, 2), between(0, 1), between(1, 0), between(1, 3)], ["500mbit", "60mbit", "50mbit", "300mbit"]);
         let of_nodes = Matrix::parse("x,node-01,node-02\nnode-01,9,60\nnode-02,50,9").unwrap();
         let it = Settings { link: None, ..settings(2, &[]) }.with_matrix(of_nodes);
-        assert_eq!((it.racks, it.between(1, 0).unwrap().unwrap().to_string()), (1, "50mbit".to_owned()));
+        assert_eq!((it.racks, it.carried(&it.shaping().unwrap(), 1, 0).unwrap().to_string()), (1, "50mbit".to_owned()));
     }
 }

@@ -13,9 +13,11 @@
 //! likewise. A rate between two nodes is a class of the sender's. Without racks all ports are at `core`.
 
 use super::rate::LinkRate;
+use crate::{interrupt, local::process::Process};
 use std::{
     io::Write as _,
     net::Ipv4Addr,
+    os::unix::process::CommandExt as _,
     process::{Command, Stdio},
 };
 use weft_types::{Error, Result};
@@ -27,7 +29,8 @@ const QUEUE: &str = "200ms";
 const QUEUE_S: f64 = 0.2;
 /// What a class of a sender has for itself: as good as nothing.
 const OWN: &str = "8kbit";
-const BURST_BYTES: f64 = 131_072.0;
+/// The same in bytes: so much an idle shaper lets pass at once.
+pub(crate) const BURST_BYTES: f64 = 131_072.0;
 /// More agents do not fit into the testbed's addresses, nor onto a machine.
 pub(crate) const NODES_MAX: u32 = 250;
 
@@ -47,7 +50,7 @@ pub(crate) struct Shaping {
     pub(crate) up: Vec<Option<LinkRate>>,
     /// Of each node, what it receives.
     pub(crate) down: Vec<Option<LinkRate>>,
-    /// From a node to another, by their numbers from 0, where that is less.
+    /// From a node to another, by their numbers from 0, where that is less; sorted.
     pub(crate) pairs: Vec<(u32, u32, LinkRate)>,
     /// Of each rack, up and down.
     pub(crate) rack: Option<LinkRate>,
@@ -101,7 +104,7 @@ impl Network {
         Ipv4Addr::new(10, 77, 1, (number + 1) as u8)
     }
 
-    /// Makes it; nothing of it is there before.
+    /// Makes it, unless that is broken off; nothing of it is there before.
     pub(crate) fn make(&self) -> Result<()> {
         let hub = self.hub();
         ip(&["netns", "add", &hub])?;
@@ -122,6 +125,7 @@ impl Network {
             (self.of_node(number), Self::address(number), number + 1, bridge)
         });
         for (namespace, address, port, bridge) in ends.chain(nodes) {
+            interrupt::check()?;
             ip(&["netns", "add", &namespace])?;
             let port = format!("p{port}");
             ip(&["link", "add", "eth0", "netns", &namespace, "type", "veth", "peer", "name", &port, "netns", &hub])?;
@@ -178,6 +182,17 @@ impl Network {
         // One that cannot be removed keeps no other.
         let removed: Vec<Result<()>> = self.namespaces()?.iter().map(|namespace| ip(&["netns", "del", namespace])).collect();
         removed.into_iter().collect()
+    }
+
+    /// The daemons in it, whoever remembers them. A person's shell in it is that person's.
+    pub(crate) fn daemons(&self) -> Result<Vec<Process>> {
+        let mut daemons = Vec::new();
+        for namespace in self.namespaces()? {
+            let pids = run("ip", &["netns", "pids", &namespace], "")?;
+            let pids = pids.split_whitespace().filter_map(|pid| pid.parse().ok());
+            daemons.extend(pids.filter_map(Process::of).filter(Process::is_daemon));
+        }
+        Ok(daemons)
     }
 
     fn namespaces(&self) -> Result<Vec<String>> {
@@ -253,7 +268,8 @@ fn run(tool: &str, args: &[&str], input: &str) -> Result<String> {
         Error::unavailable(format!("`{tool} {}` failed: {why}", args.join(" ")))
     };
     let mut command = Command::new(tool);
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // A ctrl-C is not for it: what is half made could not be taken down either.
+    command.args(args).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(&error.to_string()))?;
     if let Some(mut stdin) = child.stdin.take() {
         // It may have ended over the first line already: then it says why.
