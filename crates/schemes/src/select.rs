@@ -19,7 +19,7 @@ pub enum Select {
     },
 }
 
-/// Over how many disjoint paths a lost block comes, each for its share of the positions.
+/// Over how many paths a lost block comes, each for its share of the positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Paths {
     /// So many, as far as there are helpers for them.

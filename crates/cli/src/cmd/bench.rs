@@ -280,6 +280,14 @@ impl BenchFaults {
                 code.k()
             )));
         }
+        if code.tolerance() < 2 {
+            let message = format!(
+                "{} tolerates the loss of {}: one block is lost, and a helper is to fail too",
+                self.code,
+                code.tolerance()
+            );
+            return Err(Error::invalid(message));
+        }
         let places = if self.places.is_empty() { (1..=code.k()).collect() } else { self.places.clone() };
         let helpers = || places.iter().map(|place| Place::Helper(*place));
         let middle = Place::Helper(places[places.len() / 2]);

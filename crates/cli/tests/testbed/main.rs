@@ -263,6 +263,9 @@ fn what_fails_half_way_is_measured_in_the_same_form() {
     if skipped() {
         return;
     }
+    let refused = weft(&["bench", "faults", "--code", "rs(2,1)"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("tolerates the loss of 1"), "{said}");
     let args = ["bench", "faults", "--code", "rs(2,2)", "--places", "1", "--block-size", "4MiB", "--link", "20mbit", "--json"];
     let report = json(&weft(&args));
     let results = report["results"].as_array().unwrap();
