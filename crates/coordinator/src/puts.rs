@@ -14,7 +14,8 @@ use crate::{
     jobs::{self, Writing},
     load::Moving,
     placement::{self, Ask},
-    rebuild, room,
+    rebuild,
+    room::{self, Wanted},
     seal::{self, Sealed},
     shared::Shared,
     show,
@@ -65,6 +66,8 @@ struct Learnt {
     held_up: u32,
     /// Some node has too little memory for any but the simplest scheme.
     simplest: bool,
+    /// What there is to say of where its blocks go has been said.
+    is_warned: bool,
 }
 
 /// Of the calls that begin or end a stripe, one at a time has the turn: they may come twice, and late.
@@ -468,11 +471,14 @@ async fn begin_stripe(
 ) -> Result<(Sending, v1::ClientTask)> {
     let planning = shared.puts.planning.lock().await;
     drop(shared.puts.take_announced(upload.id));
-    let avoid = match upload.new.replaces {
-        Some(_) => &(&room::avoided(shared, code, upload.new.replicas, layout)? | avoid),
-        None => avoid,
+    let full = match upload.new.replaces {
+        Some(_) => {
+            let wanted = Wanted::stripe(code, upload.new.replicas, upload.new.failure_domain, layout);
+            room::avoided(shared, &Wanted { avoid, ..wanted })?
+        }
+        None => BTreeSet::new(),
     };
-    let placed = copies::choose(shared, &upload.new, code, layout, how, avoid)?;
+    let placed = copies::choose(shared, &upload.new, code, layout, how, &(avoid | &full))?;
     let new = NewStripe { upload: upload.id, number, layout: *layout, homes: placed.homes.clone() };
     let not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
     let stripe = shared.meta.allocate_stripe(shared.epoch, new, not_before_ms).await.map_err(|error| shared.meta_error(error))?;
@@ -480,6 +486,10 @@ async fn begin_stripe(
     let blocks: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
     let prepared = prepare(shared, upload, code, stripe, how, &blocks, None)?;
     drop(planning);
+    if !placed.warnings.is_empty() && !shared.puts.learnt(upload.id).is_warned {
+        tracing::warn!(object = %upload.new.name, stripe = number, warnings = ?placed.warnings, "a put's blocks are crowded");
+        shared.puts.learn(shared, upload.id, |learnt| learnt.is_warned = true).await;
+    }
     start(shared, upload, code, prepared).await
 }
 

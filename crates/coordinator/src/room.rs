@@ -4,17 +4,65 @@
 use crate::{
     config::CoordinatorConfig,
     copies::nodes_needed,
+    placement::{self, Ask, NOTHING},
     shared::Shared,
     view::{DiskView, NodeView, View},
 };
+use rand::{SeedableRng as _, rngs::StdRng};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
+use weft_meta::FailureDomain;
 use weft_types::{ByteSize, Error, NodeId, Result, StripeLayout};
 
-/// The nodes to which no block of a conversion's stripe goes; [`Reaction::Retry`](weft_types::Reaction) if it has to wait for space.
-pub(crate) fn avoided(shared: &Shared, code: &SharedCode, replicas: u8, stripe: &StripeLayout) -> Result<BTreeSet<NodeId>> {
-    let count = nodes_needed(code.k(), code.n(), replicas);
-    KeptFree::of(&shared.config).without_room(&shared.members.view(), count, stripe.block_len(0))
+/// Nobody.
+static NOBODY: BTreeSet<NodeId> = BTreeSet::new();
+
+/// What needs room.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) code: &'a SharedCode,
+    pub(crate) failure_domain: FailureDomain,
+    /// How many blocks are placed, copies of data among them; each goes to another node.
+    pub(crate) count: usize,
+    /// Bytes of each.
+    pub(crate) bytes: u64,
+    /// Nodes that hold other blocks of the stripe.
+    pub(crate) held: &'a [NodeId],
+    /// Nodes that get none for other reasons.
+    pub(crate) avoid: &'a BTreeSet<NodeId>,
+}
+
+impl<'a> Wanted<'a> {
+    /// A whole stripe.
+    pub(crate) fn stripe(code: &'a SharedCode, replicas: u8, failure_domain: FailureDomain, stripe: &StripeLayout) -> Self {
+        let count = nodes_needed(code.k(), code.n(), replicas);
+        Self { code, failure_domain, count, bytes: stripe.block_len(0), held: &[], avoid: &NOBODY }
+    }
+
+    /// What there is to say of the racks if none of these nodes gets a block either. Copies go wherever there is a node.
+    fn crowded(&self, view: &View, without: &BTreeSet<NodeId>) -> Option<String> {
+        let (code, avoid) = (self.code.spec(), self.avoid | without);
+        let ask = Ask {
+            code: &code,
+            count: self.count.min(self.code.n()),
+            tolerance: self.code.tolerance(),
+            failure_domain: self.failure_domain,
+            held: self.held,
+            avoid: &avoid,
+            named: false,
+            load: &NOTHING,
+            bytes: 0,
+        };
+        // How many blocks a rack gets does not hang on any lot.
+        let placed = placement::place(view, &ask, &mut StdRng::seed_from_u64(0)).ok()?;
+        placed.warnings.into_iter().next()
+    }
+}
+
+/// The nodes to which no block of a conversion goes; [`Reaction::Retry`](weft_types::Reaction) if it has to wait for space: where too few
+/// nodes have room, and where only for that a rack would get more blocks of a stripe than the code tolerates to lose.
+pub(crate) fn avoided(shared: &Shared, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
+    KeptFree::of(&shared.config).without_room(&shared.members.view(), wanted)
 }
 
 /// What is left on each disk that takes a block of a conversion.
@@ -39,31 +87,41 @@ impl KeptFree {
         node.disks.iter().any(|disk| !disk.failed && of(disk) >= with_reserve.saturating_add(kept(disk)))
     }
 
-    /// Of a stripe of `count` blocks of `bytes` each. Whoever lacks nodes, and not only space on them, does not wait here.
-    fn without_room(self, view: &View, count: usize, bytes: u64) -> Result<BTreeSet<NodeId>> {
+    /// Whoever lacks nodes, and not only space on them, does not wait here.
+    fn without_room(self, view: &View, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
+        let Wanted { count, bytes, held, avoid, .. } = *wanted;
+        let is_asked = |node: &&NodeView| !held.contains(&node.id) && !avoid.contains(&node.id);
         let is_usable = |node: &&NodeView| node.up && node.disks.iter().any(|disk| !disk.failed);
         let now = |disk: &DiskView| disk.free_bytes;
         let (roomy, full): (Vec<_>, Vec<_>) =
-            view.nodes.values().filter(is_usable).partition(|node| self.has_room(node, bytes, now));
+            view.nodes.values().filter(is_asked).filter(is_usable).partition(|node| self.has_room(node, bytes, now));
         let usable = roomy.len() + full.len();
+        let (block, reserve, percent) = (ByteSize(bytes), ByteSize(self.reserve_bytes), self.percent);
+        let never: BTreeSet<NodeId> =
+            full.iter().filter(|node| !self.has_room(node, bytes, |disk| disk.total_bytes)).map(|node| node.id).collect();
+        let waits = |why: String| {
+            Error::retry(format!(
+                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free beside the {percent} % of a disk that \
+                 conversions leave to puts (conversion_free_percent), and {why}; removed blocks come free as \
+                 limits.removed_blocks_per_day and limits.removed_percent_per_day of the agents let them",
+                full.len()
+            ))
+        };
         if roomy.len() < count && usable >= count {
-            let (block, reserve, percent) = (ByteSize(bytes), ByteSize(self.reserve_bytes), self.percent);
-            let could = full.iter().filter(|node| self.has_room(node, bytes, |disk| disk.total_bytes)).count();
-            if roomy.len() + could < count {
+            if usable - never.len() < count {
                 return Err(Error::unavailable(format!(
                     "a stripe goes to {count} nodes, and the disks of {} of {usable} are too small for a block of {block} and {reserve} \
                      beside the {percent} % that conversions leave to puts (conversion_free_percent)",
-                    full.len() - could
+                    never.len()
                 )));
             }
-            return Err(Error::retry(format!(
-                "waits for space: {} of {usable} nodes have less than {block} and {reserve} free beside the {percent} % of a disk that \
-                 conversions leave to puts (conversion_free_percent), and a stripe goes to {count}; removed blocks come free as \
-                 limits.removed_blocks_per_day and limits.removed_percent_per_day of the agents let them",
-                full.len()
-            )));
+            return Err(waits(format!("a stripe goes to {count}")));
         }
-        Ok(full.iter().map(|node| node.id).collect())
+        let full: BTreeSet<NodeId> = full.iter().map(|node| node.id).collect();
+        match wanted.crowded(view, &full) {
+            Some(crowded) if wanted.crowded(view, &never).is_none() => Err(waits(format!("without them {crowded}"))),
+            _ => Ok(full),
+        }
     }
 }
 
@@ -74,30 +132,91 @@ mod tests {
     use weft_meta::DiskNumber;
     use weft_types::Reaction;
 
-    fn node(id: u32, free_bytes: u64) -> (NodeId, NodeView) {
-        let (number, path) = (DiskNumber(id), String::new());
-        let disk = DiskView { number, id: path.clone(), path, total_bytes: 1000, free_bytes, failed: false, blocks: 0 };
-        let (name, rack) = (id.to_string(), "r".to_owned());
-        (NodeId(id), NodeView { id: NodeId(id), name, rack, up: true, suspect_for: Duration::ZERO, disks: vec![disk] })
+    const KEPT: KeptFree = KeptFree { reserve_bytes: 20, percent: 10 };
+
+    /// Nodes with so many bytes free of 1000, in racks by turns.
+    fn view(free: &[u64], racks: u32) -> View {
+        let node = |(id, free): (u32, &u64)| {
+            let (number, path) = (DiskNumber(id), String::new());
+            let disk =
+                DiskView { number, id: path.clone(), path, total_bytes: 1000, free_bytes: *free, failed: false, blocks: 0 };
+            let (name, rack) = (id.to_string(), format!("r{}", id % racks));
+            (NodeId(id), NodeView { id: NodeId(id), name, rack, up: true, suspect_for: Duration::ZERO, disks: vec![disk] })
+        };
+        View { nodes: (1..).zip(free).map(node).collect() }
+    }
+
+    fn numbers(nodes: BTreeSet<NodeId>) -> Vec<u32> {
+        nodes.into_iter().map(|node| node.0).collect()
     }
 
     #[test]
     fn a_conversion_leaves_a_share_of_each_disk_and_waits_where_too_many_have_less() {
-        let kept = KeptFree { reserve_bytes: 20, percent: 10 };
-        let view = |free: &[u64]| View { nodes: (1..).zip(free).map(|(id, free)| node(id, *free)).collect() };
-        let without = |free: &[u64], count, bytes| {
-            kept.without_room(&view(free), count, bytes).map(|nodes| nodes.iter().map(|node| node.0).collect::<Vec<_>>())
-        };
+        let code = weft_codes::parse("rs(1,1)").unwrap();
+        let wanted = Wanted { code: &code, failure_domain: FailureDomain::Node, count: 2, bytes: 5, held: &[], avoid: &NOBODY };
+        let without =
+            |free: &[u64], count, bytes| KEPT.without_room(&view(free, 1), &Wanted { count, bytes, ..wanted }).map(numbers);
         assert_eq!(without(&[125, 124, 1000], 2, 5), Ok(vec![2]), "to the byte");
         let waits = without(&[125, 124, 24], 2, 5).unwrap_err();
         assert_eq!(waits.reaction, Reaction::Retry);
         assert!(waits.message.starts_with("waits for space: 2 of 3 nodes have less than 5 and 20 free"), "{waits}");
         assert_eq!(without(&[125, 124], 3, 5), Ok(vec![2]), "it is not for space that there are too few");
-        assert_eq!(KeptFree { percent: 0, ..kept }.without_room(&view(&[25, 25]), 2, 5), Ok(BTreeSet::new()));
+        assert_eq!(KeptFree { percent: 0, ..KEPT }.without_room(&view(&[25, 25], 1), &wanted), Ok(BTreeSet::new()));
         // What would not fit on an empty disk is not waited for.
         assert_eq!(without(&[1000, 24], 2, 880).unwrap_err().reaction, Reaction::Retry);
         let never = without(&[1000, 24], 2, 881).unwrap_err();
         assert_eq!(never.reaction, Reaction::Unavailable);
         assert!(never.message.contains("the disks of 2 of 2 are too small"), "{never}");
+    }
+
+    #[test]
+    fn one_who_cannot_be_asked_or_has_a_block_already_has_no_room() {
+        let code = weft_codes::parse("rs(1,1)").unwrap();
+        let wanted = Wanted { code: &code, failure_domain: FailureDomain::Node, count: 2, bytes: 5, held: &[], avoid: &NOBODY };
+        let (view, one) = (view(&[500, 500, 100], 1), NodeId(1));
+        assert_eq!(KEPT.without_room(&view, &wanted).map(numbers), Ok(vec![3]));
+        let avoid = BTreeSet::from([one]);
+        for wanted in [Wanted { avoid: &avoid, ..wanted }, Wanted { held: &[one], ..wanted }] {
+            let waits = KEPT.without_room(&view, &wanted).unwrap_err();
+            assert!(waits.reaction == Reaction::Retry && waits.message.contains("1 of 2 nodes"), "{waits}");
+            let fits = KEPT.without_room(&view, &Wanted { count: 1, ..wanted }).map(numbers);
+            assert_eq!(fits, Ok(vec![3]), "one more has room");
+        }
+    }
+
+    #[test]
+    fn a_conversion_waits_rather_than_crowd_a_rack() {
+        let code = weft_codes::parse("rs(6,3)").unwrap();
+        let whole = Wanted { code: &code, failure_domain: FailureDomain::Rack, count: 9, bytes: 5, held: &[], avoid: &NOBODY };
+        // Three racks of five, and of the third one only so many nodes have room.
+        let roomy =
+            |in_last: u32| (1..=15).map(|id| if id % 3 != 2 || id / 3 < in_last { 500 } else { 100 }).collect::<Vec<u64>>();
+        let without = |free: &[u64], wanted: &Wanted<'_>| KEPT.without_room(&view(free, 3), wanted).map(|full| full.len());
+        assert_eq!(without(&roomy(5), &whole), Ok(0));
+        assert_eq!(without(&roomy(3), &whole), Ok(2), "three of each rack are enough");
+        let waits = without(&roomy(2), &whole).unwrap_err();
+        assert_eq!(waits.reaction, Reaction::Retry);
+        assert!(
+            waits.message.starts_with("waits for space: 3 of 15 nodes") && waits.message.contains("gets 4 blocks"),
+            "{waits}"
+        );
+        assert_eq!(
+            without(&roomy(0), &Wanted { failure_domain: FailureDomain::Node, ..whole }),
+            Ok(5),
+            "racks are nobody's concern"
+        );
+        // Copies need nodes, and no racks.
+        assert_eq!(without(&roomy(3), &Wanted { count: 13, ..whole }), Ok(2));
+        // It is not for space that a rack gets too many.
+        let two_racks = KEPT.without_room(&view(&[500, 500, 500, 500, 500, 500, 500, 500, 500, 500, 100], 2), &whole);
+        assert_eq!(two_racks.map(numbers), Ok(vec![11]));
+        // What will never have room is not waited for.
+        let too_small = Wanted { bytes: 480, ..whole };
+        let mut view = view(&roomy(5), 3);
+        for disk in view.nodes.values_mut().filter(|node| node.rack == "r2").flat_map(|node| &mut node.disks) {
+            (disk.total_bytes, disk.free_bytes) = (400, 400);
+        }
+        view.nodes.values_mut().filter(|node| node.rack != "r2").for_each(|node| node.disks[0].free_bytes = 1000);
+        assert_eq!(KEPT.without_room(&view, &too_small).map(|full| full.len()), Ok(5));
     }
 }

@@ -16,7 +16,8 @@ use super::{
 use crate::{
     copies::{described, nodes_needed},
     placement::{self, Ask},
-    puts, room,
+    puts,
+    room::{self, Wanted},
     shared::Shared,
     validate::{self, Coding},
 };
@@ -110,6 +111,11 @@ impl Target {
         Ok(Self { policy, code, layout })
     }
 
+    /// The room that a stripe of it needs.
+    fn wanted(&self, stripe: &StripeLayout) -> Wanted<'_> {
+        Wanted::stripe(&self.code, self.policy.replicas, self.policy.failure_domain, stripe)
+    }
+
     /// Whether an object is to be written anew: it is in another code, or has more or fewer copies of its data.
     async fn is_wanted_of(&self, shared: &Shared, object: &ObjectRecord) -> Result<bool> {
         if object.code != self.policy.code || object.layout != self.layout {
@@ -184,7 +190,7 @@ pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result
         m: target.code.m() as u32,
         data_len: target.layout.block_len.saturating_mul(target.code.k() as u64),
     };
-    match room::avoided(shared, &target.code, replicas, &stripe) {
+    match room::avoided(shared, &target.wanted(&stripe)) {
         // It can wait for space.
         Err(error) if error.reaction != Reaction::Retry => Err(error),
         _ => Ok(conversion),

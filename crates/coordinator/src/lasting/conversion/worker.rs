@@ -122,7 +122,7 @@ impl Work<'_> {
         let (target, mut state) = (self.target, self.state.clone());
         let (k, m) = (target.code.k() as u32, target.code.m() as u32);
         let stripe = StripeLayout { layout: target.layout, k, m, data_len };
-        let has_room = || room::avoided(self.shared, &target.code, target.policy.replicas, &stripe).map(drop);
+        let has_room = || room::avoided(self.shared, &target.wanted(&stripe)).map(drop);
         let mut queue = None;
         loop {
             match has_room() {
