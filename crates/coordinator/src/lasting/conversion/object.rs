@@ -17,7 +17,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::SemaphorePermit, time::Instant};
 use weft_meta::{Ack, BlockState, JobState, MetaError, NewUpload, ObjectRecord, StripeRecord, UploadId, UploadRecord};
 use weft_types::{Error, NodeId, Party, Reaction, Result, Span};
 
@@ -112,19 +112,24 @@ impl Work<'_> {
         data: Span,
         gathered: &Gathered<'_>,
     ) -> Result<bool> {
-        let gone = |_| Error::fatal("nobody counts the stripes any more");
-        let _turn = self.stripes.acquire().await.map_err(gone)?;
+        let turn = self.turn().await?;
         if !self.goes_on(data.len()).await {
             return Ok(false);
         }
         tokio::select! {
             biased;
-            written = self.written(object, upload, number, data) => written?,
+            written = self.written(object, upload, (number, data), turn) => written?,
             // Whoever writes it gives up when nobody listens any more.
             () = self.job_ended() => return Ok(false),
         }
         gathered.add(data.len());
         Ok(true)
+    }
+
+    /// One of the stripes that are written at the same time; dropped, another may be.
+    pub(super) async fn turn(&self) -> Result<SemaphorePermit<'_>> {
+        let gone = |_| Error::fatal("nobody counts the stripes any more");
+        self.stripes.acquire().await.map_err(gone)
     }
 
     /// Waits while the job is paused, and until its rate lets so many bytes begin; tells whether it goes on at all.

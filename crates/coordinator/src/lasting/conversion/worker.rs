@@ -16,7 +16,10 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering},
     time::Duration,
 };
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::SemaphorePermit,
+    time::{Instant, timeout},
+};
 use tonic::{Request, Status, Streaming};
 use weft_meta::{JobState, MetaError, ObjectRecord, StripeRecord, UploadId};
 use weft_proto::{
@@ -48,8 +51,14 @@ struct Order<'a> {
 }
 
 impl Work<'_> {
-    /// Has a stripe written: when this returns, it has ended.
-    pub(super) async fn written(&self, object: &ObjectRecord, upload: UploadId, number: u64, data: Span) -> Result<()> {
+    /// Has a stripe written, whose turn it is: when this returns, it has ended.
+    pub(super) async fn written<'a>(
+        &'a self,
+        object: &ObjectRecord,
+        upload: UploadId,
+        (number, data): (u64, Span),
+        mut turn: SemaphorePermit<'a>,
+    ) -> Result<()> {
         let shared = self.shared;
         let old_len = object.layout.block_len.saturating_mul(shared.code(&object.code)?.k() as u64).max(1);
         let from_stripe = data.start / old_len;
@@ -60,7 +69,7 @@ impl Work<'_> {
         let (mut tried, mut is_first_round, mut attempts, mut pause) = (BTreeSet::new(), true, 0, PAUSE_FIRST);
         let mut waits = Waits::new(self.control);
         loop {
-            self.until_room(upload, data.len(), &mut waits).await?;
+            turn = self.until_room(upload, data.len(), turn, &mut waits).await?;
             let view = shared.members.view();
             if view.up_count() == 0 {
                 return Err(Error::retry("no node is up that could write the stripe"));
@@ -116,14 +125,21 @@ impl Work<'_> {
         }
     }
 
-    /// Waits until there is space for a new stripe of so many bytes. What waits has not begun: not while the job is paused, either. Only
-    /// one object waits: what has been written of others is given up, for it may be just their space that is lacking.
-    async fn until_room(&self, upload: UploadId, data_len: u64, waits: &mut Waits<'_>) -> Result<()> {
+    /// Waits until there is space for a new stripe of so many bytes, and it is its turn. What waits has not begun: not while the job is
+    /// paused, either. Only one object waits: what has been written of others is given up, for it may be just their space that is lacking.
+    /// Who waits leaves its turn to them: they come to know of it only here.
+    async fn until_room<'a>(
+        &'a self,
+        upload: UploadId,
+        data_len: u64,
+        turn: SemaphorePermit<'a>,
+        waits: &mut Waits<'_>,
+    ) -> Result<SemaphorePermit<'a>> {
         let (target, mut state) = (self.target, self.state.clone());
         let (k, m) = (target.code.k() as u32, target.code.m() as u32);
         let stripe = StripeLayout { layout: target.layout, k, m, data_len };
         let has_room = || room::avoided(self.shared, &target.wanted(&stripe)).map(drop);
-        let mut queue = None;
+        let (mut queue, mut turn) = (None, Some(turn));
         loop {
             match has_room() {
                 Err(lacking) if lacking.reaction == Reaction::Retry => {
@@ -132,14 +148,22 @@ impl Work<'_> {
                         tracing::warn!(job = %self.job, error = %lacking, "a stripe waits");
                     }
                     waits.tell(lacking.to_string());
+                    drop(turn.take());
                 }
-                known => {
-                    // What else the stripe waits for, it waits for still.
-                    if queue.is_some() {
-                        waits.over();
+                Err(error) => return Err(error),
+                Ok(()) => match turn.take() {
+                    Some(turn) => {
+                        // What else the stripe waits for, it waits for still.
+                        if queue.is_some() {
+                            waits.over();
+                        }
+                        return Ok(turn);
                     }
-                    return known;
-                }
+                    None => {
+                        turn = Some(self.turn().await?);
+                        continue;
+                    }
+                },
             }
             tokio::time::sleep(SPACE_LOOK).await;
             // An error means that nobody is left who could say anything: it ends with them.
