@@ -11,7 +11,6 @@ use crate::{
 };
 use rand::Rng;
 use std::{
-    ops::RangeInclusive,
     path::PathBuf,
     sync::{
         Arc,
@@ -23,14 +22,13 @@ use tokio::{sync::mpsc, time::interval};
 use tonic::Status;
 use weft_client::{Client, ClientConfig, ProgressFn, StripeConversion};
 use weft_proto::{
+    conversion::{MEMORY_BYTES, STRIPE_SHARE},
     rpc::CONVERSIONS_PER_AGENT_MAX,
     to_status,
     v1::{ConvertDone, ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
 };
 use weft_types::{Error, Result, human_bytes};
 
-/// Memory of one conversion; more of its stripe waits on a disk.
-const MEMORY_BYTES: RangeInclusive<u64> = 4 << 20..=32 << 20;
 /// The least that is fetched at once.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 /// Who is busy is asked again for so long.
@@ -143,7 +141,7 @@ fn client_config(node: &Node, limits: weft_client::Limits, errand: u64, spool_di
 fn limits(memory_bytes: u64) -> weft_client::Limits {
     let usual = weft_client::Limits::default();
     weft_client::Limits {
-        stripe_memory_bytes_max: usual.stripe_memory_bytes_max.min((memory_bytes / 4) as usize),
+        stripe_memory_bytes_max: usual.stripe_memory_bytes_max.min((memory_bytes / STRIPE_SHARE) as usize),
         // Two windows are in flight.
         window_bytes_max: usual.window_bytes_max.min(memory_bytes / 8).max(WINDOW_BYTES_MIN),
         // The coordinator waits as well, and knows whom to send instead; but that one would read everything again.

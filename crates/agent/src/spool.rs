@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use weft_proto::v1::{ConvertStripeRequest, Disk};
+use weft_proto::{
+    conversion::kept_free_bytes,
+    v1::{ConvertStripeRequest, Disk},
+};
 use weft_types::{Error, Result, human_bytes};
 
 /// What stripes may take of each disk, by its path, bytes.
@@ -34,7 +37,7 @@ impl KeptFree {
     }
 
     fn on(self, disk: &Disk) -> u64 {
-        (disk.total_bytes / 100).saturating_mul(self.percent.into()).saturating_add(self.reserve_bytes)
+        kept_free_bytes(disk.total_bytes, self.reserve_bytes, self.percent)
     }
 }
 

@@ -12,6 +12,7 @@ use rand::{SeedableRng as _, rngs::StdRng};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_meta::FailureDomain;
+use weft_proto::conversion::{SPOOLED_BEYOND_BYTES, kept_free_bytes};
 use weft_types::{ByteSize, Error, NodeId, Result, StripeLayout};
 
 /// Nobody.
@@ -26,6 +27,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) count: usize,
     /// Bytes of each.
     pub(crate) bytes: u64,
+    /// Bytes of the stripe, where somebody is to write it who may have to keep all of it on a disk meanwhile; else 0.
+    pub(crate) spooled_bytes: u64,
     /// Nodes that hold other blocks of the stripe.
     pub(crate) held: &'a [NodeId],
     /// Nodes that get none for other reasons.
@@ -36,7 +39,12 @@ impl<'a> Wanted<'a> {
     /// A whole stripe.
     pub(crate) fn stripe(code: &'a SharedCode, replicas: u8, failure_domain: FailureDomain, stripe: &StripeLayout) -> Self {
         let count = nodes_needed(code.k(), code.n(), replicas);
-        Self { code, failure_domain, count, bytes: stripe.block_len(0), held: &[], avoid: &NOBODY }
+        Self { code, failure_domain, count, bytes: stripe.block_len(0), spooled_bytes: 0, held: &[], avoid: &NOBODY }
+    }
+
+    /// With whoever is to write it.
+    pub(crate) fn spooled(self, data_len: u64) -> Self {
+        Self { spooled_bytes: if data_len > SPOOLED_BEYOND_BYTES { data_len } else { 0 }, ..self }
     }
 
     /// What there is to say of the racks if none of these nodes gets a block either. Copies go wherever there is a node.
@@ -82,9 +90,8 @@ impl KeptFree {
     /// Whether a node has a disk that can take a block of that length, and leaves what is to be left; `of` says what is free of it. The
     /// block goes to the one that has the most free, as all do.
     fn has_room(self, node: &NodeView, bytes: u64, of: impl Fn(&DiskView) -> u64) -> bool {
-        let with_reserve = bytes.saturating_add(self.reserve_bytes);
-        let kept = |disk: &DiskView| disk.total_bytes / 100 * u64::from(self.percent);
-        node.disks.iter().any(|disk| !disk.failed && of(disk) >= with_reserve.saturating_add(kept(disk)))
+        let kept = |disk: &DiskView| kept_free_bytes(disk.total_bytes, self.reserve_bytes, self.percent);
+        node.disks.iter().any(|disk| !disk.failed && of(disk) >= kept(disk).saturating_add(bytes))
     }
 
     /// Whoever lacks nodes, and not only space on them, does not wait here.
@@ -117,11 +124,32 @@ impl KeptFree {
             }
             return Err(waits(format!("a stripe goes to {count}")));
         }
+        self.require_spool(view, wanted.spooled_bytes)?;
         let full: BTreeSet<NodeId> = full.iter().map(|node| node.id).collect();
         match wanted.crowded(view, &full) {
             Some(crowded) if wanted.crowded(view, &never).is_none() => Err(waits(format!("without them {crowded}"))),
             _ => Ok(full),
         }
+    }
+
+    /// Somebody needs a disk that can take a whole stripe meanwhile.
+    fn require_spool(self, view: &View, bytes: u64) -> Result<()> {
+        let any = |of: fn(&DiskView) -> u64| view.nodes.values().any(|node| node.up && self.has_room(node, bytes, of));
+        // Where nobody is up, it is not space that is lacking.
+        if bytes == 0 || view.up_count() == 0 || any(|disk| disk.free_bytes) {
+            return Ok(());
+        }
+        let (stripe, reserve, percent) = (ByteSize(bytes), ByteSize(self.reserve_bytes), self.percent);
+        let beside =
+            format!("{stripe} and {reserve} beside the {percent} % that conversions leave to puts (conversion_free_percent)");
+        Err(match any(|disk| disk.total_bytes) {
+            true => Error::retry(format!(
+                "waits for space: whoever writes a stripe may have to keep it on a disk meanwhile, and none of any node has {beside}"
+            )),
+            false => Error::unavailable(format!(
+                "whoever writes a stripe may have to keep it on a disk meanwhile, and each of any node is too small for {beside}"
+            )),
+        })
     }
 }
 
@@ -153,7 +181,15 @@ mod tests {
     #[test]
     fn a_conversion_leaves_a_share_of_each_disk_and_waits_where_too_many_have_less() {
         let code = weft_codes::parse("rs(1,1)").unwrap();
-        let wanted = Wanted { code: &code, failure_domain: FailureDomain::Node, count: 2, bytes: 5, held: &[], avoid: &NOBODY };
+        let wanted = Wanted {
+            code: &code,
+            failure_domain: FailureDomain::Node,
+            count: 2,
+            bytes: 5,
+            spooled_bytes: 0,
+            held: &[],
+            avoid: &NOBODY,
+        };
         let without =
             |free: &[u64], count, bytes| KEPT.without_room(&view(free, 1), &Wanted { count, bytes, ..wanted }).map(numbers);
         assert_eq!(without(&[125, 124, 1000], 2, 5), Ok(vec![2]), "to the byte");
@@ -172,7 +208,15 @@ mod tests {
     #[test]
     fn one_who_cannot_be_asked_or_has_a_block_already_has_no_room() {
         let code = weft_codes::parse("rs(1,1)").unwrap();
-        let wanted = Wanted { code: &code, failure_domain: FailureDomain::Node, count: 2, bytes: 5, held: &[], avoid: &NOBODY };
+        let wanted = Wanted {
+            code: &code,
+            failure_domain: FailureDomain::Node,
+            count: 2,
+            bytes: 5,
+            spooled_bytes: 0,
+            held: &[],
+            avoid: &NOBODY,
+        };
         let (view, one) = (view(&[500, 500, 100], 1), NodeId(1));
         assert_eq!(KEPT.without_room(&view, &wanted).map(numbers), Ok(vec![3]));
         let avoid = BTreeSet::from([one]);
@@ -185,9 +229,40 @@ mod tests {
     }
 
     #[test]
+    fn a_stripe_that_is_to_be_spooled_waits_for_a_disk_that_can_take_it() {
+        let spool = |free: &[u64], bytes| KEPT.require_spool(&view(free, 1), bytes).map_err(|error| error.reaction);
+        assert_eq!(spool(&[100, 520, 100], 400), Ok(()), "to the byte");
+        assert_eq!(spool(&[100, 519, 100], 400), Err(Reaction::Retry));
+        assert_eq!(spool(&[100, 100], 880), Err(Reaction::Retry));
+        assert_eq!(spool(&[1000, 1000], 881), Err(Reaction::Unavailable), "it would not fit on an empty disk");
+        assert_eq!((spool(&[0, 0], 0), spool(&[], 5)), (Ok(()), Ok(())));
+        // As soon as some agent may have too little memory for it.
+        let code = weft_codes::parse("rs(1,1)").unwrap();
+        let wanted = Wanted {
+            code: &code,
+            failure_domain: FailureDomain::Node,
+            count: 1,
+            bytes: 5,
+            spooled_bytes: 0,
+            held: &[],
+            avoid: &NOBODY,
+        };
+        let spooled = |data_len| KEPT.without_room(&view(&[500], 1), &wanted.spooled(data_len)).map_err(|error| error.reaction);
+        assert_eq!((spooled(1 << 20), spooled((1 << 20) + 1)), (Ok(BTreeSet::new()), Err(Reaction::Unavailable)));
+    }
+
+    #[test]
     fn a_conversion_waits_rather_than_crowd_a_rack() {
         let code = weft_codes::parse("rs(6,3)").unwrap();
-        let whole = Wanted { code: &code, failure_domain: FailureDomain::Rack, count: 9, bytes: 5, held: &[], avoid: &NOBODY };
+        let whole = Wanted {
+            code: &code,
+            failure_domain: FailureDomain::Rack,
+            count: 9,
+            bytes: 5,
+            spooled_bytes: 0,
+            held: &[],
+            avoid: &NOBODY,
+        };
         // Three racks of five, and of the third one only so many nodes have room.
         let roomy =
             |in_last: u32| (1..=15).map(|id| if id % 3 != 2 || id / 3 < in_last { 500 } else { 100 }).collect::<Vec<u64>>();

@@ -111,9 +111,9 @@ impl Target {
         Ok(Self { policy, code, layout })
     }
 
-    /// The room that a stripe of it needs.
+    /// The room that a stripe of it needs, and whoever writes it.
     fn wanted(&self, stripe: &StripeLayout) -> Wanted<'_> {
-        Wanted::stripe(&self.code, self.policy.replicas, self.policy.failure_domain, stripe)
+        Wanted::stripe(&self.code, self.policy.replicas, self.policy.failure_domain, stripe).spooled(stripe.data_len)
     }
 
     /// Whether an object is to be written anew: it is in another code, or has more or fewer copies of its data.
