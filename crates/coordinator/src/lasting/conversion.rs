@@ -11,7 +11,7 @@ mod worker;
 
 use super::{
     Control,
-    runner::{Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
+    runner::{Again, Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
 };
 use crate::{
     copies::{described, nodes_needed},
@@ -94,6 +94,8 @@ enum Outcome {
     Gone,
     /// The job was cancelled meanwhile.
     Stopped,
+    /// What was written of it was given up, as another one waits for space.
+    MadeWay,
     Left {
         stripe: u64,
         error: Error,
@@ -238,7 +240,7 @@ impl<'a> Passes for ConversionJob<'a> {
         Ok(Counted { to_do, there: to_do })
     }
 
-    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, bool)> {
+    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
         let target = &Target::of(self.shared, &self.conversion.policy).await?;
         let concurrency = self.conversion.concurrency as usize;
         let work = Work {
@@ -260,7 +262,7 @@ impl<'a> Passes for ConversionJob<'a> {
         let mut objects = pin!(stream::try_unfold(self.objects(), next));
         let mut under_way = FuturesUnordered::new();
         let mut write = interval(WRITE_INTERVAL);
-        let (mut all_begun, mut changed_since, mut failed, mut may_mend) = (false, false, None, false);
+        let (mut all_begun, mut changed_since, mut failed, mut again) = (false, false, None, Again::InVain);
         let stopped = loop {
             let go = *runner.state.borrow() == JobState::Running;
             // Who lacks space shall not have to share what comes free.
@@ -271,7 +273,7 @@ impl<'a> Passes for ConversionJob<'a> {
             tokio::select! {
                 biased;
                 Some((object, outcome)) = under_way.next() => {
-                    may_mend |= take(runner.id, runner.control, &object, outcome);
+                    again = again.max(take(runner.id, runner.control, &object, outcome));
                     changed_since = true;
                 }
                 // Objects that are under way wait between two stripes, or end.
@@ -289,26 +291,30 @@ impl<'a> Passes for ConversionJob<'a> {
         let cancelled = !matches!(*runner.state.borrow(), JobState::Running | JobState::Paused);
         match failed {
             Some(error) => Err(error),
-            None if stopped || cancelled => Ok((Passed::Stopped, may_mend)),
-            None => Ok((Passed::All, may_mend)),
+            None if stopped || cancelled => Ok((Passed::Stopped, again)),
+            None => Ok((Passed::All, again)),
         }
     }
 }
 
 /// Counts what became of an object; tells whether it was left for a reason that may have gone soon.
-fn take(job: JobId, control: &Control, object: &ObjectRecord, outcome: Outcome) -> bool {
+fn take(job: JobId, control: &Control, object: &ObjectRecord, outcome: Outcome) -> Again {
     let mut live = control.live();
     let progress = &mut live.progress;
     match outcome {
         Outcome::Converted => add(&mut progress.done, object.size),
         Outcome::Gone | Outcome::Stopped => {}
+        Outcome::MadeWay => {
+            tracing::info!(%job, object = %object.name, "an object was given up for now: another one waits for space");
+            return Again::MadeWay;
+        }
         Outcome::Left { stripe, error } => {
             tracing::warn!(%job, object = %object.name, stripe, %error, "an object could not be converted");
             let name = object.name.to_string();
             return left(progress, object.size, error, |reason| LeftBlock { object: name, stripe, index: 0, reason });
         }
     }
-    false
+    Again::InVain
 }
 
 /// Objects of a bucket, page by page; or one.

@@ -5,7 +5,7 @@
 
 use super::{
     Control,
-    runner::{Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
+    runner::{Again, Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
 };
 use crate::{
     helpers::Helpers,
@@ -88,12 +88,12 @@ impl Passes for NodeRepairJob<'_> {
         Ok(Counted { to_do, there })
     }
 
-    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, bool)> {
+    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
         let (work, control) = (&self.work, runner.control);
         let mut blocks = work.blocks();
         let mut under_way = FuturesUnordered::new();
         let mut write = interval(WRITE_INTERVAL);
-        let (mut all_begun, mut changed_since, mut failed, mut may_mend) = (false, false, None, false);
+        let (mut all_begun, mut changed_since, mut failed, mut again) = (false, false, None, Again::InVain);
         let stopped = loop {
             let go = *runner.state.borrow() == JobState::Running;
             while go && !all_begun && failed.is_none() && under_way.len() < work.repair.concurrency as usize {
@@ -109,7 +109,7 @@ impl Passes for NodeRepairJob<'_> {
             }
             tokio::select! {
                 Some((block, outcome)) = under_way.next() => {
-                    may_mend |= take(runner.id, control, block, outcome);
+                    again = again.max(take(runner.id, control, block, outcome));
                     changed_since = true;
                 }
                 // Whoever is gone cannot tell anything; what is under way ends.
@@ -122,12 +122,12 @@ impl Passes for NodeRepairJob<'_> {
         if let Some(error) = failed {
             return Err(error);
         }
-        Ok((if stopped { Passed::Stopped } else { Passed::All }, may_mend))
+        Ok((if stopped { Passed::Stopped } else { Passed::All }, again))
     }
 }
 
 /// Counts what became of a block; tells whether it was left for a reason that may have gone soon.
-fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> bool {
+fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> Again {
     let mut live = control.live();
     live.moving.remove(&block.stripe.0);
     let progress = &mut live.progress;
@@ -143,7 +143,7 @@ fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> bool {
             });
         }
     }
-    false
+    Again::InVain
 }
 
 /// Tells the plans that the repair would begin with.

@@ -42,8 +42,8 @@ pub(super) trait Passes {
     /// Counts what there is to do.
     async fn count(&mut self) -> Result<Counted>;
 
-    /// Tries all of it once. Tells, too, whether what failed may work the next time.
-    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, bool)>;
+    /// Tries all of it once. Tells, too, whether what was left may work the next time.
+    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)>;
 }
 
 /// What there is to do now.
@@ -66,6 +66,35 @@ pub(super) enum Passed {
     All,
     /// Somebody paused or cancelled the job; nothing of it is under way.
     Stopped,
+}
+
+/// Whether what was left may work the next time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Again {
+    InVain,
+    Perhaps,
+    /// Some of it only made way for others.
+    MadeWay,
+}
+
+/// The passes of a job that were made in vain, or nearly so.
+#[derive(Debug)]
+struct Tries {
+    count: u32,
+    helps: bool,
+}
+
+impl Tries {
+    fn is_over(&self) -> bool {
+        self.count == PASSES_MAX || !self.helps
+    }
+
+    /// A pass has done something, or nothing. What made way for what was done has not been tried: there may be as many such passes as
+    /// there is to do.
+    fn count(&mut self, has_done: bool, again: Again) {
+        self.helps = has_done || again > Again::InVain;
+        self.count += u32::from(!(has_done && again == Again::MadeWay));
+    }
 }
 
 impl Work<'_> {
@@ -126,10 +155,10 @@ impl<'a> Runner<'a> {
         if !self.counted {
             job.begin().await?;
         }
-        let (mut pass, mut helps) = (0, true);
+        let mut tries = Tries { count: 0, helps: true };
         loop {
             let to_do = self.count(job.count().await?);
-            if to_do.blocks > 0 && (pass == PASSES_MAX || !helps) {
+            if to_do.blocks > 0 && tries.is_over() {
                 let progress = &mut self.control.live().progress;
                 progress.left = to_do;
                 if progress.last_error.is_empty() {
@@ -144,12 +173,12 @@ impl<'a> Runner<'a> {
                 return Ok(Passed::All);
             }
             let before = self.control.live().progress.done.blocks;
-            let (passed, may_mend) = job.pass(self).await?;
+            let (passed, again) = job.pass(self).await?;
             if passed == Passed::Stopped {
                 return Ok(Passed::Stopped);
             }
-            helps = may_mend || self.control.live().progress.done.blocks > before;
-            pass += 1;
+            let has_done = self.control.live().progress.done.blocks > before;
+            tries.count(has_done, again);
         }
     }
 
@@ -244,18 +273,36 @@ pub(super) fn add(amount: &mut Amount, bytes: u64) {
 }
 
 /// Counts what could not be done, and names it with the reason; tells whether that may have gone soon.
-pub(super) fn left(progress: &mut JobProgress, bytes: u64, error: Error, name: impl FnOnce(String) -> LeftBlock) -> bool {
+pub(super) fn left(progress: &mut JobProgress, bytes: u64, error: Error, name: impl FnOnce(String) -> LeftBlock) -> Again {
     add(&mut progress.left, bytes);
     progress.last_error = error.to_string();
     let reaction = error.reaction;
     if progress.left_blocks.len() < LEFT_BLOCKS_MAX {
         progress.left_blocks.push(name(Error { object: None, ..error }.to_string()));
     }
-    matches!(reaction, Reaction::Retry | Reaction::Replan)
+    if matches!(reaction, Reaction::Retry | Reaction::Replan) { Again::Perhaps } else { Again::InVain }
 }
 
 pub(super) fn interval(every: Duration) -> Interval {
     let mut interval = tokio::time::interval(every);
     interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
     interval
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_made_way_for_others_is_tried_for_as_long_as_they_come_to_their_end() {
+        let after = |passes: &[(bool, Again)]| {
+            let mut tries = Tries { count: 0, helps: true };
+            passes.iter().for_each(|(has_done, again)| tries.count(*has_done, *again));
+            tries.is_over()
+        };
+        assert!(!after(&[]) && !after(&[(true, Again::InVain); 2]) && after(&[(true, Again::InVain); 3]));
+        assert!(after(&[(false, Again::InVain)]) && !after(&[(false, Again::Perhaps)]));
+        assert!(!after(&[(true, Again::MadeWay); 100]));
+        assert!(after(&[(false, Again::MadeWay); 3]), "for those that fail");
+    }
 }

@@ -48,6 +48,7 @@ impl Work<'_> {
         let committed = match all {
             Ok(true) => self.commit(object, upload.id).await.map(|()| Outcome::Converted).map_err(|error| (0, error)),
             Ok(false) => Ok(Outcome::Stopped),
+            Err(_) if self.room.has_made_way(upload.id) => Ok(Outcome::MadeWay),
             Err(failed) => Err(failed),
         };
         if !matches!(committed, Ok(Outcome::Converted))

@@ -291,9 +291,17 @@ async fn followed(
     }
 }
 
-/// The object that waits for space, if one does, and how many of its stripes.
+/// Who waits for space.
 #[derive(Debug, Default)]
-pub(super) struct Room(Mutex<Option<(UploadId, usize)>>);
+pub(super) struct Room(Mutex<Queue>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// The object that waits, if one does, and how many of its stripes.
+    waits: Option<(UploadId, usize)>,
+    /// Those that were not to wait beside another one.
+    made_way: BTreeSet<UploadId>,
+}
 
 /// A stripe waits for space until this is dropped.
 pub(super) struct WaitsForRoom<'a>(&'a Room);
@@ -301,28 +309,35 @@ pub(super) struct WaitsForRoom<'a>(&'a Room);
 impl Room {
     /// Whether an object waits.
     pub(super) fn is_awaited(&self) -> bool {
-        self.lock().is_some()
+        self.lock().waits.is_some()
+    }
+
+    /// Whether an object lacked space while another one waited.
+    pub(super) fn has_made_way(&self, object: UploadId) -> bool {
+        self.lock().made_way.contains(&object)
     }
 
     /// A stripe of an object waits, unless one of another object does.
     fn wait(&self, of: UploadId) -> Option<WaitsForRoom<'_>> {
-        let mut waits = self.lock();
-        let (object, stripes) = waits.get_or_insert((of, 0));
-        (*object == of).then(|| {
-            *stripes += 1;
-            WaitsForRoom(self)
-        })
+        let mut queue = self.lock();
+        let (object, stripes) = queue.waits.get_or_insert((of, 0));
+        if *object != of {
+            queue.made_way.insert(of);
+            return None;
+        }
+        *stripes += 1;
+        Some(WaitsForRoom(self))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(UploadId, usize)>> {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for WaitsForRoom<'_> {
     fn drop(&mut self) {
-        let mut waits = self.0.lock();
-        *waits = waits.take().filter(|(_, stripes)| *stripes > 1).map(|(object, stripes)| (object, stripes - 1));
+        let mut queue = self.0.lock();
+        queue.waits = queue.waits.filter(|(_, stripes)| *stripes > 1).map(|(object, stripes)| (object, stripes - 1));
     }
 }
 
@@ -468,6 +483,7 @@ mod tests {
         let [first, second] = waits;
         drop(first);
         assert!(room.wait(other).is_none(), "another stripe of the first waits still");
+        assert!(room.has_made_way(other) && !room.has_made_way(one));
         drop(second);
         assert!(!room.is_awaited() && room.wait(other).is_some());
     }
