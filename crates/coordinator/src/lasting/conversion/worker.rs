@@ -25,6 +25,7 @@ use weft_meta::{JobState, MetaError, ObjectRecord, StripeRecord, UploadId};
 use weft_proto::{
     from_status,
     rpc::{self, CONVERSIONS_PER_AGENT_MAX, END_STRIPE_TIMEOUT},
+    status::decode_error,
     v1::{ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
 };
 use weft_types::{Error, NodeId, Party, Reaction, Result, Span, StripeLayout};
@@ -273,7 +274,11 @@ async fn followed(
     loop {
         let event = timeout(silence, events.next()).await;
         let event = event.map_err(|_| Unfinished::Broken(format!("it said nothing for {silence:?}")))?;
-        let event = event.transpose().map_err(|status| Unfinished::Failed(from_status(&status)))?;
+        let event = event.transpose().map_err(|status| match decode_error(status.details()) {
+            Some(error) => Unfinished::Failed(error),
+            // The node did not say this: the connection broke.
+            None => Unfinished::Broken(from_status(&status).message),
+        })?;
         match event.and_then(|event| event.event) {
             Some(Event::Progress(ConvertProgress { bytes })) if bytes == far => {
                 let still = if far < len { still } else { still.max(END_STRIPE_TIMEOUT) };
@@ -421,6 +426,7 @@ mod tests {
     use super::*;
     use crate::view::{DiskView, NodeView};
     use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock};
+    use weft_proto::to_status;
     use weft_types::{Layout, StripeId, StripeLayout};
 
     const LEN: u64 = 1 << 20;
@@ -500,6 +506,13 @@ mod tests {
         let (after, why) = each_second(|second| if second < 10 { second } else { 1000 }).await;
         assert!(matches!(&why, Unfinished::Broken(why) if why.contains("stood still for 600s")), "{why:?}");
         assert_eq!(after.as_secs(), 11 + 600);
+        for status in [Status::unavailable("broken pipe"), Status::from_error("stream closed".into()), Status::unknown("h2")] {
+            let broken = followed(futures::stream::iter([Err(status)]), 1000, Duration::from_secs(5), |_| {}).await;
+            assert!(matches!(&broken, Err(Unfinished::Broken(_))), "who said nothing is not merely busy: {broken:?}");
+        }
+        let busy = futures::stream::iter([Err(to_status(&Error::retry("busy")))]);
+        let busy = followed(busy, 1000, Duration::from_secs(5), |_| {}).await;
+        assert!(matches!(&busy, Err(Unfinished::Failed(error)) if *error == Error::retry("busy")), "{busy:?}");
         let silent = followed(futures::stream::pending(), 1000, Duration::from_secs(5), |_| {}).await;
         assert!(matches!(&silent, Err(Unfinished::Broken(why)) if why.contains("said nothing")), "{silent:?}");
     }
