@@ -133,6 +133,8 @@ pub(super) struct Report {
     /// Tried in vain.
     left: Amount,
     last_error: String,
+    /// Right now.
+    waits_for: Vec<String>,
     stripes_under_way: u32,
     created_ms: u64,
     changed_ms: u64,
@@ -334,6 +336,7 @@ impl Report {
             done: amount(it.done),
             left: amount(it.left),
             last_error: with_names(it.last_error, nodes),
+            waits_for: it.waits_for.into_iter().map(|what| with_names(what, nodes)).collect(),
             stripes_under_way: it.stripes_under_way,
             created_ms: it.created_ms,
             changed_ms: it.changed_ms,
@@ -383,6 +386,7 @@ impl Report {
         if self.stripes_under_way > 0 {
             lines.push(format!("{} stripes are under way", self.stripes_under_way));
         }
+        lines.extend(self.waits_for.iter().map(|what| format!("waits for {what}")));
         let (What::Repair { left_blocks: left, .. } | What::Convert { left_objects: left, .. }) = &self.what;
         for Left { object, stripe, block, reason } in left {
             let block = block.map(|block| format!(" block {block}")).unwrap_or_default();

@@ -19,13 +19,16 @@ use conversion::ConversionJob;
 use node_repair::NodeRepairJob;
 use runner::{Runner, Work};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::watch;
 use weft_meta::{Amount, Conversion, HelperSelect, JobId, JobProgress, JobRecord, JobState, JobWork, LeftBlock, NodeRepair};
 use weft_proto::{to_status, v1};
 use weft_types::{Error, NodeId, Result};
+
+/// What a job waits for, of which so much is shown.
+const WAITS_SHOWN_MAX: usize = 16;
 
 /// The jobs that this coordinator works on.
 #[derive(Debug, Default)]
@@ -52,6 +55,18 @@ struct Live {
     moving: BTreeMap<u64, u64>,
     /// Bytes that are done, of what is done as a whole or not at all.
     gathered_bytes: u64,
+    /// What those wait for who do, each by a number of its own.
+    waits_for: BTreeMap<u64, String>,
+    /// The last of these numbers.
+    waiters: u64,
+}
+
+impl Live {
+    /// What it waits for right now, each once.
+    fn waits(&self) -> Vec<String> {
+        let distinct: BTreeSet<&String> = self.waits_for.values().collect();
+        distinct.into_iter().take(WAITS_SHOWN_MAX).cloned().collect()
+    }
 }
 
 impl LastingJobs {
@@ -219,12 +234,12 @@ fn show_left(left: LeftBlock) -> v1::LeftBlock {
 }
 
 fn show_with(job: JobRecord, control: Option<Arc<Control>>) -> v1::Job {
-    let (progress, moving, gathered_bytes) = match &control {
+    let (progress, moving, gathered_bytes, waits_for) = match &control {
         Some(control) => {
             let live = control.live();
-            (live.progress.clone(), live.moving.clone(), live.gathered_bytes)
+            (live.progress.clone(), live.moving.clone(), live.gathered_bytes, live.waits())
         }
-        None => (job.progress, BTreeMap::new(), 0),
+        None => (job.progress, BTreeMap::new(), 0, Vec::new()),
     };
     let amount = |amount: Amount| Some(v1::JobAmount { blocks: amount.blocks, bytes: amount.bytes });
     let kind = job.work.kind().to_owned();
@@ -244,6 +259,7 @@ fn show_with(job: JobRecord, control: Option<Arc<Control>>) -> v1::Job {
         convert,
         moving_bytes: moving.values().sum::<u64>().saturating_add(gathered_bytes),
         left_blocks: progress.left_blocks.into_iter().map(show_left).collect(),
+        waits_for,
     }
 }
 

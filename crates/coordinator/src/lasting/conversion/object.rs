@@ -191,7 +191,7 @@ impl Work<'_> {
                 return Err((number, error));
             }
             let (name, node) = (&object.name, shared.members.name(node));
-            waits.tell(format!("waits for {node}, which is down and has new blocks of {name} (stripe {number})"));
+            waits.tell(&format!("{node}, which is down and has new blocks of {name} (stripe {number})"));
             wait(&mut pause).await;
         }
     }

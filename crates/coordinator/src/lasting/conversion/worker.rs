@@ -117,7 +117,8 @@ impl Work<'_> {
             }
             tried.insert(worker);
             if !has_failed {
-                waits.tell(error.object(name).to_string());
+                let why = Error { object: None, ..error };
+                waits.tell(&format!("{node}, to write stripe {number} of {name}: {why}"));
                 // Who was busy at once has cost nothing; the next one would read all of it again.
                 if has_read {
                     wait(&mut pause).await;
@@ -148,7 +149,7 @@ impl Work<'_> {
                         queue = Some(self.room.wait(upload).ok_or_else(|| lacking.clone())?);
                         tracing::warn!(job = %self.job, error = %lacking, "a stripe waits");
                     }
-                    waits.tell(lacking.to_string());
+                    waits.tell(&lacking.message);
                     drop(turn.take());
                 }
                 Err(error) => return Err(error),
