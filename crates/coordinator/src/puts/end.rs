@@ -10,6 +10,7 @@ use crate::{
     how::{How, HowToWrite},
     placement::{self, Ask, NOTHING},
     rebuild::{Destination, Lost, Rebuild, RebuiltBlock},
+    room::{self, Wanted},
     shared::Shared,
     supervise::{End, NodeReport, Report, Stored},
     view::NodeView,
@@ -20,7 +21,7 @@ use std::{
     time::Duration,
 };
 use weft_codes::SharedCode;
-use weft_meta::{BlockState, EndStripe, Home, NewRepair, PlacedBlock, StripeRecord, UploadId, UploadRecord};
+use weft_meta::{BlockState, EndStripe, FailureDomain, Home, NewRepair, PlacedBlock, StripeRecord, UploadId, UploadRecord};
 use weft_proto::{status::decode_error, v1};
 use weft_types::{Error, NodeId, Party, Reaction, Result};
 
@@ -307,13 +308,14 @@ impl Ending<'_> {
         let mut homes: Vec<Option<Home>> = blocks.iter().map(|index| home(index).filter(stays)).collect();
         let held: Vec<NodeId> = self.stripe.all().map(|(_, placed)| placed.home).filter(stays).map(|home| home.node).collect();
         let (spec, count) = (self.code.spec(), homes.iter().filter(|home| home.is_none()).count());
+        let avoid = self.avoided(count, &held, self.upload.new.failure_domain)?;
         let ask = Ask {
             code: &spec,
             count,
             tolerance: self.code.tolerance(),
             failure_domain: self.upload.new.failure_domain,
             held: &held,
-            avoid: &self.failed,
+            avoid: &avoid,
             named: false,
             load: &NOTHING,
             bytes: layout.block_len(0).saturating_add(shared.config.disk_reserve.0),
@@ -331,6 +333,16 @@ impl Ending<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Who gets none of so many further blocks: who failed and, where it is a conversion's stripe, who has only left what puts need.
+    fn avoided(&self, count: usize, held: &[NodeId], failure_domain: FailureDomain) -> Result<BTreeSet<NodeId>> {
+        if self.upload.new.replaces.is_none() {
+            return Ok(self.failed.clone());
+        }
+        let whole = Wanted::stripe(self.code, self.upload.new.replicas, failure_domain, &self.stripe.layout);
+        let full = room::avoided(self.shared, &Wanted { count, held, avoid: &self.failed, ..whole })?;
+        Ok(&self.failed | &full)
     }
 
     /// Makes what is missing from what has been stored, elsewhere; what was moved for that.
@@ -358,6 +370,11 @@ impl Ending<'_> {
             // The blocks that were stored are as good as those of a visible stripe.
             placed.state = if self.missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
         }
+        let stays = |(index, placed): &(u8, &PlacedBlock)| !blocks.contains(&(*index, placed.copy));
+        let held: Vec<NodeId> = self.stripe.all().filter(stays).map(|(_, placed)| placed.home.node).collect();
+        // Copies go wherever there is a node.
+        let failure_domain = if self.stripe.copies.is_empty() { self.upload.new.failure_domain } else { FailureDomain::Node };
+        let avoid = self.avoided(blocks.len(), &held, failure_domain)?;
         let units = |index: u8| self.units.get(usize::from(index)).cloned().flatten();
         let lost = blocks.into_iter().map(|(index, copy)| Lost { index, copy, units: units(index) });
         let mut rebuild = Rebuild {
@@ -372,7 +389,7 @@ impl Ending<'_> {
             to: Destination::Anywhere,
             failure_domain: self.upload.new.failure_domain,
             upload: Some(self.upload.id),
-            avoid: self.failed.clone(),
+            avoid,
         };
         // Why it had to be rebuilt is what a person can mend.
         let reasons: Vec<&str> = self.missing.values().map(String::as_str).collect();
