@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle};
 use weft_codes::SharedCode;
 use weft_meta::{BlockState, ObjectName, Owner, PlacedBlock, StripeRecord, UploadId, UploadRecord};
-use weft_types::{BlockId, Error, Result, StripeId};
+use weft_types::{BlockId, Error, Reaction, Result, StripeId};
 
 /// Plans of one put whose stripes have ended, at most: with more of them under way a stripe ends when all have done their share, so that
 /// a writer is not ahead of its receivers without bound. Each holds memory at those who have not done theirs.
@@ -107,7 +107,8 @@ pub(super) fn is_recoverable(code: &SharedCode, stripe: &StripeRecord, missing: 
     jobs::unrecoverable(code, stripe, &stored, &wanted).is_none()
 }
 
-/// Refuses to acknowledge a put of which too much has been lost since its stripes ended. One that waited for all blocks is not looked
+/// Refuses to acknowledge a put of which too much has been lost since its stripes ended. What was lost only with nodes that are down may be
+/// back soon: [`Reaction::Retry`](weft_types::Reaction). One that waited for all blocks is not looked
 /// at: it had as much as it could.
 pub(super) async fn require_readable(shared: &Shared, upload: &UploadRecord) -> Result<()> {
     if upload.new.ack.missing_max == 0 {
@@ -121,8 +122,7 @@ pub(super) async fn require_readable(shared: &Shared, upload: &UploadRecord) -> 
         for stripe in page.items {
             from = stripe.number + 1;
             if let Some(error) = unreadable(&code, stripe, &shared.members.view()) {
-                let message = format!("it is not acknowledged, as too much was lost since it was sent: {}", error.message);
-                return Err(shared.lacking_nodes(Error { message, ..error }).object(&upload.new.name));
+                return Err(shared.lacking_nodes(error).object(&upload.new.name));
             }
         }
         if !page.more {
@@ -131,8 +131,20 @@ pub(super) async fn require_readable(shared: &Shared, upload: &UploadRecord) -> 
     }
 }
 
-/// Why a stripe's data cannot be had of what stands now, if that is so.
+/// Why a stripe cannot be acknowledged, if that is so.
 fn unreadable(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
+    let error = too_many_lost(code, stripe.clone(), view)?;
+    let mut all_back = view.clone();
+    all_back.nodes.values_mut().for_each(|node| node.up = true);
+    let (reaction, why) = match too_many_lost(code, stripe, &all_back) {
+        None => (Reaction::Retry, "for as long as nodes are down that have what it takes to read it"),
+        Some(_) => (error.reaction, "as too much was lost since it was sent"),
+    };
+    Some(Error { reaction, message: format!("it is not acknowledged, {why}: {}", error.message), ..error })
+}
+
+/// Why a stripe's data cannot be had of what stands at a moment, if that is so.
+fn too_many_lost(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
     let stripe = view.serving(stripe, |_, _| false, |_| 0);
     let readable = jobs::readable(&stripe, view, |_| false);
     let available: Vec<u8> = readable.good.into_iter().chain(readable.suspect).collect();
@@ -262,6 +274,7 @@ impl Left {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::{DiskView, NodeView};
     use weft_meta::{DiskNumber, Home, Owner, PlacedBlock};
     use weft_types::{Layout, NodeId, StripeLayout};
 
@@ -298,6 +311,30 @@ mod tests {
         // Two of a local group of two and both global parities: k + 0 blocks are there, and do not do.
         assert!(enough("lrc(4,2,2)", &[0, 4, 6], 4) && enough("lrc(4,2,2)", &[4, 5, 6, 7], 4));
         assert!(!enough("lrc(4,2,2)", &[0, 1, 6, 7], 4), "as many as asked for, and they are not enough");
+    }
+
+    #[test]
+    fn who_is_only_down_is_waited_for_and_what_is_lost_is_not() {
+        let code = weft_codes::parse("rs(4,2)").unwrap();
+        let mut stripe = stripe(&code);
+        stripe.blocks.iter_mut().for_each(|placed| placed.state = BlockState::Ok);
+        stripe.blocks[2].state = BlockState::Missing;
+        let acknowledged = |down: &[u32], failed: &[u32]| {
+            let node = |id: u32| {
+                let (number, path) = (DiskNumber(id), String::new());
+                let failed = failed.contains(&id);
+                let disk = DiskView { number, id: path.clone(), path, total_bytes: 9, free_bytes: 9, failed, blocks: 1 };
+                let (name, rack, up) = (id.to_string(), "r".to_owned(), !down.contains(&id));
+                (NodeId(id), NodeView { id: NodeId(id), name, rack, up, suspect_for: Duration::ZERO, disks: vec![disk] })
+            };
+            let view = View { nodes: (1..=6).map(node).collect() };
+            unreadable(&code, stripe.clone(), &view).map_or(Ok(()), |error| Err(error.reaction))
+        };
+        assert_eq!((acknowledged(&[1], &[]), acknowledged(&[], &[1])), (Ok(()), Ok(())));
+        assert_eq!(acknowledged(&[1, 4], &[]), Err(Reaction::Retry));
+        assert_eq!(acknowledged(&[1], &[4]), Err(Reaction::Retry), "one is enough");
+        assert_eq!(acknowledged(&[], &[1, 4]), Err(Reaction::Unavailable));
+        assert_eq!(acknowledged(&[1], &[4, 5]), Err(Reaction::Unavailable), "nor would it be enough");
     }
 
     #[test]

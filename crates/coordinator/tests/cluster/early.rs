@@ -65,6 +65,26 @@ async fn a_stripe_is_completed_while_its_put_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_put_that_has_lost_too_much_meanwhile_is_not_acknowledged() {
+    let (stored, hit, world) = put_while_nodes_go(true).await;
+    let error = stored.unwrap_err();
+    assert!(error.reaction == Reaction::Unavailable && error.object.as_deref() == Some("b/k"), "{error}");
+    for says in ["not acknowledged", "stripe 0", "block 0 (", "block 2 (", "block 3 (", "its disk failed"] {
+        assert!(error.message.contains(says), "{says}: {error}");
+    }
+    assert!(hit.iter().all(|node| error.message.contains(&format!("node-{node:02}"))), "{error}");
+    assert_eq!(world.client.stat("b", "k").await.unwrap_err().reaction, Reaction::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_waits_with_its_end_for_nodes_that_only_restart() {
+    let (stored, _, world) = put_while_nodes_go(false).await;
+    assert_eq!(coming(&stored.unwrap()), [(0, vec![2])]);
+    assert!(world.get("k", "").await.unwrap().0 == data(4 << 20, 45), "something else came back");
+}
+
+/// A put of one stripe of rs(4,2) that ends without block 2 while the nodes of blocks 0 and 3 are down; they come back, perhaps
+/// without their disks. What came of it, and who had these blocks.
+async fn put_while_nodes_go(for_good: bool) -> (weft_types::Result<api::ObjectReply>, Vec<u32>, World) {
     let mut world = World::new(6, 6).await;
     let mut put = direct(&world, "k+1", 1 << 20).await;
     put.bytes = data(4 << 20, 45);
@@ -79,16 +99,19 @@ async fn a_put_that_has_lost_too_much_meanwhile_is_not_acknowledged() {
         world.kill(hit[2]);
         world.until("three are left", async |world| world.up().await.len() == 3).await;
         drop(pipe);
+        // The put comes to its end meanwhile, and asks again.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for node in [hit[0], hit[2]] {
+            if for_good {
+                world.disk_dirs(node).iter().for_each(|disk| std::fs::remove_dir_all(disk).unwrap());
+            }
+            world.start_agent(node).await;
+        }
+        world.until("five are there", async |world| world.up().await.len() == 5).await;
         hit
     };
     let (stored, hit) = tokio::join!(putting, striking);
-    let error = stored.unwrap_err();
-    assert!(error.reaction == Reaction::Unavailable && error.object.as_deref() == Some("b/k"), "{error}");
-    for says in ["not acknowledged", "stripe 0", "block 0 (", "block 2 (", "block 3 (", "its node is down"] {
-        assert!(error.message.contains(says), "{says}: {error}");
-    }
-    assert!(hit.iter().all(|node| error.message.contains(&format!("node-{node:02}"))), "{error}");
-    assert_eq!(world.client.stat("b", "k").await.unwrap_err().reaction, Reaction::NotFound);
+    (stored, hit, world)
 }
 
 /// Without a node to spare. What was acknowledged outlives the death of everybody, the rest is rebuilt when its node is back, and it is
