@@ -443,8 +443,13 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
     let not_before_ms = shared.now_ms().saturating_add(running_ms);
     match shared.meta.abort_put(shared.epoch, id, not_before_ms).await {
         Ok(()) => {}
-        // It may have been committed: what still comes of it is to come.
-        Err(MetaError::NotFound(_)) => return Ok(()),
+        Err(MetaError::NotFound(_)) => {
+            let committed = shared.meta.object_written_by(id).await.map_err(|error| shared.meta_error(error))?;
+            // What still comes of it is to come.
+            if committed.is_some() {
+                return Ok(());
+            }
+        }
         Err(error) => return Err(shared.meta_error(error)),
     }
     // What was begun until now; what begins later finds no put.

@@ -224,7 +224,8 @@ impl v1::weft_server::Weft for WeftService {
     async fn commit_put(&self, request: Request<v1::CommitPutRequest>) -> Result<Response<v1::ObjectReply>, Status> {
         let (asked, who) = self.asked_by(request, |_, _| false)?;
         self.require_sent(asked.upload, &who).await?;
-        answer(puts::commit(&self.shared, asked).await)
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { puts::commit(&shared, asked).await }).await)
     }
 
     async fn keep_put(&self, request: Request<v1::KeepPutRequest>) -> Result<Response<v1::KeepPutReply>, Status> {
@@ -236,7 +237,9 @@ impl v1::weft_server::Weft for WeftService {
     async fn abort_put(&self, request: Request<v1::AbortPutRequest>) -> Result<Response<v1::Empty>, Status> {
         let (asked, who) = self.asked_by(request, |_, _| false)?;
         self.require_sent(asked.upload, &who).await?;
-        answer(puts::abort(&self.shared, UploadId(asked.upload)).await.map(|()| v1::Empty {}))
+        let shared = Arc::clone(&self.shared);
+        let abort = async move { puts::abort(&shared, UploadId(asked.upload)).await };
+        answer(to_the_end(abort).await.map(|()| v1::Empty {}))
     }
 
     async fn read_stripe(&self, request: Request<v1::ReadStripeRequest>) -> Result<Response<v1::ReadStripeReply>, Status> {
