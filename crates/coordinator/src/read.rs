@@ -14,12 +14,12 @@ use rand::Rng;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::Instant};
 use weft_codes::SharedCode;
 use weft_meta::{BlockState, ObjectRecord, StripeRecord, UploadId};
 use weft_plan::Class;
@@ -33,10 +33,17 @@ const PLANS_MAX: usize = 8;
 /// How often it is looked whether failing plans have ended.
 const VERDICT_LOOK_MS: u64 = 25;
 
-/// The reads that are under way.
+/// What became of a read is known for so long: whoever saw one fail comes a moment later.
+const ENDED_KEPT: Duration = Duration::from_secs(10);
+/// How often, at most, it is looked whose time is over.
+const FORGET_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The reads that are under way, and those that have ended a moment ago.
 #[derive(Default)]
 pub(crate) struct Reads {
     running: Mutex<BTreeMap<PlanId, Reading>>,
+    /// When those were last forgotten that had ended.
+    forgotten: Mutex<Option<Instant>>,
 }
 
 struct Reading {
@@ -47,14 +54,26 @@ struct Reading {
     watching: JoinHandle<()>,
     /// Somebody was found to be to blame for its end.
     blames: Arc<AtomicBool>,
-    /// When it was last looked.
-    had_ended: bool,
+    ended: Arc<OnceLock<Instant>>,
 }
 
 impl Reads {
-    /// Forgets reads that had ended when this was last called: whoever saw one fail comes a moment later.
-    pub(crate) fn forget_ended(&self) {
-        self.lock().retain(|_, reading| !std::mem::replace(&mut reading.had_ended, reading.watching.is_finished()));
+    /// A read begins.
+    fn begin(&self, plan: PlanId, reading: Reading) {
+        self.forget_ended();
+        self.lock().insert(plan, reading);
+    }
+
+    /// Forgets reads that have ended long enough ago.
+    fn forget_ended(&self) {
+        let now = Instant::now();
+        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        if forgotten.is_some_and(|last| now.duration_since(last) < FORGET_INTERVAL) {
+            return;
+        }
+        *forgotten = Some(now);
+        drop(forgotten);
+        self.lock().retain(|_, reading| reading.ended.get().is_none_or(|ended| now.duration_since(*ended) < ENDED_KEPT));
     }
 
     /// Waits until the plan that a client saw fail has ended, if it does soon, or where that is not known all of its stripe that are
@@ -67,17 +86,18 @@ impl Reads {
             reading.settle.settle(Duration::from_millis(grace_ms));
             failed
         });
-        let is_meant = |plan: &PlanId, reading: &Reading| match known {
-            Some(known) => *plan == known,
-            None => reading.stripe == stripe && reading.settle.is_failing(),
+        // Whether that is so of any of those that are meant.
+        let any = |is_so: &dyn Fn(&Reading) -> bool| match known {
+            Some(known) => self.lock().get(&known).is_some_and(is_so),
+            None => self.lock().values().any(|reading| reading.stripe == stripe && reading.settle.is_failing() && is_so(reading)),
         };
         for _ in 0..grace_ms.saturating_mul(3) / VERDICT_LOOK_MS {
-            if !self.lock().iter().any(|(plan, reading)| is_meant(plan, reading) && !reading.watching.is_finished()) {
+            if !any(&|reading| !reading.watching.is_finished()) {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(VERDICT_LOOK_MS)).await;
         }
-        self.lock().iter().any(|(plan, reading)| is_meant(plan, reading) && reading.blames.load(Ordering::Relaxed))
+        any(&|reading| reading.blames.load(Ordering::Relaxed))
     }
 
     /// Whose read it is wants no more of it; its tasks may take that long to end.
@@ -330,16 +350,15 @@ async fn begin(
         Patience::of_chain(still, is_spare)
     });
     let (watcher, blames) = (Arc::clone(shared), Arc::new(AtomicBool::new(false)));
-    let found = Arc::clone(&blames);
+    let (found, ended) = (Arc::clone(&blames), Arc::<OnceLock<Instant>>::default());
+    let ends = Arc::clone(&ended);
     let watching = tokio::spawn(async move {
         let report = running.finish(|_, _| {}, patience).await;
         found.store(report.blame.is_some(), Ordering::Relaxed);
         rebuild::note_bad_blocks(&watcher, &report).await;
+        let _only_once = ends.set(Instant::now());
     });
-    shared
-        .reads
-        .lock()
-        .insert(id, Reading { stripe: stripe.id, errand: errand.cloned(), settle, watching, blames, had_ended: false });
+    shared.reads.begin(id, Reading { stripe: stripe.id, errand: errand.cloned(), settle, watching, blames, ended });
     Ok(client)
 }
 
@@ -396,6 +415,27 @@ mod tests {
         assert!(!not.iter().any(|error| is_about(error, &stripe)));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_became_of_a_read_is_known_for_a_moment() {
+        let reads = Reads::default();
+        let begin = |plan| {
+            let (settle, watching) = (Settle::of_nothing().0, tokio::spawn(std::future::pending()));
+            let ended = Arc::<OnceLock<Instant>>::default();
+            let (stripe, blames) = (StripeId(7), Arc::default());
+            reads.begin(PlanId(plan), Reading { stripe, errand: None, settle, watching, blames, ended: Arc::clone(&ended) });
+            ended
+        };
+        let known = || reads.lock().keys().map(|plan| plan.0).collect::<Vec<_>>();
+        let _still_runs = begin(1);
+        begin(2).set(Instant::now()).unwrap();
+        tokio::time::advance(ENDED_KEPT - Duration::from_millis(1)).await;
+        begin(3).set(Instant::now()).unwrap();
+        assert_eq!(known(), [1, 2, 3]);
+        tokio::time::advance(FORGET_INTERVAL).await;
+        let _still_runs = begin(4);
+        assert_eq!(known(), [1, 3, 4]);
+    }
+
     #[tokio::test]
     async fn nobody_ends_a_read_of_another() {
         let errand = |number| Errand {
@@ -410,7 +450,8 @@ mod tests {
         for (whose, others) in [(Some(&own), [Some(&other), None]), (None, [Some(&other), Some(&own)])] {
             let (reads, (settle, told)) = (Reads::default(), Settle::of_nothing());
             let (stripe, watching) = (StripeId(7), tokio::spawn(std::future::pending()));
-            let reading = Reading { stripe, errand: whose.cloned(), settle, watching, blames: Arc::default(), had_ended: false };
+            let reading =
+                Reading { stripe, errand: whose.cloned(), settle, watching, blames: Arc::default(), ended: Arc::default() };
             reads.lock().insert(PlanId(1), reading);
             reads.end(PlanId(2), whose, within);
             others.into_iter().for_each(|other| reads.end(PlanId(1), other, within));
