@@ -196,10 +196,16 @@ impl Ending<'_> {
         let moved = match self.rebuild().await {
             Ok(moved) => moved,
             // What had been stored may have been lost since: the writer still has everything.
-            Err(error) if !self.has_lost_more() && !self.could_go_elsewhere() => return Err(error),
-            Err(error) => {
+            Err(error) if goes_again(&error) && (self.has_lost_more() || self.could_go_elsewhere()) => {
                 tracing::warn!(object = %name, stripe = number, %error, "nor can what is missing be rebuilt");
-                return Err(self.give_up(report));
+                let given_up = self.give_up(report);
+                let message = format!("{}; nor could they be rebuilt: {}", given_up.message, error.message);
+                return Err(Error { message, ..given_up });
+            }
+            Err(error) => {
+                // Why it had to be rebuilt is what a person can mend.
+                let reasons: Vec<&str> = self.missing.values().map(String::as_str).collect();
+                return Err(Error { message: format!("{}; {}", reasons.join("; "), error.message), ..error });
             }
         };
         self.with_copies(report, Ended { traffic: ended.traffic + moved, ..ended }).await
@@ -391,13 +397,7 @@ impl Ending<'_> {
             upload: Some(self.upload.id),
             avoid,
         };
-        // Why it had to be rebuilt is what a person can mend.
-        let reasons: Vec<&str> = self.missing.values().map(String::as_str).collect();
-        let explain = |error: Error| match reasons.is_empty() {
-            true => error,
-            false => Error { message: format!("{}; {}", reasons.join("; "), error.message), ..error },
-        };
-        let rebuilt = rebuild.run(|_| {}).await.map_err(explain)?;
+        let rebuilt = rebuild.run(|_| {}).await?;
         for RebuiltBlock { block, home, units } in rebuilt.blocks {
             let known = self.units.get_mut(usize::from(block.index));
             if let (Some(placed), Some(known)) = (self.stripe.find_mut(block.index, block.copy), known) {
@@ -427,6 +427,12 @@ impl Ending<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a stripe of which blocks could not be rebuilt may be stored if all of it is sent again, to others: it was a matter of what
+/// stood, and not of what was asked.
+fn goes_again(error: &Error) -> bool {
+    matches!(error.reaction, Reaction::Unavailable | Reaction::Replan)
 }
 
 /// Nodes that did not end their share are avoided for a while.
