@@ -59,9 +59,15 @@ impl Cooling<'_> {
                 self.stripe(stripe).await?;
             }
             if !page.more {
-                return Ok(());
+                break;
             }
         }
+        // Of one that was replaced meanwhile there are no stripes any more.
+        let now = shared.meta.object(&self.object.name).await.map_err(|error| shared.meta_error(error))?;
+        if now.version != self.object.version {
+            return Err(Error::replan("it was replaced while its copies were dropped: what is there now still has its own"));
+        }
+        Ok(())
     }
 
     async fn stripe(&mut self, mut stripe: StripeRecord) -> Result<()> {
