@@ -5,8 +5,12 @@ use crate::{
     lying_disks::bytes_in,
     world::{World, data},
 };
-use std::{collections::BTreeSet, path::PathBuf, sync::atomic::Ordering, time::Duration};
-
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::atomic::Ordering,
+    time::Duration,
+};
 use weft_agent::Limits;
 use weft_client::{ConvertOptions, JobChange, PutOptions, api};
 use weft_proto::from_status;
@@ -160,19 +164,42 @@ async fn a_conversion_leaves_space_to_puts_and_goes_on_when_there_is_more() {
     assert_eq!(world.get("new", "").await.unwrap().0, put);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_block_that_has_to_go_elsewhere_leaves_space_to_puts_too() {
+    let mut world = World::with(4, 4, |config| config.conversion_free_percent = 50).await;
+    world.disk_bytes.store(32 << 20, Ordering::Relaxed);
+    for disk in world.disk_dirs(4) {
+        std::fs::File::create(disk.join("ballast")).unwrap().set_len(20 << 20).unwrap();
+    }
+    world.slow_down_agents().await;
+    let content = data(8 << 20, 1);
+    world.put_twice("k", &content).await;
+    world.create_cold(4 << 20).await;
+    let mut old: BTreeMap<u32, usize> = BTreeMap::new();
+    for block in world.stat("k").await.stripes.iter().flat_map(|stripe| &stripe.blocks) {
+        *old.entry(block.node).or_default() += 1;
+    }
+    let on_full = world.block_files(4);
+    let job = world.client.convert("b", "k", "cold", &ConvertOptions::default()).await.unwrap().id;
+    world.until("all three receive their blocks", async |world| world.being_written().len() == 3).await;
+    // Not the one that writes it: that has the most of it.
+    let hit = (1..=3).min_by_key(|node| old.get(node)).unwrap();
+    assert!(world.being_written().values().any(|node| *node == hit));
+    world.kill(hit);
+    world.until_told(job, "waits for space: ").await;
+    assert_eq!(world.block_files(4), on_full);
+    world.start_agent(hit).await;
+    let ended = world.ended(job).await;
+    assert_eq!((ended.state.as_str(), ended.last_error.as_str()), ("done", ""));
+    assert!(world.get("k", "").await.unwrap().0 == content, "something else came back");
+}
+
 /// Of two of which each has written a part, with as many stripes at a time as one of them has still to write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_object_gives_up_what_it_has_for_another_that_waits_for_space() {
-    let world = World::with(4, 4, |config| config.conversion_free_percent = 90).await;
-    let is_large = async |world: &World, bytes| {
-        world.disk_bytes.store(bytes, Ordering::Relaxed);
-        let told = async |world: &World| {
-            let nodes = world.client.status().await.unwrap().nodes;
-            nodes.iter().flat_map(|node| &node.disks).all(|disk| disk.total_bytes == bytes)
-        };
-        world.until("all tell how large their disks are", told).await;
-    };
-    is_large(&world, 1 << 30).await;
+    let mut world = World::with(4, 4, |config| config.conversion_free_percent = 25).await;
+    world.disk_bytes.store(1 << 30, Ordering::Relaxed);
+    world.restart_agents().await;
     let contents = [1, 2].map(|seed| data(2 * LEN, seed));
     for (number, content) in contents.iter().enumerate() {
         world.put_twice(&number.to_string(), content).await;
@@ -185,11 +212,11 @@ async fn an_object_gives_up_what_it_has_for_another_that_waits_for_space() {
             world.rows("uploads") == 2 && world.client.job(job).await.unwrap().moving_bytes >= 2 * LEN as u64
         })
         .await;
-    is_large(&world, 1 << 20).await;
+    world.disk_bytes.store(1, Ordering::Relaxed);
     world.until_told(job, "waits for space: ").await;
     world.until("one makes way for the other", async |world| world.rows("uploads") == 1).await;
     world.until_told(job, "waits for space: ").await;
-    is_large(&world, 1 << 30).await;
+    world.disk_bytes.store(1 << 30, Ordering::Relaxed);
     let ended = world.ended(job).await;
     assert_eq!((ended.state.as_str(), ended.last_error.as_str(), ended.waits_for.len()), ("done", "", 0));
     for (number, content) in contents.iter().enumerate() {
