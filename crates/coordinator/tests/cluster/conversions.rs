@@ -254,7 +254,7 @@ async fn who_is_busy_with_tasks_is_waited_for_and_nobody_is_to_blame() {
     let busy = FakeAgent::start(&world, "busy").await;
     busy.asked().busy = true;
     let job = world.client.convert("b", "k", "cold", &ConvertOptions::default()).await.unwrap().id;
-    world.until_told(job, "busy").await;
+    world.until_told(job, ": busy").await;
     assert!(busy.asked().opens > 0);
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(world.client.job(job).await.unwrap().state, "running");
