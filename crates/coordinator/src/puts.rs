@@ -491,8 +491,9 @@ async fn begin_stripe(
     let blocks: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
     let prepared = prepare(shared, upload, code, stripe, how, &blocks, None)?;
     drop(planning);
-    if !placed.warnings.is_empty() && !shared.puts.learnt(upload.id).is_warned {
-        tracing::warn!(object = %upload.new.name, stripe = number, warnings = ?placed.warnings, "a put's blocks are crowded");
+    // Whoever puts something himself was told when he began.
+    if upload.new.replaces.is_some() && !placed.warnings.is_empty() && !shared.puts.learnt(upload.id).is_warned {
+        tracing::warn!(object = %upload.new.name, stripe = number, warnings = ?placed.warnings, "a conversion crowds racks");
         shared.puts.learn(shared, upload.id, |learnt| learnt.is_warned = true).await;
     }
     start(shared, upload, code, prepared).await
