@@ -16,15 +16,20 @@ use std::{
     collections::BTreeMap,
     fs::File,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::{io::AsyncRead, sync::Semaphore};
+use tonic::transport::Channel;
 use weft_proto::{
-    status::encode_error,
+    status::{decode_error, encode_error},
     v1::{
         AbortPutRequest, BeginPutReply, BeginPutRequest, BlockUnits, CommitPutRequest, EndStripeReply, EndStripeRequest,
         KeepPutReply, KeepPutRequest, ObjectReply, PutStripeReply, PutStripeRequest, StageReport, TaskTraffic, WriteScheme,
+        weft_client::WeftClient,
     },
 };
 use weft_types::{Error, PlanId, Reaction, Result, StripeLayout};
@@ -245,11 +250,21 @@ impl Put {
             .await;
         let size = written.map_err(|error| error.object(&self.object))?;
         let request = CommitPutRequest { upload: self.upload, size };
-        let committed =
-            self.shared.calls.ask(request, |mut client, request| async move { client.commit_put(request).await }).await;
+        let is_told = &AtomicBool::new(false);
+        let commit = |mut client: WeftClient<Channel>, request| async move {
+            is_told.store(false, Ordering::Relaxed);
+            let answer = client.commit_put(request).await;
+            is_told.store(answer.as_ref().is_err_and(|status| decode_error(status.details()).is_some()), Ordering::Relaxed);
+            answer
+        };
+        let committed = self.shared.calls.ask(request, commit).await;
         if let Err(error) = &committed
             && error.reaction == Reaction::Retry
         {
+            if is_told.load(Ordering::Relaxed) {
+                // It waits for nodes, and has been waited for.
+                return Err(Error { reaction: Reaction::Unavailable, ..error.clone() }.object(&self.object));
+            }
             // No answer came, and perhaps it is done: an abort could not undo it, and must not be tried.
             self.open = false;
             let message = format!("whether the object was stored is not known; its stat tells: {}", error.message);

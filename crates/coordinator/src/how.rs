@@ -211,14 +211,14 @@ impl Shared {
         network
     }
 
-    /// The same for plans whose nodes give what they read and add up: stragglers among them send no more than that.
+    /// The same for plans whose nodes give what they read and add up: stragglers among them send no more than that. Who adds up slowly
+    /// counts as slow also where nothing is added up on the way (in a conventional repair): it is only rather left out.
     pub(crate) fn network_of_helpers(&self) -> Network {
-        let age_max = Duration::from_millis(self.config.link_age_max_ms);
         let coding = self.members.coding_bytes_per_s();
         // A helper of a chain takes in two bytes for each that it passes on.
         let computes = paces::stragglers(coding).into_iter().map(|(node, rate)| (node, rate / 2.0));
         let mut network = self.network();
-        for (node, most) in self.paces.stragglers(Instant::now(), age_max).into_iter().chain(computes) {
+        for (node, most) in self.paces.stragglers(Instant::now()).into_iter().chain(computes) {
             let sends = network.up(Party::Node(node)).min(most);
             network.up_bytes_per_s.insert(Party::Node(node), sends);
         }

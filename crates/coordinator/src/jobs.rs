@@ -74,7 +74,7 @@ impl<'a> Way<'a> {
         let path = considered.first().and_then(|chosen| Some((chosen, chosen.paths.first()?)));
         let fitted = path.and_then(|(chosen, path)| {
             let slice_len = self.how.slice_positions_on(path, &request.stripe, request.network)?;
-            let run = Run { slice_len, ..request.run };
+            let run = Run { slice_len, ..request.run }.of_sub_blocks(request.stripe.layout.alpha);
             let request = Request { run, ..*request };
             let (plan, fitted) = repair::choose_plan(&request, &chosen.scheme).ok()?;
             Some((plan, fitted.into_iter().next().filter(|fitted| fitted.seconds < chosen.seconds)?))

@@ -14,6 +14,8 @@ use weft_types::NodeId;
 const READ_BYTES_MIN: u64 = 1 << 20;
 /// Whose own disk and processor took less time of a task than this has held up nobody.
 const HELD_UP_MIN: Duration = Duration::from_millis(100);
+/// A straggler is not chosen where others can, and nothing more is found of it: after this time it may show whether it still is one.
+const KNOWN_FOR: Duration = Duration::from_secs(300);
 /// A straggler is who does less than this part of what the others do: nodes that are alike have a little more to do now and then.
 const STRAGGLES: f64 = 0.5;
 
@@ -47,10 +49,10 @@ impl Paces {
         self.lock().remove(&node);
     }
 
-    /// The stragglers, and what they give, bytes a second; of what was found no longer ago than `age_max`.
-    pub(crate) fn stragglers(&self, now: Instant, age_max: Duration) -> BTreeMap<NodeId, f64> {
+    /// The stragglers of late, and what they give, bytes a second.
+    pub(crate) fn stragglers(&self, now: Instant) -> BTreeMap<NodeId, f64> {
         let paces = self.lock();
-        let fresh = paces.iter().filter(|(_, pace)| now.saturating_duration_since(pace.at) <= age_max);
+        let fresh = paces.iter().filter(|(_, pace)| now.saturating_duration_since(pace.at) <= KNOWN_FOR);
         stragglers(fresh.map(|(node, pace)| (*node, pace.bytes_per_s)).collect())
     }
 
@@ -82,8 +84,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_is_waited_for_much_longer_than_others_is_a_straggler_for_a_while() {
         const MIB: u64 = 1 << 20;
-        let (paces, age_max) = (Paces::default(), Duration::from_secs(60));
-        let found = || paces.stragglers(Instant::now(), age_max);
+        let paces = Paces::default();
+        let found = || paces.stragglers(Instant::now());
         assert_eq!(found(), BTreeMap::new());
         for (node, read_ms) in [(1, 10), (2, 500), (3, 20), (4, 99)] {
             // Two lanes that wait for one disk.
@@ -95,7 +97,7 @@ mod tests {
         paces.note(NodeId(2), &told(MIB - 1, &[0], End::Done));
         paces.note(NodeId(3), &told(8 * MIB, &[5000], End::GivenUp));
         assert_eq!(found(), slow);
-        tokio::time::advance(age_max).await;
+        tokio::time::advance(KNOWN_FOR).await;
         assert_eq!(found(), slow);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(found(), BTreeMap::new());

@@ -347,7 +347,8 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     };
     let ended = end::end(shared, key.0, sending, &asked).await;
     shared.puts.lock().remove(&key);
-    let end::Ended { again, traffic, stages } = ended?;
+    // To ask again would not find it any more: what was sent is used up.
+    let end::Ended { again, traffic, stages } = ended.map_err(not_again)?;
     let mut reply = v1::EndStripeReply { again: None, traffic: Some(traffic), stages };
     if let Some((sending, task)) = again {
         reply.again = Some(task);
@@ -355,6 +356,12 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
         shared.puts.keep(shared, key, Sending { answer, ..sending }).await?;
     }
     Ok(reply)
+}
+
+/// The same error, but that the very same may not be asked again.
+fn not_again(error: Error) -> Error {
+    let reaction = if error.reaction == Reaction::Retry { Reaction::Replan } else { error.reaction };
+    Error { reaction, ..error }
 }
 
 /// Refuses who meddles with a conversion's put without being sent: it is the coordinator's own, whoever knows its number.
@@ -479,7 +486,9 @@ async fn begin_stripe(
     let full = match upload.new.replaces {
         Some(_) => {
             let wanted = Wanted::stripe(code, upload.new.replicas, upload.new.failure_domain, layout);
-            room::avoided(shared, &Wanted { avoid, ..wanted })?
+            // Where it is those that could not be asked who have the space, it is not space that is waited for.
+            let unasked = |error: Error| if avoid.is_empty() { error } else { not_again(error) };
+            room::avoided(shared, &Wanted { avoid, ..wanted }).map_err(unasked)?
         }
         None => BTreeSet::new(),
     };

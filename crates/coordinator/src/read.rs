@@ -65,7 +65,7 @@ impl Reads {
     }
 
     /// Forgets reads that have ended long enough ago.
-    fn forget_ended(&self) {
+    pub(crate) fn forget_ended(&self) {
         let now = Instant::now();
         let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
         if forgotten.is_some_and(|last| now.duration_since(last) < FORGET_INTERVAL) {
@@ -73,7 +73,10 @@ impl Reads {
         }
         *forgotten = Some(now);
         drop(forgotten);
-        self.lock().retain(|_, reading| reading.ended.get().is_none_or(|ended| now.duration_since(*ended) < ENDED_KEPT));
+        self.lock().retain(|_, reading| {
+            let has_ended = reading.ended.get().is_some() || reading.watching.is_finished();
+            !has_ended || now.duration_since(*reading.ended.get_or_init(|| now)) < ENDED_KEPT
+        });
     }
 
     /// Waits until the plan that a client saw fail has ended, if it does soon, or where that is not known all of its stripe that are

@@ -30,6 +30,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 /// One sweep.
 pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<()> {
+    shared.reads.forget_ended();
     give_up_puts(shared).await?;
     let now_ms = shared.now_ms();
     let given_up = shared.meta.expire_repairs(shared.epoch, now_ms).await.map_err(|error| shared.meta_error(error))?;

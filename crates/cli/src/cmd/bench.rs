@@ -407,10 +407,11 @@ impl LinkCheck {
         if settings.nodes < CHECK_NODES_MIN {
             return Ok(Err("that takes four nodes"));
         }
-        // Between which nodes it goes is not known before it is stored. What the fastest link carries in about a second is enough for
-        // any.
-        let Some(rate) = settings.fastest()? else { return Ok(Err("nothing limits them")) };
-        let block_len = (rate.goodput_bytes_per_s() as u64).clamp(1 << 18, 64 << 20) >> 18 << 18;
+        // Between which nodes it goes is not known before it is stored: what the fastest link carries in about a second is enough for
+        // any, and what the slowest does in ten is not too much for any.
+        let Some((slowest, fastest)) = settings.range()? else { return Ok(Err("nothing limits them")) };
+        let bytes = fastest.goodput_bytes_per_s().min(10.0 * slowest.goodput_bytes_per_s());
+        let block_len = (bytes as u64).clamp(1 << 18, 64 << 20) >> 18 << 18;
         let case = Case::parse(DIRECT, AutoSize::Bytes(ByteSize(256 << 10)), block_len)?.remove(0);
         let mut subject = Subject::store(session, "rs(2,1)", block_len, &[0], 1, true).await?;
         let mut best: Option<Self> = None;

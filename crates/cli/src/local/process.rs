@@ -6,7 +6,7 @@ use std::{
     ffi::OsStr,
     fs::{File, TryLockError},
     io::Write as _,
-    os::unix::process::CommandExt as _,
+    os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
@@ -99,10 +99,11 @@ impl Process {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
-    /// Whether it was started by [`spawn`].
-    pub(crate) fn is_daemon(&self) -> bool {
+    /// Whether it was started by [`spawn`], with its number in a file below `dir`.
+    pub(crate) fn is_daemon_of(&self, dir: &Path) -> bool {
         let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|word| word == PID_FILE.as_bytes())
+        let mut words = line.split(|byte| *byte == 0).skip_while(|word| *word != PID_FILE.as_bytes());
+        words.nth(1).is_some_and(|file| Path::new(OsStr::from_bytes(file)).starts_with(dir))
     }
 
     /// Waits until it runs no more, and tells whether it came to that.

@@ -255,7 +255,7 @@ impl Testbed {
         let entry = Path::new(REGISTRY).join(&id);
         let network = Network::new(id, 0, 0);
         // Where the directory is gone, only their network knows them.
-        let daemons = network.daemons()?;
+        let daemons = network.daemons(&dir)?;
         if process::end(&daemons)?.contains(&false) {
             return Err(Error::fatal(format!("processes of {} did not end, though they were killed", dir.display())));
         }
@@ -346,12 +346,13 @@ impl Settings {
         ends.into_iter().flatten().min_by(|a, b| a.bits_per_s().total_cmp(&b.bits_per_s()))
     }
 
-    /// What the fastest of the limited links between two nodes carries.
-    pub(crate) fn fastest(&self) -> Result<Option<LinkRate>> {
+    /// What the slowest and the fastest of the limited links between two nodes carry.
+    pub(crate) fn range(&self) -> Result<Option<(LinkRate, LinkRate)>> {
         let shaping = self.shaping()?;
         let pairs = (0..self.nodes).flat_map(|from| (0..self.nodes).map(move |to| (from, to))).filter(|(from, to)| from != to);
-        let rates = pairs.filter_map(|(from, to)| self.carried(&shaping, from, to));
-        Ok(rates.max_by(|a, b| a.bits_per_s().total_cmp(&b.bits_per_s())))
+        let mut rates: Vec<LinkRate> = pairs.filter_map(|(from, to)| self.carried(&shaping, from, to)).collect();
+        rates.sort_by(|a, b| a.bits_per_s().total_cmp(&b.bits_per_s()));
+        Ok(rates.first().copied().zip(rates.last().copied()))
     }
 
     pub(crate) fn shaping(&self) -> Result<Shaping> {
@@ -482,7 +483,10 @@ mod tests {
         let it = settings(4, &["node-01:*=40mbit", "*:node-02=30mbit", "node-03:node-04=10mbit"]);
         let between = |from, to| it.carried(&it.shaping().unwrap(), from, to).unwrap().to_string();
         assert_eq!([between(0, 2), between(0, 1), between(2, 3), between(3, 2)], ["40mbit", "30mbit", "10mbit", "200mbit"]);
-        assert_eq!(it.fastest().unwrap().unwrap().to_string(), "200mbit");
+        assert_eq!(
+            it.range().unwrap().map(|(slowest, fastest)| (slowest.to_string(), fastest.to_string())),
+            Some(("10mbit".into(), "200mbit".into()))
+        );
         for wrong in ["*:*=1mbit", "node-05:*=1mbit", "node-00:*=1mbit"] {
             assert!(settings(4, &[wrong]).check().is_err(), "{wrong}");
         }

@@ -18,6 +18,7 @@ use std::{
     io::Write as _,
     net::Ipv4Addr,
     os::unix::process::CommandExt as _,
+    path::Path,
     process::{Command, Stdio},
 };
 use weft_types::{Error, Result};
@@ -184,13 +185,13 @@ impl Network {
         removed.into_iter().collect()
     }
 
-    /// The daemons in it, whoever remembers them. A person's shell in it is that person's.
-    pub(crate) fn daemons(&self) -> Result<Vec<Process>> {
+    /// The daemons in it whose directory is `dir`, whoever remembers them. A person's shell in it, or another cluster, is that person's.
+    pub(crate) fn daemons(&self, dir: &Path) -> Result<Vec<Process>> {
         let mut daemons = Vec::new();
         for namespace in self.namespaces()? {
             let pids = run("ip", &["netns", "pids", &namespace], "")?;
             let pids = pids.split_whitespace().filter_map(|pid| pid.parse().ok());
-            daemons.extend(pids.filter_map(Process::of).filter(Process::is_daemon));
+            daemons.extend(pids.filter_map(Process::of).filter(|process| process.is_daemon_of(dir)));
         }
         Ok(daemons)
     }

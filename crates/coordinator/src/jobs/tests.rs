@@ -325,6 +325,8 @@ fn slices_that_are_left_open_suit_the_links_of_the_path() {
         let way = Way { how: &how, network, prefer: &[] };
         let planned = rebuild(&code, &stripe, &[1, 2, 3, 4, 5], &targets, &way, Run { slice_len, ..run() }).unwrap();
         assert_eq!(planned.considered.len(), 1);
+        let usual = Run::new(PlanId(1), 1, Class::Foreground, planned.plan.binding.slice_len).of_sub_blocks(1);
+        assert!(planned.plan.shape.lanes.iter().all(|lane| lane.window == usual.window), "{}", usual.window);
         assert_eq!(Ok(planned.considered[0].seconds), weft_plan::predict(&planned.plan, network));
         (slice_len, planned.plan.binding.slice_len)
     };

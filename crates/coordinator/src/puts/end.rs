@@ -432,7 +432,8 @@ impl Ending<'_> {
 /// Whether a stripe of which blocks could not be rebuilt may be stored if all of it is sent again, to others: it was a matter of what
 /// stood, and not of what was asked.
 fn goes_again(error: &Error) -> bool {
-    matches!(error.reaction, Reaction::Unavailable | Reaction::Replan)
+    let is_too_much_for_a_node = error.reaction == Reaction::InvalidInput && matches!(error.party, Some(Party::Node(_)));
+    is_too_much_for_a_node || matches!(error.reaction, Reaction::Unavailable | Reaction::Replan | Reaction::Retry)
 }
 
 /// Nodes that did not end their share are avoided for a while.

@@ -181,7 +181,7 @@ async fn whose_disk_was_waited_for_helps_only_where_nobody_else_can() {
     };
     let before = helpers(&world).await;
     let Some(Party::Node(NodeId(slow))) = before.first().copied() else { panic!("{before:?}") };
-    world.throttle(slow, Throttle { disk_bytes_per_s: Some(ByteSize(8 << 20)), ..Throttle::default() }).await;
+    world.throttle(slow, Throttle { disk_bytes_per_s: Some(ByteSize(2 << 20)), ..Throttle::default() }).await;
     assert_eq!(helpers(&world).await, before, "of a disk that nobody has waited for nobody knows anything");
     world.repair("k", &block(0, None)).await.unwrap();
     let after = helpers(&world).await;

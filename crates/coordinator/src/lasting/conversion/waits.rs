@@ -22,7 +22,7 @@ impl<'a> Waits<'a> {
     }
 
     /// He waits no more.
-    pub(super) fn over(&mut self) {
+    pub(super) fn over(&self) {
         self.control.live().waits_for.remove(&self.number);
     }
 }

@@ -82,7 +82,7 @@ impl Work<'_> {
                 continue;
             };
             let moving = Moving { control: self.control, number: self.numbers.fetch_add(1, Ordering::Relaxed) };
-            let sent = self.errand(worker, &order, &moving).await;
+            let sent = self.errand(worker, &order, &moving, &waits).await;
             let has_read = moving.bytes() > 0;
             drop(moving);
             // Of who failed only the answer may have been lost; and nobody is believed without a look.
@@ -162,6 +162,7 @@ impl Work<'_> {
                         return Ok(turn);
                     }
                     None => {
+                        waits.over();
                         turn = Some(self.turn().await?);
                         continue;
                     }
@@ -197,7 +198,7 @@ impl Work<'_> {
     }
 
     /// Sends a node to write the stripe, and looks on. Who says nothing for as long as a stall takes is not waited for.
-    async fn errand(&self, node: NodeId, order: &Order<'_>, moving: &Moving<'_>) -> Result<()> {
+    async fn errand(&self, node: NodeId, order: &Order<'_>, moving: &Moving<'_>, waits: &Waits<'_>) -> Result<()> {
         let shared = self.shared;
         let gone = || Error::retry(format!("{} went down", shared.members.name(node))).party(Party::Node(node));
         let session = shared.members.session(node).ok_or_else(gone)?;
@@ -220,7 +221,13 @@ impl Work<'_> {
         let events = self.send(session, number, order).await?;
         let silence = Duration::from_millis(shared.config.stall_ms.into());
         let len = order.data.len();
-        match followed(events, len, silence, |bytes| moving.set(bytes.min(len))).await {
+        let told = |bytes: u64| {
+            if bytes > 0 {
+                waits.over();
+            }
+            moving.set(bytes.min(len));
+        };
+        match followed(events, len, silence, told).await {
             Ok(()) => Ok(()),
             Err(Unfinished::Failed(error)) => Err(error),
             Err(Unfinished::Broken(why)) => Err(broken(Error::replan(why))),
