@@ -36,7 +36,10 @@ enum Command {
 /// Links are measured now and then while their nodes have nothing else to do (the coordinator's link_probe_interval_ms), and by
 /// `weft link probe`. Repairs go around nodes whose links carry little. Where no link out of a rack, or into it, carries what its ends
 /// do elsewhere, its nodes are taken to share a line, and plans send little over it. What was measured is kept in memory: a coordinator
-/// that starts anew knows nothing of its links until they have been measured again, and then all count the same.
+/// that starts anew knows nothing of its links until they have been measured again, and takes them to be all alike.
+///
+/// What repairs do not show here: whose disk or processor plans have waited for, much longer than for others', helps for five minutes
+/// only where nobody else can.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE

@@ -118,11 +118,15 @@ fn parsed(line: &str) -> Point {
 }
 
 #[test]
-fn what_the_docs_have_is_read_still() {
+fn the_docs_have_all_figures_measured_as_often_as_usual() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/figures");
     for paper in [&ecpipe::PAPER, &mist::PAPER] {
-        let found = |figure: &&Figure| read(paper, figure, &dir).unwrap_or_else(|error| panic!("{error}")).is_some();
-        assert!(paper.figures.iter().filter(found).count() > 0, "{} has no figure in the docs", paper.name);
+        for figure in paper.figures {
+            let report = read(paper, figure, &dir).unwrap_or_else(|error| panic!("{error}"));
+            let Asked { block_size, runs, quick, .. } = report.unwrap_or_else(|| panic!("no {}", figure.name)).settings;
+            let usual = figure.usual(false);
+            assert!(!quick && block_size.0 >= usual.0 && runs >= usual.1, "{} {}: {runs} runs", paper.name, figure.name);
+        }
     }
 }
 
