@@ -178,9 +178,10 @@ const RECOVERY: Figure = Figure {
     about: "18 nodes hold stripes of rs(10,4), of which one loses its 16 blocks; they are rebuilt all at the same time, in slices of \
             32 KiB, evenly on 1 to 16 nodes that hold nothing else. The helpers of a stripe are the nodes of the lowest numbers, or those \
             that have not helped for the longest time. The paper has 64 blocks. Only 8 blocks, and 1 and 4 requestors, with --quick.",
-    differs: "On 16 requestors the helpers' \
-              links are what is busiest, and conventional repair sends as much over them as a chain does. What links say reckons with \
-              full links all the time; with fewer blocks, the beginning and the end, where they are not, weigh more.",
+    differs: "Of 16 stripes, instead of the paper's 64, the nodes of the lowest numbers happen to hold more than their part, so that more is \
+              gained by turns. On 16 requestors the helpers' links are what is busiest, and conventional repair sends as much over them as \
+              a chain does. What links say reckons with full links all the time; with fewer blocks, the beginning and the end, where they \
+              are not, weigh more.",
     x: "requestors",
     value: Value::Rate,
     mark: Mark::Lines,
