@@ -16,8 +16,8 @@ mod der;
 pub mod frame;
 pub mod incoming;
 pub mod link;
+mod memory;
 pub mod net;
-
 pub mod pool;
 pub mod rpc;
 pub mod security;
@@ -29,6 +29,7 @@ mod version;
 pub use frame::{Direction, FrameError, FrameStream, Hello};
 pub use incoming::{Accepted, Incoming};
 pub use link::{LinkReceiver, LinkSender};
+pub use memory::MemoryNet;
 pub use net::{BoxStream, Listen, Net, Stream, TcpNet};
 pub use pool::{Pool, PoolLimits};
 pub use security::{Peer, Security};
@@ -37,10 +38,11 @@ pub use task::{decode_task, encode_task};
 pub use token::{LinkKey, LinkRights, LinkToken};
 pub use version::{PROTOCOL, ProtocolRange};
 
-/// The control plane's messages and services, generated from `proto/weft.proto`.
+/// The control plane's messages and services, generated from `proto/weft.proto` by `make bless`. They are kept in the repository, so
+/// that a build needs neither a generator nor the time that it takes; a test holds them to their source.
 #[allow(missing_docs, unreachable_pub, clippy::all)]
 pub mod v1 {
-    tonic::include_proto!("weft.v1");
+    include!("generated/weft.v1.rs");
 }
 
 impl std::ops::Add for v1::TaskTraffic {

@@ -47,7 +47,8 @@ async fn what_is_written_is_read_and_rebuilt() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// On simulated time, which only throttles take here.
+#[tokio::test(start_paused = true)]
 async fn a_throttled_node_takes_the_time_that_it_is_given() {
     let rate = |mib: u64| Some(ByteSize(mib << 20));
     let (helper, to) = (3, 4);
@@ -63,7 +64,7 @@ async fn a_throttled_node_takes_the_time_that_it_is_given() {
     for (node, throttle) in bounds {
         let is_slow = node == helper || throttle.coding_bytes_per_s.is_none();
         let throttles = BTreeMap::from([(node, throttle.clone())]);
-        let cluster = Cluster::start(Options { throttles, ..Options::agents(4) }).await;
+        let cluster = Cluster::start(Options { throttles, ..Options::agents(4) }.simulated()).await;
         let stripe = Stripe::new(1, "rs(2,1)", 1 << 20, 2 << 20);
         cluster.write(&stripe).await;
         let plan = stripe.repair_plan(1, Party::Node(NodeId(to)), &[0, 2], "pipeline", &[stripe.layout.coded_span()]);

@@ -64,7 +64,7 @@ impl World {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn an_object_whose_new_blocks_are_lost_before_it_is_whole_is_begun_anew() {
     let mut world = World::new(4, 4).await;
     let content = data(LEN, 1);
@@ -83,7 +83,7 @@ async fn an_object_whose_new_blocks_are_lost_before_it_is_whole_is_begun_anew() 
 }
 
 /// The answer to its commit may have been lost.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_put_that_was_converted_since_is_still_told_as_stored() {
     let world = World::new(4, 4).await;
     let content = data(LEN, 2);
@@ -100,7 +100,7 @@ async fn a_put_that_was_converted_since_is_still_told_as_stored() {
     assert_eq!(from_status(&other).reaction, Reaction::NotFound);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn new_blocks_on_a_node_that_only_restarts_are_not_written_again() {
     let mut world = World::with(4, 4, |config| config.conversion_restart_ms = 30_000).await;
     let content = data(LEN, 1);
@@ -123,7 +123,7 @@ async fn new_blocks_on_a_node_that_only_restarts_are_not_written_again() {
     assert!(before.is_empty() && now.is_subset(&ended_stripes), "it was written a second time");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_conversion_leaves_space_to_puts_and_goes_on_when_there_is_more() {
     const DISK_BYTES: u64 = 900 << 10;
     let mut world = World::with(4, 4, |config| config.conversion_free_percent = 25).await;
@@ -164,7 +164,7 @@ async fn a_conversion_leaves_space_to_puts_and_goes_on_when_there_is_more() {
     assert_eq!(world.get("new", "").await.unwrap().0, put);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_block_that_has_to_go_elsewhere_leaves_space_to_puts_too() {
     let mut world = World::with(4, 4, |config| config.conversion_free_percent = 50).await;
     world.disk_bytes.store(32 << 20, Ordering::Relaxed);
@@ -195,7 +195,7 @@ async fn a_block_that_has_to_go_elsewhere_leaves_space_to_puts_too() {
 }
 
 /// Of two of which each has written a part, with as many stripes at a time as one of them has still to write.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn an_object_gives_up_what_it_has_for_another_that_waits_for_space() {
     let mut world = World::with(4, 4, |config| config.conversion_free_percent = 25).await;
     world.disk_bytes.store(1 << 30, Ordering::Relaxed);
@@ -225,7 +225,7 @@ async fn an_object_gives_up_what_it_has_for_another_that_waits_for_space() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_stripe_that_is_too_much_for_memory_waits_for_room_on_a_disk() {
     let mut world = World::new(4, 4).await;
     // Of which a conversion has a quarter of an eighth for its stripe.
@@ -243,7 +243,7 @@ async fn a_stripe_that_is_too_much_for_memory_waits_for_room_on_a_disk() {
     assert_eq!(world.get("k", "").await.unwrap().0, content);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn who_is_busy_with_tasks_is_waited_for_and_nobody_is_to_blame() {
     // Not even one failure is forgiven.
     let change = |config: &mut weft_coordinator::CoordinatorConfig| (config.open_attempts_max, config.resumes_max) = (4, 0);
@@ -265,7 +265,7 @@ async fn who_is_busy_with_tasks_is_waited_for_and_nobody_is_to_blame() {
     assert_eq!(world.get("k", "").await.unwrap().0, content);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn nobody_meddles_with_the_put_of_a_conversion() {
     let world = World::new(4, 4).await;
     let content = data(LEN, 1);

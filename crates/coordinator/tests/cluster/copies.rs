@@ -87,7 +87,7 @@ async fn is_whole(world: &World, key: &str, copies: usize) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn data_with_copies_are_written_and_read_plainly_though_nodes_are_down() {
     let mut world = world(6, 2).await;
     let bytes = data(3 * BLOCK_LEN as usize + 777, 50);
@@ -105,7 +105,7 @@ async fn data_with_copies_are_written_and_read_plainly_though_nodes_are_down() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn readers_are_spread_over_the_copies() {
     let world = world(5, 2).await;
     let bytes = data(2 * BLOCK_LEN as usize, 51);
@@ -128,7 +128,7 @@ async fn readers_are_spread_over_the_copies() {
     assert_eq!(copies.into_iter().collect::<Vec<_>>(), [(0, 0), (0, 1), (1, 0), (1, 1)]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn copies_are_lost_and_rebuilt_by_reading_one_block() {
     let mut world = world(7, 2).await;
     let bytes = data(2 * BLOCK_LEN as usize, 52);
@@ -154,7 +154,7 @@ async fn copies_are_lost_and_rebuilt_by_reading_one_block() {
     assert_eq!(get(&world, "k", &bytes).await, []);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_corrupt_copy_is_found_read_around_and_rebuilt() {
     let world = world(6, 2).await;
     let bytes = data(2 * BLOCK_LEN as usize, 53);
@@ -181,7 +181,7 @@ async fn a_corrupt_copy_is_found_read_around_and_rebuilt() {
     is_whole(&world, "k", 1).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_object_is_cooled_and_heated_again() {
     let mut world = world(9, 2).await;
     let bytes = data(5 * BLOCK_LEN as usize, 54);
@@ -227,7 +227,7 @@ async fn take_down(world: &mut World, node: u32) {
 }
 
 /// Without a node to spare.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn copies_stay_while_parity_is_away_and_go_though_their_own_node_is() {
     let mut world = world(5, 2).await;
     let bytes = data(2 * BLOCK_LEN as usize, 56);
@@ -260,7 +260,7 @@ async fn copies_stay_while_parity_is_away_and_go_though_their_own_node_is() {
     world.until("what was away is gone, too", async |world| world.block_count(1..=5) == 2 * 3).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_was_cooled_before_a_stripe_that_cannot_be_is_told() {
     let mut world = world(7, 2).await;
     let bytes = data(4 * BLOCK_LEN as usize, 57);
@@ -287,7 +287,7 @@ async fn what_was_cooled_before_a_stripe_that_cannot_be_is_told() {
     assert_eq!(world.client.cool("hot", key).await.unwrap().blocks, 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn who_is_left_with_too_many_blocks_in_a_rack_is_told() {
     let mut world = world(5, 2).await;
     let policy = |domain: &str| api::Policy {
@@ -321,7 +321,7 @@ async fn who_is_left_with_too_many_blocks_in_a_rack_is_told() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn copies_stay_until_parity_that_is_still_coming_has_come() {
     let patient = |config: &mut CoordinatorConfig| {
         (config.stall_ms, config.suspect_ms, config.down_after_ms) = (20_000, 60_000, 60_000);
@@ -342,7 +342,7 @@ async fn copies_stay_until_parity_that_is_still_coming_has_come() {
 }
 
 /// Though no block that would be kept is missing: whoever sends a copy that is dropped meanwhile would leave it behind.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_copy_that_is_still_being_sent_is_not_dropped() {
     let mut world = World::new(5, 5).await;
     world.throttle(3, Throttle { disk_bytes_per_s: Some(ByteSize(192 << 10)), ..Throttle::default() }).await;
@@ -372,7 +372,7 @@ async fn a_copy_that_is_still_being_sent_is_not_dropped() {
     panic!("the slow node gets nothing but parity");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_put_may_have_other_copies_than_its_bucket() {
     let world = world(9, 2).await;
     let bytes = data(BLOCK_LEN as usize, 55);
@@ -386,7 +386,7 @@ async fn a_put_may_have_other_copies_than_its_bucket() {
     assert_eq!(refused.reaction, Reaction::InvalidInput, "{refused}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn too_few_nodes_for_all_copies_are_counted() {
     let world = World::new(4, 2).await;
     let policy =

@@ -10,7 +10,7 @@ fn ranges(object: &api::ObjectReply, index: usize) -> Vec<(u64, u64)> {
     object.stripes[0].blocks[index].corrupt.iter().map(|bytes| (bytes.start, bytes.end)).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn more_corrupt_pages_than_blocks_may_be_lost_are_survived_at_different_positions() {
     // Six nodes: what is corrupt in part has no other node to go to.
     for nodes in [8, 6] {
@@ -54,7 +54,7 @@ async fn more_corrupt_pages_than_blocks_may_be_lost_are_survived_at_different_po
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn what_is_corrupt_in_part_stays_at_home_only_where_it_may() {
     let world = World::with(6, 4, |config| config.down_after_ms = 20_000).await;
     let bytes = data(2 << 20, 17);
@@ -81,7 +81,7 @@ async fn what_is_corrupt_in_part_stays_at_home_only_where_it_may() {
     assert!(world.get("k", "").await.unwrap().0 == bytes);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn more_corrupt_pages_at_the_same_positions_are_lost_and_named() {
     let world = World::new(8, 4).await;
     let bytes = data(2 << 20, 12);
@@ -104,7 +104,7 @@ async fn more_corrupt_pages_at_the_same_positions_are_lost_and_named() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_block_of_which_more_and_more_is_corrupt_is_left_alone_for_a_while() {
     let world = World::with(8, 4, |config| config.suspect_ms = 60_000).await;
     let bytes = data(2 << 20, 19);
@@ -125,7 +125,7 @@ async fn a_block_of_which_more_and_more_is_corrupt_is_left_alone_for_a_while() {
     assert_eq!(ranges(&world.stat("k").await, 0).len(), 2);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_block_with_too_many_corrupt_ranges_is_lost_as_a_whole() {
     let world = World::new(7, 4).await;
     let bytes = data(2 << 20, 13);
@@ -141,7 +141,7 @@ async fn a_block_with_too_many_corrupt_ranges_is_lost_as_a_whole() {
 }
 
 /// Payload and sidecar agree with each other, and not with what was recorded.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_forged_block_is_found_out_and_read_and_repaired_around() {
     let mut world = World::new(8, 4).await;
     let bytes = data(2 << 20, 14);

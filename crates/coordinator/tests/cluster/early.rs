@@ -31,15 +31,15 @@ fn coming(object: &api::ObjectReply) -> Vec<(u64, Vec<u32>)> {
 }
 
 /// A put whose data come slowly may take for days: its stripes have all their redundancy long before.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_stripe_is_completed_while_its_put_goes_on() {
     let mut world = World::new(7, 7).await;
-    let mut put = direct(&world, "k+1", 1 << 20).await;
-    put.bytes = data(6 << 20, 44);
+    let mut put = direct(&world, "k+1", 2 << 20).await;
+    put.bytes = data(12 << 20, 44);
     let (mut pipe, reader) = tokio::io::duplex(64 << 10);
     let putting = put.client.put("b", "k", reader, &put.options);
     let feeding = async {
-        let (first, rest) = put.bytes.split_at(4 << 20);
+        let (first, rest) = put.bytes.split_at(8 << 20);
         let striking = async {
             let hit = put.receivers(&world, &[2]).await;
             world.kill(hit[0]);
@@ -63,7 +63,7 @@ async fn a_stripe_is_completed_while_its_put_goes_on() {
     assert_eq!(stat.stripes[0].blocks[2].generation, 2, "it was rebuilt");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_put_that_has_lost_too_much_meanwhile_is_not_acknowledged() {
     let (stored, hit, world) = put_while_nodes_go(true).await;
     let error = stored.unwrap_err();
@@ -75,19 +75,19 @@ async fn a_put_that_has_lost_too_much_meanwhile_is_not_acknowledged() {
     assert_eq!(world.client.stat("b", "k").await.unwrap_err().reaction, Reaction::NotFound);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_put_waits_with_its_end_for_nodes_that_only_restart() {
     let (stored, _, world) = put_while_nodes_go(false).await;
     assert_eq!(coming(&stored.unwrap()), [(0, vec![2])]);
-    assert!(world.get("k", "").await.unwrap().0 == data(4 << 20, 45), "something else came back");
+    assert!(world.get("k", "").await.unwrap().0 == data(8 << 20, 45), "something else came back");
 }
 
 /// A put of one stripe of rs(4,2) that ends without block 2 while the nodes of blocks 0 and 3 are down; they come back, perhaps
 /// without their disks. What came of it, and who had these blocks.
 async fn put_while_nodes_go(for_good: bool) -> (weft_types::Result<api::ObjectReply>, Vec<u32>, World) {
     let mut world = World::new(6, 6).await;
-    let mut put = direct(&world, "k+1", 1 << 20).await;
-    put.bytes = data(4 << 20, 45);
+    let mut put = direct(&world, "k+1", 2 << 20).await;
+    put.bytes = data(8 << 20, 45);
     let (mut pipe, reader) = tokio::io::duplex(64 << 10);
     let putting = put.client.put("b", "k", reader, &put.options);
     let striking = async {
@@ -116,7 +116,7 @@ async fn put_while_nodes_go(for_good: bool) -> (weft_types::Result<api::ObjectRe
 
 /// Without a node to spare. What was acknowledged outlives the death of everybody, the rest is rebuilt when its node is back, and it is
 /// told meanwhile why it is not.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn what_is_acknowledged_early_outlives_everybody_and_is_completed() {
     let mut world = patient_world(6, 7_000, 2_000).await;
     let (put, begin) = (direct(&world, "k+1", 2 << 20).await, Instant::now());
@@ -149,7 +149,7 @@ async fn what_is_acknowledged_early_outlives_everybody_and_is_completed() {
 }
 
 /// Its connections have stayed, and what was sent to it is in their buffers.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn who_stood_still_and_goes_on_completes_its_block_itself() {
     let mut world = patient_world(6, 20_000, 60_000).await;
     let put = direct(&world, "k+1", 2 << 20).await;
@@ -162,7 +162,7 @@ async fn who_stood_still_and_goes_on_completes_its_block_itself() {
 }
 
 /// More than goes into the buffers of sockets: the writer is held up, and nobody else is to blame.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_writer_does_not_wait_for_a_receiver_of_which_nobody_hears() {
     for (ack, nodes, left) in [("all", 7, false), ("k+1", 6, true)] {
         let mut world = patient_world(nodes, 40_000, 60_000).await;
@@ -182,7 +182,7 @@ async fn a_writer_does_not_wait_for_a_receiver_of_which_nobody_hears() {
 }
 
 /// It needs no repair: its writer has sent it everything.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn who_is_only_slow_is_not_waited_for_and_its_block_counts_when_it_has_come() {
     let mut world = World::new(6, 6).await;
     let disk_bytes_per_s = Some(ByteSize(192 << 10));
@@ -203,7 +203,7 @@ async fn who_is_only_slow_is_not_waited_for_and_its_block_counts_when_it_has_com
 }
 
 /// Whatever the writer does not wait for holds memory at who is slow.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_writer_of_many_stripes_is_not_ahead_of_a_slow_receiver_without_bound() {
     let mut world = World::new(6, 6).await;
     let disk_bytes_per_s = Some(ByteSize(192 << 10));
@@ -237,7 +237,7 @@ async fn a_writer_of_many_stripes_is_not_ahead_of_a_slow_receiver_without_bound(
 }
 
 /// Of two that are late the quicker one is not waited for the other.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_late_block_counts_as_soon_as_it_has_come() {
     let mut world = patient_world(6, 4_000, 800).await;
     for (node, rate) in [(3, 256 << 10), (5, 128 << 10)] {
@@ -259,7 +259,7 @@ async fn a_late_block_counts_as_soon_as_it_has_come() {
 }
 
 /// Of whose blocks some were still coming.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_put_that_is_given_up_is_not_brought_any_more() {
     let mut world = World::with(6, 6, |config| (config.stall_ms, config.failure_grace_ms) = (3_000, 2_900)).await;
     let disk_bytes_per_s = Some(ByteSize(64 << 10));
@@ -284,7 +284,7 @@ async fn a_put_that_is_given_up_is_not_brought_any_more() {
 }
 
 /// Who gives up a put that was committed, or asks again for its end, does no harm to it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn what_was_committed_is_not_given_up() {
     let mut world = World::new(6, 6).await;
     let disk_bytes_per_s = Some(ByteSize(192 << 10));
@@ -312,7 +312,7 @@ async fn what_was_committed_is_not_given_up() {
     assert_eq!(bare.commit_put(commit).await.unwrap().into_inner().version, upload);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_put_that_is_removed_while_blocks_of_it_are_coming_leaves_nothing() {
     let mut world = World::new(6, 6).await;
     let disk_bytes_per_s = Some(ByteSize(192 << 10));

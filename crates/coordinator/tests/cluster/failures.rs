@@ -8,7 +8,7 @@ use weft_client::api::repair_event::Event;
 use weft_client::{PutOptions, RepairOptions, api};
 use weft_types::{AutoSize, ByteSize, NodeId, Party, Reaction};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_lost_node_is_read_around_and_its_blocks_are_rebuilt() {
     let mut world = World::new(8, 4).await;
     let bytes = data(5 << 20, 1);
@@ -40,7 +40,7 @@ async fn a_lost_node_is_read_around_and_its_blocks_are_rebuilt() {
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn as_many_as_the_code_tolerates_and_not_one_more() {
     let mut world = World::new(8, 4).await;
     let bytes = data(1 << 20, 2);
@@ -67,7 +67,7 @@ async fn as_many_as_the_code_tolerates_and_not_one_more() {
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_flipped_byte_is_found_named_read_around_and_repaired() {
     let world = World::new(7, 4).await;
     let bytes = data(2 << 20, 3);
@@ -91,7 +91,7 @@ async fn a_flipped_byte_is_found_named_read_around_and_repaired() {
     assert!(read == bytes && got.errors.is_empty() && got.rebuilt.is_empty());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_good_block_moves_where_it_is_told() {
     let world = World::new(8, 4).await;
     let bytes = data(2 << 20, 4);
@@ -112,7 +112,7 @@ async fn a_good_block_moves_where_it_is_told() {
     world.until("the old block is gone", async |world| world.block_count(1..=8) == 6).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn what_there_is_room_for_is_rebuilt_and_what_is_left_is_named() {
     let mut world = World::new(7, 4).await;
     let bytes = data(1 << 20, 16);
@@ -130,7 +130,7 @@ async fn what_there_is_room_for_is_rebuilt_and_what_is_left_is_named() {
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn whoever_fills_a_rack_by_hand_is_warned() {
     // Three nodes in each of three racks, two of them with blocks.
     let world = World::new(9, 3).await;
@@ -150,7 +150,7 @@ async fn whoever_fills_a_rack_by_hand_is_warned() {
     assert_eq!(spread.warnings, Vec::<String>::new());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_put_goes_on_when_a_node_dies() {
     let mut world = World::new(8, 4).await;
     let bytes = data(8 << 20, 5);
@@ -173,7 +173,7 @@ async fn a_put_goes_on_when_a_node_dies() {
     assert!(last.blocks.iter().all(|block| block.state == "ok" && block.node != 3 && block.node != 5));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_repair_goes_on_when_a_helper_dies() {
     let mut world = World::new(9, 3).await;
     let bytes = data(2 << 20, 6);
@@ -193,7 +193,7 @@ async fn a_repair_goes_on_when_a_helper_dies() {
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_repair_that_lost_a_helper_half_way_moves_only_what_is_missing() {
     let mut world = World::new(9, 3).await;
     let bytes = data(16 << 20, 7);
@@ -240,7 +240,7 @@ async fn a_repair_that_lost_a_helper_half_way_moves_only_what_is_missing() {
 
 /// All that the others see of it is that it does not answer them; all that it sees is that they do not come. With as many helpers
 /// as the code needs and not one more, each one that is blamed for it would make the repair impossible.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_new_home_that_its_helpers_cannot_reach_is_exchanged_and_not_its_helpers() {
     let mut world = World::new(8, 4).await;
     let bytes = data(2 << 20, 9);
@@ -262,7 +262,7 @@ async fn a_new_home_that_its_helpers_cannot_reach_is_exchanged_and_not_its_helpe
 
 /// Its disk takes a slice in four seconds, which is longer than it takes to say that nothing moves: it is waited for. Who is asked to stop
 /// says what has arrived by then.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_new_home_that_holds_up_everybody_goes_on_with_what_it_has_if_it_answers() {
     let mut world = World::with(8, 4, |config| config.stall_ms = 5_000).await;
     let (bytes, block_len) = (data(32 << 20, 26), 8 << 20);
@@ -289,7 +289,7 @@ async fn a_new_home_that_holds_up_everybody_goes_on_with_what_it_has_if_it_answe
     assert!(party == Party::Node(NodeId(slow)) && len < block_len, "what had arrived is lost: {party}, {len}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_stripe_that_lost_a_receiver_half_way_is_mended() {
     // On a loaded machine more than one receiver may be late, and the stripe is then sent again, which is right as well.
     for _ in 0..4 {
@@ -339,7 +339,7 @@ fn find_temporary(dir: &std::path::Path) -> bool {
     })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn of_the_calls_for_one_stripe_one_at_a_time_has_the_turn() {
     let world = World::new(6, 6).await;
     let mut bare = world.bare_client().await;

@@ -9,7 +9,7 @@ use std::{
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use weft_proto::{Net, PROTOCOL, Security, TcpNet, decode_task, rpc, to_status, v1};
+use weft_proto::{Net, PROTOCOL, Security, decode_task, rpc, to_status, v1};
 use weft_types::{BlockId, Error, Party};
 
 /// An agent that stores nothing. It is up until it is dropped.
@@ -46,7 +46,7 @@ pub(crate) struct Told {
 impl FakeAgent {
     /// Registers an agent of that name, with one disk.
     pub(crate) async fn start(world: &World, name: &str) -> Self {
-        let listener = TcpNet::default().listen("127.0.0.1:0").await.unwrap();
+        let listener = world.net.listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_address().unwrap();
         let asked = Arc::new(Asked::default());
         let services = rpc::Services::new().with(rpc::agent_server(Service(Arc::clone(&asked))));

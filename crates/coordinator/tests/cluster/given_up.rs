@@ -23,7 +23,7 @@ fn stripe(upload: u64, number: u64) -> api::PutStripeRequest {
     api::PutStripeRequest { upload, number, data_len: 4096, how: None }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn whoever_is_asked_to_remove_a_block_learns_for_how_long_it_may_still_be_asked_to_open_it() {
     let (attempts, call_ms) = (30, 700);
     let world = World::with(0, 1, |config| {
@@ -51,7 +51,7 @@ async fn whoever_is_asked_to_remove_a_block_learns_for_how_long_it_may_still_be_
     assert_eq!(error.reaction, Reaction::NotFound, "{error}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn garbage_is_forgotten_block_by_block_and_only_on_its_nodes_word() {
     let world = World::with(0, 1, |config| (config.stall_ms, config.call_timeout_ms) = (600, 550)).await;
     let agents = [FakeAgent::start(&world, "one").await, FakeAgent::start(&world, "two").await];
@@ -87,7 +87,7 @@ async fn garbage_is_forgotten_block_by_block_and_only_on_its_nodes_word() {
     assert!(one.asked().removals.len() <= asked + 1, "it is asked for what is gone");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_stripe_is_ended_only_by_the_plan_that_sends_it() {
     let world = World::new(2, 1).await;
     let mut bare = world.bare_client().await;
@@ -108,7 +108,7 @@ async fn a_stripe_is_ended_only_by_the_plan_that_sends_it() {
 }
 
 /// Nobody sends anything: all that agents see is that no writer comes, and the stripe goes to the same nodes again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn what_is_to_be_sent_again_is_told_as_often_as_it_is_asked_and_not_for_ever() {
     let change = |config: &mut weft_coordinator::CoordinatorConfig| {
         (config.stall_ms, config.call_timeout_ms, config.resumes_max) = (600, 550, 2);

@@ -30,7 +30,7 @@ fn amounts(job: &Job) -> (u64, u64, u64) {
     (blocks(&job.total), blocks(&job.done), blocks(&job.left))
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_job_whose_state_cannot_be_written_goes_on_until_it_can() {
     let mut world = World::new(7, 7).await;
     for key in 0..3 {
@@ -56,7 +56,7 @@ async fn a_job_whose_state_cannot_be_written_goes_on_until_it_can() {
     assert_eq!((ended.state.as_str(), amounts(&ended)), ("done", (held, held, 0)), "{}", ended.last_error);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_job_that_is_cancelled_writes_what_came_of_the_stripes_that_were_under_way() {
     let mut world = World::new(3, 1).await;
     let options = PutOptions { code: "rs(2,1)".into(), block_len: 4 << 20, ..PutOptions::default() };

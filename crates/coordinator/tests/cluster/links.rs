@@ -26,7 +26,7 @@ async fn probe(world: &World, from: &[NodeId], to: &[NodeId]) -> Result<Probed> 
     Ok(probed)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_straggler_shows_and_a_dead_node_is_told() {
     let mut world = World::with(4, 2, |config| config.link_probe_interval_ms = 0).await;
     let rate = 1 << 20;
@@ -68,7 +68,7 @@ async fn a_straggler_shows_and_a_dead_node_is_told() {
     assert_eq!(world.client.links().await.unwrap().links.len(), 12, "what was known is known still");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn idle_nodes_are_measured_now_and_then() {
     let mut world = World::with(3, 1, |config| config.link_probe_interval_ms = 300).await;
     world.until("all links are measured", async |world| world.client.links().await.unwrap().links.len() == 6).await;

@@ -22,7 +22,7 @@ use weft_client::{PutOptions, RepairNodeOptions, RepairOptions};
 use weft_types::{AutoSize, NodeId};
 use world::{World, data};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn what_is_put_is_there_and_what_is_removed_leaves_nothing() {
     let world = World::new(7, 4).await;
     let (big, small) = (data(5 << 20, 1), data(10, 2));
@@ -58,7 +58,7 @@ async fn what_is_put_is_there_and_what_is_removed_leaves_nothing() {
     world.client.remove_bucket("b").await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn explaining_does_nothing() {
     let world = World::new(6, 3).await;
     let options = PutOptions { code: "RS-4-2-1024k".into(), ..PutOptions::default() };
@@ -85,7 +85,7 @@ async fn explaining_does_nothing() {
     assert_eq!(world.block_count(1..=6), 6);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn slices_are_as_long_as_they_are_asked_for_also_of_several_sub_blocks() {
     let world = World::new(7, 4).await;
     let (bytes, cell_len) = (data(4 << 20, 24), 1 << 20);
@@ -113,7 +113,7 @@ async fn slices_are_as_long_as_they_are_asked_for_also_of_several_sub_blocks() {
     assert!(world.get("k", "").await.unwrap().0 == bytes);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_put_tells_what_was_moved_for_it() {
     let world = World::new(6, 3).await;
     let (stripes, block_len) = (3, 64 << 10);
@@ -132,7 +132,7 @@ async fn a_put_tells_what_was_moved_for_it() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn what_is_explained_is_what_is_done() {
     // What nodes have on their disks does not change in between: neither what is counted, nor how full the machine's disk is.
     let mut world = World::with(12, 3, |config| config.sweep_interval_ms = 60_000).await;
@@ -147,7 +147,7 @@ async fn what_is_explained_is_what_is_done() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_repair_goes_as_it_is_asked_to() {
     let mut world = World::new(9, 3).await;
     let bytes = data(1 << 20, 6);

@@ -43,7 +43,7 @@ async fn orphan(world: &World) -> (u32, Kept) {
     (node, kept)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn what_the_metadata_does_not_know_is_set_aside_and_what_is_under_way_is_not() {
     let world = World::with(7, 4, |config| config.orphan_check_interval_ms = 300).await;
     let (node, kept) = orphan(&world).await;
@@ -72,7 +72,7 @@ async fn what_the_metadata_does_not_know_is_set_aside_and_what_is_under_way_is_n
     assert_eq!(quarantined(&world).await, [(node, 2, 2 * kept.copies[0].len() as u64)]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_node_that_comes_back_is_compared_once() {
     // A node that a loaded machine keeps silent is not to register anew.
     let mut world = World::with(7, 4, |config| config.down_after_ms = 20_000).await;

@@ -1,14 +1,14 @@
 //! What cannot be, is refused before anything is written, and the message says what would be right.
 
-use crate::world::{World, data, seams};
+use crate::world::{SimulatedClock, World, data, seams};
 use std::sync::Arc;
 use tonic::Code;
 use weft_client::{PutOptions, api};
 use weft_coordinator::{Coordinator, CoordinatorConfig};
-use weft_proto::{Peer, Security, TcpNet, certs::Authority, from_status, rpc};
+use weft_proto::{MemoryNet, Peer, Security, certs::Authority, from_status, rpc};
 use weft_types::{ClusterId, Error, Reaction};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn clients_are_told_what_would_be_right() {
     let world = World::new(5, 2).await;
     let put = async |bucket: &str, key: &str, code: &str, block_len: u64, cell_len: u64| -> Error {
@@ -58,7 +58,7 @@ async fn clients_are_told_what_would_be_right() {
     assert_eq!(status.code(), Code::NotFound);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn agents_that_do_not_belong_are_sent_away() {
     let world = World::new(1, 1).await;
     let mut member = world.bare_member().await;
@@ -106,7 +106,7 @@ async fn agents_that_do_not_belong_are_sent_away() {
     assert_eq!(stale.code(), Code::NotFound);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn certificates_say_who_may_call_what() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::create(dir.path(), ClusterId(7)).unwrap();
@@ -119,10 +119,11 @@ async fn certificates_say_who_may_call_what() {
         certificates: Some(dir.path().into()),
         ..CoordinatorConfig::default()
     };
-    let coordinator = Coordinator::start(config, seams(1)).await.unwrap();
+    let net = MemoryNet::default();
+    let coordinator = Coordinator::start(config, seams(&net, SimulatedClock::default(), 1)).await.unwrap();
     let channel = async |peer: Peer| {
         let security = Security::load(&certificate(peer)).unwrap();
-        rpc::connect(Arc::new(TcpNet::default()), &security, coordinator.address(), &Peer::Coordinator).await.unwrap()
+        rpc::connect(Arc::new(net.clone()), &security, coordinator.address(), &Peer::Coordinator).await.unwrap()
     };
     let (client, agent) = (channel(Peer::Client).await, channel(Peer::Agent("node-01".into())).await);
     let register = |name: &str| api::RegisterRequest {

@@ -28,7 +28,7 @@ impl World {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_named_requestor_gets_its_half_although_somebody_complained_of_it() {
     let mut world = World::with(6, 1, |config| config.suspect_ms = 600_000).await;
     for key in 0..16 {
@@ -53,7 +53,7 @@ async fn a_named_requestor_gets_its_half_although_somebody_complained_of_it() {
     assert_eq!(given, BTreeMap::from([(7, 8), (8, 8)]));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn two_jobs_with_one_spare_node_bring_it_one_block_of_a_stripe() {
     let mut world = World::new(7, 7).await;
     let bytes = data(1 << 20, 21);
@@ -83,7 +83,7 @@ async fn two_jobs_with_one_spare_node_bring_it_one_block_of_a_stripe() {
     assert_eq!(left(&one) + left(&two), lost_still, "what could not be rebuilt is told: {one:?} {two:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn two_repairs_of_an_object_end_and_say_what_is_left() {
     let mut world = World::new(7, 7).await;
     let bytes = data(1 << 20, 22);
@@ -104,7 +104,7 @@ async fn two_repairs_of_an_object_end_and_say_what_is_left() {
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_task_that_can_never_be_taken_is_told_as_such() {
     let world = World::new(6, 6).await;
     world.put("k", &data(1 << 20, 23)).await.unwrap();
@@ -116,7 +116,7 @@ async fn a_task_that_can_never_be_taken_is_told_as_such() {
     assert_eq!(fake.asked().opens, 1, "another plan would ask for as much");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn who_spoiled_what_was_rebuilt_is_left_out_the_next_time() {
     let mut world = World::with(8, 8, |config| config.suspect_ms = 600_000).await;
     let bytes = data(1 << 20, 24);
@@ -136,7 +136,7 @@ async fn who_spoiled_what_was_rebuilt_is_left_out_the_next_time() {
 }
 
 /// Two blocks of a stripe are rebuilt by one plan, and somebody else brings one of them to another node meanwhile.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn of_several_blocks_of_a_stripe_those_are_committed_that_nobody_else_has_rebuilt() {
     let mut world = World::new(6, 1).await;
     let bytes = data(1 << 20, 25);
@@ -169,7 +169,7 @@ async fn of_several_blocks_of_a_stripe_those_are_committed_that_nobody_else_has_
     assert_eq!(world.block_files(7).len(), 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn whose_disk_was_waited_for_helps_only_where_nobody_else_can() {
     let mut world = World::new(5, 5).await;
     let options = PutOptions { code: "rs(2,2)".into(), block_len: 4 << 20, ..PutOptions::default() };

@@ -1,11 +1,12 @@
 //! The coordinator dies and comes back; puts are left behind.
 
-use crate::world::{World, data, seams};
+use crate::world::{SimulatedClock, World, data, seams};
 use weft_client::api;
 use weft_coordinator::{Coordinator, CoordinatorConfig};
+use weft_proto::MemoryNet;
 use weft_types::Reaction;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_coordinator_that_comes_back_knows_everything_that_was_acknowledged() {
     let mut world = World::new(7, 4).await;
     let bytes = data(3 << 20, 1);
@@ -21,7 +22,7 @@ async fn a_coordinator_that_comes_back_knows_everything_that_was_acknowledged() 
     world.until("the old blocks are gone", async |world| world.block_count(1..=7) == 6).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_put_that_dies_half_way_leaves_nothing_behind() {
     let mut world = World::with(7, 4, |config| config.upload_lease_ms = 1_500).await;
     let mut bare = world.bare_client().await;
@@ -59,7 +60,7 @@ async fn a_put_that_dies_half_way_leaves_nothing_behind() {
     world.client.remove_bucket("b").await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_second_coordinator_ends_the_first() {
     let dir = tempfile::tempdir().unwrap();
     let config = CoordinatorConfig {
@@ -69,13 +70,14 @@ async fn a_second_coordinator_ends_the_first() {
         sweep_interval_ms: 50,
         ..CoordinatorConfig::default()
     };
-    let mut first = Coordinator::start(config.clone(), seams(1)).await.unwrap();
-    let second = Coordinator::start(config.clone(), seams(2)).await.unwrap();
+    let (net, clock) = (MemoryNet::default(), SimulatedClock::default());
+    let mut first = Coordinator::start(config.clone(), seams(&net, clock, 1)).await.unwrap();
+    let second = Coordinator::start(config.clone(), seams(&net, clock, 2)).await.unwrap();
     assert_eq!((first.epoch() + 1, first.cluster()), (second.epoch(), second.cluster()));
     tokio::time::timeout(std::time::Duration::from_secs(10), first.ended()).await.unwrap().unwrap();
     second.shutdown().await.unwrap();
 
     let other = CoordinatorConfig { cluster: Some(weft_types::ClusterId(5)), ..config };
-    let error = Coordinator::start(other, seams(3)).await.unwrap_err();
+    let error = Coordinator::start(other, seams(&net, clock, 3)).await.unwrap_err();
     assert!(error.message.contains("belongs to cluster"), "{error}");
 }

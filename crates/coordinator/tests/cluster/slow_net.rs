@@ -15,18 +15,16 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpSocket,
     time::{Instant, Sleep},
 };
 use weft_proto::{
-    Net, TcpNet,
+    MemoryNet, Net,
     net::{BoxStream, Listen},
 };
 
-/// TCP on which whoever has connected sends [`BYTES`] every [`PAUSE`].
-#[derive(Default)]
+/// A network on which whoever has connected sends [`BYTES`] every [`PAUSE`].
 pub(crate) struct SlowNet {
-    net: TcpNet,
+    net: MemoryNet,
     /// All that was sent.
     pub(crate) sent_bytes: Arc<AtomicU64>,
 }
@@ -34,6 +32,12 @@ pub(crate) struct SlowNet {
 const BYTES: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(5);
 const STOPPED_LOOK: Duration = Duration::from_millis(50);
+
+impl SlowNet {
+    pub(crate) fn new(net: &MemoryNet) -> Self {
+        Self { net: net.clone(), sent_bytes: Arc::default() }
+    }
+}
 
 #[async_trait]
 impl Net for SlowNet {
@@ -48,28 +52,12 @@ impl Net for SlowNet {
     }
 }
 
-/// TCP that comes from an address of its own.
-pub(crate) struct OutsideNet;
-
-#[async_trait]
-impl Net for OutsideNet {
-    async fn connect(&self, address: &str) -> io::Result<BoxStream> {
-        let socket = TcpSocket::new_v4()?;
-        socket.bind(([127, 0, 0, 2], 0).into())?;
-        Ok(Box::new(socket.connect(address.parse().map_err(io::Error::other)?).await?))
-    }
-
-    async fn listen(&self, address: &str) -> io::Result<Box<dyn Listen>> {
-        TcpNet::default().listen(address).await
-    }
-}
-
 /// Addresses at which no connection arrives.
 pub(crate) type CutOff = Arc<Mutex<BTreeSet<String>>>;
 
-/// TCP on which connections to some addresses never come about, and nothing says so.
+/// A network on which connections to some addresses never come about, and nothing says so.
 pub(crate) struct CutNet {
-    pub(crate) net: TcpNet,
+    pub(crate) net: MemoryNet,
     pub(crate) cut_off: CutOff,
 }
 

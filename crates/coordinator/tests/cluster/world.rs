@@ -1,8 +1,9 @@
-//! A coordinator, agents and a client in one process, on loopback sockets and real disks.
+//! A coordinator, agents and a client in one process, on real disks, with a network in memory and on simulated time: it goes on at once
+//! when nobody has anything to do, so that no test waits, and none depends on how fast the machine is.
 
 use crate::{
     lying_disks::{DiskBytes, Lies, LyingDisks},
-    slow_net::{CutNet, CutOff, OutsideNet, SlowNet, StoppableNet},
+    slow_net::{CutNet, CutOff, SlowNet, StoppableNet},
 };
 use std::{
     collections::BTreeMap,
@@ -14,13 +15,14 @@ use std::{
     time::Duration,
 };
 use tempfile::TempDir;
-use weft_agent::{Agent, AgentConfig, Limits, Throttle};
+use tokio::time::Instant;
+use weft_agent::{Agent, AgentConfig, DiskMode, Limits, Throttle};
 use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions, RepairOptions, api};
 use weft_coordinator::{Coordinator, CoordinatorConfig, Seams};
 use weft_meta::MetaMode;
-use weft_proto::{Security, TcpNet};
+use weft_proto::{MemoryNet, Security};
 use weft_store::Sidecar;
-use weft_types::{ByteSize, Error, NodeId, Party, Result, SystemClock};
+use weft_types::{ByteSize, Clock, Error, NodeId, Party, Result};
 
 /// Nobody waits for longer than this.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A cluster.
 pub(crate) struct World {
     dir: TempDir,
+    pub(crate) net: MemoryNet,
+    clock: SimulatedClock,
     config: CoordinatorConfig,
     coordinator: Option<Coordinator>,
     agents: BTreeMap<u32, Agent>,
@@ -76,12 +80,15 @@ impl World {
             ..CoordinatorConfig::default()
         };
         change(&mut config);
-        let coordinator = Coordinator::start(config.clone(), seams(1)).await.unwrap();
+        let (net, clock) = (MemoryNet::default(), SimulatedClock::default());
+        let coordinator = Coordinator::start(config.clone(), seams(&net, clock, 1)).await.unwrap();
         config.listen = coordinator.address().to_owned();
-        let client = Client::connect(client_config(&config.listen)).await.unwrap();
+        let client = Client::connect(client_config(&net, &config.listen)).await.unwrap();
         client.create_bucket("b", "").await.unwrap();
         let mut world = Self {
             dir,
+            net,
+            clock,
             config,
             coordinator: Some(coordinator),
             agents: BTreeMap::new(),
@@ -108,9 +115,9 @@ impl World {
     pub(crate) async fn start_agent(&mut self, node: u32) {
         let mut seams = weft_agent::Seams::real(u64::from(node));
         let net: Arc<dyn weft_proto::Net> = if self.slow_agents {
-            Arc::new(SlowNet::default())
+            Arc::new(SlowNet::new(&self.net))
         } else {
-            Arc::new(CutNet { net: TcpNet::default(), cut_off: Arc::clone(&self.cut_off) })
+            Arc::new(CutNet { net: self.net.clone(), cut_off: Arc::clone(&self.cut_off) })
         };
         let stopped = Arc::new(AtomicBool::new(false));
         // What was stopped and is gone by now could not let go of its disks.
@@ -118,6 +125,7 @@ impl World {
             before.store(false, Ordering::Relaxed);
         }
         seams.net = Arc::new(StoppableNet { net, stopped });
+        (seams.clock, seams.disk_mode) = (Arc::new(self.clock), DiskMode::Inline);
         let (lies, disk_bytes) = (Arc::clone(&self.lies), Arc::clone(&self.disk_bytes));
         seams.disks = Arc::new(LyingDisks { lies, disk_bytes });
         // Whoever was killed holds its disks for a moment more.
@@ -194,15 +202,15 @@ impl World {
 
     /// A client on another machine than the agents', for all that the coordinator can see.
     pub(crate) async fn outside_client(&self) -> Client {
-        let config = ClientConfig { net: Arc::new(OutsideNet), ..client_config(&self.config.listen) };
+        let config = client_config(&self.net.host("127.0.0.2"), &self.config.listen);
         Client::connect(config).await.unwrap()
     }
 
     /// A client that sends slowly, and how many bytes it has sent.
     pub(crate) async fn slow_client(&self) -> (Client, Arc<AtomicU64>) {
-        let net = SlowNet::default();
+        let net = SlowNet::new(&self.net);
         let sent_bytes = Arc::clone(&net.sent_bytes);
-        let config = ClientConfig { net: Arc::new(net), ..client_config(&self.config.listen) };
+        let config = ClientConfig { net: Arc::new(net), ..client_config(&self.net, &self.config.listen) };
         (Client::connect(config).await.unwrap(), sent_bytes)
     }
 
@@ -247,10 +255,10 @@ impl World {
         self.seed += 1;
         // Its port is free a moment after it is gone.
         for _ in 0..200 {
-            match Coordinator::start(self.config.clone(), seams(self.seed)).await {
+            match Coordinator::start(self.config.clone(), seams(&self.net, self.clock, self.seed)).await {
                 Ok(coordinator) => {
                     self.coordinator = Some(coordinator);
-                    self.client = Client::connect(client_config(&self.config.listen)).await.unwrap();
+                    self.client = Client::connect(client_config(&self.net, &self.config.listen)).await.unwrap();
                     return;
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -400,7 +408,7 @@ impl World {
 
     /// A client of the control plane that makes no share of any plan.
     pub(crate) async fn bare_client(&self) -> api::weft_client::WeftClient<tonic::transport::Channel> {
-        let net = Arc::new(TcpNet::default());
+        let net = Arc::new(self.net.clone());
         let expected = weft_proto::Peer::Coordinator;
         let channel = weft_proto::rpc::connect(net, &Security::Insecure, &self.config.listen, &expected).await.unwrap();
         weft_proto::rpc::weft_client(channel)
@@ -408,7 +416,7 @@ impl World {
 
     /// An agent of the membership service that has no disk.
     pub(crate) async fn bare_member(&self) -> weft_proto::v1::membership_client::MembershipClient<tonic::transport::Channel> {
-        let net = Arc::new(TcpNet::default());
+        let net = Arc::new(self.net.clone());
         let expected = weft_proto::Peer::Coordinator;
         let channel = weft_proto::rpc::connect(net, &Security::Insecure, &self.config.listen, &expected).await.unwrap();
         weft_proto::rpc::membership_client(channel)
@@ -441,13 +449,30 @@ fn find_blocks(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The machine's own network and clock.
-pub(crate) fn seams(seed: u64) -> Seams {
-    Seams { net: Arc::new(TcpNet::default()), clock: Arc::new(SystemClock), seed, meta_mode: MetaMode::Pool }
+/// What a coordinator takes from outside.
+pub(crate) fn seams(net: &MemoryNet, clock: SimulatedClock, seed: u64) -> Seams {
+    Seams { net: Arc::new(net.clone()), clock: Arc::new(clock), seed, meta_mode: MetaMode::Inline }
 }
 
-fn client_config(coordinator: &str) -> ClientConfig {
-    ClientConfig::new([coordinator], Security::Insecure)
+/// Shows the time that tokio shows, from some day on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SimulatedClock(Instant);
+
+impl Default for SimulatedClock {
+    fn default() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for SimulatedClock {
+    fn now_ms(&self) -> u64 {
+        1_700_000_000_000 + self.0.elapsed().as_millis() as u64
+    }
+}
+
+fn client_config(net: &MemoryNet, coordinator: &str) -> ClientConfig {
+    let config = ClientConfig::new([coordinator], Security::Insecure);
+    ClientConfig { net: Arc::new(net.clone()), disk_mode: weft_client::DiskMode::Inline, ..config }
 }
 
 async fn within<T>(work: impl Future<Output = Result<T>>) -> Result<T> {

@@ -2,6 +2,7 @@
 
 mod control;
 mod frames;
+mod generated;
 mod links;
 mod pooled;
 mod secured;

@@ -11,7 +11,7 @@ use std::{
 use weft_engine::{Outcome, Ports, SliceSink, SliceSource, run};
 use weft_plan::{Sink, Source, Task, TaskLane, TaskLink, TaskStage};
 use weft_proto::{
-    Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, Peer, Pool, PoolLimits, Security, TcpNet, decode_task,
+    Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, Net, Peer, Pool, PoolLimits, Security, decode_task,
     v1::{LinkPeer, OpenRequest},
 };
 use weft_types::{Result, Span};
@@ -26,8 +26,8 @@ pub(crate) struct Client {
 const STALL: Duration = Duration::from_secs(10);
 
 impl Client {
-    pub(crate) fn new(security: Security) -> Self {
-        let pool = Pool::new(Arc::new(TcpNet::default()), security, PoolLimits::default());
+    pub(crate) fn new(security: Security, net: Arc<dyn Net>) -> Self {
+        let pool = Pool::new(net, security, PoolLimits::default());
         Self { pool, data: BTreeMap::new(), outputs: Arc::default() }
     }
 

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status, transport::Channel};
 use weft_plan::{Plan, cut};
 use weft_proto::{
-    LinkKey, LinkRights, Net, Peer, Security, TcpNet, encode_task, rpc, to_status,
+    LinkKey, LinkRights, Net, Peer, Security, encode_task, rpc, to_status,
     token::task_hash,
     v1::{
         CorruptBlock, Disk, HeartbeatReply, HeartbeatRequest, LinkPeer, OpenRequest, RegisterReply, RegisterRequest, StoreSpec,
@@ -23,6 +23,7 @@ use weft_types::{Error, NodeId, Party};
 
 /// A coordinator that knows who is there.
 pub(crate) struct Coordinator {
+    net: Arc<dyn Net>,
     pub(crate) address: String,
     security: Security,
     epoch: AtomicU64,
@@ -49,11 +50,11 @@ pub(crate) struct Member {
 }
 
 impl Coordinator {
-    pub(crate) async fn start(security: Security) -> Arc<Self> {
-        let listener = TcpNet::default().listen("127.0.0.1:0").await.unwrap();
+    pub(crate) async fn start(security: Security, net: Arc<dyn Net>) -> Arc<Self> {
+        let listener = net.listen("127.0.0.1:0").await.unwrap();
         let address = listener.local_address().unwrap();
         let known = Mutex::default();
-        let coordinator = Arc::new(Self { address, security, epoch: AtomicU64::new(1), known, server: Mutex::default() });
+        let coordinator = Arc::new(Self { net, address, security, epoch: AtomicU64::new(1), known, server: Mutex::default() });
         coordinator.serve(listener);
         coordinator
     }
@@ -75,7 +76,7 @@ impl Coordinator {
         self.epoch.fetch_add(1, Relaxed);
         *self.known.lock().unwrap() = Known::default();
         for _ in 0..100 {
-            if let Ok(listener) = TcpNet::default().listen(&self.address).await {
+            if let Ok(listener) = self.net.listen(&self.address).await {
                 return self.serve(listener);
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -116,7 +117,7 @@ impl Coordinator {
     pub(crate) async fn call_with(&self, security: Security, node: NodeId) -> AgentClient<Channel> {
         let member = self.member(node).unwrap();
         let peer = Peer::Agent(member.request.name);
-        let net = Arc::new(TcpNet::default());
+        let net = Arc::clone(&self.net);
         rpc::agent_client(rpc::connect(net, &security, &member.request.control_address, &peer).await.unwrap())
     }
 

@@ -1,4 +1,4 @@
-//! Agents on real loopback sockets and real disks, and a coordinator that opens and starts by hand what a test tells it to.
+//! Agents on real disks and, unless a test wants simulated time, on real loopback sockets; and a coordinator that opens and starts by hand what a test tells it to.
 
 mod client;
 mod coordinator;
@@ -21,7 +21,7 @@ use weft_codes::{SharedCode, generator_hash};
 use weft_gf::Combination;
 use weft_plan::{Class, Hold, Input, Job, Plan, Want, WantKind};
 use weft_proto::{
-    Peer, Security,
+    MemoryNet, Net, Peer, Security, TcpNet,
     certs::{Authority, CertificateFiles},
     from_status,
     v1::{self, StartRequest, TaskFailed, agent_client::AgentClient, task_event::Event},
@@ -35,6 +35,8 @@ pub(crate) const CLIENT: Party = Party::Client(77);
 /// How a cluster shall be.
 pub(crate) struct Options {
     pub(crate) agents: u32,
+    /// With [`Options::simulated`] one in memory.
+    pub(crate) net: Arc<dyn Net>,
     pub(crate) tls: bool,
     pub(crate) limits: Limits,
     /// Of one agent, by its number.
@@ -49,6 +51,7 @@ impl Options {
     pub(crate) fn agents(agents: u32) -> Self {
         Self {
             agents,
+            net: Arc::new(TcpNet::default()),
             tls: false,
             limits: Limits::default(),
             throttles: BTreeMap::new(),
@@ -56,6 +59,13 @@ impl Options {
             disks_per_agent: 1,
             disks: BTreeMap::new(),
         }
+    }
+}
+
+impl Options {
+    /// All that takes time takes tokio's: a test whose clock is paused measures what was waited for, and nothing else.
+    pub(crate) fn simulated(self) -> Self {
+        Self { net: Arc::new(MemoryNet::default()), disk_mode: DiskMode::Inline, ..self }
     }
 }
 
@@ -74,7 +84,7 @@ impl Cluster {
         let dir = tempfile::tempdir().unwrap();
         let authority = options.tls.then(|| Authority::create(dir.path(), CLUSTER).unwrap());
         let security = security(&authority, dir.path(), &Peer::Coordinator);
-        let coordinator = Coordinator::start(security).await;
+        let coordinator = Coordinator::start(security, Arc::clone(&options.net)).await;
         let mut cluster = Self { dir, options, coordinator, agents: BTreeMap::new(), authority };
         for number in 1..=cluster.options.agents {
             cluster.start_agent(number).await;
@@ -131,7 +141,8 @@ impl Cluster {
     }
 
     pub(crate) fn seams(&self, number: u32) -> Seams {
-        let mut seams = Seams { disk_mode: self.options.disk_mode, ..Seams::real(number.into()) };
+        let net = Arc::clone(&self.options.net);
+        let mut seams = Seams { net, disk_mode: self.options.disk_mode, ..Seams::real(number.into()) };
         if let Some(disks) = self.options.disks.get(&number) {
             seams.disks = Arc::clone(disks);
         }
@@ -152,7 +163,7 @@ impl Cluster {
 
     /// A client with somebody's certificate.
     pub(crate) fn client_with(&self, peer: &Peer) -> Client {
-        Client::new(self.security(peer))
+        Client::new(self.security(peer), Arc::clone(&self.options.net))
     }
 
     pub(crate) fn security(&self, peer: &Peer) -> Security {

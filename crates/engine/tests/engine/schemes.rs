@@ -1,8 +1,6 @@
 //! The plans of every repair scheme: what the engine writes is what the reference executor says, and what was lost.
 
-mod memory;
-
-use memory::{Faults, Memory, Rows};
+use crate::memory::{Faults, Memory, Rows};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::collections::BTreeMap;
 use weft_gf::Combination;

@@ -1,8 +1,6 @@
 //! Large plans: bounded time, for what is right and for what somebody made up.
 
-mod common;
-
-use common::{CLIENT, TestCode, World, identity, sink};
+use crate::common::{self, CLIENT, TestCode, World, identity, sink};
 use weft_plan::{Network, Plan, Rule, Sink, Source, WantKind, cost, explain, predict, verify};
 use weft_types::{Layout, Span};
 

@@ -24,6 +24,8 @@
 //!
 //! `WEFT_SIM_SEED=7` runs one seed, `WEFT_SIM_SEEDS=200` that many.
 
+mod network;
+
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::{
     collections::BTreeMap,

@@ -1,8 +1,6 @@
 //! Right plans are accepted, and give the right bytes.
 
-mod common;
-
-use common::{CLIENT, TestCode, World, direct_job, node, scrub_job, update_job};
+use crate::common::{CLIENT, TestCode, World, direct_job, node, scrub_job, update_job};
 use proptest::prelude::*;
 use weft_plan::{Plan, WantKind, eval, verify};
 use weft_types::Span;

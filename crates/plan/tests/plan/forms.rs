@@ -1,8 +1,6 @@
 //! What plans cost and how long they take: the closed forms of the literature, with a block over one link as the unit of time.
 
-mod common;
-
-use common::{CLIENT, TestCode, World, node};
+use crate::common::{CLIENT, TestCode, World, node};
 use weft_plan::{Busy, Moved, Network, Plan, WantKind, cost, moved, predict};
 
 /// Seconds, where one block over one link takes one.

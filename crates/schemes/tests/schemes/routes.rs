@@ -1,11 +1,9 @@
 //! Where repairs go on networks whose links are not alike: who helps, in which order, over how many paths, and how long it takes.
 
-mod world;
-
+use crate::world::{World, block, holder, node, spare};
 use weft_plan::{ChosenPath, Considered, Job, Network, Plan, Source, WantKind, predict};
 use weft_schemes::{Paths, Select, plan_repair, repair};
 use weft_types::{Party, Span};
-use world::{World, block, holder, node, spare};
 
 const BLOCK_LEN: u64 = 1 << 12;
 

@@ -1,8 +1,6 @@
 //! Plans on disk and on the wire, and what is shown of them to people.
 
-mod common;
-
-use common::{CLIENT, TestCode, World, direct_job, node, scrub_job, update_job};
+use crate::common::{CLIENT, TestCode, World, direct_job, node, scrub_job, update_job};
 use proptest::prelude::*;
 use weft_plan::{
     Job, Network, Plan, Source, Takes, Task, WantKind, cell_bytes, cost, cut, eval, explain, from_json, predict, to_dot, to_json,

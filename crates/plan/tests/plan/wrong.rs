@@ -1,8 +1,6 @@
 //! Wrong plans are refused, and the message names the stage where that can be told.
 
-mod common;
-
-use common::{CLIENT, TestCode, World, direct_job, identity, node, scrub_job, sink, sparse, update_job};
+use crate::common::{CLIENT, TestCode, World, direct_job, identity, node, scrub_job, sink, sparse, update_job};
 use proptest::prelude::*;
 use weft_gf::{Factored, Matrix, SparseMatrix};
 use weft_plan::{Change, Hold, Input, Job, Plan, Refusal, Rule, Sink, Source, Stage, Want, WantKind, eval, verify};

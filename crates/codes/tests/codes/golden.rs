@@ -22,7 +22,7 @@ use weft_gf::{Combination, Factored, SparseMatrix};
 
 #[test]
 fn reed_solomon() {
-    check(include_str!("data/rs.json"), 12, |record| {
+    check(include_str!("../data/rs.json"), 12, |record| {
         let matrix = match record["params"]["construction"].as_str().unwrap() {
             "isal_cauchy1" => "cauchy",
             "isal_vandermonde" => "vandermonde",
@@ -35,7 +35,7 @@ fn reed_solomon() {
 
 #[test]
 fn local_reconstruction() {
-    check(include_str!("data/lrc.json"), 5, |record| {
+    check(include_str!("../data/lrc.json"), 5, |record| {
         let of = &record["params"];
         format!("lrc({},{},{})", of["k"], of["l"], of["g"])
     });
@@ -43,19 +43,19 @@ fn local_reconstruction() {
 
 #[test]
 fn butterfly() {
-    check(include_str!("data/butterfly.json"), 4, |record| format!("butterfly({})", record["k"]));
+    check(include_str!("../data/butterfly.json"), 4, |record| format!("butterfly({})", record["k"]));
 }
 
 #[test]
 fn msr() {
-    check(include_str!("data/pm_msr.json"), 4, |record| {
+    check(include_str!("../data/pm_msr.json"), 4, |record| {
         format!("msr({},{},d={})", record["k"], parity_blocks(record), record["params"]["d"])
     });
 }
 
 #[test]
 fn rotated_reed_solomon() {
-    check(include_str!("data/rotated_rs.json"), 3, |record| {
+    check(include_str!("../data/rotated_rs.json"), 3, |record| {
         let of = &record["params"];
         format!("rotated-rs({},{},r={})", of["k"], of["m"], of["r"])
     });
@@ -63,7 +63,7 @@ fn rotated_reed_solomon() {
 
 #[test]
 fn hitchhiker() {
-    check(include_str!("data/hitchhiker.json"), 2, |record| {
+    check(include_str!("../data/hitchhiker.json"), 2, |record| {
         let of = &record["params"];
         format!("hitchhiker-{}({},{})", of["variant"].as_str().unwrap(), of["k"], of["m"])
     });
@@ -71,7 +71,7 @@ fn hitchhiker() {
 
 #[test]
 fn homomorphic_self_repairing() {
-    check(include_str!("data/hsrc.json"), 4, |record| {
+    check(include_str!("../data/hsrc.json"), 4, |record| {
         let of = &record["params"];
         format!("hsrc({},{},d={})", of["n"], of["k"], of["d"])
     });
@@ -79,7 +79,7 @@ fn homomorphic_self_repairing() {
 
 #[test]
 fn clay() {
-    check(include_str!("data/clay.json"), 3, |record| {
+    check(include_str!("../data/clay.json"), 3, |record| {
         format!("clay({},{},d={})", record["k"], parity_blocks(record), record["params"]["d"])
     });
 }

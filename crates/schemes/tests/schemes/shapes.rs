@@ -1,11 +1,9 @@
 //! What plans look like and cost: the closed forms of the papers, and the cases that a person would draw.
 
-mod world;
-
+use crate::world::{World, block, holder, spare};
 use weft_plan::{Change, Hold, Input, Job, Network, Plan, Sink, Source, Want, WantKind, cost, predict};
 use weft_schemes::{disseminate, plan_repair, plan_write, repair};
 use weft_types::{BlockId, Party, Reaction, Span};
-use world::{World, block, holder, spare};
 
 const CLIENT: Party = Party::Client(9);
 const BLOCK_LEN: u64 = 64;

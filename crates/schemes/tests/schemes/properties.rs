@@ -1,13 +1,11 @@
 //! Any code, any layout, any failure, any scheme: the plan is proved right, and the bytes that come out are the right ones.
 
-mod world;
-
+use crate::world::{World, block, holder, spare};
 use proptest::prelude::*;
 use rand::Rng;
 use weft_plan::{Change, Hold, Input, Job, Want, WantKind};
 use weft_schemes::{Paths, Select, disseminate, plan_write, repair};
 use weft_types::{BlockId, Party, Span};
-use world::{World, block, holder, spare};
 
 const CLIENT: Party = Party::Client(9);
 

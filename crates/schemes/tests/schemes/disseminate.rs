@@ -1,8 +1,7 @@
 //! Dissemination by *mist*: the topologies of an independent model, what the paper says of traffic and time, and the right bytes for
 //! every code.
 
-mod world;
-
+use crate::world::{World, block, holder, spare};
 use proptest::prelude::*;
 use rand::Rng;
 use serde_json::Value;
@@ -14,7 +13,6 @@ use weft_schemes::disseminate::{
 };
 use weft_schemes::{Paths, Request, Run, Select, code_view, plan_write};
 use weft_types::{BlockId, Layout, Party, PlanId, StripeLayout};
-use world::{World, block, holder, spare};
 
 const CLIENT: Party = Party::Client(9);
 const MIST: Mist = Mist { reserve: None };

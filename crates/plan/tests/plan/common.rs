@@ -1,5 +1,4 @@
 //! Codes, stripes and hand-built plans for the tests.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use weft_gf::{Factored, Matrix, SparseMatrix, field::inv};
@@ -11,25 +10,25 @@ use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId};
 
 /// A linear code, made in the test.
 #[derive(Debug)]
-pub struct TestCode {
-    pub spec: String,
-    pub k: usize,
-    pub n: usize,
-    pub alpha: usize,
-    pub dense: Matrix,
-    pub sparse: SparseMatrix,
-    pub tolerance: usize,
+pub(crate) struct TestCode {
+    pub(crate) spec: String,
+    pub(crate) k: usize,
+    pub(crate) n: usize,
+    pub(crate) alpha: usize,
+    pub(crate) dense: Matrix,
+    pub(crate) sparse: SparseMatrix,
+    pub(crate) tolerance: usize,
 }
 
 impl TestCode {
     /// Reed-Solomon with a Cauchy matrix.
-    pub fn rs(k: usize, m: usize) -> Self {
+    pub(crate) fn rs(k: usize, m: usize) -> Self {
         let dense = Matrix::from_fn(k + m, k, |r, c| if r < k { u8::from(r == c) } else { inv(r as u8 ^ c as u8).unwrap() });
         Self::new(format!("rs({k},{m})"), k, m, 1, dense)
     }
 
     /// Random parities over α sub-blocks: a Cauchy matrix of that size, so that any k blocks are enough.
-    pub fn vector(k: usize, m: usize, alpha: usize) -> Self {
+    pub(crate) fn vector(k: usize, m: usize, alpha: usize) -> Self {
         let (rows, cols) = ((k + m) * alpha, k * alpha);
         let dense = Matrix::from_fn(rows, cols, |r, c| if r < cols { u8::from(r == c) } else { inv(r as u8 ^ c as u8).unwrap() });
         Self::new(format!("vector({k},{m},{alpha})"), k, m, alpha, dense)
@@ -40,56 +39,56 @@ impl TestCode {
         Self { spec, k, n: k + m, alpha, dense, sparse, tolerance: m }
     }
 
-    pub fn view(&self) -> CodeView<'_> {
+    pub(crate) fn view(&self) -> CodeView<'_> {
         let Self { spec, k, n, alpha, sparse, tolerance, .. } = self;
         CodeView { spec, k: *k, n: *n, alpha: *alpha, generator: sparse, tolerance: *tolerance }
     }
 
-    pub fn subs(&self) -> Vec<u16> {
+    pub(crate) fn subs(&self) -> Vec<u16> {
         (0..self.alpha as u16).collect()
     }
 
     /// The generator's rows of blocks.
-    pub fn rows(&self, blocks: &[u8]) -> Matrix {
+    pub(crate) fn rows(&self, blocks: &[u8]) -> Matrix {
         let rows: Vec<usize> = blocks.iter().flat_map(|b| (0..self.alpha).map(|s| usize::from(*b) * self.alpha + s)).collect();
         self.dense.select_rows(&rows)
     }
 
     /// What each helper's block (all of its sub-blocks) is multiplied with to give the lost blocks.
-    pub fn shares(&self, lost: &[u8], helpers: &[u8]) -> Vec<Matrix> {
+    pub(crate) fn shares(&self, lost: &[u8], helpers: &[u8]) -> Vec<Matrix> {
         let solution = self.rows(helpers).solve_left(&self.rows(lost)).expect("recoverable");
         let of = |h: usize| solution.select_cols(&(h * self.alpha..(h + 1) * self.alpha).collect::<Vec<_>>());
         (0..helpers.len()).map(of).collect()
     }
 }
 
-pub fn node(number: u32) -> Party {
+pub(crate) fn node(number: u32) -> Party {
     Party::Node(NodeId(number))
 }
 
-pub const CLIENT: Party = Party::Client(99);
+pub(crate) const CLIENT: Party = Party::Client(99);
 
-pub fn sparse(dense: &Matrix) -> SparseMatrix {
+pub(crate) fn sparse(dense: &Matrix) -> SparseMatrix {
     SparseMatrix::from(dense)
 }
 
-pub fn identity(size: usize) -> Matrix {
+pub(crate) fn identity(size: usize) -> Matrix {
     Matrix::identity(size)
 }
 
 /// One stripe: block i on node i + 1.
 #[derive(Debug)]
-pub struct World {
-    pub code: TestCode,
-    pub layout: Layout,
-    pub slice_len: u64,
+pub(crate) struct World {
+    pub(crate) code: TestCode,
+    pub(crate) layout: Layout,
+    pub(crate) slice_len: u64,
     /// Bytes that the data has; blocks beyond are short.
-    pub data: Vec<Vec<u8>>,
-    pub blocks: Vec<Vec<u8>>,
+    pub(crate) data: Vec<Vec<u8>>,
+    pub(crate) blocks: Vec<Vec<u8>>,
 }
 
 impl World {
-    pub fn new(code: TestCode, cells: u64, sub_len: u64, slice_len: u64, seed: u64) -> Self {
+    pub(crate) fn new(code: TestCode, cells: u64, sub_len: u64, slice_len: u64, seed: u64) -> Self {
         let cell_len = sub_len * code.alpha as u64;
         let layout = Layout::new(cells * cell_len, cell_len, code.alpha as u32).unwrap();
         let mut rng = StdRng::seed_from_u64(seed);
@@ -99,12 +98,12 @@ impl World {
         world
     }
 
-    pub fn span(&self) -> Span {
+    pub(crate) fn span(&self) -> Span {
         Span::new(0, self.layout.positions())
     }
 
     /// The blocks of a stripe, from the definition.
-    pub fn encode(&self, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    pub(crate) fn encode(&self, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let alpha = self.code.alpha;
         let place = |sub: usize, x: u64| {
             let sub_len = self.layout.sub_len();
@@ -121,54 +120,54 @@ impl World {
         blocks
     }
 
-    pub fn id(&self, index: u8, generation: u32) -> BlockId {
+    pub(crate) fn id(&self, index: u8, generation: u32) -> BlockId {
         BlockId { stripe: StripeId(7), index, copy: 0, generation }
     }
 
-    pub fn at(&self, index: u8) -> Party {
+    pub(crate) fn at(&self, index: u8) -> Party {
         node(u32::from(index) + 1)
     }
 
-    pub fn holds(&self, lost: &[u8]) -> Vec<Hold> {
+    pub(crate) fn holds(&self, lost: &[u8]) -> Vec<Hold> {
         let held = (0..self.code.n as u8).filter(|index| !lost.contains(index));
         held.map(|index| Hold { party: self.at(index), block: self.id(index, 1), span: self.span() }).collect()
     }
 
-    pub fn want(&self, kind: WantKind, party: Party, index: u8, span: Span) -> Want {
+    pub(crate) fn want(&self, kind: WantKind, party: Party, index: u8, span: Span) -> Want {
         Want { kind, party, index, sub_blocks: self.code.subs(), span }
     }
 
     /// A lost block is wanted at `party`.
-    pub fn repair_job(&self, lost: &[u8], wants: &[(WantKind, Party, u8)]) -> Job {
+    pub(crate) fn repair_job(&self, lost: &[u8], wants: &[(WantKind, Party, u8)]) -> Job {
         let wants = wants.iter().map(|(kind, party, index)| self.want(*kind, *party, *index, self.span())).collect();
         Job { holds: self.holds(lost), inputs: vec![], changed: vec![], wants }
     }
 
     /// All that is held, for [`weft_plan::eval()`].
-    pub fn memory(&self, job: &Job) -> Memory {
+    pub(crate) fn memory(&self, job: &Job) -> Memory {
         let blocks = job.holds.iter().map(|hold| ((hold.party, hold.block), self.blocks[usize::from(hold.block.index)].clone()));
         Memory { blocks: blocks.collect(), ..Memory::default() }
     }
 
-    pub fn build(&self) -> Build<'_> {
+    pub(crate) fn build(&self) -> Build<'_> {
         Build { world: self, parties: Vec::new(), lanes: Vec::new() }
     }
 }
 
 /// Puts a plan together; parties become vertices as they turn up.
-pub struct Build<'a> {
-    pub world: &'a World,
-    pub parties: Vec<Party>,
-    pub lanes: Vec<Lane>,
+pub(crate) struct Build<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) parties: Vec<Party>,
+    pub(crate) lanes: Vec<Lane>,
 }
 
 /// A lane that is put together.
-pub struct LaneBuild {
-    pub lane: Lane,
+pub(crate) struct LaneBuild {
+    pub(crate) lane: Lane,
 }
 
 impl Build<'_> {
-    pub fn vertex(&mut self, party: Party) -> u16 {
+    pub(crate) fn vertex(&mut self, party: Party) -> u16 {
         let at = self.parties.iter().position(|known| *known == party).unwrap_or_else(|| {
             self.parties.push(party);
             self.parties.len() - 1
@@ -176,12 +175,12 @@ impl Build<'_> {
         at as u16
     }
 
-    pub fn lane(&self, span: Span, first: u32, step: u32) -> LaneBuild {
+    pub(crate) fn lane(&self, span: Span, first: u32, step: u32) -> LaneBuild {
         LaneBuild { lane: Lane { span, first, step, window: 4, stages: vec![], links: vec![] } }
     }
 
     /// Adds a stage. Every second one computes its rows as temporaries and copies them: a proof must see through it.
-    pub fn stage(&mut self, lane: &mut LaneBuild, party: Party, sources: Vec<Source>, matrix: &Matrix, sinks: Vec<Sink>) {
+    pub(crate) fn stage(&mut self, lane: &mut LaneBuild, party: Party, sources: Vec<Source>, matrix: &Matrix, sinks: Vec<Sink>) {
         let rows = matrix.rows();
         let matrix = match lane.lane.stages.len() % 2 {
             0 => sparse(matrix).into(),
@@ -194,7 +193,7 @@ impl Build<'_> {
         self.factored_stage(lane, party, sources, matrix, sinks);
     }
 
-    pub fn factored_stage(
+    pub(crate) fn factored_stage(
         &mut self,
         lane: &mut LaneBuild,
         party: Party,
@@ -217,7 +216,7 @@ impl Build<'_> {
     }
 
     /// Binds generation 1 of everything that is read or patched, generation 2 of everything that is stored.
-    pub fn plan(mut self) -> Plan {
+    pub(crate) fn plan(mut self) -> Plan {
         let (mut blocks, mut stores) = (Vec::new(), Vec::new());
         let len = self.world.layout.block_len;
         for stage in self.lanes.iter().flat_map(|lane| &lane.stages) {
@@ -247,7 +246,7 @@ impl Build<'_> {
     }
 
     /// A partial-sum chain over the helpers to one requestor for each lost block.
-    pub fn chain(&mut self, span: Span, first: u32, step: u32, helpers: &[u8], targets: &[(WantKind, Party, u8)]) {
+    pub(crate) fn chain(&mut self, span: Span, first: u32, step: u32, helpers: &[u8], targets: &[(WantKind, Party, u8)]) {
         let code = &self.world.code;
         let lost: Vec<u8> = targets.iter().map(|target| target.2).collect();
         let (shares, width, subs) = (code.shares(&lost, helpers), lost.len() * code.alpha, code.subs());
@@ -275,7 +274,7 @@ impl Build<'_> {
     }
 
     /// Every helper sends its block to the requestor, which combines.
-    pub fn star(&mut self, span: Span, helpers: &[u8], target: (WantKind, Party, u8)) {
+    pub(crate) fn star(&mut self, span: Span, helpers: &[u8], target: (WantKind, Party, u8)) {
         let code = &self.world.code;
         let (alpha, subs) = (code.alpha, code.subs());
         let shares = code.shares(&[target.2], helpers);
@@ -293,7 +292,7 @@ impl Build<'_> {
     }
 
     /// Partial sums in rounds: pairs, then pairs of pairs; the requestor is the last one.
-    pub fn tree(&mut self, span: Span, helpers: &[u8], target: (WantKind, Party, u8)) {
+    pub(crate) fn tree(&mut self, span: Span, helpers: &[u8], target: (WantKind, Party, u8)) {
         let code = &self.world.code;
         let (alpha, subs) = (code.alpha, code.subs());
         let shares = code.shares(&[target.2], helpers);
@@ -323,7 +322,7 @@ impl Build<'_> {
     }
 
     /// The writer sends every block to its node.
-    pub fn direct(&mut self, span: Span) {
+    pub(crate) fn direct(&mut self, span: Span) {
         let code = &self.world.code;
         let (alpha, n) = (code.alpha, code.n as u8);
         let mut lane = self.lane(span, 0, 1);
@@ -338,7 +337,7 @@ impl Build<'_> {
     }
 
     /// New bytes of sub-block 0 of a data block: its node makes the delta, and it goes through the parities one by one.
-    pub fn update(&mut self, span: Span, index: u8) {
+    pub(crate) fn update(&mut self, span: Span, index: u8) {
         let code = &self.world.code;
         let column = usize::from(index) * code.alpha;
         let mut lane = self.lane(span, 0, 1);
@@ -368,7 +367,7 @@ impl Build<'_> {
     }
 
     /// A chain over all blocks that sums up the parity check.
-    pub fn scrub(&mut self, span: Span, end: Party) {
+    pub(crate) fn scrub(&mut self, span: Span, end: Party) {
         let code = &self.world.code;
         let (alpha, n, columns) = (code.alpha, code.n as u8, code.k * code.alpha);
         let parity: Vec<u8> = (code.k as u8..n).collect();
@@ -395,13 +394,13 @@ impl Build<'_> {
 }
 
 impl LaneBuild {
-    pub fn link(&mut self, width: usize) -> u16 {
+    pub(crate) fn link(&mut self, width: usize) -> u16 {
         self.lane.links.push(Link { from: u16::MAX, to: u16::MAX, width: width as u32, rank: 0 });
         (self.lane.links.len() - 1) as u16
     }
 }
 
-pub fn sink(kind: WantKind, index: u8, sub_blocks: Vec<u16>) -> Sink {
+pub(crate) fn sink(kind: WantKind, index: u8, sub_blocks: Vec<u16>) -> Sink {
     match kind {
         WantKind::Store => Sink::Store { index, sub_blocks },
         WantKind::Patch => Sink::Patch { index, sub_blocks },
@@ -411,7 +410,7 @@ pub fn sink(kind: WantKind, index: u8, sub_blocks: Vec<u16>) -> Sink {
 }
 
 /// The job of [`Build::update`].
-pub fn update_job(world: &World, span: Span, index: u8) -> Job {
+pub(crate) fn update_job(world: &World, span: Span, index: u8) -> Job {
     let code = &world.code;
     let mut wants = vec![Want { kind: WantKind::Patch, party: world.at(index), index, sub_blocks: vec![0], span }];
     wants.extend((code.k as u8..code.n as u8).map(|parity| world.want(WantKind::Patch, world.at(parity), parity, span)));
@@ -424,14 +423,14 @@ pub fn update_job(world: &World, span: Span, index: u8) -> Job {
 }
 
 /// The job of [`Build::scrub`].
-pub fn scrub_job(world: &World, end: Party) -> Job {
+pub(crate) fn scrub_job(world: &World, end: Party) -> Job {
     let rows = ((world.code.n - world.code.k) * world.code.alpha) as u16;
     let want = Want { kind: WantKind::Check, party: end, index: 0, sub_blocks: (0..rows).collect(), span: world.span() };
     Job { holds: world.holds(&[]), wants: vec![want], ..Job::default() }
 }
 
 /// The job of [`Build::direct`].
-pub fn direct_job(world: &World) -> Job {
+pub(crate) fn direct_job(world: &World) -> Job {
     let inputs = (0..world.code.k as u8).map(|index| Input { party: CLIENT, index }).collect();
     let wants = (0..world.code.n as u8).map(|index| world.want(WantKind::Store, world.at(index), index, world.span())).collect();
     let change = |index| (0..world.code.alpha as u16).map(move |sub_block| Change { index, sub_block, span: world.span() });

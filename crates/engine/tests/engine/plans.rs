@@ -1,8 +1,6 @@
 //! Whole plans, all their parties in one process, against a slow evaluation of the same plan that knows no slices.
 
-mod memory;
-
-use memory::{Faults, Memory, Rows, Written};
+use crate::memory::{Faults, Memory, Rows, Written};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_gf::{Factored, FactoredBuilder, SparseMatrix, field::mul};

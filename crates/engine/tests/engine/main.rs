@@ -1,0 +1,5 @@
+//! The engine: whole plans, all their parties in one process.
+
+mod memory;
+mod plans;
+mod schemes;

@@ -1,0 +1,21 @@
+//! The generated code of the control plane is what its definitions say.
+
+use std::{fs, path::Path};
+
+/// `make bless` sets it: what is generated is written, and not compared.
+const BLESS: &str = "WEFT_BLESS";
+
+#[test]
+fn the_generated_code_is_that_of_its_definitions() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = protox::compile([root.join("proto/weft.proto")], [root.join("proto")]).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    tonic_prost_build::configure().out_dir(out.path()).compile_fds(files).unwrap();
+    let (fresh, kept) = (out.path().join("weft.v1.rs"), root.join("src/generated/weft.v1.rs"));
+    if std::env::var_os(BLESS).is_some() {
+        fs::copy(&fresh, &kept).unwrap();
+    }
+    let [fresh, kept] = [fresh, kept].map(|file| fs::read_to_string(file).unwrap());
+    let differs = fresh.lines().zip(kept.lines()).position(|(fresh, kept)| fresh != kept);
+    assert!(fresh == kept, "src/generated/weft.v1.rs is not what proto/weft.proto says (line {differs:?}): run `make bless`");
+}

@@ -1,0 +1,10 @@
+//! Schemes: the plans that they answer with, on networks of all kinds.
+
+mod disseminate;
+mod paths;
+mod properties;
+mod routes;
+mod shapes;
+mod slice_size;
+#[path = "../world/mod.rs"]
+mod world;

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Every test of the workspace: builds all test programs, then runs several of them side by side.
+#
+# What a program prints is shown when it fails. The last lines tell what was skipped, and why; how long the parts took; and how many
+# tests passed. WEFT_TEST_JOBS (2) programs run at a time; arguments go to each of them: tools/test.sh a_seed_leaves_one_trace
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+jobs_max=${WEFT_TEST_JOBS:-2}
+cargo=${CARGO:-cargo}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+
+# One line a program: its crate's directory, its name, its file.
+programs() {
+    sed -nE 's|.*"manifest_path":"([^"]*)/Cargo.toml","target":\{[^}]*"name":"([^"]*)".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*|\1 \2 \3|p'
+}
+
+# Those that take long go first, so that none is left alone at the end.
+weight() {
+    case $1 in
+        */cli\ cluster) echo 9 ;;
+        */lab\ testbed) echo 8 ;;
+        */tests\ simulation) echo 7 ;;
+        */coordinator\ cluster) echo 6 ;;
+        *) echo 1 ;;
+    esac
+}
+
+# Runs a program where cargo would; its report is in the file $scratch/NUMBER.
+run_program() { # number, directory, name, file, arguments
+    local number=$1 dir=$2 name=$3 file=$4 begun=$SECONDS status=0
+    shift 4
+    (cd "$dir" && CARGO_MANIFEST_DIR=$dir exec "$file" --show-output "$@") >"$scratch/$number.log" 2>&1 </dev/null || status=$?
+    echo "$status $((SECONDS - begun))" >"$scratch/$number.end"
+    tell "$number" "${dir##*/} $name" "$status" $((SECONDS - begun))
+}
+
+run_doctests() { # number
+    local number=$1 begun=$SECONDS status=0
+    "$cargo" test --workspace --doc --quiet >"$scratch/$number.log" 2>&1 </dev/null || status=$?
+    echo "$status $((SECONDS - begun))" >"$scratch/$number.end"
+    tell "$number" "doc tests" "$status" $((SECONDS - begun))
+}
+
+tell() { # number, name, status, seconds
+    if [ "$3" != 0 ]; then
+        echo "FAILED $2: exit $3 after $4 s"
+        cat "$scratch/$1.log"
+    else
+        printf 'ok     %-28s %5s passed %5s s\n' "$2" "$(sum passed "$scratch/$1.log")" "$4"
+    fi
+}
+
+# How many tests of a log ended so: passed, failed or ignored.
+sum() {
+    local outcome=$1
+    shift
+    awk -v outcome="$outcome" '/^test result: / { for (i = 2; i <= NF; i++) if ($i == outcome ";") n += $(i - 1) } END { print n + 0 }' "$@"
+}
+
+begun=$SECONDS
+"$cargo" test --workspace --no-run --message-format=json-render-diagnostics >"$scratch/messages"
+programs <"$scratch/messages" | sort -u >"$scratch/programs"
+[ -s "$scratch/programs" ] || { echo "weft: cargo built no test program" >&2; exit 1; }
+built=$((SECONDS - begun))
+
+begun=$SECONDS
+number=0
+run_doctests 0 &
+while read -r _ dir name file; do
+    while [ "$(jobs -rp | wc -l)" -ge "$jobs_max" ]; do wait -n || true; done
+    number=$((number + 1))
+    run_program "$number" "$dir" "$name" "$file" "$@" &
+done < <(while read -r dir name file; do echo "$(weight "$dir $name") $dir $name $file"; done <"$scratch/programs" | sort -srn -k1,1)
+wait
+ran=$((SECONDS - begun))
+
+failed=0
+for end in "$scratch"/*.end; do
+    read -r status _ <"$end"
+    [ "$status" = 0 ] || failed=$((failed + 1))
+done
+# A test that cannot run here says so, and why.
+awk '/^---- .* stdout ----$/ { name = $2 } /^skipped: / { print "skipped " name ": " substr($0, 10) }' "$scratch"/*.log >"$scratch/skipped"
+echo
+cat "$scratch/skipped"
+skipped=$(wc -l <"$scratch/skipped")
+passed=$(sum passed "$scratch"/*.log)
+broken=$(sum failed "$scratch"/*.log)
+echo "test programs: built in $built s, ran in $ran s"
+# A program that died has counted nothing.
+[ "$failed" = 0 ] || [ "$broken" != 0 ] || broken=$failed
+echo "$((passed - skipped)) passed, $broken failed, $skipped skipped"
+[ "$failed" = 0 ]
