@@ -7,7 +7,7 @@ export CARGO_TERM_PROGRESS_WHEN ?= auto
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test simulate fuzz lint bench codes reproduce docs
+.PHONY: help demo build test simulate fuzz lint audit bench codes reproduce docs
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,11 @@ lint: ## formatting, clippy, and the house's own rules
 	@tools/tidy.sh
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+audit: ## every dependency: its licence, known advisories, duplicates, sources; WEFT_ADVISORY_DB=DIR for a clone of them
+	@tools/need.sh cc git cargo
+	@tools/audit.sh --self-test
+	@tools/audit.sh
 
 bench: ## ratios measured in one run, against other libraries and this machine's limits
 	@tools/need.sh cc cargo

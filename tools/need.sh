@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees to it that what a door needs is on the machine: `tools/need.sh [cc] [cxx] [cargo] [fmt] [clippy]`.
+# Sees to it that what a door needs is on the machine: `tools/need.sh [cc] [cxx] [git] [cargo] [fmt] [clippy]`.
 # What is missing is installed from Debian's packages when we may (root, or sudo without a password), and from rustup
 # for parts of the Rust toolchain; otherwise the one line to run is printed, and the door stays shut.
 set -euo pipefail
@@ -22,6 +22,7 @@ works() {
 
 have_cc() { works "${CC:-cc}" c stdlib.h; }
 have_cxx() { works "${CXX:-c++}" cc cstdlib; }
+have_git() { command -v git >/dev/null; }
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then
@@ -31,24 +32,24 @@ as_root() {
     fi
 }
 
-# `need_compiler LANGUAGE COMMAND HAVE PACKAGE...`
-need_compiler() {
+# `need_package WHAT COMMAND HAVE PACKAGE...`
+need_package() {
     local what=$1 command=$2 have=$3
     shift 3
     "$have" && return
     local line="apt-get update && apt-get install -y --no-install-recommends $*"
     if ! command -v apt-get >/dev/null; then
-        say "a $what compiler is needed (gcc or clang, with its library's headers): install one and run this again"
+        say "$what is needed: install it and run this again"
         exit 1
     fi
     if [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; then
-        say "a $what compiler is needed; run this, then this door again:"
+        say "$what is needed; run this, then this door again:"
         printf '  sudo sh -c "%s"\n' "$line" >&2
         exit 1
     fi
     say "installing $*"
     as_root env DEBIAN_FRONTEND=noninteractive sh -c "$line" >&2
-    "$have" || { say "there is still no $what compiler that works; try: $command --version"; exit 1; }
+    "$have" || { say "$what is still missing, or does not work; try: $command --version"; exit 1; }
 }
 
 need_cargo() {
@@ -80,8 +81,9 @@ need_component() {
 
 for need in "$@"; do
     case $need in
-        cc) need_compiler C cc have_cc gcc libc6-dev ;;
-        cxx) need_compiler C++ c++ have_cxx g++ ;;
+        cc) need_package "a C compiler with its library's headers" cc have_cc gcc libc6-dev ;;
+        cxx) need_package "a C++ compiler with its library's headers" c++ have_cxx g++ ;;
+        git) need_package git git have_git git ;;
         cargo) need_cargo ;;
         fmt) need_component rustfmt cargo-fmt ;;
         clippy) need_component clippy cargo-clippy ;;
