@@ -1,6 +1,6 @@
 //! `weft code info`: what a code is and what it costs, for a person who chooses one.
 
-use crate::{exit::Exit, output::Output};
+use weft_cli::{exit::Exit, output::Output};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;

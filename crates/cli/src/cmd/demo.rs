@@ -1,14 +1,8 @@
 //! `weft demo`: the main job, told to somebody who has never heard of erasure coding.
 
-use super::{cluster::bring_up, daemon::seed, explain::LINK_BYTES_PER_S, repair};
-use crate::{
-    exit::Exit,
-    local::{DaemonSettings, LocalCluster, Signal, Size},
-    offline::{file_sha256, io_error},
-    output::{Output, print},
-    session::{self, Session},
-    table::table,
-};
+use super::{explain::LINK_BYTES_PER_S, repair};
+use crate::offline::file_sha256;
+use weft_cli::{exit::Exit, files::io_error, local::{DaemonSettings, LocalCluster, Signal, Size}, output::{Output, print}, seed::seed, session::{self, Session}, table::table, up::bring_up};
 use clap::Args;
 use serde::Serialize;
 use std::{

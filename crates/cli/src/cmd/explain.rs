@@ -1,10 +1,6 @@
 //! `--explain`: plans, shown and not run.
 
-use crate::{
-    exit::Exit,
-    names::legend,
-    output::{Output, print},
-};
+use weft_cli::{exit::Exit, names::legend, output::{Output, print}};
 use serde::de::IgnoredAny;
 use weft_client::api;
 use weft_plan::{ChosenPath, Considered, Job, Plan, Saved, Takes, human_time};

@@ -1,15 +1,6 @@
 //! `weft job`: work that goes on whoever looks on.
 
-use crate::{
-    exit::Exit,
-    interrupt,
-    names::with_names,
-    output::{Output, human_rate},
-    progress::Progress,
-    session::Session,
-    table::table,
-    target,
-};
+use weft_cli::{exit::Exit, interrupt, names::with_names, output::{Output, human_rate}, progress::Progress, session::Session, table::table, target};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::cell::Cell;

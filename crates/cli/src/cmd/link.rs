@@ -1,13 +1,6 @@
 //! `weft link`: what the links between nodes carry.
 
-use crate::{
-    exit::Exit,
-    names::with_names,
-    output::Output,
-    session::Session,
-    table::{columns, table},
-    target,
-};
+use weft_cli::{exit::Exit, names::with_names, output::Output, session::Session, table::{columns, table}, target};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use serde::Serialize;

@@ -1,8 +1,7 @@
 //! Objects and ranges as people write them.
 
 use std::{fmt, str::FromStr};
-use weft_client::api;
-use weft_types::{Error, NodeId, Result, Span};
+use weft_types::{Error, Result, Span};
 
 /// `BUCKET/KEY`, or `KEY` alone in the default bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,28 +34,6 @@ impl ObjectName {
             ))
         })?;
         Ok((bucket.to_owned(), self.key.clone()))
-    }
-}
-
-/// Who the nodes are that a text names by their numbers: `n5 is node-01`; nothing, if it names none.
-pub(crate) fn legend(text: &str, nodes: &[api::Node]) -> Option<String> {
-    let is_part = |letter: char| letter.is_alphanumeric() || letter == '-' || letter == '_';
-    let mut named: Vec<&api::Node> = Vec::new();
-    for word in text.split(|letter| !is_part(letter)) {
-        let Some(number) = word.strip_prefix('n').and_then(|number| number.parse::<u32>().ok()) else { continue };
-        let new = nodes.iter().find(|node| node.id == number && !named.iter().any(|there| there.id == node.id));
-        named.extend(new);
-    }
-    named.sort_by_key(|node| node.id);
-    let of: Vec<String> = named.iter().map(|node| format!("{} is {}", NodeId(node.id), node.name)).collect();
-    (!of.is_empty()).then(|| of.join(", "))
-}
-
-/// The same text, with the names of the nodes in it.
-pub(crate) fn with_names(text: String, nodes: &[api::Node]) -> String {
-    match legend(&text, nodes) {
-        Some(legend) => format!("{text} ({legend})"),
-        None => text,
     }
 }
 
@@ -128,16 +105,6 @@ mod tests {
         assert_eq!(name("cat.jpg"), Ok(("b".into(), "cat.jpg".into())));
         assert!(["", "photos/", "/cat.jpg", "/"].iter().all(|text| name(text).is_err()));
         assert!("cat.jpg".parse::<ObjectName>().unwrap().resolve(None).unwrap_err().message.contains("BUCKET/cat.jpg"));
-    }
-
-    #[test]
-    fn numbers_of_nodes_are_explained() {
-        let node = |(id, name): (u32, &str)| api::Node { id, name: name.to_owned(), ..api::Node::default() };
-        let nodes = [(1, "node-01"), (12, "far"), (3, "node-03")].map(node);
-        let text = "n12: block s1-b003-c0-g1: n1 and n12 say no; n7, an3, n3x, 3 and node-n3 are nobody".to_owned();
-        assert_eq!(legend(&text, &nodes).as_deref(), Some("n1 is node-01, n12 is far"));
-        assert!(with_names(text, &nodes).ends_with(" are nobody (n1 is node-01, n12 is far)"));
-        assert_eq!(with_names("n2 is gone".into(), &nodes), "n2 is gone");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `weft ls`, `weft stat`, `weft rm`: objects, without their data.
 
-use crate::{exit::Exit, names::ObjectName, output::Output, session::Session, table::table, target};
+use super::names::ObjectName;
+use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;

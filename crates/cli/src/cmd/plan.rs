@@ -1,11 +1,8 @@
 //! `weft plan`: plans that were saved, looked at and proved.
 
 use super::explain;
-use crate::{
-    exit::Exit,
-    offline,
-    output::{Output, print},
-};
+use crate::offline;
+use weft_cli::{exit::Exit, output::{Output, print}};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};

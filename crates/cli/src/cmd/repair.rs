@@ -1,14 +1,7 @@
 //! `weft repair`: rebuilding what is lost.
 
-use super::{explain, repair_node::RepairNode};
-use crate::{
-    exit::Exit,
-    names::{ObjectName, with_names},
-    output::{Output, human_rate},
-    progress::Progress,
-    session::Session,
-    target,
-};
+use super::{explain, names::ObjectName, repair_node::RepairNode};
+use weft_cli::{exit::Exit, names::with_names, output::{Output, human_rate}, progress::Progress, session::Session, target};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use weft_client::{RepairOptions, api, api::repair_event::Event};

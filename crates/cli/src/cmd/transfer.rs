@@ -1,15 +1,7 @@
 //! `weft put` and `weft get`: the data of objects.
 
-use super::{code_info::short_sub_blocks, explain, object::Incomplete};
-use crate::{
-    exit::Exit,
-    names::{ByteRange, ObjectName, with_names},
-    offline::io_error,
-    output::{Output, human_rate},
-    progress::Progress,
-    session::Session,
-    target,
-};
+use super::{code_info::short_sub_blocks, explain, names::{ByteRange, ObjectName}, object::Incomplete};
+use weft_cli::{exit::Exit, files::io_error, names::with_names, output::{Output, human_rate}, progress::Progress, session::Session, target};
 use clap::Args;
 use serde::Serialize;
 use std::{

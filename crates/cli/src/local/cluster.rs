@@ -1,31 +1,14 @@
-//! A real cluster of processes on this machine: its directory, and its processes.
-//!
-//! ```text
-//! DIR/weft.toml                     where the cluster is, for clients; it comes last: without it there is no cluster
-//! DIR/lock                          locked by who starts or stops the cluster
-//! DIR/certificates/                 the authority, and a certificate for everybody
-//! DIR/coordinator/coordinator.toml  settings; the metadata beside it
-//! DIR/nodes/node-01/agent.toml      settings; state and disk-0, disk-1, … beside it
-//! DIR/log/node-01.log               what each process printed
-//! DIR/run/node-01.pid               which process it is; the process holds a lock on it
-//! DIR/run/first-up                  there until the cluster has come up for the first time
-//! ```
-//!
-//! Settings name directories relative to their file, so that a directory that was moved or copied is a cluster of its own.
+//! A cluster's directory: what it says, and its processes.
 
-mod make;
-pub(crate) mod process;
-
-pub(crate) use make::{DaemonSettings, Size};
-
+use super::{
+    namespaces::{COORDINATOR, Namespaces, TESTBED_FILE},
+    process::{self, PidFile, Process, Signal},
+};
 use crate::{
-    offline::io_error,
+    files::{io_error, real_path},
     settings,
     target::{ClusterFile, FILE_NAME},
-    testbed::{self, Testbed},
 };
-pub(crate) use process::Signal;
-use process::{PidFile, Process};
 use std::{
     ffi::OsStr,
     fs::{DirBuilder, File, TryLockError},
@@ -37,26 +20,24 @@ use weft_agent::AgentConfig;
 use weft_coordinator::CoordinatorConfig;
 use weft_types::{Error, Result};
 
-/// The coordinator's name among the processes.
-pub(crate) const COORDINATOR: &str = "coordinator";
-const COORDINATOR_FILE: &str = "coordinator.toml";
-const AGENT_FILE: &str = "agent.toml";
-const LOCK: &str = "lock";
-const FIRST_UP: &str = "first-up";
+pub(super) const COORDINATOR_FILE: &str = "coordinator.toml";
+pub(super) const AGENT_FILE: &str = "agent.toml";
+pub(super) const LOCK: &str = "lock";
+pub(super) const FIRST_UP: &str = "first-up";
 
 /// A cluster on this machine.
 #[derive(Debug)]
-pub(crate) struct LocalCluster {
-    dir: PathBuf,
+pub struct LocalCluster {
+    pub(super) dir: PathBuf,
     /// The agents' names, sorted.
-    nodes: Vec<String>,
-    /// The network in which its processes run, if it has one of its own.
-    testbed: Option<Testbed>,
+    pub(super) nodes: Vec<String>,
+    /// The network of its own in which its processes run, where it is a testbed.
+    pub(super) namespaces: Option<Namespaces>,
 }
 
 impl LocalCluster {
     /// The cluster in `dir`.
-    pub(crate) fn open(dir: &Path) -> Result<Self> {
+    pub fn open(dir: &Path) -> Result<Self> {
         if !Self::is_in(dir) {
             let dir = dir.display();
             return Err(Error::not_found(format!(
@@ -75,14 +56,15 @@ impl LocalCluster {
         nodes.sort();
         // Processes get absolute paths: what they are told must not depend on where they were started.
         let dir = std::path::absolute(dir).map_err(|error| io_error(dir, "find", &error))?;
-        let testbed = dir.join(testbed::FILE_NAME).is_file().then(|| Testbed::open(&dir)).transpose()?;
-        let cluster = Self { dir, nodes, testbed };
+        let is_testbed = dir.join(TESTBED_FILE).is_file();
+        let namespaces = is_testbed.then(|| real_path(&dir).map(|dir| Namespaces::of(&dir))).transpose()?;
+        let cluster = Self { dir, nodes, namespaces };
         cluster.check_dirs()?;
         Ok(cluster)
     }
 
     /// Whether there is one in `dir`.
-    pub(crate) fn is_in(dir: &Path) -> bool {
+    pub fn is_in(dir: &Path) -> bool {
         dir.join(FILE_NAME).is_file()
     }
 
@@ -118,22 +100,22 @@ impl LocalCluster {
     }
 
     /// Its directory.
-    pub(crate) fn dir(&self) -> &Path {
+    pub fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// The agents' names.
-    pub(crate) fn nodes(&self) -> &[String] {
+    pub fn nodes(&self) -> &[String] {
         &self.nodes
     }
 
     /// What `weft.toml` says.
-    pub(crate) fn file(&self) -> Result<ClusterFile> {
+    pub fn file(&self) -> Result<ClusterFile> {
         ClusterFile::read(&self.dir.join(FILE_NAME))
     }
 
     /// Nobody else may make, start or stop a cluster in `dir` meanwhile. The directory is made if there is none.
-    pub(crate) fn lock(dir: &Path) -> Result<File> {
+    pub fn lock(dir: &Path) -> Result<File> {
         let mut builder = DirBuilder::new();
         // What is stored is nobody else's to read.
         builder.recursive(true).mode(0o700).create(dir).map_err(|error| io_error(dir, "create", &error))?;
@@ -163,20 +145,20 @@ impl LocalCluster {
     }
 
     /// The coordinator's and all agents' processes, by name; none where nothing runs.
-    pub(crate) fn processes(&self) -> Result<Vec<(String, Option<Process>)>> {
+    pub fn processes(&self) -> Result<Vec<(String, Option<Process>)>> {
         let names = std::iter::once(COORDINATOR).chain(self.nodes.iter().map(String::as_str));
         names.map(|name| Ok((name.to_owned(), self.pid_file(name).alive()?))).collect()
     }
 
     /// Starts the process of that name, unless it runs.
-    pub(crate) fn start(&self, name: &str) -> Result<()> {
+    pub fn start(&self, name: &str) -> Result<()> {
         let pid_file = self.pid_file(name);
         if pid_file.alive()?.is_some() {
             return Ok(());
         }
         let command = if name == COORDINATOR { "coordinator" } else { "agent" };
         let config = self.settings(name);
-        let namespace = self.testbed.as_ref().map(|testbed| testbed.namespace(name)).transpose()?;
+        let namespace = self.namespaces.as_ref().map(|namespaces| namespaces.of_process(name)).transpose()?;
         let args = [OsStr::new(command), OsStr::new("--config"), config.as_os_str()];
         process::spawn(&args, namespace.as_deref(), &self.log(name), &pid_file)
     }
@@ -189,7 +171,7 @@ impl LocalCluster {
     }
 
     /// Ends all processes: agents first, then the coordinator. How many there were.
-    pub(crate) fn stop(&self) -> Result<usize> {
+    pub fn stop(&self) -> Result<usize> {
         let (coordinator, agents): (Vec<_>, Vec<_>) = self.processes()?.into_iter().partition(|(name, _)| name == COORDINATOR);
         let (mut stopped, mut left) = (0, Vec::new());
         for group in [agents, coordinator] {
@@ -215,14 +197,14 @@ impl LocalCluster {
     }
 
     /// Sends one process a signal.
-    pub(crate) fn signal(&self, name: &str, signal: Signal) -> Result<()> {
+    pub fn signal(&self, name: &str, signal: Signal) -> Result<()> {
         let process = self.pid_file(name).alive()?;
         let process = process.ok_or_else(|| Error::not_found(format!("{name} does not run")))?;
         process.signal(signal)
     }
 
     /// The settings of the process of that name.
-    fn settings(&self, name: &str) -> PathBuf {
+    pub(super) fn settings(&self, name: &str) -> PathBuf {
         match name {
             COORDINATOR => self.dir.join(COORDINATOR).join(COORDINATOR_FILE),
             _ => self.dir.join("nodes").join(name).join(AGENT_FILE),

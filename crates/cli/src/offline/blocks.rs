@@ -1,10 +1,7 @@
 //! Block files: what state they are in, and how a rebuilt one takes its place.
 
-use super::{
-    io_error,
-    manifest::{Geometry, Manifest, block_name},
-};
-use crate::{interrupt, progress::Progress};
+use super::manifest::{Geometry, Manifest, block_name};
+use weft_cli::{files::io_error, interrupt, progress::Progress};
 use std::{
     fs::{File, TryLockError},
     io::Read as _,

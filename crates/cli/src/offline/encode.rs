@@ -1,14 +1,7 @@
 //! From a file to blocks.
 
-use super::{
-    blocks::{NewBlock, lock, sync_dir},
-    files::{Files, Named, Target},
-    io_error,
-    manifest::{self, FileRecord, Geometry, Manifest, block_name},
-    plans::{self, Proved},
-    sha256_of, temporary_beside,
-};
-use crate::{interrupt, progress::Progress};
+use super::{blocks::{NewBlock, lock, sync_dir}, files::{Files, Named, Target, sha256_of, temporary_beside}, manifest::{self, FileRecord, Geometry, Manifest, block_name}, plans::{self, Proved}};
+use weft_cli::{files::io_error, interrupt, progress::Progress};
 use serde::Serialize;
 use std::{collections::BTreeMap, fs::File, path::Path};
 use weft_codes::SharedCode;

@@ -1,14 +1,7 @@
 //! From blocks to what is lost of them, or back to the file.
 
-use super::{
-    blocks::{Health, NewBlock, Scan, lock, positions_of, scan_all, sync_dir},
-    files::{Files, Named, Target},
-    io_error,
-    manifest::{BlockRecord, FileRecord, Geometry, Manifest},
-    plans::{self, Proved, Spans},
-    sha256_of, temporary_beside,
-};
-use crate::progress::Progress;
+use super::{blocks::{Health, NewBlock, Scan, lock, positions_of, scan_all, sync_dir}, files::{Files, Named, Target, sha256_of, temporary_beside}, manifest::{BlockRecord, FileRecord, Geometry, Manifest}, plans::{self, Proved, Spans}};
+use weft_cli::{files::io_error, progress::Progress};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,

@@ -1,17 +1,9 @@
 //! Measures what failures in the middle of a repair cost: a helper or the requestor that is killed or stops, at each place of the
 //! chain in turn, and blocks that turn out to be damaged.
 
-use super::{
-    IdleMeter, Outcome, Sample,
-    repair::{Case, Subject},
-    until_nodes,
-};
-use crate::{
-    local::{LocalCluster, Signal},
-    offline::io_error,
-    session::Session,
-    testbed::Testbed,
-};
+use super::{IdleMeter, Outcome, Sample, repair::{Case, Subject}, until_nodes};
+use crate::testbed::Testbed;
+use weft_cli::{files::io_error, local::{LocalCluster, Signal}, session::Session};
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt as _,

@@ -3,16 +3,9 @@
 //! The requestors hold no other block. Between runs the blocks are brought back to their home over links that are not in the way:
 //! every run finds each of them where it was. What is timed is the coordinator's job, by the coordinator's clock.
 
-use super::{
-    IdleMeter, Sample,
-    repair::{Case, store_stripe},
-    until_nodes,
-};
-use crate::{
-    local::Signal,
-    session::Session,
-    testbed::{LinkRate, Settings, Testbed},
-};
+use super::{IdleMeter, Sample, repair::{Case, store_stripe}, until_nodes};
+use crate::testbed::{LinkRate, Settings, Testbed};
+use weft_cli::{local::Signal, session::Session, seed::seed};
 use std::collections::BTreeMap;
 use weft_client::{
     RepairNodeOptions,
@@ -60,7 +53,7 @@ impl LostNode {
         set_links(testbed, None)?;
         let (mut keys, mut held): (_, BTreeMap<u32, usize>) = (Vec::new(), BTreeMap::new());
         // Nobody's else: the cluster may be in use.
-        let run = crate::cmd::seed()?;
+        let run = seed()?;
         let node = loop {
             if let Some((node, _)) = held.iter().find(|(_, blocks)| **blocks >= layout.lost) {
                 break NodeId(*node);

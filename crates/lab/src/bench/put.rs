@@ -3,15 +3,9 @@
 //! The data lies in memory before the clock runs, and what was stored is removed after each run. What is timed is the whole command:
 //! planning, coding, moving, storing, committing. Several writers put an object each at the same time; the time is that of all.
 
-use super::{
-    IdleMeter, Outcome, Sample,
-    repair::{Case, network},
-    writer::Writer,
-};
-use crate::{
-    session::Session,
-    testbed::{LinkRate, Settings, Testbed},
-};
+use super::{IdleMeter, Outcome, Sample, repair::{Case, network}, writer::Writer};
+use crate::testbed::{LinkRate, Settings, Testbed};
+use weft_cli::{session::Session, seed::seed};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
@@ -187,7 +181,7 @@ pub(crate) async fn put(session: &Session, writers: &[Writer], data: &Data, case
 async fn store(session: &Session, writers: &[Writer], data: &Data, case: &Case) -> Result<(Sample, Vec<ObjectReply>)> {
     let options = data.options(case);
     // Nobody's else: the cluster may be in use.
-    let run = crate::cmd::seed()?;
+    let run = seed()?;
     let keys: Vec<String> = (0..writers.len().max(1)).map(|number| format!("put-{run:016x}/{number}")).collect();
     let (idle, begun) = (IdleMeter::begin(), Instant::now());
     let came_of_it: Vec<Result<ObjectReply>> = match writers {

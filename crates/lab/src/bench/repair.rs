@@ -4,11 +4,8 @@
 //! every run finds the same helpers. What is timed is the whole command: planning, moving, checking, storing, committing.
 
 use super::{IdleMeter, Outcome, Sample, median};
-use crate::{
-    progress::Progress,
-    session::Session,
-    testbed::{Settings, Testbed},
-};
+use crate::testbed::{Settings, Testbed};
+use weft_cli::{progress::Progress, session::Session, seed::seed};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -95,7 +92,7 @@ impl Subject {
         quiet: bool,
     ) -> Result<Self> {
         // Nobody's else: the cluster may be in use.
-        let (kind, run) = (kind(code, block_len), crate::cmd::seed()?);
+        let (kind, run) = (kind(code, block_len), seed()?);
         let key = format!("repair-{run:016x}/{kind}");
         let parsed = weft_codes::parse(code).map_err(Error::invalid)?;
         if let Some(block) = blocks.iter().find(|block| usize::from(**block) >= parsed.n()) {

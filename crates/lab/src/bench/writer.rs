@@ -1,10 +1,7 @@
 //! A client that stands on a node of a testbed: a thread of its own, in the node's namespace, whose sockets use the node's links.
 
-use crate::{
-    session::Session,
-    target::Target,
-    testbed::{Testbed, enter},
-};
+use crate::testbed::{Testbed, enter};
+use weft_cli::{session::Session, target::Target};
 use std::{
     ops::Deref,
     path::{Path, PathBuf},

@@ -1,17 +1,19 @@
 //! `weft reproduce`: experiments of papers, run again on a testbed of this machine.
 
-use super::bench::{in_testbed_with, warnings};
 use crate::{
-    exit::Exit,
-    interrupt::{self, Watch},
-    output::{Output, print},
+    bench::{check::warnings, place::in_testbed_with},
     reproduce::{
         Figure, Paper, Report, SEED, Scale, ecpipe, mist,
         report::{labelled, read, text, write, write_page},
         run::{self, settings},
     },
-    target,
     testbed::LinkRate,
+};
+use weft_cli::{
+    exit::Exit,
+    interrupt::{self, Watch},
+    output::{Output, print},
+    target,
 };
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};

@@ -2,11 +2,8 @@
 //! figures of which there are files.
 
 use super::{Asked, At, Claim, Figure, How, Paper, Point, Report, SEED, Value, chart, find};
-use crate::{
-    bench::{self, Outcome},
-    offline::io_error,
-    table::{columns, table},
-};
+use crate::bench::{self, Outcome};
+use weft_cli::{files::io_error, table::{columns, table}};
 use std::{fs, io::ErrorKind, path::Path};
 use weft_types::{Error, Result};
 

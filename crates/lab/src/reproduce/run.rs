@@ -9,9 +9,9 @@ use crate::{
         repair::{Case, Subject, measure, probe},
         writer::{self, Writers},
     },
-    session::Session,
     testbed::{Limit, LinkRate, Settings, Testbed},
 };
+use weft_cli::session::Session;
 use std::{collections::BTreeMap, io::IsTerminal as _};
 use tokio::time::Instant;
 use weft_coordinator::CoordinatorConfig;
