@@ -7,7 +7,7 @@ export CARGO_TERM_PROGRESS_WHEN ?= auto
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test simulate fuzz lint bench codes reproduce docs
+.PHONY: help demo build lab test simulate fuzz lint bench codes reproduce docs
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,10 @@ demo: ## the main job: sixteen agents, a real file, a killed node, three ways to
 build: ## the weft binary, as target/release/weft
 	@tools/need.sh cc cargo
 	$(CARGO) build --release --package weft
+
+lab: ## weft-lab beside weft: bench, testbed, reproduce
+	@tools/need.sh cc cargo
+	$(CARGO) build --release --package weft --package weft-lab
 
 test: ## every test of the workspace
 	@tools/need.sh cc cargo

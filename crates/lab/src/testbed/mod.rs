@@ -116,10 +116,10 @@ pub(crate) struct Testbed {
 }
 
 impl Testbed {
-    /// Says plainly what is missing on this machine, also the `weft` that runs the daemons.
+    /// Says plainly what is missing: the `weft` that runs the daemons, or a part of the machine.
     pub(crate) fn check_machine() -> Result<()> {
-        Network::check_machine()?;
-        beside::weft().map(drop)
+        beside::weft()?;
+        Network::check_machine()
     }
 
     /// The one in `dir`.
