@@ -31,6 +31,7 @@ pub fn weft() -> Result<PathBuf> {
     if this.file_name().is_none_or(|name| name != LAB) {
         return Ok(this);
     }
-    let none = || Error::fatal(format!("no `{WEFT}` lies beside {}, and daemons are run by it: `make lab` builds both", this.display()));
+    let none =
+        || Error::fatal(format!("no `{WEFT}` lies beside {}, and daemons are run by it: `make lab` builds both", this.display()));
     find(WEFT)?.ok_or_else(none)
 }

@@ -19,6 +19,7 @@ const NAMES_MAX: Duration = Duration::from_secs(2);
 
 /// A client that is connected, and what its cluster's file says besides.
 pub struct Session {
+    /// The client.
     pub client: Client,
     /// The bucket of keys that are named without one.
     pub bucket: Option<String>,
@@ -27,11 +28,8 @@ pub struct Session {
 impl Session {
     /// Connects.
     pub async fn open(target: Target) -> Result<Self> {
-        let config = ClientConfig {
-            cluster: target.cluster,
-            seed: seed()?,
-            ..ClientConfig::new([target.coordinator], target.security)
-        };
+        let config =
+            ClientConfig { cluster: target.cluster, seed: seed()?, ..ClientConfig::new([target.coordinator], target.security) };
         let client = Client::connect(config).await.map_err(|error| match error.reaction {
             Reaction::Retry | Reaction::Replan => {
                 Error { reaction: Reaction::Unavailable, message: format!("{}; is the cluster up?", error.message), ..error }

@@ -28,7 +28,8 @@ fn without_weft_lab_it_says_how_to_build_it() {
         (&["help", "reproduce", "mist"], "reproduce"),
     ] {
         let path = alone.display();
-        let says = format!("`weft {command}` is part of weft-lab, which does not lie beside this weft ({path}): `make lab` builds it");
+        let says =
+            format!("`weft {command}` is part of weft-lab, which does not lie beside this weft ({path}): `make lab` builds it");
         run(args).refused(1, &says);
     }
     for args in [&["--json", "bench", "repair"][..], &["bench", "repair", "--runs", "3", "--json"]] {

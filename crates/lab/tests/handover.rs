@@ -97,9 +97,8 @@ fn errors_are_those_of_weft() {
 #[test]
 fn a_weft_of_another_version_is_refused_before_anything_is_done() {
     let both = ["this is weft-lab", VERSION, "is 9.8.7", "make lab"];
-    let handed_over = |args: &[&str]| {
-        Command::new(LAB).args(args).env(HANDED_OVER_BY, "9.8.7").stdin(Stdio::null()).output().unwrap()
-    };
+    let handed_over =
+        |args: &[&str]| Command::new(LAB).args(args).env(HANDED_OVER_BY, "9.8.7").stdin(Stdio::null()).output().unwrap();
     for args in [&["testbed", "ls"][..], &["bench", "--help"], &["bench", "repair", "--no-such-option"]] {
         refused(&handed_over(args), 1, &both);
     }

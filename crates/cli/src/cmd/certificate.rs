@@ -1,6 +1,5 @@
 //! `weft certificate`: who may talk to whom in a cluster that is started by hand.
 
-use weft_cli::{exit::Exit, files::io_error, output::Output, seed::seed};
 use clap::{Args, Subcommand};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde::Serialize;
@@ -10,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     str::FromStr,
 };
+use weft_cli::{exit::Exit, files::io_error, output::Output, seed::seed};
 use weft_proto::{
     Peer,
     certs::{Authority, check_agent_name},

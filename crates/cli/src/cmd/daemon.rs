@@ -1,11 +1,14 @@
 //! `weft coordinator` and `weft agent`: the daemons.
 
-use weft_cli::{exit::Exit, interrupt::Signals, local::PidFile, seed::seed, settings};
 use clap::Args;
 use std::{env::VarError, fs::File, io::IsTerminal as _, path::PathBuf, sync::Arc};
 use tracing_subscriber::{
-    filter::{LevelFilter, Targets}, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
+};
 use weft_agent::{Agent, AgentConfig, Limits, Throttle};
+use weft_cli::{exit::Exit, interrupt::Signals, local::PidFile, seed::seed, settings};
 use weft_coordinator::{Coordinator, CoordinatorConfig};
 use weft_meta::MetaMode;
 use weft_proto::TcpNet;
@@ -178,7 +181,9 @@ fn parse_log(said: &str) -> Result<Targets, String> {
     }
     match parts.is_empty() {
         true => Ok(Targets::new().with_default(LevelFilter::ERROR)),
-        false => parts.join(",").parse::<Targets>().map_err(|error| format!("{error}: info and weft_coordinator=debug are filters")),
+        false => {
+            parts.join(",").parse::<Targets>().map_err(|error| format!("{error}: info and weft_coordinator=debug are filters"))
+        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::{explain::LINK_BYTES_PER_S, repair};
 use crate::offline::file_sha256;
-use weft_cli::{exit::Exit, files::io_error, local::{DaemonSettings, LocalCluster, Signal, Size}, output::{Output, print}, seed::seed, session::{self, Session}, table::table, up::bring_up};
 use clap::Args;
 use serde::Serialize;
 use std::{
@@ -13,6 +12,16 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
+use weft_cli::{
+    exit::Exit,
+    files::io_error,
+    local::{DaemonSettings, LocalCluster, Signal, Size},
+    output::{Output, print},
+    seed::seed,
+    session::{self, Session},
+    table::table,
+    up::bring_up,
+};
 use weft_client::{GetOptions, PutOptions, RepairOptions, api};
 use weft_plan::Network;
 use weft_types::{Error, NodeId, Result, human_bytes};

@@ -1,9 +1,18 @@
 //! `weft job`: work that goes on whoever looks on.
 
-use weft_cli::{exit::Exit, interrupt, names::with_names, output::{Output, human_rate}, progress::Progress, session::Session, table::table, target};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::cell::Cell;
+use weft_cli::{
+    exit::Exit,
+    interrupt,
+    names::with_names,
+    output::{Output, human_rate},
+    progress::Progress,
+    session::Session,
+    table::table,
+    target,
+};
 use weft_client::{JobChange, api};
 use weft_types::{ByteSize, Error, NodeId, Reaction, Result, human_bytes};
 

@@ -63,7 +63,7 @@ enum Command {
     Code(code::Code),
     Plan(plan::Plan),
     Demo(demo::Demo),
-    /// A cluster with shaped links on this machine: real sockets, real bandwidth limits (in weft-lab)
+    /// A cluster with shaped links on this machine: real sockets, chosen rates (in weft-lab)
     Testbed(lab::HandedOver),
     /// Measure schemes on links of a given rate (in weft-lab)
     Bench(lab::HandedOver),

@@ -1,9 +1,13 @@
 //! `weft policy`: names for how objects are stored.
 
-use super::{code_info::short_sub_blocks, convert::Convert, heat::{Cool, Heat}};
-use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
+use super::{
+    code_info::short_sub_blocks,
+    convert::Convert,
+    heat::{Cool, Heat},
+};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
 use weft_client::api;
 use weft_types::{ByteSize, Error, Result};
 

@@ -55,7 +55,8 @@ impl Namespaces {
         if name == COORDINATOR {
             return Ok(self.outside());
         }
-        let number = node_number(name).ok_or_else(|| Error::invalid(format!("'{name}' is no node of a testbed: node-01 is one")))?;
+        let number =
+            node_number(name).ok_or_else(|| Error::invalid(format!("'{name}' is no node of a testbed: node-01 is one")))?;
         Ok(self.node(number))
     }
 }

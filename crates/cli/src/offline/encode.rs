@@ -1,9 +1,14 @@
 //! From a file to blocks.
 
-use super::{blocks::{NewBlock, lock, sync_dir}, files::{Files, Named, Target, sha256_of, temporary_beside}, manifest::{self, FileRecord, Geometry, Manifest, block_name}, plans::{self, Proved}};
-use weft_cli::{files::io_error, interrupt, progress::Progress};
+use super::{
+    blocks::{NewBlock, lock, sync_dir},
+    files::{Files, Named, Target, sha256_of, temporary_beside},
+    manifest::{self, FileRecord, Geometry, Manifest, block_name},
+    plans::{self, Proved},
+};
 use serde::Serialize;
 use std::{collections::BTreeMap, fs::File, path::Path};
+use weft_cli::{files::io_error, interrupt, progress::Progress};
 use weft_codes::SharedCode;
 use weft_types::{Error, Result};
 

@@ -5,7 +5,6 @@
 
 use super::{blocks::NewBlock, manifest::Geometry};
 use sha2::{Digest as _, Sha256};
-use weft_cli::{files::io_error, interrupt, progress::Progress};
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -13,6 +12,7 @@ use std::{
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
+use weft_cli::{files::io_error, interrupt, progress::Progress};
 use weft_plan::{Data, WantKind};
 use weft_types::{BlockId, Error, Extent, NodeId, Party, Result, StripeId};
 

@@ -1,6 +1,9 @@
 //! The plans of offline work: made by the same schemes as a cluster's, verified before a byte is touched, and run over files.
 
-use super::{files::{Files, SELF, block_id, holder}, manifest::Geometry};
+use super::{
+    files::{Files, SELF, block_id, holder},
+    manifest::Geometry,
+};
 use std::collections::BTreeMap;
 use weft_codes::SharedCode;
 use weft_plan::{Change, Class, CodeView, Hold, Input, Job, Plan, Refusal, Want, WantKind};

@@ -1,13 +1,18 @@
 //! From blocks to what is lost of them, or back to the file.
 
-use super::{blocks::{Health, NewBlock, Scan, lock, positions_of, scan_all, sync_dir}, files::{Files, Named, Target, sha256_of, temporary_beside}, manifest::{BlockRecord, FileRecord, Geometry, Manifest}, plans::{self, Proved, Spans}};
-use weft_cli::{files::io_error, progress::Progress};
+use super::{
+    blocks::{Health, NewBlock, Scan, lock, positions_of, scan_all, sync_dir},
+    files::{Files, Named, Target, sha256_of, temporary_beside},
+    manifest::{BlockRecord, FileRecord, Geometry, Manifest},
+    plans::{self, Proved, Spans},
+};
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
     fs::File,
     path::{Path, PathBuf},
 };
+use weft_cli::{files::io_error, progress::Progress};
 use weft_client::Destination;
 use weft_codes::SharedCode;
 use weft_types::{Error, Reaction, Result, Span};

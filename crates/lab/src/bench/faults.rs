@@ -1,9 +1,12 @@
 //! Measures what failures in the middle of a repair cost: a helper or the requestor that is killed or stops, at each place of the
 //! chain in turn, and blocks that turn out to be damaged.
 
-use super::{IdleMeter, Outcome, Sample, repair::{Case, Subject}, until_nodes};
+use super::{
+    IdleMeter, Outcome, Sample,
+    repair::{Case, Subject},
+    until_nodes,
+};
 use crate::testbed::Testbed;
-use weft_cli::{files::io_error, local::{LocalCluster, Signal}, session::Session};
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt as _,
@@ -11,6 +14,11 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
+use weft_cli::{
+    files::io_error,
+    local::{LocalCluster, Signal},
+    session::Session,
+};
 use weft_client::{RepairOptions, api::repair_event::Event};
 use weft_plan::{Plan, Sink, Source};
 use weft_types::{BlockId, Error, NodeId, Party, Result};

@@ -8,10 +8,10 @@ pub(crate) mod put;
 pub(crate) mod repair;
 pub(crate) mod writer;
 
-use weft_cli::{session::Session, table::columns};
 use serde::{Deserialize, Serialize};
 use std::{fs, time::Duration};
 use tokio::time::Instant;
+use weft_cli::{session::Session, table::columns};
 use weft_client::api;
 use weft_types::{Error, Result};
 

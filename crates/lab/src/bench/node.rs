@@ -3,10 +3,14 @@
 //! The requestors hold no other block. Between runs the blocks are brought back to their home over links that are not in the way:
 //! every run finds each of them where it was. What is timed is the coordinator's job, by the coordinator's clock.
 
-use super::{IdleMeter, Sample, repair::{Case, store_stripe}, until_nodes};
+use super::{
+    IdleMeter, Sample,
+    repair::{Case, store_stripe},
+    until_nodes,
+};
 use crate::testbed::{LinkRate, Settings, Testbed};
-use weft_cli::{local::Signal, session::Session, seed::seed};
 use std::collections::BTreeMap;
+use weft_cli::{local::Signal, seed, session::Session};
 use weft_client::{
     RepairNodeOptions,
     api::{Job, repair_event::Event},
@@ -53,7 +57,7 @@ impl LostNode {
         set_links(testbed, None)?;
         let (mut keys, mut held): (_, BTreeMap<u32, usize>) = (Vec::new(), BTreeMap::new());
         // Nobody's else: the cluster may be in use.
-        let run = seed()?;
+        let run = seed::seed()?;
         let node = loop {
             if let Some((node, _)) = held.iter().find(|(_, blocks)| **blocks >= layout.lost) {
                 break NodeId(*node);

@@ -3,9 +3,12 @@
 //! The data lies in memory before the clock runs, and what was stored is removed after each run. What is timed is the whole command:
 //! planning, coding, moving, storing, committing. Several writers put an object each at the same time; the time is that of all.
 
-use super::{IdleMeter, Outcome, Sample, repair::{Case, network}, writer::Writer};
+use super::{
+    IdleMeter, Outcome, Sample,
+    repair::{Case, network},
+    writer::Writer,
+};
 use crate::testbed::{LinkRate, Settings, Testbed};
-use weft_cli::{session::Session, seed::seed};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
@@ -16,6 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tokio::time::Instant;
+use weft_cli::{seed::seed, session::Session};
 use weft_client::{
     PutOptions,
     api::{ObjectReply, StageReport},

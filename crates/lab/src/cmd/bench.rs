@@ -11,9 +11,9 @@ use crate::{
     },
     testbed::Settings,
 };
-use weft_cli::{exit::Exit, interrupt, output::Output, target};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use weft_cli::{exit::Exit, interrupt, output::Output, target};
 use weft_types::{AutoSize, ByteSize, Error, Result};
 
 /// The block that is rebuilt.

@@ -12,9 +12,9 @@ use crate::{
     },
     testbed::Settings,
 };
-use weft_cli::{exit::Exit, output::Output, table::table, target};
 use clap::Args;
 use serde::Serialize;
+use weft_cli::{exit::Exit, output::Output, table::table, target};
 use weft_types::{AutoSize, ByteSize, Error, Result};
 
 /// Write one object by each scheme in turn, beside a direct put

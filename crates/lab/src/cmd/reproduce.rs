@@ -9,14 +9,14 @@ use crate::{
     },
     testbed::LinkRate,
 };
+use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
 use weft_cli::{
     exit::Exit,
     interrupt::{self, Watch},
     output::{Output, print},
     target,
 };
-use clap::{Args, Subcommand};
-use std::path::{Path, PathBuf};
 use weft_types::{ByteSize, Error, Result};
 
 /// Run experiments of papers again, and put our numbers beside theirs

@@ -5,6 +5,12 @@ use crate::{
     bench::check::LinkCheck,
     testbed::{self, Settings, Testbed},
 };
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::{
+    path::{Path, PathBuf},
+    process::Command as Process,
+};
 use weft_cli::{
     beside,
     exit::Exit,
@@ -15,12 +21,6 @@ use weft_cli::{
     seed::seed,
     session, target,
     up::{bring_up, make_first_bucket},
-};
-use clap::{Args, Subcommand};
-use serde::Serialize;
-use std::{
-    path::{Path, PathBuf},
-    process::Command as Process,
 };
 use weft_types::{Error, Result};
 

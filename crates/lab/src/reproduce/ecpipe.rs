@@ -2,7 +2,10 @@
 //! gives numbers in its text only for some of the points; those are the claims here.
 
 use super::{At, Base, Claim, Figure, How, Links, Mark, Paper, Recovery, Setup, Value};
-use crate::{bench::repair::Case, testbed::{LinkRate, Matrix}};
+use crate::{
+    bench::repair::Case,
+    testbed::{LinkRate, Matrix},
+};
 use weft_types::{AutoSize, ByteSize, Error};
 
 const KIB: u64 = 1 << 10;

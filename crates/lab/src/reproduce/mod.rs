@@ -9,7 +9,10 @@ pub(crate) mod mist;
 pub(crate) mod report;
 pub(crate) mod run;
 
-use crate::{bench::{self, Outcome, repair::Case}, testbed::{LinkRate, Matrix, Settings}};
+use crate::{
+    bench::{self, Outcome, repair::Case},
+    testbed::{LinkRate, Matrix, Settings},
+};
 use serde::{Deserialize, Serialize};
 use weft_types::{ByteSize, Result};
 

@@ -3,8 +3,11 @@
 
 use super::{Asked, At, Claim, Figure, How, Paper, Point, Report, SEED, Value, chart, find};
 use crate::bench::{self, Outcome};
-use weft_cli::{files::io_error, table::{columns, table}};
 use std::{fs, io::ErrorKind, path::Path};
+use weft_cli::{
+    files::io_error,
+    table::{columns, table},
+};
 use weft_types::{Error, Result};
 
 /// A claim, with what came of it here.

@@ -14,13 +14,6 @@ pub(crate) use matrix::Matrix;
 pub(crate) use net::{BURST_BYTES, enter};
 pub(crate) use rate::LinkRate;
 
-use weft_cli::{
-    beside,
-    files::{io_error, real_path},
-    interrupt,
-    local::{self, COORDINATOR, DaemonSettings, LocalCluster, Namespaces, Size, TESTBED_FILE as FILE_NAME, node_number},
-    settings as files,
-};
 use net::{Network, Shaping};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -28,6 +21,13 @@ use std::{
     io::ErrorKind,
     path::{Path, PathBuf},
     str::FromStr,
+};
+use weft_cli::{
+    beside,
+    files::{io_error, real_path},
+    interrupt,
+    local::{self, COORDINATOR, DaemonSettings, LocalCluster, Namespaces, Size, TESTBED_FILE as FILE_NAME, node_number},
+    settings as files,
 };
 use weft_types::{ByteSize, Error, Result};
 
@@ -484,7 +484,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("bed");
         fs::create_dir(&dir).unwrap();
-        let ids = [dir.clone(), dir.join(""), dir.join("../bed"), dir.join(".")].map(|dir| Namespaces::of(&real_path(&dir).unwrap()));
+        let ids =
+            [dir.clone(), dir.join(""), dir.join("../bed"), dir.join(".")].map(|dir| Namespaces::of(&real_path(&dir).unwrap()));
         assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
         fs::write(dir.join("weft.toml"), "").unwrap();
         assert!(!is_known(&dir).unwrap(), "a cluster is no testbed");
