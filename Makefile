@@ -7,7 +7,7 @@ export CARGO_TERM_PROGRESS_WHEN ?= auto
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test simulate fuzz lint audit bench codes reproduce docs
+.PHONY: help demo build lab test simulate fuzz lint audit bless bench codes reproduce docs
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,13 +18,17 @@ demo: ## the main job: sixteen agents, a real file, a killed node, three ways to
 	@$(CARGO) build --release --package weft
 	@$(CARGO) run --release --quiet --package weft -- demo $(DEMO)
 
-build: ## the weft binary, as target/release/weft
+build: ## the weft binary, as target/release/weft, and its debug information beside it
 	@tools/need.sh cc cargo
-	$(CARGO) build --release --package weft
+	@tools/build.sh weft
 
-test: ## every test of the workspace
+lab: ## weft-lab beside weft: bench, testbed, reproduce
 	@tools/need.sh cc cargo
-	$(CARGO) test --workspace
+	@tools/build.sh weft weft-lab
+
+test: ## every test of the workspace, several test programs at a time
+	@tools/need.sh cc cargo
+	@tools/test.sh
 
 simulate: ## whole clusters on simulated time under faults: WEFT_SIM_SEEDS of them (200)
 	@tools/need.sh cc cargo
@@ -45,6 +49,10 @@ audit: ## every dependency: its licence, known advisories, duplicates, sources; 
 	@tools/need.sh cc git cargo
 	@tools/audit.sh --self-test
 	@tools/audit.sh
+
+bless: ## write anew what is generated and kept in the repository: the code of the control plane's messages
+	@tools/need.sh cc cargo
+	WEFT_BLESS=1 $(CARGO) test --package weft-proto --test wire generated
 
 bench: ## ratios measured in one run, against other libraries and this machine's limits
 	@tools/need.sh cc cargo

@@ -35,7 +35,7 @@ case " $* " in
         ;;
 esac
 
-"$cargo" build --release --quiet --package weft
+"$cargo" build --release --quiet --package weft --package weft-lab
 mkdir -p docs/figures
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -62,7 +62,7 @@ done
     cat <<'INTRODUCTION'
 # Papers, reproduced
 
-<!-- Written by `make reproduce`: change tools/reproduce.sh or crates/cli/src/reproduce/ instead. -->
+<!-- Written by `make reproduce`: change tools/reproduce.sh or crates/lab/src/reproduce/ instead. -->
 
 What papers measured, measured again with weft on one machine. Each figure has a testbed of its own (`weft testbed`): every node in
 a network namespace, with links that carry what is said below it. The machine is smaller than the papers' clusters, so links are

@@ -1,13 +1,11 @@
-//! How `weft` ends: exit codes, and errors as one line (or one JSON object).
+//! How commands end: their exit codes.
 
-use crate::interrupt;
-use serde_json::{Value, json};
 use std::process::ExitCode;
-use weft_types::{Error, Reaction};
+use weft_types::Reaction;
 
 /// An exit code. They are part of what `weft` promises: scripts rely on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub enum Exit {
     /// Done.
     Ok = 0,
     /// Something went wrong on the way; the same again may work.
@@ -25,7 +23,7 @@ pub(crate) enum Exit {
 }
 
 /// What `weft help exit-codes` says.
-pub(crate) const EXIT_CODES: &str = "\
+pub const EXIT_CODES: &str = "\
 EXIT CODES
   0  done
   1  failed on the way: busy, timed out, a disk or a peer that gave up; the message says what, and trying again may help
@@ -56,38 +54,4 @@ impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit as u8)
     }
-}
-
-/// Tells a person, or a program, what went wrong.
-pub(crate) fn report(error: &Error, json: bool) -> Exit {
-    let exit = if interrupt::is_broken_off() { Exit::Interrupted } else { Exit::from(error.reaction) };
-    if json {
-        eprintln!("{}", error_json(error, exit));
-    } else {
-        eprintln!("weft: {error}");
-    }
-    exit
-}
-
-fn error_json(error: &Error, exit: Exit) -> Value {
-    let kind = match error.reaction {
-        _ if exit == Exit::Interrupted => "interrupted",
-        Reaction::Retry => "retry",
-        Reaction::Replan => "replan",
-        Reaction::Corrupt => "corrupt",
-        Reaction::InvalidInput => "invalid_input",
-        Reaction::NotFound => "not_found",
-        Reaction::Unavailable => "unavailable",
-        Reaction::Fatal => "fatal",
-    };
-    json!({ "error": {
-        "kind": kind,
-        "exit_code": exit as u8,
-        "message": error.message,
-        "object": error.object,
-        "block": error.block.map(|block| block.to_string()),
-        "party": error.party.map(|party| party.to_string()),
-        "link": error.link,
-        "position": error.position,
-    }})
 }

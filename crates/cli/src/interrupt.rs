@@ -12,7 +12,7 @@ static BROKEN_OFF: AtomicBool = AtomicBool::new(false);
 
 /// The signals by which a person ends something. Once they are [registered](Self::register), they end nothing by themselves.
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
     /// Its terminal is gone; none: that was to be nothing to it (`nohup`).
@@ -21,14 +21,14 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Within a runtime; before anything is made that a signal must not leave behind.
-    pub(crate) fn register() -> Result<Self> {
+    pub fn register() -> Result<Self> {
         let listen = |kind| signal(kind).map_err(|error| Error::fatal(format!("cannot wait for signals: {error}")));
         let hangup = (!is_hangup_ignored()).then(|| listen(SignalKind::hangup())).transpose()?;
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())?, hangup })
     }
 
     /// Waits for one.
-    pub(crate) async fn received(&mut self) {
+    pub async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -53,12 +53,12 @@ fn is_hangup_ignored() -> bool {
 }
 
 /// Whether this command was broken off.
-pub(crate) fn is_broken_off() -> bool {
+pub fn is_broken_off() -> bool {
     BROKEN_OFF.load(Relaxed)
 }
 
 /// Fails once the command was broken off: work on files asks between two pieces.
-pub(crate) fn check() -> Result<()> {
+pub fn check() -> Result<()> {
     if is_broken_off() { Err(error()) } else { Ok(()) }
 }
 
@@ -67,13 +67,13 @@ fn error() -> Error {
 }
 
 /// Sees to it, as long as it is there, that a signal makes [`check`] fail; a second one ends the process at once.
-pub(crate) struct Watch {
+pub struct Watch {
     _runtime: Runtime,
 }
 
 impl Watch {
     /// Begins to.
-    pub(crate) fn begin() -> Result<Self> {
+    pub fn begin() -> Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))?;
         let mut signals = {

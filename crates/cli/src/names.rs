@@ -1,45 +1,10 @@
-//! Objects and ranges as people write them.
+//! Nodes by their names: messages name them by numbers, which operators do not know.
 
-use std::{fmt, str::FromStr};
 use weft_client::api;
-use weft_types::{Error, NodeId, Result, Span};
-
-/// `BUCKET/KEY`, or `KEY` alone in the default bucket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ObjectName {
-    bucket: Option<String>,
-    key: String,
-}
-
-impl FromStr for ObjectName {
-    type Err = String;
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let (bucket, key) = match text.split_once('/') {
-            Some((bucket, key)) => (Some(bucket.to_owned()), key.to_owned()),
-            None => (None, text.to_owned()),
-        };
-        if key.is_empty() || bucket.as_deref() == Some("") {
-            return Err(format!("'{text}' names no object: BUCKET/KEY does"));
-        }
-        Ok(Self { bucket, key })
-    }
-}
-
-impl ObjectName {
-    /// Bucket and key.
-    pub(crate) fn resolve(&self, default_bucket: Option<&str>) -> Result<(String, String)> {
-        let bucket = self.bucket.as_deref().or(default_bucket).ok_or_else(|| {
-            Error::invalid(format!(
-                "'{}' has no bucket: BUCKET/{0} does, or bucket = \"…\" in weft.toml names one for all",
-                self.key
-            ))
-        })?;
-        Ok((bucket.to_owned(), self.key.clone()))
-    }
-}
+use weft_types::NodeId;
 
 /// Who the nodes are that a text names by their numbers: `n5 is node-01`; nothing, if it names none.
-pub(crate) fn legend(text: &str, nodes: &[api::Node]) -> Option<String> {
+pub fn legend(text: &str, nodes: &[api::Node]) -> Option<String> {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '-' || letter == '_';
     let mut named: Vec<&api::Node> = Vec::new();
     for word in text.split(|letter| !is_part(letter)) {
@@ -53,82 +18,16 @@ pub(crate) fn legend(text: &str, nodes: &[api::Node]) -> Option<String> {
 }
 
 /// The same text, with the names of the nodes in it.
-pub(crate) fn with_names(text: String, nodes: &[api::Node]) -> String {
+pub fn with_names(text: String, nodes: &[api::Node]) -> String {
     match legend(&text, nodes) {
         Some(legend) => format!("{text} ({legend})"),
         None => text,
     }
 }
 
-/// Bytes of an object: `A-B`, both included; `A-`, to the end; `-N`, the last N.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ByteRange {
-    /// From the first to the last.
-    Between(u64, u64),
-    /// From this one to the end.
-    From(u64),
-    /// So many at the end.
-    Last(u64),
-}
-
-impl FromStr for ByteRange {
-    type Err = String;
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || format!("'{text}' is not a range: 0-1023, 1024- and -1024 are (both ends are included)");
-        let (first, last) = text.split_once('-').ok_or_else(wrong)?;
-        let number = |digits: &str| digits.parse::<u64>().map_err(|_| wrong());
-        match (first, last) {
-            ("", last) => Ok(Self::Last(number(last)?)),
-            (first, "") => Ok(Self::From(number(first)?)),
-            (first, last) => {
-                let (first, last) = (number(first)?, number(last)?);
-                if first > last { Err(wrong()) } else { Ok(Self::Between(first, last)) }
-            }
-        }
-    }
-}
-
-impl fmt::Display for ByteRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Between(first, last) => write!(f, "{first}-{last}"),
-            Self::From(first) => write!(f, "{first}-"),
-            Self::Last(count) => write!(f, "-{count}"),
-        }
-    }
-}
-
-impl ByteRange {
-    /// The bytes of an object of `size` bytes, of which the range must name one at least, and none beyond the end.
-    pub(crate) fn of(self, size: u64) -> Result<Span> {
-        let span = match self {
-            Self::Between(first, last) => Span::new(first, last.saturating_add(1)),
-            Self::From(first) => Span::new(first, size),
-            Self::Last(count) => Span::new(size.saturating_sub(count), size),
-        };
-        if span.is_empty() || span.end > size {
-            let has = match size.checked_sub(1) {
-                Some(last) => format!("its {size} bytes are 0-{last}"),
-                None => "it is empty".to_owned(),
-            };
-            return Err(Error::invalid(format!("range {self} is outside the object: {has}")));
-        }
-        Ok(span)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn objects_are_named_with_and_without_a_bucket() {
-        let name = |text: &str| text.parse::<ObjectName>().map(|name| name.resolve(Some("b")).unwrap());
-        assert_eq!(name("photos/2024/cat.jpg"), Ok(("photos".into(), "2024/cat.jpg".into())));
-        assert_eq!(name("cat.jpg"), Ok(("b".into(), "cat.jpg".into())));
-        assert!(["", "photos/", "/cat.jpg", "/"].iter().all(|text| name(text).is_err()));
-        assert!("cat.jpg".parse::<ObjectName>().unwrap().resolve(None).unwrap_err().message.contains("BUCKET/cat.jpg"));
-    }
 
     #[test]
     fn numbers_of_nodes_are_explained() {
@@ -138,22 +37,5 @@ mod tests {
         assert_eq!(legend(&text, &nodes).as_deref(), Some("n1 is node-01, n12 is far"));
         assert!(with_names(text, &nodes).ends_with(" are nobody (n1 is node-01, n12 is far)"));
         assert_eq!(with_names("n2 is gone".into(), &nodes), "n2 is gone");
-    }
-
-    #[test]
-    fn ranges_include_both_ends() {
-        let of = |text: &str, size: u64| text.parse::<ByteRange>().unwrap().of(size);
-        assert_eq!(of("0-0", 10), Ok(Span::new(0, 1)));
-        assert_eq!(of("3-9", 10), Ok(Span::new(3, 10)));
-        assert_eq!(of("3-", 10), Ok(Span::new(3, 10)));
-        assert_eq!(of("-4", 10), Ok(Span::new(6, 10)));
-        assert_eq!(of("-40", 10), Ok(Span::new(0, 10)));
-        for (text, size) in [("3-10", 10), ("10-", 10), ("-0", 10), ("0-", 0), ("0-18446744073709551615", 10)] {
-            let error = of(text, size).unwrap_err().message;
-            assert!(error.contains("outside the object"), "{error}");
-        }
-        for text in ["", "-", "5-4", "a-b", "1-2-3", "5"] {
-            assert!(text.parse::<ByteRange>().is_err(), "'{text}' was taken for a range");
-        }
     }
 }

@@ -6,14 +6,14 @@ use weft_types::{Error, Result};
 
 /// Where a command's result goes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Output {
+pub struct Output {
     /// `--json`.
-    pub(crate) json: bool,
+    pub json: bool,
 }
 
 impl Output {
     /// Prints a result: as JSON, or as the text that `text` makes of it.
-    pub(crate) fn result<T: Serialize>(self, value: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+    pub fn result<T: Serialize>(self, value: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
         if self.json {
             let json = serde_json::to_string_pretty(value).map_err(Error::fatal)?;
             return print(&json);
@@ -22,7 +22,7 @@ impl Output {
     }
 
     /// Tells of something that is not as it should be, beside the result.
-    pub(crate) fn warn(self, warning: &str) {
+    pub fn warn(self, warning: &str) {
         if self.json {
             eprintln!("{}", serde_json::json!({ "warning": warning }));
         } else {
@@ -32,7 +32,7 @@ impl Output {
 }
 
 /// Prints text to stdout, with a line feed at its end. A reader that has gone away (`weft … | head`) is no error.
-pub(crate) fn print(text: &str) -> Result<()> {
+pub fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(text.trim_end_matches('\n').as_bytes()).and_then(|()| stdout.write_all(b"\n"));
     match written.and_then(|()| stdout.flush()) {
@@ -42,7 +42,7 @@ pub(crate) fn print(text: &str) -> Result<()> {
 }
 
 /// A rate for a person: `412.0 MiB/s`.
-pub(crate) fn human_rate(bytes: u64, seconds: f64) -> String {
+pub fn human_rate(bytes: u64, seconds: f64) -> String {
     if seconds <= 0.0 {
         return "-".to_owned();
     }

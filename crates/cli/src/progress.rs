@@ -19,7 +19,7 @@ const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Counts bytes towards a total, and shows it on stderr. Clones are the same.
 #[derive(Debug, Clone)]
-pub(crate) struct Progress(Arc<State>);
+pub struct Progress(Arc<State>);
 
 #[derive(Debug)]
 struct State {
@@ -41,7 +41,7 @@ enum Shown {
 
 impl Progress {
     /// Begins to show `what`: `encoding`. A total of 0 is not known yet. Shows nothing at all when `quiet`.
-    pub(crate) fn new(what: &str, total: u64, quiet: bool) -> Self {
+    pub fn new(what: &str, total: u64, quiet: bool) -> Self {
         let started = Instant::now();
         let shown = match () {
             () if quiet => Shown::Nothing,
@@ -53,12 +53,12 @@ impl Progress {
     }
 
     /// So many bytes more are done.
-    pub(crate) fn add(&self, bytes: u64) {
+    pub fn add(&self, bytes: u64) {
         self.show(self.0.done.fetch_add(bytes, Relaxed).saturating_add(bytes));
     }
 
     /// So many bytes are done, of so many where that is known.
-    pub(crate) fn set(&self, done: u64, total: Option<u64>) {
+    pub fn set(&self, done: u64, total: Option<u64>) {
         self.0.done.store(done, Relaxed);
         if let Some(total) = total.filter(|total| self.0.total.swap(*total, Relaxed) != *total)
             && let Shown::Bar(bar) = &self.0.shown
@@ -70,12 +70,12 @@ impl Progress {
     }
 
     /// Seconds since the start.
-    pub(crate) fn seconds(&self) -> f64 {
+    pub fn seconds(&self) -> f64 {
         self.0.started.elapsed().as_secs_f64()
     }
 
     /// Takes the bar away; the seconds that it took.
-    pub(crate) fn finish(&self) -> f64 {
+    pub fn finish(&self) -> f64 {
         if let Shown::Bar(bar) = &self.0.shown {
             bar.finish_and_clear();
         }

@@ -3,9 +3,11 @@
 use crate::{
     interrupt::Signals,
     names::legend,
+    seed::seed,
     target::{Options, Target},
 };
-use std::{future::Future, time::Duration};
+use std::{future::Future, pin::Pin, time::Duration};
+use tokio::runtime::Runtime;
 use weft_client::{Client, ClientConfig, api};
 use weft_types::{Error, NodeId, Reaction, Result};
 
@@ -16,20 +18,18 @@ const LAST_WORK_MAX: Duration = Duration::from_secs(1);
 const NAMES_MAX: Duration = Duration::from_secs(2);
 
 /// A client that is connected, and what its cluster's file says besides.
-pub(crate) struct Session {
-    pub(crate) client: Client,
+pub struct Session {
+    /// The client.
+    pub client: Client,
     /// The bucket of keys that are named without one.
-    pub(crate) bucket: Option<String>,
+    pub bucket: Option<String>,
 }
 
 impl Session {
     /// Connects.
-    pub(crate) async fn open(target: Target) -> Result<Self> {
-        let config = ClientConfig {
-            cluster: target.cluster,
-            seed: crate::cmd::seed()?,
-            ..ClientConfig::new([target.coordinator], target.security)
-        };
+    pub async fn open(target: Target) -> Result<Self> {
+        let config =
+            ClientConfig { cluster: target.cluster, seed: seed()?, ..ClientConfig::new([target.coordinator], target.security) };
         let client = Client::connect(config).await.map_err(|error| match error.reaction {
             Reaction::Retry | Reaction::Replan => {
                 Error { reaction: Reaction::Unavailable, message: format!("{}; is the cluster up?", error.message), ..error }
@@ -40,32 +40,16 @@ impl Session {
     }
 
     /// Connects to the cluster that the options name, does `work`, and closes.
-    pub(crate) fn with<T>(options: &Options, work: impl AsyncFnOnce(&Self) -> Result<T>) -> Result<T> {
-        let target = options.target()?;
-        block_on(async |signals| {
-            let session = tokio::select! {
-                session = Self::open(target) => session?,
-                error = signals.broken_off() => return Err(error),
-            };
-            let done = tokio::select! {
-                done = async {
-                    match work(&session).await {
-                        Err(error) => Err(session.explained(error).await),
-                        done => done,
-                    }
-                } => done,
-                error = signals.broken_off() => Err(error),
-            };
-            // The work is dropped by now: what it held is given up, and the coordinator is told.
-            session.client.close().await;
-            done
-        })
+    pub fn with<T>(options: &Options, work: impl AsyncFnOnce(&Self) -> Result<T>) -> Result<T> {
+        let mut once = Once { work: Some(work), done: None };
+        work_in_session(options, &mut once)?;
+        once.done.ok_or_else(not_done)
     }
 }
 
 impl Session {
     /// The nodes, to name them by; none, if the coordinator does not say.
-    pub(crate) async fn nodes(&self) -> Vec<api::Node> {
+    pub async fn nodes(&self) -> Vec<api::Node> {
         match tokio::time::timeout(NAMES_MAX, self.client.status()).await {
             Ok(Ok(status)) => status.nodes,
             _ => Vec::new(),
@@ -73,7 +57,7 @@ impl Session {
     }
 
     /// The nodes of these names or numbers.
-    pub(crate) async fn find_nodes<S: AsRef<str>>(&self, said: &[S]) -> Result<Vec<NodeId>> {
+    pub async fn find_nodes<S: AsRef<str>>(&self, said: &[S]) -> Result<Vec<NodeId>> {
         if said.is_empty() {
             return Ok(Vec::new());
         }
@@ -102,19 +86,88 @@ impl Session {
 }
 
 /// Runs what a command does over the network, until it is broken off.
-pub(crate) fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
-    block_on(async |signals| {
+pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut done = None;
+    let work = async {
+        done = Some(work.await?);
+        Ok(())
+    };
+    run_boxed(Box::pin(work))?;
+    done.ok_or_else(not_done)
+}
+
+/// Work under way, whatever its result is: what surrounds it is compiled once, and not for every command.
+type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+/// Work on a session that is yet to begin.
+trait Work {
+    fn begin<'a>(&'a mut self, session: &'a Session) -> Running<'a>;
+}
+
+/// Work that is done once, and its result.
+struct Once<F, T> {
+    work: Option<F>,
+    done: Option<T>,
+}
+
+impl<T, F: AsyncFnOnce(&Session) -> Result<T>> Work for Once<F, T> {
+    fn begin<'a>(&'a mut self, session: &'a Session) -> Running<'a> {
+        let (work, done) = (self.work.take(), &mut self.done);
+        Box::pin(async move {
+            if let Some(work) = work {
+                *done = Some(work(session).await?);
+            }
+            Ok(())
+        })
+    }
+}
+
+fn work_in_session(options: &Options, work: &mut dyn Work) -> Result<()> {
+    let target = options.target()?;
+    let runtime = runtime()?;
+    let done = runtime.block_on(async {
+        let mut signals = Signals::register()?;
+        let session = tokio::select! {
+            session = Session::open(target) => session?,
+            error = signals.broken_off() => return Err(error),
+        };
+        let running = work.begin(&session);
+        let done = tokio::select! {
+            done = async {
+                match running.await {
+                    Err(error) => Err(session.explained(error).await),
+                    done => done,
+                }
+            } => done,
+            error = signals.broken_off() => Err(error),
+        };
+        // The work is dropped by now: what it held is given up, and the coordinator is told.
+        session.client.close().await;
+        done
+    });
+    runtime.shutdown_timeout(LAST_WORK_MAX);
+    done
+}
+
+fn run_boxed(work: Running<'_>) -> Result<()> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(async {
+        let mut signals = Signals::register()?;
         tokio::select! {
             done = work => done,
             error = signals.broken_off() => Err(error),
         }
-    })
-}
-
-fn block_on<T>(work: impl AsyncFnOnce(&mut Signals) -> Result<T>) -> Result<T> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))?;
-    let done = runtime.block_on(async { work(&mut Signals::register()?).await });
+    });
     runtime.shutdown_timeout(LAST_WORK_MAX);
     done
+}
+
+fn runtime() -> Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))
+}
+
+/// Work that ends well has a result.
+fn not_done() -> Error {
+    Error::fatal("a command ended without a result")
 }

@@ -1,6 +1,6 @@
 //! Settings of daemons: a TOML file, and over it the environment.
 
-use crate::offline::io_error;
+use crate::files::io_error;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     ffi::OsString,
@@ -14,7 +14,7 @@ use weft_types::{Error, Result};
 /// Reads a daemon's settings from `file`, if one is given, and from the environment: `WEFT_AGENT_RACK=r2` is `rack = "r2"`, and
 /// `WEFT_AGENT_LIMITS__CONNECTIONS_MAX=64` is `limits.connections_max = 64`. `sample` has every setting, so that it is known
 /// which there are and of what kind; what it does not have is refused. Paths that are relative are so to the file.
-pub(crate) fn read<C: Serialize + DeserializeOwned>(
+pub fn read<C: Serialize + DeserializeOwned>(
     file: Option<&Path>,
     prefix: &str,
     environment: impl Iterator<Item = (OsString, OsString)>,
@@ -56,18 +56,18 @@ pub(crate) fn read<C: Serialize + DeserializeOwned>(
 }
 
 /// Reads a file of settings, and nothing else.
-pub(crate) fn parse<T: DeserializeOwned>(file: &Path) -> Result<T> {
+pub fn parse<T: DeserializeOwned>(file: &Path) -> Result<T> {
     let text = read_text(file)?;
     toml::from_str(&text).map_err(|error| in_file(file, &text, &error))
 }
 
 /// The paths in a coordinator's settings.
-pub(crate) fn coordinator_paths(config: &mut CoordinatorConfig) -> Vec<&mut PathBuf> {
+pub fn coordinator_paths(config: &mut CoordinatorConfig) -> Vec<&mut PathBuf> {
     std::iter::once(&mut config.dir).chain(&mut config.certificates).collect()
 }
 
 /// The paths in an agent's settings.
-pub(crate) fn agent_paths(config: &mut AgentConfig) -> Vec<&mut PathBuf> {
+pub fn agent_paths(config: &mut AgentConfig) -> Vec<&mut PathBuf> {
     std::iter::once(&mut config.state_dir).chain(&mut config.disks).chain(&mut config.certificates).collect()
 }
 

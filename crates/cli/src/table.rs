@@ -3,12 +3,12 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 /// Rows under a heading, columns set apart by blanks. Columns named in `right` are numbers.
-pub(crate) fn table<const N: usize>(heading: [&str; N], right: &[usize], rows: impl IntoIterator<Item = [String; N]>) -> String {
+pub fn table<const N: usize>(heading: [&str; N], right: &[usize], rows: impl IntoIterator<Item = [String; N]>) -> String {
     columns(heading, right, rows)
 }
 
 /// The same, of as many columns as it takes.
-pub(crate) fn columns<R: IntoIterator<Item: Into<Cell>>>(
+pub fn columns<R: IntoIterator<Item: Into<Cell>>>(
     heading: impl IntoIterator<Item: Into<Cell>>,
     right: &[usize],
     rows: impl IntoIterator<Item = R>,

@@ -8,58 +8,62 @@ use weft_proto::{Peer, Security, certs::CertificateFiles};
 use weft_types::{ClusterId, Error, Result};
 
 /// The name of the file that says where a cluster is.
-pub(crate) const FILE_NAME: &str = "weft.toml";
+pub const FILE_NAME: &str = "weft.toml";
 /// Where `weft cluster up` makes a cluster unless told otherwise, and where commands look for one.
-pub(crate) const DEFAULT_DIR: &str = "weft-cluster";
+pub const DEFAULT_DIR: &str = "weft-cluster";
 
 /// The options by which a command is told its cluster.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Options {
+pub struct Options {
     /// The cluster: a directory that `weft cluster up` made, a weft.toml, or a coordinator's host:port
     ///
     /// Without it: ./weft.toml, else ./weft-cluster/weft.toml.
     #[arg(long, global = true, env = "WEFT_CLUSTER", value_name = "WHERE", help_heading = "Cluster")]
-    pub(crate) cluster: Option<String>,
+    pub cluster: Option<String>,
     /// With host:port: the directory with ca.pem, client.pem and client-key.pem
     #[arg(long, global = true, env = "WEFT_CERTIFICATES", value_name = "DIR", help_heading = "Cluster")]
-    pub(crate) certificates: Option<PathBuf>,
+    pub certificates: Option<PathBuf>,
     /// No TLS. `cluster up` makes the cluster so; with host:port, it says that the cluster is so
     #[arg(long, global = true, env = "WEFT_INSECURE", value_parser = FalseyValueParser::new(), help_heading = "Cluster")]
-    pub(crate) insecure: bool,
+    pub insecure: bool,
 }
 
 /// What `weft.toml` says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ClusterFile {
+pub struct ClusterFile {
     /// The cluster's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) cluster: Option<ClusterId>,
+    pub cluster: Option<ClusterId>,
     /// Where the coordinator listens, `host:port`.
-    pub(crate) coordinator: String,
+    pub coordinator: String,
     /// The directory with `ca.pem`, `client.pem` and `client-key.pem`; relative to the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) certificates: Option<PathBuf>,
+    pub certificates: Option<PathBuf>,
     /// The cluster was started with `--insecure`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) insecure: bool,
+    pub insecure: bool,
     /// The bucket of keys that are named without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) bucket: Option<String>,
+    pub bucket: Option<String>,
 }
 
 /// A cluster that was found.
 #[derive(Debug)]
-pub(crate) struct Target {
-    pub(crate) cluster: Option<ClusterId>,
-    pub(crate) coordinator: String,
-    pub(crate) security: Security,
-    pub(crate) bucket: Option<String>,
+pub struct Target {
+    /// The cluster's id, where it is known.
+    pub cluster: Option<ClusterId>,
+    /// Where the coordinator listens, `host:port`.
+    pub coordinator: String,
+    /// How to talk to it.
+    pub security: Security,
+    /// The bucket of keys that are named without one.
+    pub bucket: Option<String>,
 }
 
 impl Options {
     /// Finds the cluster.
-    pub(crate) fn target(&self) -> Result<Target> {
+    pub fn target(&self) -> Result<Target> {
         let Some(said) = &self.cluster else {
             let places = [PathBuf::from(FILE_NAME), Path::new(DEFAULT_DIR).join(FILE_NAME)];
             let found = places.iter().find(|place| place.is_file());
@@ -83,7 +87,7 @@ impl Options {
 
 impl ClusterFile {
     /// Reads one; paths in it become relative to where it lies.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
+    pub fn read(path: &Path) -> Result<Self> {
         let mut file: Self = settings::parse(path)?;
         if let (Some(certificates), Some(dir)) = (&mut file.certificates, path.parent()) {
             *certificates = dir.join(&certificates);
@@ -92,7 +96,7 @@ impl ClusterFile {
     }
 
     /// The cluster that it names.
-    pub(crate) fn target(self) -> Result<Target> {
+    pub fn target(self) -> Result<Target> {
         let security = match (&self.certificates, self.insecure) {
             (_, true) => Security::Insecure,
             (Some(dir), false) => Security::load(&CertificateFiles::in_dir(dir, &Peer::Client))?,

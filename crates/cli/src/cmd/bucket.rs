@@ -1,8 +1,8 @@
 //! `weft bucket`: where objects live.
 
-use crate::{exit::Exit, output::Output, session::Session, table::table, target};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
 use weft_client::api;
 use weft_types::Result;
 

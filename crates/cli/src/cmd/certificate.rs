@@ -1,6 +1,5 @@
 //! `weft certificate`: who may talk to whom in a cluster that is started by hand.
 
-use crate::{exit::Exit, output::Output};
 use clap::{Args, Subcommand};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde::Serialize;
@@ -10,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     str::FromStr,
 };
+use weft_cli::{exit::Exit, files::io_error, output::Output, seed::seed};
 use weft_proto::{
     Peer,
     certs::{Authority, check_agent_name},
@@ -118,7 +118,7 @@ impl Certificate {
         match self.command {
             Command::Authority(MakeAuthority { dir }) => {
                 make_dir(&dir)?;
-                let cluster = ClusterId(StdRng::seed_from_u64(super::seed()?).random());
+                let cluster = ClusterId(StdRng::seed_from_u64(seed()?).random());
                 Authority::create(&dir, cluster)?;
                 let text = |made: &Made| {
                     let (cluster, dir) = (made.cluster, made.authority.display());
@@ -160,5 +160,5 @@ impl Issue {
 /// Private keys go there.
 fn make_dir(dir: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(|error| crate::offline::io_error(dir, "create", &error))
+    made.map_err(|error| io_error(dir, "create", &error))
 }

@@ -1,14 +1,14 @@
 //! `weft code`: erasure coding of plain files, without a cluster.
 
 use super::{code_info::Info, explain};
-use crate::{
-    exit::Exit,
-    interrupt,
-    offline::{self, Decoded, Encoded, Health, Proved, Repaired, Sizes, Stored, Verified},
-    output::{Output, human_rate},
-};
+use crate::offline::{self, Decoded, Encoded, Health, Proved, Repaired, Sizes, Stored, Verified};
 use clap::{Args, Subcommand};
 use std::{fmt::Write as _, path::PathBuf};
+use weft_cli::{
+    exit::Exit,
+    interrupt,
+    output::{Output, human_rate},
+};
 use weft_types::{ByteSize, Error, Result, human_bytes};
 
 /// Encode, repair and decode plain files, without a cluster

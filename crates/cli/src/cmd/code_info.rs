@@ -1,9 +1,9 @@
 //! `weft code info`: what a code is and what it costs, for a person who chooses one.
 
-use crate::{exit::Exit, output::Output};
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
+use weft_cli::{exit::Exit, output::Output};
 use weft_types::{ByteSize, CELL_BYTES_USUAL, Error, Result, SUB_BLOCK_BYTES_GOOD, usual_cell_len};
 
 /// What a code is and what it costs, beside Reed-Solomon with as many blocks; without SPEC, which codes there are

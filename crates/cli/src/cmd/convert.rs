@@ -1,9 +1,9 @@
 //! `weft policy convert`: a job that writes objects anew in another policy's code and sizes.
 
 use super::job;
-use crate::{exit::Exit, output::Output, session::Session, target};
 use clap::Args;
 use std::cell::Cell;
+use weft_cli::{exit::Exit, output::Output, session::Session, target};
 use weft_client::ConvertOptions;
 use weft_types::{ByteSize, Error, Result};
 

@@ -1,14 +1,7 @@
 //! `weft demo`: the main job, told to somebody who has never heard of erasure coding.
 
-use super::{cluster::bring_up, daemon::seed, explain::LINK_BYTES_PER_S, repair};
-use crate::{
-    exit::Exit,
-    local::{DaemonSettings, LocalCluster, Signal, Size},
-    offline::{file_sha256, io_error},
-    output::{Output, print},
-    session::{self, Session},
-    table::table,
-};
+use super::{explain::LINK_BYTES_PER_S, repair};
+use crate::offline::file_sha256;
 use clap::Args;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -23,6 +16,16 @@ use std::{
     time::Duration,
 };
 use tokio::{io::AsyncWrite, time::Instant};
+use weft_cli::{
+    exit::Exit,
+    files::io_error,
+    local::{DaemonSettings, LocalCluster, Signal, Size},
+    output::{Output, print},
+    seed::seed,
+    session::{self, Session},
+    table::table,
+    up::bring_up,
+};
 use weft_client::{GetOptions, PutOptions, RepairOptions, api};
 use weft_plan::Network;
 use weft_types::{Error, NodeId, Result, human_bytes};

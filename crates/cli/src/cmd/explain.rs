@@ -1,11 +1,11 @@
 //! `--explain`: plans, shown and not run.
 
-use crate::{
+use serde::de::IgnoredAny;
+use weft_cli::{
     exit::Exit,
     names::legend,
     output::{Output, print},
 };
-use serde::de::IgnoredAny;
 use weft_client::api;
 use weft_plan::{ChosenPath, Considered, Job, Plan, Saved, Takes, human_time};
 use weft_types::{Error, Result, human_bytes};

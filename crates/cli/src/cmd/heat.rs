@@ -1,8 +1,8 @@
 //! `weft policy heat`, `weft policy cool`: copies of an object's data blocks, while it is read often and when it is not any more.
 
-use super::{explain, repair};
-use crate::{exit::Exit, names::ObjectName, output::Output, session::Session, target};
+use super::{explain, names::ObjectName, repair};
 use clap::Args;
+use weft_cli::{exit::Exit, output::Output, session::Session, target};
 use weft_client::RepairOptions;
 use weft_types::{Result, human_bytes};
 

@@ -1,6 +1,9 @@
 //! `weft job`: work that goes on whoever looks on.
 
-use crate::{
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::cell::Cell;
+use weft_cli::{
     exit::Exit,
     interrupt,
     names::with_names,
@@ -10,9 +13,6 @@ use crate::{
     table::table,
     target,
 };
-use clap::{Args, Subcommand};
-use serde::Serialize;
-use std::cell::Cell;
 use weft_client::{JobChange, api};
 use weft_types::{ByteSize, Error, NodeId, Reaction, Result, human_bytes};
 

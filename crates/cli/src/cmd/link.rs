@@ -1,19 +1,19 @@
 //! `weft link`: what the links between nodes carry.
 
-use crate::{
-    exit::Exit,
-    names::with_names,
-    output::Output,
-    session::Session,
-    table::{columns, table},
-    target,
-};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::IsTerminal as _,
+};
+use weft_cli::{
+    exit::Exit,
+    names::with_names,
+    output::Output,
+    session::Session,
+    table::{columns, table},
+    target,
 };
 use weft_client::api;
 use weft_types::{Error, NodeId, Result};

@@ -1,8 +1,8 @@
 //! `weft node`: the nodes of a cluster.
 
 use super::status::{Report, nodes_text};
-use crate::{exit::Exit, output::Output, session::Session, target};
 use clap::{Args, Subcommand};
+use weft_cli::{exit::Exit, output::Output, session::Session, target};
 use weft_types::Result;
 
 /// The nodes of the cluster

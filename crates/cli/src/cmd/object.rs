@@ -1,9 +1,10 @@
 //! `weft ls`, `weft stat`, `weft rm`: objects, without their data.
 
-use crate::{exit::Exit, names::ObjectName, output::Output, session::Session, table::table, target};
+use super::names::ObjectName;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write as _;
+use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
 use weft_client::api;
 use weft_types::{ByteSize, NodeId, Result, Span, StripeId, human_bytes};
 

@@ -1,14 +1,15 @@
 //! `weft plan`: plans that were saved, looked at and proved.
 
 use super::explain;
-use crate::{
-    exit::Exit,
-    offline,
-    output::{Output, print},
-};
+use crate::offline;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use weft_cli::{
+    exit::Exit,
+    files::io_error,
+    output::{Output, print},
+};
 use weft_plan::{JSON_BYTES_MAX, Refusal, Saved};
 use weft_types::{ByteSize, Error, Result};
 
@@ -154,7 +155,7 @@ impl Verdict {
 fn read(path: &Path) -> Result<Vec<Saved>> {
     let text =
         if path == Path::new("-") { read_bounded(std::io::stdin()) } else { std::fs::File::open(path).and_then(read_bounded) };
-    let text = text.map_err(|error| offline::io_error(path, "read", &error))?;
+    let text = text.map_err(|error| io_error(path, "read", &error))?;
     let text =
         String::from_utf8(text).map_err(|_| Error::invalid(format!("{}: not a saved plan: it is no text", path.display())))?;
     explain::read_saved(&text).map_err(|error| Error::new(error.reaction, format!("{}: {}", path.display(), error.message)))

@@ -5,9 +5,9 @@ use super::{
     convert::Convert,
     heat::{Cool, Heat},
 };
-use crate::{exit::Exit, output::Output, session::Session, table::table, target};
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use weft_cli::{exit::Exit, output::Output, session::Session, table::table, target};
 use weft_client::api;
 use weft_types::{ByteSize, Error, Result};
 

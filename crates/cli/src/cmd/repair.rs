@@ -1,16 +1,16 @@
 //! `weft repair`: rebuilding what is lost.
 
-use super::{explain, repair_node::RepairNode};
-use crate::{
+use super::{explain, names::ObjectName, repair_node::RepairNode};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use weft_cli::{
     exit::Exit,
-    names::{ObjectName, with_names},
+    names::with_names,
     output::{Output, human_rate},
     progress::Progress,
     session::Session,
     target,
 };
-use clap::{Args, Subcommand};
-use serde::Serialize;
 use weft_client::{RepairOptions, api, api::repair_event::Event};
 use weft_types::{AutoSize, Error, NodeId, Result, human_bytes};
 

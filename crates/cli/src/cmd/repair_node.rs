@@ -1,9 +1,9 @@
 //! `weft repair node`: a job that rebuilds what a lost node held.
 
 use super::{explain, job};
-use crate::{exit::Exit, names::with_names, output::Output, session::Session, target};
 use clap::Args;
 use std::cell::Cell;
+use weft_cli::{exit::Exit, names::with_names, output::Output, session::Session, target};
 use weft_client::{RepairNodeOptions, api::repair_event::Event};
 use weft_types::{ByteSize, Error, Result};
 

@@ -1,7 +1,7 @@
 //! Who is in a cluster, and how much is stored: what `weft cluster status` and `weft node ls` show.
 
-use crate::table::table;
 use serde::Serialize;
+use weft_cli::table::table;
 use weft_client::api;
 use weft_types::{NodeId, human_bytes};
 

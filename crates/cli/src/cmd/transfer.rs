@@ -1,20 +1,25 @@
 //! `weft put` and `weft get`: the data of objects.
 
-use super::{code_info::short_sub_blocks, explain, object::Incomplete};
-use crate::{
-    exit::Exit,
-    names::{ByteRange, ObjectName, with_names},
-    offline::io_error,
-    output::{Output, human_rate},
-    progress::Progress,
-    session::Session,
-    target,
+use super::{
+    code_info::short_sub_blocks,
+    explain,
+    names::{ByteRange, ObjectName},
+    object::Incomplete,
 };
 use clap::Args;
 use serde::Serialize;
 use std::{
     os::fd::AsFd,
     path::{Path, PathBuf},
+};
+use weft_cli::{
+    exit::Exit,
+    files::io_error,
+    names::with_names,
+    output::{Output, human_rate},
+    progress::Progress,
+    session::Session,
+    target,
 };
 use weft_client::{Destination, GetOptions, Got, ProgressFn, PutOptions, api};
 use weft_types::{AutoSize, ByteSize, Error, Result, human_bytes};

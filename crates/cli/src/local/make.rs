@@ -1,11 +1,13 @@
 //! Making a cluster's directory: certificates, settings, ports.
 
-use super::{AGENT_FILE, COORDINATOR, COORDINATOR_FILE, FIRST_UP, LOCK, LocalCluster};
+use super::{
+    cluster::{AGENT_FILE, COORDINATOR_FILE, FIRST_UP, LOCK, LocalCluster},
+    namespaces::{COORDINATOR, SCRATCH_FILE, TESTBED_FILE},
+};
 use crate::{
-    offline::io_error,
+    files::io_error,
     settings,
     target::{ClusterFile, FILE_NAME},
-    testbed,
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use serde::Serialize;
@@ -35,12 +37,12 @@ const NEW: &str = ".new";
 /// What a cluster consists of, the last one last.
 const PARTS: [&str; 6] = [CERTIFICATES, COORDINATOR, "nodes", "log", "run", FILE_NAME];
 /// A machine runs so many agents at most.
-pub(crate) const NODES_MAX: u32 = 512;
+const NODES_MAX: u32 = 512;
 /// And an agent has so many disks.
-pub(crate) const DISKS_MAX: u32 = 64;
+const DISKS_MAX: u32 = 64;
 
 /// The settings of a process that is about to be made, to be changed.
-pub(crate) enum DaemonSettings<'a> {
+pub enum DaemonSettings<'a> {
     /// The coordinator's.
     Coordinator(&'a mut CoordinatorConfig),
     /// Those of the agent of that number, from 0.
@@ -49,18 +51,22 @@ pub(crate) enum DaemonSettings<'a> {
 
 /// How large a cluster is made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Size {
-    pub(crate) nodes: u32,
-    pub(crate) racks: u32,
-    pub(crate) disks_per_node: u32,
-    pub(crate) insecure: bool,
+pub struct Size {
+    /// Agents.
+    pub nodes: u32,
+    /// Racks, among which they are dealt out in turn.
+    pub racks: u32,
+    /// Disks of each agent.
+    pub disks_per_node: u32,
+    /// Without TLS.
+    pub insecure: bool,
 }
 
 impl LocalCluster {
     /// Makes a cluster in `dir`, which must hold nothing but what [`LocalCluster::lock`] and an earlier attempt have put there. The
     /// caller holds that lock. All is made in a directory beside the places where it belongs, and only then moved there,
     /// `weft.toml` last: whenever this breaks off, the next attempt begins anew or goes on.
-    pub(crate) fn make(dir: &Path, size: Size, seed: u64, adjust: impl Fn(DaemonSettings<'_>)) -> Result<Self> {
+    pub fn make(dir: &Path, size: Size, seed: u64, adjust: impl Fn(DaemonSettings<'_>)) -> Result<Self> {
         Self::check_free(dir, size)?;
         let mode = Permissions::from_mode(0o700);
         std::fs::set_permissions(dir, mode).map_err(|error| io_error(dir, "protect", &error))?;
@@ -84,7 +90,7 @@ impl LocalCluster {
     }
 
     /// Whether a cluster of this size can be made in `dir`.
-    pub(crate) fn check_free(dir: &Path, size: Size) -> Result<()> {
+    pub fn check_free(dir: &Path, size: Size) -> Result<()> {
         size.check()?;
         let entries = match std::fs::read_dir(dir) {
             Ok(entries) => entries,
@@ -94,7 +100,7 @@ impl LocalCluster {
         let is_half_made = dir.join(NEW).join(FILE_NAME).exists();
         for entry in entries {
             let name = entry.map_err(|error| io_error(dir, "read", &error))?.file_name();
-            let is_ours = [LOCK, NEW, testbed::FILE_NAME, testbed::SCRATCH].iter().any(|it| name == *it)
+            let is_ours = [LOCK, NEW, TESTBED_FILE, SCRATCH_FILE].iter().any(|it| name == *it)
                 || is_half_made && PARTS.iter().any(|it| name == *it);
             if !is_ours {
                 let dir = dir.display();
@@ -105,7 +111,7 @@ impl LocalCluster {
     }
 
     /// How large it was made.
-    pub(crate) fn size(&self) -> Result<Size> {
+    pub fn size(&self) -> Result<Size> {
         let (mut racks, mut disks_per_node) = (BTreeSet::new(), 0);
         for name in &self.nodes {
             let agent: AgentConfig = settings::parse(&self.settings(name))?;
@@ -120,7 +126,7 @@ impl LocalCluster {
     /// told to everybody: agents that still run are stopped, because they look for the coordinator where it was.
     pub(crate) fn settle_port(&self, seed: u64) -> Result<()> {
         // In a network of its own nobody else takes it.
-        if self.testbed.is_some() {
+        if self.namespaces.is_some() {
             return Ok(());
         }
         let path = self.settings(COORDINATOR);

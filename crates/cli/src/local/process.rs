@@ -1,6 +1,6 @@
 //! Processes that outlive the command that started them: spawned, found again, and stopped without ever hitting a stranger.
 
-use crate::offline::io_error;
+use crate::{beside, files::io_error};
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::OsStr,
@@ -31,7 +31,7 @@ const LOCK_POLL: Duration = Duration::from_millis(20);
 /// A process, so described that no other process can be taken for it: numbers are used again, but not with the same start
 /// in the same boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Process {
+pub struct Process {
     /// Its number.
     pub(crate) pid: u32,
     /// When it started, in the kernel's ticks since boot.
@@ -42,7 +42,7 @@ pub(crate) struct Process {
 
 /// What to do to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Signal {
+pub enum Signal {
     /// Ask it to end.
     Term,
     /// End it at once, as a power cut would.
@@ -53,12 +53,12 @@ pub(crate) enum Signal {
     Continue,
 }
 
-/// Starts this same binary with `args`, in a process group of its own, so that a ctrl-C here is not one there. What it prints goes
+/// Starts `weft` with `args`, in a process group of its own, so that a ctrl-C here is not one there. What it prints goes
 /// to the end of `log`. When this returns, `pid_file` names the process, or it has ended: there is no moment in which it runs and
 /// nobody could find it again, as it names itself before it does anything else.
 /// With a `namespace`, it runs in that network.
-pub(crate) fn spawn<S: AsRef<OsStr>>(args: &[S], namespace: Option<&str>, log: &Path, pid_file: &PidFile) -> Result<()> {
-    let binary = std::env::current_exe().map_err(|error| Error::fatal(format!("cannot find this binary: {error}")))?;
+pub(super) fn spawn<S: AsRef<OsStr>>(args: &[S], namespace: Option<&str>, log: &Path, pid_file: &PidFile) -> Result<()> {
+    let binary = beside::weft()?;
     let log_file = File::options().create(true).append(true).open(log).map_err(|error| io_error(log, "open", &error))?;
     let also = log_file.try_clone().map_err(|error| io_error(log, "open", &error))?;
     let mut command = match namespace {
@@ -87,7 +87,7 @@ pub(crate) fn spawn<S: AsRef<OsStr>>(args: &[S], namespace: Option<&str>, log: &
 
 impl Process {
     /// The process that has this number now; none, if there is none or it has ended and nobody has fetched its exit code.
-    pub(crate) fn of(pid: u32) -> Option<Self> {
+    pub fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
         let (state, started_ticks) = parse_stat(&stat)?;
@@ -95,12 +95,12 @@ impl Process {
     }
 
     /// Whether it runs still.
-    pub(crate) fn is_alive(&self) -> bool {
+    pub fn is_alive(&self) -> bool {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
     /// Whether it was started by [`spawn`], with its number in a file below `dir`.
-    pub(crate) fn is_daemon_of(&self, dir: &Path) -> bool {
+    pub fn is_daemon_of(&self, dir: &Path) -> bool {
         let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let mut words = line.split(|byte| *byte == 0).skip_while(|word| *word != PID_FILE.as_bytes());
         words.nth(1).is_some_and(|file| Path::new(OsStr::from_bytes(file)).starts_with(dir))
@@ -118,7 +118,7 @@ impl Process {
     }
 
     /// Sends it a signal, if it is alive still.
-    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         if !self.is_alive() {
             return Ok(());
         }
@@ -142,7 +142,7 @@ impl Process {
 }
 
 /// Asks all of them to end, and makes those that do not; whether each did.
-pub(crate) fn end<'a>(processes: impl IntoIterator<Item = &'a Process> + Clone) -> Result<Vec<bool>> {
+pub fn end<'a>(processes: impl IntoIterator<Item = &'a Process> + Clone) -> Result<Vec<bool>> {
     processes.clone().into_iter().try_for_each(|process| process.signal(Signal::Term))?;
     let deadline = Instant::now() + STOP_GRACE;
     let end = |process: &Process| {
@@ -167,18 +167,18 @@ fn parse_stat(stat: &str) -> Option<(char, u64)> {
 /// A file that says which process is in charge of something, and on which that process holds a lock (flock) as long as it runs:
 /// a copy of the file, or one that was left behind, names nobody.
 #[derive(Debug)]
-pub(crate) struct PidFile {
+pub struct PidFile {
     path: PathBuf,
 }
 
 impl PidFile {
     /// At this path.
-    pub(crate) fn new(path: PathBuf) -> Self {
+    pub fn new(path: PathBuf) -> Self {
         Self { path }
     }
 
     /// Names this process, until the file that is returned is closed.
-    pub(crate) fn take(&self) -> Result<File> {
+    pub fn take(&self) -> Result<File> {
         let mut options = File::options();
         let mut file =
             options.create(true).truncate(false).write(true).open(&self.path).map_err(|error| self.error("open", &error))?;
@@ -202,7 +202,7 @@ impl PidFile {
     }
 
     /// The process, if it is alive.
-    pub(crate) fn alive(&self) -> Result<Option<Process>> {
+    pub fn alive(&self) -> Result<Option<Process>> {
         for _ in 0..LOCK_TRIES_MAX {
             let file = match File::open(&self.path) {
                 Ok(file) => file,
@@ -233,7 +233,7 @@ impl PidFile {
     }
 
     /// Names nobody.
-    pub(crate) fn remove(&self) -> Result<()> {
+    pub fn remove(&self) -> Result<()> {
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error(&self.path, "remove", &error)),
             _ => Ok(()),

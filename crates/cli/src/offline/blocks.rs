@@ -1,16 +1,13 @@
 //! Block files: what state they are in, and how a rebuilt one takes its place.
 
-use super::{
-    io_error,
-    manifest::{Geometry, Manifest, block_name},
-};
-use crate::{interrupt, progress::Progress};
+use super::manifest::{Geometry, Manifest, block_name};
 use std::{
     fs::{File, TryLockError},
     io::Read as _,
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
+use weft_cli::{files::io_error, interrupt, progress::Progress};
 use weft_client::UnitSums;
 use weft_proto::crc32c;
 use weft_types::{CHECKSUM_UNIT_LEN, Error, Result, Span};

@@ -2,15 +2,13 @@
 
 use super::{
     blocks::{NewBlock, lock, sync_dir},
-    files::{Files, Named, Target},
-    io_error,
+    files::{Files, Named, Target, sha256_of, temporary_beside},
     manifest::{self, FileRecord, Geometry, Manifest, block_name},
     plans::{self, Proved},
-    sha256_of, temporary_beside,
 };
-use crate::{interrupt, progress::Progress};
 use serde::Serialize;
 use std::{collections::BTreeMap, fs::File, path::Path};
+use weft_cli::{files::io_error, interrupt, progress::Progress};
 use weft_codes::SharedCode;
 use weft_types::{Error, Result};
 

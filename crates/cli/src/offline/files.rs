@@ -3,8 +3,8 @@
 //! Offline there is no node. Block i is held by a party of its own, `n(i+1)`, as it would be in a cluster, and this process is the
 //! client: so the plans are those that a cluster would run, and they are verified and counted in the same way.
 
-use super::{blocks::NewBlock, io_error, manifest::Geometry};
-use crate::{interrupt, progress::Progress};
+use super::{blocks::NewBlock, manifest::Geometry};
+use sha2::{Digest as _, Sha256};
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -12,6 +12,7 @@ use std::{
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
 };
+use weft_cli::{files::io_error, interrupt, progress::Progress};
 use weft_plan::{Data, WantKind};
 use weft_types::{BlockId, Error, Extent, NodeId, Party, Result, StripeId};
 
@@ -231,6 +232,28 @@ impl Geometry {
             })
         })
     }
+}
+
+/// The SHA-256 of some bytes of a file, in hex.
+pub(crate) fn file_sha256(path: &Path, range: Range<u64>) -> Result<String> {
+    sha256_of(&Named::open(path)?, range)
+}
+
+pub(super) fn sha256_of(named: &Named, range: Range<u64>) -> Result<String> {
+    let (mut hash, mut buffer, mut at) = (Sha256::new(), vec![0; 1 << 20], range.start);
+    while at < range.end {
+        interrupt::check()?;
+        let piece = &mut buffer[..(range.end - at).min(1 << 20) as usize];
+        named.file.read_exact_at(piece, at).map_err(|error| io_error(&named.path, "read", &error))?;
+        hash.update(&*piece);
+        at += piece.len() as u64;
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+pub(super) fn temporary_beside(path: &Path) -> PathBuf {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    path.with_file_name(format!(".{name}.weft-{}.tmp", std::process::id()))
 }
 
 #[cfg(test)]

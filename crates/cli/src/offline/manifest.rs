@@ -137,12 +137,12 @@ impl Manifest {
             if dir.is_dir() && error.kind() == std::io::ErrorKind::NotFound {
                 return Error::not_found(format!("{shown} does not exist: this is no directory that `weft code encode` wrote"));
             }
-            super::io_error(&path, "read", &error)
+            weft_cli::files::io_error(&path, "read", &error)
         })?;
         if size.len() > MANIFEST_BYTES_MAX {
             return Err(Error::invalid(format!("{shown} is too large to be a manifest")));
         }
-        let text = std::fs::read(&path).map_err(|error| super::io_error(&path, "read", &error))?;
+        let text = std::fs::read(&path).map_err(|error| weft_cli::files::io_error(&path, "read", &error))?;
         Self::parse(&text).map_err(|error| Error::new(error.reaction, format!("{shown}: {}", error.message)))
     }
 

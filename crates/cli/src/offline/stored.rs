@@ -2,19 +2,17 @@
 
 use super::{
     blocks::{Health, NewBlock, Scan, lock, positions_of, scan_all, sync_dir},
-    files::{Files, Named, Target},
-    io_error,
+    files::{Files, Named, Target, sha256_of, temporary_beside},
     manifest::{BlockRecord, FileRecord, Geometry, Manifest},
     plans::{self, Proved, Spans},
-    sha256_of, temporary_beside,
 };
-use crate::progress::Progress;
 use serde::Serialize;
 use std::{
     collections::BTreeMap,
     fs::File,
     path::{Path, PathBuf},
 };
+use weft_cli::{files::io_error, progress::Progress};
 use weft_client::Destination;
 use weft_codes::SharedCode;
 use weft_types::{Error, Reaction, Result, Span};

@@ -19,7 +19,12 @@ pub(crate) struct Ended {
 
 /// Runs `weft` with these arguments.
 pub(crate) fn weft<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    weft_at(Path::new(env!("CARGO_BIN_EXE_weft")), args)
+}
+
+/// Runs the `weft` that lies there with these arguments.
+pub(crate) fn weft_at<S: AsRef<OsStr>>(path: &Path, args: impl IntoIterator<Item = S>) -> Ended {
+    let mut command = Command::new(path);
     let ended = command.args(args).stdin(Stdio::null()).output().expect("weft starts");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("what weft prints is UTF-8");
     Ended { code: ended.status.code().expect("weft ends by itself"), stdout: text(ended.stdout), stderr: text(ended.stderr) }

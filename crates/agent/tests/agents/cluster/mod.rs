@@ -80,7 +80,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) async fn start(options: Options) -> Self {
-        let _already_set = tracing_subscriber::fmt().with_test_writer().with_env_filter("error").try_init();
+        let _already_set = tracing_subscriber::fmt().with_test_writer().with_max_level(tracing::Level::ERROR).try_init();
         let dir = tempfile::tempdir().unwrap();
         let authority = options.tls.then(|| Authority::create(dir.path(), CLUSTER).unwrap());
         let security = security(&authority, dir.path(), &Peer::Coordinator);

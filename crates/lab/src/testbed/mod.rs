@@ -8,34 +8,33 @@
 mod matrix;
 pub(crate) mod net;
 mod rate;
-mod scratch;
+pub(crate) mod scratch;
 
 pub(crate) use matrix::Matrix;
 pub(crate) use net::{BURST_BYTES, enter};
 pub(crate) use rate::LinkRate;
-pub(crate) use scratch::{MARK as SCRATCH, Scratch};
 
-use crate::{
-    interrupt,
-    local::{COORDINATOR, DaemonSettings, LocalCluster, Size, process},
-    offline::io_error,
-    settings as files,
-};
 use net::{Network, Shaping};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 use std::{
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
     str::FromStr,
 };
+use weft_cli::{
+    beside,
+    files::{io_error, real_path},
+    interrupt,
+    local::{self, COORDINATOR, DaemonSettings, LocalCluster, Namespaces, Size, TESTBED_FILE as FILE_NAME, node_number},
+    settings as files,
+};
 use weft_types::{ByteSize, Error, Result};
 
-/// What the network is like, beside the cluster's own files.
-pub(crate) const FILE_NAME: &str = "testbed.toml";
 /// Which testbeds there are on this machine: a file for each, with its directory in it.
 const REGISTRY: &str = "/run/weft-testbeds";
+/// Links of this rate a machine of two cores carries for ten agents, and more.
+pub(crate) const DEFAULT_LINK: &str = "200mbit";
 /// Agents hold whole blocks in memory where an experiment turns pipelining off.
 const MEMORY_BUDGET: ByteSize = ByteSize(2 << 30);
 const PORT: u16 = 7400;
@@ -112,20 +111,20 @@ pub(crate) enum Part {
 #[derive(Debug)]
 pub(crate) struct Testbed {
     dir: PathBuf,
-    id: String,
     network: Network,
     settings: Settings,
 }
 
 impl Testbed {
-    /// Says plainly what the machine lacks.
+    /// Says plainly what is missing: the `weft` that runs the daemons, or a part of the machine.
     pub(crate) fn check_machine() -> Result<()> {
+        beside::weft()?;
         Network::check_machine()
     }
 
     /// The one in `dir`.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
-        let dir = absolute(dir)?;
+        let dir = real_path(dir)?;
         if !dir.join(FILE_NAME).is_file() {
             let dir = dir.display();
             return Err(Error::not_found(format!(
@@ -138,9 +137,8 @@ impl Testbed {
 
     fn of(dir: PathBuf, settings: Settings) -> Result<Self> {
         settings.check()?;
-        let id = id_of(&dir);
-        let network = Network::new(id.clone(), settings.nodes, settings.racks);
-        Ok(Self { dir, id, network, settings })
+        let network = Network::new(Namespaces::of(&dir), settings.nodes, settings.racks);
+        Ok(Self { dir, network, settings })
     }
 
     /// Makes one in `dir`, with its network and its cluster's files; nothing of it runs yet. If that fails or is broken off, its
@@ -151,8 +149,8 @@ impl Testbed {
         seed: u64,
         adjust: impl Fn(DaemonSettings<'_>),
     ) -> Result<(Self, LocalCluster)> {
-        Network::check_machine()?;
-        let testbed = Self::of(absolute(dir)?, settings)?;
+        Self::check_machine()?;
+        let testbed = Self::of(real_path(dir)?, settings)?;
         let Settings { nodes, racks, insecure, .. } = testbed.settings;
         let size = Size { nodes, racks, disks_per_node: 1, insecure };
         LocalCluster::check_free(&testbed.dir, size)?;
@@ -203,7 +201,7 @@ impl Testbed {
 
     /// Makes the network anew, unless something runs in it. The caller holds the lock, and takes down what is half made.
     pub(crate) fn make_network(&self) -> Result<()> {
-        Network::check_machine()?;
+        Self::check_machine()?;
         let runs =
             LocalCluster::is_in(&self.dir) && LocalCluster::open(&self.dir)?.processes()?.iter().any(|(_, it)| it.is_some());
         if !runs || !self.network.exists()? {
@@ -242,21 +240,20 @@ impl Testbed {
         if name == COORDINATOR {
             return Ok(self.network.outside());
         }
-        let number = self.settings.number(name)?;
-        Ok(self.network.of_node(number))
+        Ok(self.network.of_node(self.settings.number(name)?))
     }
 
     /// Ends the processes of the testbed in `dir` and takes its network away, also if the directory is gone or was never filled;
     /// how many processes there were. The directory of a benchmark goes too. The caller holds the lock.
     pub(crate) fn down(dir: &Path) -> Result<usize> {
-        let dir = absolute(dir)?;
+        let dir = real_path(dir)?;
         let mut stopped = if LocalCluster::is_in(&dir) { LocalCluster::open(&dir)?.stop()? } else { 0 };
-        let id = id_of(&dir);
-        let entry = Path::new(REGISTRY).join(&id);
-        let network = Network::new(id, 0, 0);
+        let namespaces = Namespaces::of(&dir);
+        let entry = Path::new(REGISTRY).join(namespaces.id());
+        let network = Network::new(namespaces, 0, 0);
         // Where the directory is gone, only their network knows them.
         let daemons = network.daemons(&dir)?;
-        if process::end(&daemons)?.contains(&false) {
+        if local::end(&daemons)?.contains(&false) {
             return Err(Error::fatal(format!("processes of {} did not end, though they were killed", dir.display())));
         }
         stopped += daemons.len();
@@ -286,7 +283,7 @@ impl Testbed {
     }
 
     fn register(&self) -> Result<()> {
-        let (registry, entry) = (Path::new(REGISTRY), Path::new(REGISTRY).join(&self.id));
+        let (registry, entry) = (Path::new(REGISTRY), Path::new(REGISTRY).join(self.network.id()));
         fs::create_dir_all(registry).map_err(|error| io_error(registry, "create", &error))?;
         fs::write(&entry, format!("{}\n", self.dir.display())).map_err(|error| io_error(&entry, "write", &error))
     }
@@ -331,9 +328,8 @@ impl Settings {
 
     /// The number of a node, from 0.
     pub(crate) fn number(&self, name: &str) -> Result<u32> {
-        let number = name.strip_prefix("node-").and_then(|number| number.parse::<u32>().ok());
-        let number = number.and_then(|number| number.checked_sub(1)).filter(|number| *number < self.nodes);
-        number
+        node_number(name)
+            .filter(|number| *number < self.nodes)
             .ok_or_else(|| Error::invalid(format!("there is no node '{name}' among {} nodes: node-01 is the first", self.nodes)))
     }
 
@@ -417,12 +413,6 @@ impl TryFrom<String> for Limit {
     }
 }
 
-/// What the namespaces of a testbed are named by.
-fn id_of(dir: &Path) -> String {
-    let hash = Sha256::digest(dir.as_os_str().as_encoded_bytes());
-    hash.iter().take(3).map(|byte| format!("{byte:02x}")).collect()
-}
-
 impl FromStr for Slow {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -452,18 +442,9 @@ impl TryFrom<String> for Slow {
     }
 }
 
-/// One directory has one path, however it is written; one that is not there is written as it was said.
-fn absolute(dir: &Path) -> Result<PathBuf> {
-    match fs::canonicalize(dir) {
-        Err(error) if error.kind() == ErrorKind::NotFound => std::path::absolute(dir),
-        found => found,
-    }
-    .map_err(|error| io_error(dir, "find", &error))
-}
-
 /// Whether a testbed in `dir` is known on this machine: as long as its directory is there, and longer, if it was not taken down.
 pub(crate) fn is_known(dir: &Path) -> Result<bool> {
-    let dir = absolute(dir)?;
+    let dir = real_path(dir)?;
     Ok(dir.join(FILE_NAME).is_file() || Testbed::all()?.contains(&dir))
 }
 
@@ -503,7 +484,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("bed");
         fs::create_dir(&dir).unwrap();
-        let ids = [dir.clone(), dir.join(""), dir.join("../bed"), dir.join(".")].map(|dir| id_of(&absolute(&dir).unwrap()));
+        let ids =
+            [dir.clone(), dir.join(""), dir.join("../bed"), dir.join(".")].map(|dir| Namespaces::of(&real_path(&dir).unwrap()));
         assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
         fs::write(dir.join("weft.toml"), "").unwrap();
         assert!(!is_known(&dir).unwrap(), "a cluster is no testbed");

@@ -2,12 +2,12 @@
 //! figures of which there are files.
 
 use super::{Asked, At, Claim, Figure, How, Paper, Point, Report, SEED, Value, chart, find};
-use crate::{
-    bench::{self, Outcome},
-    offline::io_error,
+use crate::bench::{self, Outcome};
+use std::{fs, io::ErrorKind, path::Path};
+use weft_cli::{
+    files::io_error,
     table::{columns, table},
 };
-use std::{fs, io::ErrorKind, path::Path};
 use weft_types::{Error, Result};
 
 /// A claim, with what came of it here.

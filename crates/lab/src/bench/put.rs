@@ -8,10 +8,7 @@ use super::{
     repair::{Case, network},
     writer::Writer,
 };
-use crate::{
-    session::Session,
-    testbed::{LinkRate, Settings, Testbed},
-};
+use crate::testbed::{LinkRate, Settings, Testbed};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
@@ -22,6 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 use tokio::time::Instant;
+use weft_cli::{seed::seed, session::Session};
 use weft_client::{
     PutOptions,
     api::{ObjectReply, StageReport},
@@ -187,7 +185,7 @@ pub(crate) async fn put(session: &Session, writers: &[Writer], data: &Data, case
 async fn store(session: &Session, writers: &[Writer], data: &Data, case: &Case) -> Result<(Sample, Vec<ObjectReply>)> {
     let options = data.options(case);
     // Nobody's else: the cluster may be in use.
-    let run = crate::cmd::seed()?;
+    let run = seed()?;
     let keys: Vec<String> = (0..writers.len().max(1)).map(|number| format!("put-{run:016x}/{number}")).collect();
     let (idle, begun) = (IdleMeter::begin(), Instant::now());
     let came_of_it: Vec<Result<ObjectReply>> = match writers {

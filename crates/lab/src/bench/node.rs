@@ -8,12 +8,9 @@ use super::{
     repair::{Case, store_stripe},
     until_nodes,
 };
-use crate::{
-    local::Signal,
-    session::Session,
-    testbed::{LinkRate, Settings, Testbed},
-};
+use crate::testbed::{LinkRate, Settings, Testbed};
 use std::collections::BTreeMap;
+use weft_cli::{local::Signal, seed, session::Session};
 use weft_client::{
     RepairNodeOptions,
     api::{Job, repair_event::Event},
@@ -60,7 +57,7 @@ impl LostNode {
         set_links(testbed, None)?;
         let (mut keys, mut held): (_, BTreeMap<u32, usize>) = (Vec::new(), BTreeMap::new());
         // Nobody's else: the cluster may be in use.
-        let run = crate::cmd::seed()?;
+        let run = seed::seed()?;
         let node = loop {
             if let Some((node, _)) = held.iter().find(|(_, blocks)| **blocks >= layout.lost) {
                 break NodeId(*node);

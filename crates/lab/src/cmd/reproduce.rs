@@ -1,20 +1,22 @@
 //! `weft reproduce`: experiments of papers, run again on a testbed of this machine.
 
-use super::bench::{in_testbed_with, warnings};
 use crate::{
-    exit::Exit,
-    interrupt::{self, Watch},
-    output::{Output, print},
+    bench::{check::warnings, place::in_testbed_with},
     reproduce::{
         Figure, Paper, Report, SEED, Scale, ecpipe, mist,
         report::{labelled, read, text, write, write_page},
         run::{self, settings},
     },
-    target,
     testbed::LinkRate,
 };
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
+use weft_cli::{
+    exit::Exit,
+    interrupt::{self, Watch},
+    output::{Output, print},
+    target,
+};
 use weft_types::{ByteSize, Error, Result};
 
 /// Run experiments of papers again, and put our numbers beside theirs

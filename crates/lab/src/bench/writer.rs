@@ -1,10 +1,6 @@
 //! A client that stands on a node of a testbed: a thread of its own, in the node's namespace, whose sockets use the node's links.
 
-use crate::{
-    session::Session,
-    target::Target,
-    testbed::{Testbed, enter},
-};
+use crate::testbed::{Testbed, enter};
 use std::{
     ops::Deref,
     path::{Path, PathBuf},
@@ -12,6 +8,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::{mpsc, oneshot};
+use weft_cli::{session::Session, target::Target};
 use weft_client::{PutOptions, api::ObjectReply};
 use weft_types::{Error, Result};
 

@@ -1,15 +1,17 @@
 //! What all benchmarks have in common: how often, on which machine, and the one form in which results are told.
 
+pub(crate) mod check;
 pub(crate) mod faults;
 pub(crate) mod node;
+pub(crate) mod place;
 pub(crate) mod put;
 pub(crate) mod repair;
 pub(crate) mod writer;
 
-use crate::{session::Session, table::columns};
 use serde::{Deserialize, Serialize};
 use std::{fs, time::Duration};
 use tokio::time::Instant;
+use weft_cli::{session::Session, table::columns};
 use weft_client::api;
 use weft_types::{Error, Result};
 
@@ -58,6 +60,8 @@ pub(crate) struct Sample {
     pub(crate) cpu_idle: f64,
 }
 
+/// The baseline of all repairs.
+pub(crate) const DIRECT: &str = "direct";
 /// A node that was started or stopped is seen to be so within this time, or something is wrong.
 const NODES_TIMEOUT: Duration = Duration::from_secs(30);
 /// Below this share of idle time, the processors rather than the links may have been measured.

@@ -6,12 +6,7 @@ use super::{
     repair::{Case, Subject},
     until_nodes,
 };
-use crate::{
-    local::{LocalCluster, Signal},
-    offline::io_error,
-    session::Session,
-    testbed::Testbed,
-};
+use crate::testbed::Testbed;
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt as _,
@@ -19,6 +14,11 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
+use weft_cli::{
+    files::io_error,
+    local::{LocalCluster, Signal},
+    session::Session,
+};
 use weft_client::{RepairOptions, api::repair_event::Event};
 use weft_plan::{Plan, Sink, Source};
 use weft_types::{BlockId, Error, NodeId, Party, Result};

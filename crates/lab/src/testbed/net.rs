@@ -13,13 +13,16 @@
 //! likewise. A rate between two nodes is a class of the sender's. Without racks all ports are at `core`.
 
 use super::rate::LinkRate;
-use crate::{interrupt, local::process::Process};
 use std::{
     io::Write as _,
     net::Ipv4Addr,
     os::unix::process::CommandExt as _,
     path::Path,
     process::{Command, Stdio},
+};
+use weft_cli::{
+    interrupt,
+    local::{Namespaces, Process},
 };
 use weft_types::{Error, Result};
 
@@ -38,8 +41,7 @@ pub(crate) const NODES_MAX: u32 = 250;
 /// A network that exists, or can be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Network {
-    /// Names its namespaces.
-    id: String,
+    namespaces: Namespaces,
     nodes: u32,
     racks: u32,
 }
@@ -60,9 +62,14 @@ pub(crate) struct Shaping {
 }
 
 impl Network {
-    /// Of that name, with so many nodes in so many racks.
-    pub(crate) fn new(id: String, nodes: u32, racks: u32) -> Self {
-        Self { id, nodes, racks }
+    /// In these namespaces, with so many nodes in so many racks.
+    pub(crate) fn new(namespaces: Namespaces, nodes: u32, racks: u32) -> Self {
+        Self { namespaces, nodes, racks }
+    }
+
+    /// What tells it from others.
+    pub(crate) fn id(&self) -> &str {
+        self.namespaces.id()
     }
 
     /// Says plainly what the machine lacks.
@@ -83,16 +90,12 @@ impl Network {
 
     /// The namespace in which an agent runs (number from 0).
     pub(crate) fn of_node(&self, number: u32) -> String {
-        format!("weft-{}-{:02}", self.id, number + 1)
+        self.namespaces.node(number)
     }
 
     /// The namespace in which the coordinator runs, and whoever commands.
     pub(crate) fn outside(&self) -> String {
-        format!("weft-{}-out", self.id)
-    }
-
-    fn hub(&self) -> String {
-        format!("weft-{}-hub", self.id)
+        self.namespaces.outside()
     }
 
     /// The address of the coordinator.
@@ -107,7 +110,7 @@ impl Network {
 
     /// Makes it, unless that is broken off; nothing of it is there before.
     pub(crate) fn make(&self) -> Result<()> {
-        let hub = self.hub();
+        let hub = self.namespaces.hub();
         ip(&["netns", "add", &hub])?;
         let mut lines = vec!["link add core type bridge".to_owned(), "link set core up".to_owned()];
         for rack in 1..=self.racks {
@@ -145,7 +148,7 @@ impl Network {
 
     /// Shapes all links anew.
     pub(crate) fn shape(&self, shaping: &Shaping) -> Result<()> {
-        let hub = self.hub();
+        let hub = self.namespaces.hub();
         let mut lines = Vec::new();
         // There may be nothing to take away.
         let unshape = |namespace: &str, device| drop(run("tc", &["-n", namespace, "qdisc", "del", "dev", device, "root"], ""));
@@ -197,7 +200,7 @@ impl Network {
     }
 
     fn namespaces(&self) -> Result<Vec<String>> {
-        let prefix = format!("weft-{}-", self.id);
+        let prefix = self.namespaces.prefix();
         let listed = run("ip", &["netns", "list"], "")?;
         let names = listed.lines().filter_map(|line| line.split_whitespace().next());
         Ok(names.filter(|name| name.starts_with(&prefix)).map(ToOwned::to_owned).collect())

@@ -1,24 +1,20 @@
 //! `weft bench put`: what it takes to write new data by each scheme, beside a direct put.
 
-use super::{
-    bench::{DIRECT, TOLERANCE, in_testbed, too_busy},
-    testbed::Links,
-};
+use super::links::Links;
 use crate::{
     bench::{
-        self, Machine, Outcome, Report,
+        self, DIRECT, Machine, Outcome, Report,
+        check::{TOLERANCE, too_busy},
+        place::in_testbed,
         put::{self, Data, StageSeconds},
         repair::{self, Case},
         writer,
     },
-    exit::Exit,
-    output::Output,
-    table::table,
-    target,
     testbed::Settings,
 };
 use clap::Args;
 use serde::Serialize;
+use weft_cli::{exit::Exit, output::Output, table::table, target};
 use weft_types::{AutoSize, ByteSize, Error, Result};
 
 /// Write one object by each scheme in turn, beside a direct put

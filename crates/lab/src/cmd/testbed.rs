@@ -1,13 +1,9 @@
 //! `weft testbed`: a cluster whose links are shaped, each agent in a network namespace of its own.
 
-use super::{bench, cluster::bring_up, daemon::seed};
+use super::links::Links;
 use crate::{
-    exit::Exit,
-    interrupt,
-    local::LocalCluster,
-    output::Output,
-    session, target,
-    testbed::{self, Limit, LinkRate, Matrix, Settings, Slow, Testbed},
+    bench::check::LinkCheck,
+    testbed::{self, Settings, Testbed},
 };
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -15,12 +11,21 @@ use std::{
     path::{Path, PathBuf},
     process::Command as Process,
 };
+use weft_cli::{
+    beside,
+    exit::Exit,
+    files::io_error,
+    interrupt,
+    local::LocalCluster,
+    output::Output,
+    seed::seed,
+    session, target,
+    up::{bring_up, make_first_bucket},
+};
 use weft_types::{Error, Result};
 
 /// Where a testbed is made unless told otherwise.
 const DEFAULT_DIR: &str = "weft-testbed";
-/// Links of this rate a machine of two cores carries for ten agents, and more.
-pub(super) const DEFAULT_LINK: &str = "200mbit";
 /// Agents, where nobody says how many.
 const DEFAULT_NODES: u32 = 16;
 
@@ -40,37 +45,6 @@ enum Command {
     Shape(Shape),
     Down(Down),
     Ls(Ls),
-}
-
-/// How the links are.
-#[derive(Debug, Clone, Args)]
-pub(super) struct Links {
-    /// What each agent sends, and what it receives; of a new testbed 200mbit unless told otherwise
-    #[arg(long, value_name = "RATE")]
-    link: Option<LinkRate>,
-    /// Racks, among which the agents are dealt out in turn; of a new testbed one unless told otherwise
-    #[arg(long, value_name = "R")]
-    racks: Option<u32>,
-    /// What each rack sends, and what it receives, over its uplink
-    #[arg(long, value_name = "RATE")]
-    rack_link: Option<LinkRate>,
-    /// What whoever stands outside sends, and what it receives: the coordinator, and who gives commands; without it, as much as the
-    /// machine carries
-    #[arg(long, value_name = "RATE")]
-    outside_link: Option<LinkRate>,
-    /// What a link carries instead: node-03:*=40mbit (what it sends), *:node-03=40mbit (what it receives), node-03:node-05=40mbit; can
-    /// be given several times, and all together take the place of those that were there
-    #[arg(long = "limit", value_name = "FROM:TO=RATE")]
-    limits: Vec<Limit>,
-    /// A slow disk or processor, bytes a second: node-03:disk=50MiB, or *:coding=20MiB for all
-    #[arg(long, value_name = "NODE:PART=SIZE")]
-    slow: Vec<Slow>,
-    /// What pairs carry, in Mbit/s: rows send, columns receive; of nodes, or of places among which the nodes are dealt out
-    ///
-    /// The first line is `from/to,node-01,node-02,...` or `from/to,California,Ohio,...`; then a line for each sender. With it, --link
-    /// does not count; --link alone takes the place of a matrix that was there.
-    #[arg(long, value_name = "FILE.csv")]
-    matrix: Option<PathBuf>,
 }
 
 /// Start a testbed, and check that its links carry what they should
@@ -175,14 +149,14 @@ struct UpReport {
     dir: PathBuf,
     settings: Settings,
     /// A direct send of one block over one link, beside what the link says.
-    check: Option<bench::LinkCheck>,
+    check: Option<LinkCheck>,
     /// Why there is no such check, where one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     unchecked: Option<&'static str>,
 }
 
 /// What came of measuring a link, or why it was not measured.
-type Checked = Result<bench::LinkCheck, &'static str>;
+type Checked = Result<LinkCheck, &'static str>;
 
 #[derive(Debug, Serialize)]
 struct DownReport {
@@ -205,55 +179,6 @@ impl TestbedCommand {
                 output.result(&Testbed::all()?, text).map(|()| Exit::Ok)
             }
         }
-    }
-}
-
-impl Links {
-    /// As settings of a new testbed of so many nodes.
-    pub(super) fn settings(&self, nodes: u32, insecure: bool) -> Result<Settings> {
-        self.onto(Self::usual(nodes, insecure)?)
-    }
-
-    /// The settings where nothing is said.
-    fn usual(nodes: u32, insecure: bool) -> Result<Settings> {
-        let link = Some(DEFAULT_LINK.parse().map_err(Error::invalid)?);
-        let (limits, slow) = (Vec::new(), Vec::new());
-        Ok(Settings { nodes, racks: 1, link, rack_link: None, outside_link: None, limits, insecure, slow, matrix: None })
-    }
-
-    /// What there is, with what is said changed.
-    fn onto(&self, mut it: Settings) -> Result<Settings> {
-        let Self { link, racks, rack_link, outside_link, limits, slow, matrix } = self.clone();
-        it.racks = racks.unwrap_or(it.racks);
-        it.rack_link = rack_link.or(it.rack_link);
-        it.outside_link = outside_link.or(it.outside_link);
-        if link.is_some() {
-            (it.link, it.matrix) = (link, None);
-        }
-        if !limits.is_empty() {
-            it.limits = limits;
-        }
-        if !slow.is_empty() {
-            it.slow = slow;
-        }
-        let Some(path) = matrix else { return Ok(it) };
-        let text = std::fs::read_to_string(&path).map_err(|error| crate::offline::io_error(&path, "read", &error))?;
-        let matrix =
-            Matrix::parse(&text).map_err(|error| Error { message: format!("{}: {}", path.display(), error.message), ..error })?;
-        Ok(Settings { link: None, ..it }.with_matrix(matrix))
-    }
-
-    /// The same for a testbed that is there: only what links carry can change.
-    fn reshaped(&self, there: &Settings, base: Settings) -> Result<Settings> {
-        let settings = self.onto(base)?;
-        if settings.racks != there.racks || settings.slow != there.slow {
-            let racks = there.racks;
-            return Err(Error::invalid(format!(
-                "the testbed has its {racks} racks and its slow nodes as it was made: only what links carry can change; choose \
-                 another directory for another one"
-            )));
-        }
-        settings.check().map(|()| settings)
     }
 }
 
@@ -319,12 +244,9 @@ fn start(testbed: &Testbed, cluster: &LocalCluster, check: bool) -> Result<Optio
     testbed.enter()?;
     session::run(async {
         let session = bring_up(cluster).await?;
-        if cluster.is_new() {
-            super::cluster::make_bucket(&session).await?;
-            cluster.was_up()?;
-        }
+        make_first_bucket(cluster, &session).await?;
         let done = match check {
-            true => bench::LinkCheck::run(&session, testbed).await.map(Some),
+            true => LinkCheck::run(&session, testbed).await.map(Some),
             false => Ok(None),
         };
         session.client.close().await;
@@ -347,12 +269,13 @@ impl Run {
         let dir = self.dir.unwrap_or_else(|| DEFAULT_DIR.into());
         let testbed = Testbed::open(&dir)?;
         testbed.enter()?;
-        let dir = std::path::absolute(&dir).map_err(|error| crate::offline::io_error(&dir, "find", &error))?;
+        let dir = std::path::absolute(&dir).map_err(|error| io_error(&dir, "find", &error))?;
         let (program, args) = self.command.split_first().ok_or_else(|| Error::invalid("no command is named"))?;
-        // `weft` is this one, whatever is installed.
-        let this = std::env::current_exe().ok().filter(|_| program == "weft");
-        let mut command = Process::new(this.as_deref().unwrap_or(Path::new(program)));
-        command.args(args).env("WEFT_CLUSTER", &dir);
+        // `weft` is the one beside this, whatever is installed.
+        let weft = (program == beside::WEFT).then(beside::weft).transpose()?;
+        let mut command = Process::new(weft.as_deref().unwrap_or(Path::new(program)));
+        // Nobody has handed over to what it starts in its turn.
+        command.args(args).env("WEFT_CLUSTER", &dir).env_remove(beside::HANDED_OVER_BY);
         // It gets a ctrl-C of its own, and says how it ends.
         let error = std::os::unix::process::CommandExt::exec(&mut command);
         Err(Error::not_found(format!("cannot run {program}: {error}")))

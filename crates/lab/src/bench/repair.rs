@@ -4,11 +4,7 @@
 //! every run finds the same helpers. What is timed is the whole command: planning, moving, checking, storing, committing.
 
 use super::{IdleMeter, Outcome, Sample, median};
-use crate::{
-    progress::Progress,
-    session::Session,
-    testbed::{Settings, Testbed},
-};
+use crate::testbed::{Settings, Testbed};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -20,6 +16,7 @@ use tokio::{
     io::{AsyncRead, ReadBuf},
     time::Instant,
 };
+use weft_cli::{progress::Progress, seed, session::Session};
 use weft_client::{PutOptions, RepairOptions, api, api::repair_event::Event};
 use weft_types::{AutoSize, ByteSize, Error, NodeId, Party, Result};
 
@@ -95,7 +92,7 @@ impl Subject {
         quiet: bool,
     ) -> Result<Self> {
         // Nobody's else: the cluster may be in use.
-        let (kind, run) = (kind(code, block_len), crate::cmd::seed()?);
+        let (kind, run) = (kind(code, block_len), seed::seed()?);
         let key = format!("repair-{run:016x}/{kind}");
         let parsed = weft_codes::parse(code).map_err(Error::invalid)?;
         if let Some(block) = blocks.iter().find(|block| usize::from(**block) >= parsed.n()) {

@@ -1,44 +1,25 @@
 //! The directory of a testbed that a benchmark makes for itself: in memory, and gone afterwards.
 
-use super::Testbed;
-use crate::{cmd::seed, offline::io_error};
 use std::{
     fs::{self, DirBuilder, File},
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
+use weft_cli::{files::io_error, local::SCRATCH_FILE as MARK, seed::seed};
 use weft_types::Result;
 
 /// Memory that is a file system: there a disk does not hold up what a link brings.
 const IN_MEMORY: &str = "/dev/shm";
 /// What such directories are called; 16 digits follow.
 const PREFIX: &str = "weft-bench-";
-/// The file that says of one that a benchmark made it.
-pub(crate) const MARK: &str = "scratch";
 
-/// A testbed's directory that is gone when this is, with the testbed.
-pub(crate) struct Scratch {
-    pub(crate) dir: PathBuf,
-}
-
-impl Scratch {
-    /// An empty one.
-    pub(crate) fn make() -> Result<Self> {
-        let dir = parent().join(format!("{PREFIX}{:016x}", seed()?));
-        DirBuilder::new().mode(0o700).create(&dir).map_err(|error| io_error(&dir, "create", &error))?;
-        let scratch = Self { dir };
-        let mark = scratch.dir.join(MARK);
-        File::create_new(&mark).map_err(|error| io_error(&mark, "create", &error))?;
-        Ok(scratch)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = Testbed::down(&self.dir) {
-            eprintln!("weft: {error}; `weft testbed down --dir {}` tries again", self.dir.display());
-        }
-    }
+/// Makes an empty one.
+pub(crate) fn make() -> Result<PathBuf> {
+    let dir = parent().join(format!("{PREFIX}{:016x}", seed()?));
+    DirBuilder::new().mode(0o700).create(&dir).map_err(|error| io_error(&dir, "create", &error))?;
+    let mark = dir.join(MARK);
+    File::create_new(&mark).map_err(|error| io_error(&mark, "create", &error))?;
+    Ok(dir)
 }
 
 fn parent() -> PathBuf {
@@ -46,7 +27,7 @@ fn parent() -> PathBuf {
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-/// Removes a directory that [`Scratch::make`] made, also another process's; any other is left alone, also a copy of one.
+/// Removes a directory that [`make`] made, also another process's; any other is left alone, also a copy of one.
 pub(super) fn remove(dir: &Path) -> Result<()> {
     let name = dir.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(PREFIX));
     let is_name = name.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -66,28 +47,27 @@ mod tests {
 
     #[test]
     fn only_what_a_benchmark_made_is_removed() {
-        let scratch = Scratch::make().unwrap();
-        let place = scratch.dir.parent().unwrap();
+        let scratch = make().unwrap();
+        let place = scratch.parent().unwrap();
         // As a person may have called his own, and what was copied elsewhere.
         let own = place.join(format!("{PREFIX}{:016x}", seed().unwrap()));
         let elsewhere = tempfile::tempdir().unwrap();
-        let copy = elsewhere.path().join(scratch.dir.file_name().unwrap());
+        let copy = elsewhere.path().join(scratch.file_name().unwrap());
         let named = place.join(format!("{PREFIX}of-{:016x}", seed().unwrap()));
         for dir in [&own, &copy, &named] {
             fs::create_dir(dir).unwrap();
         }
         fs::write(copy.join(MARK), "").unwrap();
         fs::write(named.join(MARK), "").unwrap();
-        for dir in [&scratch.dir, &own, &copy, &named] {
+        for dir in [&scratch, &own, &copy, &named] {
             remove(dir).unwrap();
         }
-        assert!(!scratch.dir.exists());
+        assert!(!scratch.exists());
         for dir in [&own, &copy, &named] {
             assert!(dir.is_dir(), "{}", dir.display());
             fs::remove_dir_all(dir).unwrap();
         }
         // What is gone already is gone.
-        remove(&scratch.dir).unwrap();
-        std::mem::forget(scratch);
+        remove(&scratch).unwrap();
     }
 }

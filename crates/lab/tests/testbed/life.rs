@@ -1,7 +1,7 @@
 //! How testbeds come and go: what fails, is broken off or is killed leaves nothing that `down` does not take away, and what is there is
 //! changed only where somebody says so.
 
-use super::{WEFT, alone, json, namespaces, prefix, skipped, weft};
+use super::{alone, common::weft_path, json, namespaces, prefix, skipped, weft};
 use serde_json::Value;
 use std::{
     fs,
@@ -37,7 +37,7 @@ fn with_tc(root: &Path, does: &str, args: &[&str]) -> (Output, String) {
     let tc = format!("#!/bin/sh\n[ \"$1\" = -V ] && exit 0\necho \"$2\" >> {}\nPATH={path}\n{does}\n", told.display());
     fs::write(tools.join("tc"), tc).unwrap();
     fs::set_permissions(tools.join("tc"), fs::Permissions::from_mode(0o755)).unwrap();
-    let ended = Command::new(WEFT).args(args).env("PATH", format!("{}:{path}", tools.display())).output().unwrap();
+    let ended = Command::new(weft_path()).args(args).env("PATH", format!("{}:{path}", tools.display())).output().unwrap();
     let told = fs::read_to_string(told).unwrap();
     let name = told.lines().find(|name| name.starts_with("weft-")).unwrap();
     (ended, name[..=name.rfind('-').unwrap()].to_owned())
@@ -155,7 +155,7 @@ fn daemons_whose_directory_is_gone_are_stopped_and_nobody_else() {
     let daemons: Vec<String> = ours(&prefix).iter().flat_map(pids).collect();
     assert_eq!(daemons.len(), 4, "a coordinator and three agents: {daemons:?}");
     let sleep = ["testbed", "run", "--dir", dir.to_str().unwrap(), "--", "sleep", "600"];
-    let mut persons = Command::new(WEFT).args(sleep).spawn().unwrap();
+    let mut persons = Command::new(weft_path()).args(sleep).spawn().unwrap();
     let begun = Instant::now();
     while !pids(&format!("{prefix}out")).contains(&persons.id().to_string()) {
         assert!(begun.elapsed() < END_MAX, "it is not in the testbed's network");
@@ -224,12 +224,12 @@ fn a_benchmark_that_is_broken_off_leaves_nothing_and_one_that_was_killed_is_take
     }
     for ends in ["-INT", "-HUP"] {
         // Whoever runs the tests may have SIGHUP ignored.
-        let mut benchmark = Benchmark::begin(&["env", "--default-signal=HUP", WEFT], "1000");
+        let mut benchmark = Benchmark::begin(&["env", "--default-signal=HUP", weft_path()], "1000");
         signal(benchmark.child.id(), ends);
         assert_eq!(benchmark.end(), Some(130), "{ends}");
         assert!(benchmark.is_gone(), "{ends}: {:?}", benchmark.dir);
     }
-    let mut benchmark = Benchmark::begin(&[WEFT], "1000");
+    let mut benchmark = Benchmark::begin(&[weft_path()], "1000");
     signal(benchmark.child.id(), "-KILL");
     benchmark.end();
     assert!(benchmark.dir.is_dir() && !benchmark.is_gone());
@@ -237,7 +237,7 @@ fn a_benchmark_that_is_broken_off_leaves_nothing_and_one_that_was_killed_is_take
     assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
     assert!(benchmark.is_gone(), "{:?}", benchmark.dir);
     // Who says that it is to outlive its terminal is right.
-    let mut benchmark = Benchmark::begin(&["nohup", WEFT], "4");
+    let mut benchmark = Benchmark::begin(&["nohup", weft_path()], "4");
     signal(benchmark.child.id(), "-HUP");
     assert_eq!(benchmark.end(), Some(0));
     assert!(benchmark.is_gone(), "{:?}", benchmark.dir);

@@ -9,11 +9,11 @@ use crate::{
         repair::{Case, Subject, measure, probe},
         writer::{self, Writers},
     },
-    session::Session,
     testbed::{Limit, LinkRate, Settings, Testbed},
 };
 use std::{collections::BTreeMap, io::IsTerminal as _};
 use tokio::time::Instant;
+use weft_cli::session::Session;
 use weft_coordinator::CoordinatorConfig;
 use weft_types::{ByteSize, Error, Result};
 

@@ -1,8 +1,11 @@
 //! The testbed itself: that its links are what they should be, that results have the promised form, and that nothing is left behind,
 //! however it ends. It needs root, `ip` and `tc`, and says so where it is skipped.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod life;
 
+use common::weft_path;
 use serde_json::Value;
 use std::{
     collections::BTreeSet,
@@ -14,8 +17,6 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
-
-const WEFT: &str = env!("CARGO_BIN_EXE_weft");
 
 /// One at a time: a machine carries only so many links, and each test looks at what the others would make too.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -44,7 +45,7 @@ fn skipped() -> bool {
 }
 
 fn weft(args: &[&str]) -> Output {
-    Command::new(WEFT).args(args).output().unwrap()
+    Command::new(weft_path()).args(args).output().unwrap()
 }
 
 fn json(output: &Output) -> Value {
@@ -69,7 +70,7 @@ fn prefix(dir: &str) -> String {
 #[test]
 fn without_its_tools_it_says_plainly_what_it_lacks() {
     let dir = tempfile::tempdir().unwrap();
-    let ended = Command::new(WEFT)
+    let ended = Command::new(weft_path())
         .args(["testbed", "up", "--nodes", "3", "--dir"])
         .arg(dir.path().join("bed"))
         .env("PATH", dir.path())

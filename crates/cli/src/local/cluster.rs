@@ -1,0 +1,245 @@
+//! A cluster's directory: what it says, and its processes.
+
+use super::{
+    namespaces::{COORDINATOR, Namespaces, TESTBED_FILE},
+    process::{self, PidFile, Process, Signal},
+};
+use crate::{
+    files::{io_error, real_path},
+    settings,
+    target::{ClusterFile, FILE_NAME},
+};
+use std::{
+    ffi::OsStr,
+    fs::{DirBuilder, File, TryLockError},
+    io::{Read as _, Seek as _, SeekFrom},
+    os::unix::fs::DirBuilderExt as _,
+    path::{Component, Path, PathBuf},
+};
+use weft_agent::AgentConfig;
+use weft_coordinator::CoordinatorConfig;
+use weft_types::{Error, Result};
+
+pub(super) const COORDINATOR_FILE: &str = "coordinator.toml";
+pub(super) const AGENT_FILE: &str = "agent.toml";
+pub(super) const LOCK: &str = "lock";
+pub(super) const FIRST_UP: &str = "first-up";
+
+/// A cluster on this machine.
+#[derive(Debug)]
+pub struct LocalCluster {
+    pub(super) dir: PathBuf,
+    /// The agents' names, sorted.
+    pub(super) nodes: Vec<String>,
+    /// The network of its own in which its processes run, where it is a testbed.
+    pub(super) namespaces: Option<Namespaces>,
+}
+
+impl LocalCluster {
+    /// The cluster in `dir`.
+    pub fn open(dir: &Path) -> Result<Self> {
+        if !Self::is_in(dir) {
+            let dir = dir.display();
+            return Err(Error::not_found(format!(
+                "there is no cluster in {dir}: `weft cluster up --dir {dir} --nodes 16` makes one"
+            )));
+        }
+        let nodes_dir = dir.join("nodes");
+        let entries = std::fs::read_dir(&nodes_dir).map_err(|error| io_error(&nodes_dir, "read", &error))?;
+        let mut nodes = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| io_error(&nodes_dir, "read", &error))?;
+            if entry.path().join(AGENT_FILE).is_file() {
+                nodes.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        nodes.sort();
+        // Processes get absolute paths: what they are told must not depend on where they were started.
+        let dir = std::path::absolute(dir).map_err(|error| io_error(dir, "find", &error))?;
+        let is_testbed = dir.join(TESTBED_FILE).is_file();
+        let namespaces = is_testbed.then(|| real_path(&dir).map(|dir| Namespaces::of(&dir))).transpose()?;
+        let cluster = Self { dir, nodes, namespaces };
+        cluster.check_dirs()?;
+        Ok(cluster)
+    }
+
+    /// Whether there is one in `dir`.
+    pub fn is_in(dir: &Path) -> bool {
+        dir.join(FILE_NAME).is_file()
+    }
+
+    /// Settings that lead out of the directory are another cluster's, or would be as soon as this one is copied.
+    fn check_dirs(&self) -> Result<()> {
+        let mut coordinator: CoordinatorConfig = settings::parse(&self.settings(COORDINATOR))?;
+        self.check_inside(COORDINATOR, settings::coordinator_paths(&mut coordinator))?;
+        for name in &self.nodes {
+            let mut agent: AgentConfig = settings::parse(&self.settings(name))?;
+            self.check_inside(name, settings::agent_paths(&mut agent))?;
+        }
+        Ok(())
+    }
+
+    fn check_inside(&self, name: &str, paths: Vec<&mut PathBuf>) -> Result<()> {
+        let file = self.settings(name);
+        let home = file.parent().unwrap_or(&self.dir);
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        for path in paths {
+            let full = lexical(&home.join(&*path));
+            let is_inside =
+                full.starts_with(&self.dir) || real(&full).zip(real(&self.dir)).is_some_and(|(it, dir)| it.starts_with(dir));
+            if !is_inside {
+                return Err(Error::invalid(format!(
+                    "{} names {}, which is not in {}: if the cluster was moved or copied here, write it relative to the file",
+                    file.display(),
+                    path.display(),
+                    self.dir.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The agents' names.
+    pub fn nodes(&self) -> &[String] {
+        &self.nodes
+    }
+
+    /// What `weft.toml` says.
+    pub fn file(&self) -> Result<ClusterFile> {
+        ClusterFile::read(&self.dir.join(FILE_NAME))
+    }
+
+    /// Nobody else may make, start or stop a cluster in `dir` meanwhile. The directory is made if there is none.
+    pub fn lock(dir: &Path) -> Result<File> {
+        let mut builder = DirBuilder::new();
+        // What is stored is nobody else's to read.
+        builder.recursive(true).mode(0o700).create(dir).map_err(|error| io_error(dir, "create", &error))?;
+        let path = dir.join(LOCK);
+        let file = File::options().create(true).append(true).open(&path).map_err(|error| io_error(&path, "open", &error))?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => {
+                Err(Error::retry(format!("another weft starts or stops the cluster in {}", dir.display())))
+            }
+            Err(TryLockError::Error(error)) => Err(io_error(&path, "lock", &error)),
+        }
+    }
+
+    /// Whether it has never been up as a whole.
+    pub(crate) fn is_new(&self) -> bool {
+        self.dir.join("run").join(FIRST_UP).exists()
+    }
+
+    /// It has been up, with all that belongs to it.
+    pub(crate) fn was_up(&self) -> Result<()> {
+        let path = self.dir.join("run").join(FIRST_UP);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error(&path, "remove", &error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The coordinator's and all agents' processes, by name; none where nothing runs.
+    pub fn processes(&self) -> Result<Vec<(String, Option<Process>)>> {
+        let names = std::iter::once(COORDINATOR).chain(self.nodes.iter().map(String::as_str));
+        names.map(|name| Ok((name.to_owned(), self.pid_file(name).alive()?))).collect()
+    }
+
+    /// Starts the process of that name, unless it runs.
+    pub fn start(&self, name: &str) -> Result<()> {
+        let pid_file = self.pid_file(name);
+        if pid_file.alive()?.is_some() {
+            return Ok(());
+        }
+        let command = if name == COORDINATOR { "coordinator" } else { "agent" };
+        let config = self.settings(name);
+        let namespace = self.namespaces.as_ref().map(|namespaces| namespaces.of_process(name)).transpose()?;
+        let args = [OsStr::new(command), OsStr::new("--config"), config.as_os_str()];
+        process::spawn(&args, namespace.as_deref(), &self.log(name), &pid_file)
+    }
+
+    /// The last thing that a process said before it ended.
+    pub(crate) fn ended(&self, name: &str) -> String {
+        let log = self.log(name);
+        let said = last_line(&log).unwrap_or_default();
+        format!("{name} has ended: {said} (more in {})", log.display())
+    }
+
+    /// Ends all processes: agents first, then the coordinator. How many there were.
+    pub fn stop(&self) -> Result<usize> {
+        let (coordinator, agents): (Vec<_>, Vec<_>) = self.processes()?.into_iter().partition(|(name, _)| name == COORDINATOR);
+        let (mut stopped, mut left) = (0, Vec::new());
+        for group in [agents, coordinator] {
+            for (name, _) in group.iter().filter(|(_, process)| process.is_none()) {
+                self.pid_file(name).remove()?;
+            }
+            let running: Vec<(String, Process)> =
+                group.into_iter().filter_map(|(name, process)| Some((name, process?))).collect();
+            let ended = process::end(running.iter().map(|(_, process)| process))?;
+            for ((name, process), ended) in running.iter().zip(ended) {
+                if ended {
+                    self.pid_file(name).remove()?;
+                    stopped += 1;
+                } else {
+                    left.push(format!("{name} (process {})", process.pid));
+                }
+            }
+        }
+        if !left.is_empty() {
+            return Err(Error::fatal(format!("these did not end, though they were killed: {}", left.join(", "))));
+        }
+        Ok(stopped)
+    }
+
+    /// Sends one process a signal.
+    pub fn signal(&self, name: &str, signal: Signal) -> Result<()> {
+        let process = self.pid_file(name).alive()?;
+        let process = process.ok_or_else(|| Error::not_found(format!("{name} does not run")))?;
+        process.signal(signal)
+    }
+
+    /// The settings of the process of that name.
+    pub(super) fn settings(&self, name: &str) -> PathBuf {
+        match name {
+            COORDINATOR => self.dir.join(COORDINATOR).join(COORDINATOR_FILE),
+            _ => self.dir.join("nodes").join(name).join(AGENT_FILE),
+        }
+    }
+
+    fn pid_file(&self, name: &str) -> PidFile {
+        PidFile::new(self.dir.join("run").join(format!("{name}.pid")))
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.dir.join("log").join(format!("{name}.log"))
+    }
+}
+
+/// A path without `.` and `..`, as far as that can be told without looking.
+fn lexical(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => drop(plain.pop()),
+            _ => plain.push(component),
+        }
+    }
+    plain
+}
+
+/// The last line of a file, of its last 4 KiB.
+fn last_line(path: &Path) -> Option<String> {
+    let mut file = File::open(path).ok()?;
+    let len = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(4096))).ok()?;
+    let mut tail = Vec::new();
+    file.read_to_end(&mut tail).ok()?;
+    let tail = String::from_utf8_lossy(&tail).into_owned();
+    tail.lines().rev().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
+}

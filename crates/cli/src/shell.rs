@@ -1,0 +1,144 @@
+//! The shell around all commands: reads a command line, refuses one that is wrong in one line, prints help, and reports errors.
+
+use crate::{
+    exit::{EXIT_CODES, Exit},
+    interrupt,
+    output::print,
+    target,
+};
+use clap::{Args, Command, FromArgMatches, error::ErrorKind};
+use serde_json::{Value, json};
+use weft_types::{Error, Reaction, Result};
+
+/// The options that all commands have.
+#[derive(Debug, Args)]
+pub struct Globals {
+    /// Print results (and errors) as JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Which cluster the command is for.
+    #[command(flatten)]
+    pub target: target::Options,
+}
+
+/// Help on a command, or on `exit-codes`
+#[derive(Debug, Args)]
+pub struct Help {
+    /// `exit-codes`, or a command: `code encode`
+    pub topic: Vec<String>,
+}
+
+/// Reads this process's command line. Help, the version and what is wrong with the command line are printed here, and the exit code
+/// is returned.
+pub fn parse<P: FromArgMatches>(mut command: Command) -> Result<P, Exit> {
+    let matches = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed = matches.and_then(|mut it| P::from_arg_matches_mut(&mut it).map_err(|error| error.format(&mut command)));
+    parsed.map_err(|error| refuse(&error))
+}
+
+/// Help and version are asked for; the rest is a command line that makes no sense, in one line like every other error.
+fn refuse(error: &clap::Error) -> Exit {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return print(&error.to_string()).map_or(Exit::Failed, |()| Exit::Ok);
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprint!("{error}");
+        return Exit::Usage;
+    }
+    report(&Error::invalid(one_line(&error.to_string())), asks_for_json())
+}
+
+/// Whether the command line has `--json`, read or not.
+pub fn asks_for_json() -> bool {
+    std::env::args_os().any(|arg| arg == "--json")
+}
+
+/// clap says what is wrong in its first paragraph, and what would be right in `tip:` lines and the usage.
+fn one_line(message: &str) -> String {
+    let mut said = String::new();
+    for line in message.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("For more information")) {
+        let line = line.strip_prefix("error: ").or(line.strip_prefix("tip: ")).unwrap_or(line);
+        if !said.is_empty() {
+            said.push_str(if said.ends_with(':') { " " } else { "; " });
+        }
+        said.push_str(line);
+    }
+    said
+}
+
+impl Help {
+    /// Prints the help on a command of `all`, or on exit codes.
+    pub fn run(&self, mut all: Command) -> Result<Exit> {
+        if self.topic == ["exit-codes"] {
+            return print(EXIT_CODES).map(|()| Exit::Ok);
+        }
+        all.build();
+        let mut named = &mut all;
+        for word in &self.topic {
+            named = named.find_subcommand_mut(word).ok_or_else(|| {
+                let topic = self.topic.join(" ");
+                Error::not_found(format!("there is no command '{topic}'; `weft help` lists what there is"))
+            })?;
+        }
+        print(&named.render_long_help().to_string()).map(|()| Exit::Ok)
+    }
+}
+
+/// What is missing in the help of `all`'s commands, but for those in `except`: each has an example of itself, and its exit codes.
+/// For tests.
+pub fn missing_in_help(all: &Command, except: &[&str]) -> Vec<String> {
+    fn check(command: &Command, path: &str, missing: &mut Vec<String>) {
+        for sub in command.get_subcommands() {
+            let path = format!("{path} {}", sub.get_name());
+            if sub.get_subcommands().next().is_none() {
+                let after = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+                if !(after.contains("EXAMPLE") && after.contains(&path)) {
+                    missing.push(format!("{path} has no example of itself"));
+                }
+                if !after.contains("EXIT CODES") {
+                    missing.push(format!("{path} does not tell its exit codes"));
+                }
+            }
+            check(sub, &path, missing);
+        }
+    }
+    let mut missing = Vec::new();
+    let is_checked = |sub: &&Command| sub.get_name() != "help" && !except.contains(&sub.get_name());
+    let checked = Command::new("weft").subcommands(all.get_subcommands().filter(is_checked).cloned());
+    check(&checked, "weft", &mut missing);
+    missing
+}
+
+/// Tells a person, or a program, what went wrong.
+pub fn report(error: &Error, json: bool) -> Exit {
+    let exit = if interrupt::is_broken_off() { Exit::Interrupted } else { Exit::from(error.reaction) };
+    if json {
+        eprintln!("{}", error_json(error, exit));
+    } else {
+        eprintln!("weft: {error}");
+    }
+    exit
+}
+
+fn error_json(error: &Error, exit: Exit) -> Value {
+    let kind = match error.reaction {
+        _ if exit == Exit::Interrupted => "interrupted",
+        Reaction::Retry => "retry",
+        Reaction::Replan => "replan",
+        Reaction::Corrupt => "corrupt",
+        Reaction::InvalidInput => "invalid_input",
+        Reaction::NotFound => "not_found",
+        Reaction::Unavailable => "unavailable",
+        Reaction::Fatal => "fatal",
+    };
+    json!({ "error": {
+        "kind": kind,
+        "exit_code": exit as u8,
+        "message": error.message,
+        "object": error.object,
+        "block": error.block.map(|block| block.to_string()),
+        "party": error.party.map(|party| party.to_string()),
+        "link": error.link,
+        "position": error.position,
+    }})
+}

@@ -1,0 +1,20 @@
+//! The binaries that tests run.
+
+// Every test file is a program of its own, and uses its own part of this.
+#![allow(dead_code)]
+
+use std::{path::Path, sync::LazyLock};
+
+/// The `weft-lab` that was built with the tests.
+pub(crate) const LAB: &str = env!("CARGO_BIN_EXE_weft-lab");
+
+static WEFT: LazyLock<String> = LazyLock::new(|| {
+    let weft = Path::new(LAB).with_file_name("weft");
+    assert!(weft.is_file(), "there is no {}: `cargo build --package weft` makes it, `make test` too", weft.display());
+    weft.to_str().unwrap().to_owned()
+});
+
+/// The `weft` beside it.
+pub(crate) fn weft_path() -> &'static str {
+    &WEFT
+}

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Builds binaries for use: tools/build.sh weft [weft-lab]
+#
+# Line tables, by which a backtrace names files and lines, take three times the space of the program. They go into BINARY.debug beside
+# it, where backtraces and debuggers look for them by themselves; whoever needs none leaves that file behind.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo=${CARGO:-cargo}
+release=${CARGO_TARGET_DIR:-target}/release
+
+packages=()
+for binary in "$@"; do packages+=(--package "$binary"); done
+CARGO_PROFILE_RELEASE_DEBUG=line-tables-only "$cargo" build --release "${packages[@]}"
+for binary in "$@"; do
+    file=$release/$binary
+    # Where nothing was built anew, cargo has put back the whole binary.
+    objcopy --only-keep-debug "$file" "$file.debug"
+    # A file of its own: cargo keeps another name for the whole binary.
+    (cd "$release" && objcopy --strip-all --add-gnu-debuglink="$binary.debug" "$binary" "$binary.tmp")
+    mv "$file.tmp" "$file"
+done
