@@ -181,9 +181,7 @@ fn parse_log(said: &str) -> Result<Targets, String> {
     }
     match parts.is_empty() {
         true => Ok(Targets::new().with_default(LevelFilter::ERROR)),
-        false => {
-            parts.join(",").parse::<Targets>().map_err(|error| format!("{error}: info and weft_coordinator=debug are filters"))
-        }
+        false => parts.join(",").parse::<Targets>().map_err(|error| error.to_string()),
     }
 }
 

@@ -99,7 +99,7 @@ impl Process {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
-    /// Whether it was started by [`spawn`], with its number in a file below `dir`.
+    /// Whether it was started by `LocalCluster::start`, with its number in a file below `dir`.
     pub fn is_daemon_of(&self, dir: &Path) -> bool {
         let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let mut words = line.split(|byte| *byte == 0).skip_while(|word| *word != PID_FILE.as_bytes());
