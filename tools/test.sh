@@ -2,11 +2,13 @@
 # Every test of the workspace: builds all test programs, then runs several of them side by side.
 #
 # What a program prints is shown when it fails. The last lines tell what was skipped, and why; how long the parts took; and how many
-# tests passed. WEFT_TEST_JOBS (2) programs run at a time; arguments go to each of them: tools/test.sh a_seed_leaves_one_trace
+# tests passed. WEFT_TEST_JOBS (one more than processors) programs run at a time; arguments go to each of them:
+#
+#   tools/test.sh a_seed_leaves_one_trace
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-jobs_max=${WEFT_TEST_JOBS:-2}
+jobs_max=${WEFT_TEST_JOBS:-$(($(nproc) + 1))}
 cargo=${CARGO:-cargo}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -28,11 +30,20 @@ weight() {
     esac
 }
 
-# Runs a program where cargo would; its report is in the file $scratch/NUMBER.
+# Tests of clusters of processes mostly wait: twice as many at a time as there are processors.
+threads() {
+    case $1 in
+        */cli\ cluster) echo $(($(nproc) * 2)) ;;
+        *) nproc ;;
+    esac
+}
+
+# Runs a program where cargo would.
 run_program() { # number, directory, name, file, arguments
     local number=$1 dir=$2 name=$3 file=$4 begun=$SECONDS status=0
     shift 4
-    (cd "$dir" && CARGO_MANIFEST_DIR=$dir exec "$file" --show-output "$@") >"$scratch/$number.log" 2>&1 </dev/null || status=$?
+    (cd "$dir" && CARGO_MANIFEST_DIR=$dir RUST_TEST_THREADS=$(threads "$dir $name") exec "$file" --show-output "$@") \
+        >"$scratch/$number.log" 2>&1 </dev/null || status=$?
     echo "$status $((SECONDS - begun))" >"$scratch/$number.end"
     tell "$number" "${dir##*/} $name" "$status" $((SECONDS - begun))
 }

@@ -1,8 +1,5 @@
 //! Runs the real binary, and looks at what a person or a script would see.
 
-// Every test file is a program of its own, and uses its own part of this.
-#![allow(dead_code)]
-
 use serde_json::Value;
 use std::{
     ffi::OsStr,

@@ -1,8 +1,6 @@
 //! `weft plan`, and `--explain` where it comes from, by the real binary.
 
-mod common;
-
-use common::{bytes, weft};
+use crate::common::{bytes, weft};
 use serde_json::Value;
 use std::path::PathBuf;
 use tempfile::TempDir;

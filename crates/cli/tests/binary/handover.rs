@@ -1,8 +1,6 @@
 //! What `weft` says of experiments where no `weft-lab` lies beside it, by the real binary. `crates/lab` tests how it hands them over.
 
-mod common;
-
-use common::{Ended, weft, weft_at};
+use crate::common::{Ended, weft, weft_at};
 use serde_json::Value;
 use std::path::PathBuf;
 use tempfile::TempDir;

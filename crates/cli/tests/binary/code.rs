@@ -1,8 +1,6 @@
 //! `weft code` on plain files, by the real binary.
 
-mod common;
-
-use common::{bytes, flip, weft};
+use crate::common::{bytes, flip, weft};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -60,7 +58,7 @@ fn names(dir: &Path) -> Vec<String> {
 
 #[test]
 fn blocks_are_the_raw_bytes_of_an_independent_model() {
-    let golden: Value = serde_json::from_str(include_str!("../../codes/tests/data/rs.json")).unwrap();
+    let golden: Value = serde_json::from_str(include_str!("../../../codes/tests/data/rs.json")).unwrap();
     let hex = |value: &Value| -> Vec<u8> {
         let text = value["hex"].as_str().unwrap();
         (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
