@@ -11,11 +11,10 @@ use crate::{
     version::{PROTOCOL, ProtocolRange},
 };
 use bytes::{Buf, BufMut, BytesMut};
-use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest};
 use serde::{Deserialize, Serialize};
 use std::{future::poll_fn, io, pin::Pin, task::Poll, time::Duration};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use weft_types::{ClusterId, Error, FRAME_PAYLOAD_BYTES_MAX, Party, PlanId, Reaction, Result, Span};
+use weft_types::{ClusterId, Error, FRAME_PAYLOAD_BYTES_MAX, Party, PlanId, Reaction, Result, Span, crc32c, crc32c_continued};
 
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 36;
@@ -235,10 +234,7 @@ impl Header {
 }
 
 fn frame_checksum(header: &[u8; HEADER_LEN], payload: &[u8]) -> u32 {
-    let mut digest = Digest::new(Crc32Iscsi);
-    digest.update(&header[..CRC_AT]);
-    digest.update(payload);
-    digest.finalize() as u32
+    crc32c_continued(crc32c(&header[..CRC_AT]), payload)
 }
 
 /// A header that was read, and what its frame's checksum must be.

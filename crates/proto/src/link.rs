@@ -3,10 +3,9 @@
 use crate::frame::{FrameError, FrameStream, HEADER_LEN, Header, Kind, peer_error};
 use crate::net::BoxStream;
 use bytes::{BufMut, Bytes, BytesMut};
-use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use weft_types::{Error, FRAME_PAYLOAD_BYTES_MAX, Result, Span};
+use weft_types::{Error, FRAME_PAYLOAD_BYTES_MAX, Result, Span, crc32c_continued};
 
 /// The sending end of a link.
 ///
@@ -51,7 +50,7 @@ struct LinkState {
 /// What End says of all Data frames: their payload's length, and the CRC32C of their checksums.
 struct LinkTotal {
     bytes: u64,
-    checksums: Digest,
+    checksums: u32,
 }
 
 /// How long a sender whose connection broke waits for the reason that the receiver may have sent.
@@ -251,7 +250,7 @@ async fn fail<S: AsyncRead + AsyncWrite + Unpin>(mut frames: FrameStream<S>, sta
 
 impl LinkState {
     fn new(link: u32, width: u32) -> Self {
-        Self { link, width, position: 0, total: LinkTotal { bytes: 0, checksums: Digest::new(Crc32Iscsi) }, ended: false }
+        Self { link, width, position: 0, total: LinkTotal { bytes: 0, checksums: 0 }, ended: false }
     }
 
     fn at(&mut self, position: u64) {
@@ -270,14 +269,14 @@ impl LinkState {
 impl LinkTotal {
     fn add(&mut self, payload_len: usize, checksum: u32) {
         self.bytes = self.bytes.wrapping_add(payload_len as u64);
-        self.checksums.update(&checksum.to_le_bytes());
+        self.checksums = crc32c_continued(self.checksums, &checksum.to_le_bytes());
     }
 
     fn encode(&self) -> [u8; END_LEN] {
         let mut bytes = [0; END_LEN];
         let mut fields = &mut bytes[..];
         fields.put_u64_le(self.bytes);
-        fields.put_u32_le(self.checksums.finalize() as u32);
+        fields.put_u32_le(self.checksums);
         bytes
     }
 }

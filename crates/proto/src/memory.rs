@@ -25,7 +25,8 @@ const FREE_PORTS: u16 = 32_768;
 /// let net = MemoryNet::default();
 /// let listener = net.listen("127.0.0.1:0").await?;
 /// let address = listener.local_address()?;
-/// let (_ours, accepted) = tokio::try_join!(net.host("127.0.0.2").connect(&address), listener.accept())?;
+/// let other = net.host("127.0.0.2");
+/// let (_ours, accepted) = tokio::try_join!(other.connect(&address), listener.accept())?;
 /// assert!(accepted.1.starts_with("127.0.0.2:"));
 /// # Ok(()) }
 /// ```

@@ -5,10 +5,7 @@
 //! come, and the checksum of a MiB from those of its pages, without reading anything again.
 //! Polynomials are reflected: the coefficient of X^0 is the highest bit.
 
-/// CRC32C (Castagnoli, as in iSCSI) of `bytes`.
-pub fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(bytes)
-}
+pub use weft_types::crc32c;
 
 /// CRC32C of `len` zero bytes.
 pub fn zeros(len: u64) -> u32 {

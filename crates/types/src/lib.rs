@@ -3,12 +3,14 @@
 //! Nothing here knows a code, a plan or a socket.
 
 mod block_meta;
+mod crc;
 mod error;
 mod ids;
 mod layout;
 mod size;
 
 pub use block_meta::BlockMeta;
+pub use crc::{crc32c, crc32c_continued, crc32c_joined};
 pub use error::{Error, Reaction, Result};
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};

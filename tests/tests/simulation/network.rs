@@ -74,7 +74,10 @@ fn slices() -> impl Iterator<Item = Span> {
 }
 
 fn payload(link: u32) -> Vec<u8> {
-    (0..SLICES * SLICE_LEN).map(|at| (at * 7 + u64::from(link) * 13) as u8).collect()
+    let period: Vec<u8> = (0..256).map(|at| (at * 7 + link * 13) as u8).collect();
+    let mut all = period.repeat((SLICES * SLICE_LEN).div_ceil(256) as usize);
+    all.truncate((SLICES * SLICE_LEN) as usize);
+    all
 }
 
 fn hello(link: u32) -> Hello {
