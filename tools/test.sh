@@ -24,8 +24,10 @@ weight() {
     case $1 in
         */cli\ cluster) echo 9 ;;
         */lab\ testbed) echo 8 ;;
-        */tests\ simulation) echo 7 ;;
-        */coordinator\ cluster) echo 6 ;;
+        */client\ cluster) echo 7 ;;
+        */tests\ simulation) echo 6 ;;
+        */coordinator\ cluster) echo 5 ;;
+        */codes\ weft_codes) echo 4 ;;
         *) echo 1 ;;
     esac
 }
