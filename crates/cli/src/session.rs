@@ -141,7 +141,7 @@ fn work_in_session(options: &Options, work: &mut dyn Work) -> Result<()> {
             } => done,
             error = signals.broken_off() => Err(error),
         };
-        // The work is dropped by now: what it held is given up, and the coordinator is told.
+        // The work is dropped here, so it gives up what it held; closing tells the coordinator.
         session.client.close().await;
         done
     });

@@ -67,7 +67,7 @@ pub async fn make_first_bucket(cluster: &LocalCluster, session: &Session) -> Res
     cluster.was_up()
 }
 
-/// What somebody may answer later is remembered as the reason why it is not up yet; what cannot get better by waiting ends that.
+/// Errors that may pass are kept as the reason why the cluster is not up yet; all others end the wait.
 fn keep<T>(answer: Result<T>, why: &mut Option<Error>) -> Result<Option<T>> {
     match answer {
         Err(error) if error.reaction == Reaction::InvalidInput => Err(error),

@@ -234,8 +234,8 @@ impl Stage<'_> {
         Ok(Reading { way: way.to_owned(), whole_seconds, part_seconds, part_on_gigabit_seconds })
     }
 
-    /// The seconds that it takes to read this, the median of [`READS`] times. What comes is hashed and not written: a disk that still
-    /// writes something else would count for whoever reads first.
+    /// The seconds that it takes to read this, the median of [`READS`] times. The bytes are hashed, not written: a disk
+    /// that is still busy would slow down only the first read.
     async fn fetch(&self, range: Range<u64>, scheme: &str, sha256: &str, rebuilt_min: usize) -> Result<f64> {
         let options = GetOptions { range: Some(range), scheme: scheme.to_owned(), ..GetOptions::default() };
         let mut seconds = [0.0; READS];

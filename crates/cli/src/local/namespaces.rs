@@ -40,7 +40,7 @@ impl Namespaces {
         format!("weft-{}-{:02}", self.id, number + 1)
     }
 
-    /// In which the coordinator runs, and whoever commands.
+    /// The namespace of the coordinator and of commands.
     pub fn outside(&self) -> String {
         format!("weft-{}-out", self.id)
     }

@@ -401,7 +401,7 @@ async fn nodes_that_code_slowly_get_the_blocks_that_take_the_least_work() {
     let mut world = World::new(6, 6).await;
     let slow = [2, 5];
     for node in 1..=6 {
-        // On simulated time whoever is not throttled takes none, which says nothing.
+        // Simulated time stands still while a node codes: a node without a throttle would report no speed.
         let coding_bytes_per_s = Some(ByteSize(if slow.contains(&node) { 4 << 20 } else { 1 << 30 }));
         world.throttle(node, Throttle { coding_bytes_per_s, ..Throttle::default() }).await;
     }

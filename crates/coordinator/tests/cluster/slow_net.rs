@@ -22,7 +22,7 @@ use weft_proto::{
     net::{BoxStream, Listen},
 };
 
-/// A network on which whoever has connected sends [`BYTES`] every [`PAUSE`].
+/// A network on which the connecting end sends [`BYTES`] every [`PAUSE`].
 pub(crate) struct SlowNet {
     net: MemoryNet,
     /// All that was sent.

@@ -42,7 +42,7 @@ enum Command {
 /// Reads the command line and does what it says.
 pub(crate) fn main() -> Exit {
     let caller = Caller::of_this_process();
-    // Another version may have other options: this is told before anything else.
+    // Check the version first: another version may have other options.
     if let Err(error) = caller.check_handed_over() {
         return shell::report(&error, shell::asks_for_json());
     }
