@@ -15,6 +15,7 @@ help: ## what there is
 demo: ## the main job: sixteen agents, a real file, a killed node, three ways to read it all the same
 	@tools/need.sh cc cargo
 	@echo "building weft (some minutes, the first time)"
+	@rm -f $${CARGO_TARGET_DIR:-target}/release/weft-lab
 	@$(CARGO) build --release --package weft
 	@$(CARGO) run --release --quiet --package weft -- demo $(DEMO)
 
@@ -27,7 +28,7 @@ lab: ## weft-lab beside weft: bench, testbed, reproduce
 	@tools/build.sh weft weft-lab
 
 test: ## every test of the workspace, several test programs at a time
-	@tools/need.sh cc cargo
+	@tools/need.sh cc cargo $(if $(filter 0,$(shell id -u)),net)
 	@tools/test.sh
 
 simulate: ## whole clusters on simulated time under faults: WEFT_SIM_SEEDS of them (200)

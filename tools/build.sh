@@ -2,7 +2,7 @@
 # Builds binaries for use: tools/build.sh weft [weft-lab]
 #
 # Line tables, by which a backtrace names files and lines, take three times the space of the program. They go into BINARY.debug beside
-# it, where backtraces and debuggers look for them by themselves; whoever needs none leaves that file behind.
+# it, where backtraces and debuggers look for them by themselves. The .debug file need not be deployed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +10,8 @@ cargo=${CARGO:-cargo}
 release=${CARGO_TARGET_DIR:-target}/release
 
 packages=()
+# A binary of another build beside these would pass for one of the same version.
+for binary in weft weft-lab; do [[ " $* " = *" $binary "* ]] || rm -f "$release/$binary"{,.debug}; done
 for binary in "$@"; do packages+=(--package "$binary"); done
 CARGO_PROFILE_RELEASE_DEBUG=line-tables-only "$cargo" build --release "${packages[@]}"
 for binary in "$@"; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees to it that what a door needs is on the machine: `tools/need.sh [cc] [cxx] [git] [cargo] [fmt] [clippy]`.
+# Sees to it that what a door needs is on the machine: `tools/need.sh [cc] [cxx] [git] [net] [cargo] [fmt] [clippy]`.
 # What is missing is installed from Debian's packages when we may (root, or sudo without a password), and from rustup
 # for parts of the Rust toolchain; otherwise the one line to run is printed, and the door stays shut.
 set -euo pipefail
@@ -23,6 +23,7 @@ works() {
 have_cc() { works "${CC:-cc}" c stdlib.h; }
 have_cxx() { works "${CXX:-c++}" cc cstdlib; }
 have_git() { command -v git >/dev/null; }
+have_net() { command -v ip >/dev/null && command -v tc >/dev/null; }
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then
@@ -84,6 +85,7 @@ for need in "$@"; do
         cc) need_package "a C compiler with its library's headers" cc have_cc gcc libc6-dev ;;
         cxx) need_package "a C++ compiler with its library's headers" c++ have_cxx g++ ;;
         git) need_package git git have_git git ;;
+        net) need_package 'ip and tc, which make networks of their own,' ip have_net iproute2 ;;
         cargo) need_cargo ;;
         fmt) need_component rustfmt cargo-fmt ;;
         clippy) need_component clippy cargo-clippy ;;

@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
 # Every test of the workspace: builds all test programs, then runs several of them side by side.
 #
-# What a program prints is shown when it fails. The last lines tell what was skipped, and why; how long the parts took; and how many
-# tests passed. WEFT_TEST_JOBS (one more than processors) programs run at a time; arguments go to each of them:
+# What a program prints is shown when it fails; one that takes more than WEFT_TEST_SECONDS (900) has failed. The last lines tell what was
+# skipped, and why; how long the parts took; and how many tests passed. WEFT_TEST_JOBS (one more than processors) programs run at a time; arguments go to each of them:
 #
 #   tools/test.sh a_seed_leaves_one_trace
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 jobs_max=${WEFT_TEST_JOBS:-$(($(nproc) + 1))}
+seconds_max=${WEFT_TEST_SECONDS:-900}
+[[ $jobs_max =~ ^[1-9][0-9]*$ ]] || { echo "weft: WEFT_TEST_JOBS is $jobs_max: it must be a number from 1" >&2; exit 2; }
 cargo=${CARGO:-cargo}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-trap 'exit 130' INT TERM
+trap 'show_unended; exit 130' INT TERM
 
-# One line a program: its crate's directory, its name, its file.
+# One line a program, with tabs between: its crate's directory, its name, its file.
 programs() {
-    sed -nE 's|.*"manifest_path":"([^"]*)/Cargo.toml","target":\{[^}]*"name":"([^"]*)".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*|\1 \2 \3|p'
+    sed -nE 's|.*"manifest_path":"([^"]*)/Cargo.toml","target":\{[^}]*"name":"([^"]*)".*"profile":\{[^}]*"test":true\}.*"executable":"([^"]*)".*|\1\t\2\t\3|p'
 }
 
 # Those that take long go first, so that none is left alone at the end.
@@ -44,7 +46,9 @@ threads() {
 run_program() { # number, directory, name, file, arguments
     local number=$1 dir=$2 name=$3 file=$4 begun=$SECONDS status=0
     shift 4
-    (cd "$dir" && CARGO_MANIFEST_DIR=$dir RUST_TEST_THREADS=$(threads "$dir $name") exec "$file" --show-output "$@") \
+    echo "${dir##*/} $name" >"$scratch/$number.name"
+    (cd "$dir" && CARGO_MANIFEST_DIR=$dir RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(threads "$dir $name")} \
+        exec timeout --foreground --kill-after=10 "$seconds_max" "$file" --show-output "$@") \
         >"$scratch/$number.log" 2>&1 </dev/null || status=$?
     echo "$status $((SECONDS - begun))" >"$scratch/$number.end"
     tell "$number" "${dir##*/} $name" "$status" $((SECONDS - begun))
@@ -52,6 +56,7 @@ run_program() { # number, directory, name, file, arguments
 
 run_doctests() { # number
     local number=$1 begun=$SECONDS status=0
+    echo "doc tests" >"$scratch/$number.name"
     "$cargo" test --workspace --doc --quiet >"$scratch/$number.log" 2>&1 </dev/null || status=$?
     echo "$status $((SECONDS - begun))" >"$scratch/$number.end"
     tell "$number" "doc tests" "$status" $((SECONDS - begun))
@@ -59,11 +64,23 @@ run_doctests() { # number
 
 tell() { # number, name, status, seconds
     if [ "$3" != 0 ]; then
-        echo "FAILED $2: exit $3 after $4 s"
-        cat "$scratch/$1.log"
+        {
+            if [ "$3" = 124 ]; then echo "FAILED $2: stopped after $4 s"; else echo "FAILED $2: exit $3 after $4 s"; fi
+            # Of a program that has told its failures itself, only those.
+            if grep -q '^failures:$' "$scratch/$1.log"; then sed -n '/^failures:$/,$p' "$scratch/$1.log"; else cat "$scratch/$1.log"; fi
+        } >"$scratch/$1.failed"
+        flock "$scratch" cat "$scratch/$1.failed"
     else
         printf 'ok     %-28s %5s passed %5s s\n' "$2" "$(sum passed "$scratch/$1.log")" "$4"
     fi
+}
+
+# Which programs were running, and what they said last.
+show_unended() {
+    local log
+    for log in "$scratch"/*.log; do
+        [ -e "${log%.log}.end" ] || { echo "interrupted: $(head -n 1 "${log%.log}.name")" && tail -n 5 "$log"; }
+    done >&2
 }
 
 # How many tests of a log ended so: passed, failed or ignored.
@@ -82,17 +99,22 @@ built=$((SECONDS - begun))
 begun=$SECONDS
 number=0
 run_doctests 0 &
-while read -r _ dir name file; do
+while IFS=$'\t' read -r _ dir name file; do
     while [ "$(jobs -rp | wc -l)" -ge "$jobs_max" ]; do wait -n || true; done
     number=$((number + 1))
     run_program "$number" "$dir" "$name" "$file" "$@" &
-done < <(while read -r dir name file; do echo "$(weight "$dir $name") $dir $name $file"; done <"$scratch/programs" | sort -srn -k1,1)
+done < <(
+    while IFS=$'\t' read -r dir name file; do
+        printf '%s\t%s\t%s\t%s\n' "$(weight "$dir $name")" "$dir" "$name" "$file"
+    done <"$scratch/programs" | sort -srn -k1,1
+)
 wait
 ran=$((SECONDS - begun))
 
 failed=0
-for end in "$scratch"/*.end; do
-    read -r status _ <"$end"
+for ((at = 0; at <= number; at++)); do
+    # Who was killed together with its shell has left no status.
+    read -r status _ <"$scratch/$at.end" || status=137
     [ "$status" = 0 ] || failed=$((failed + 1))
 done
 # A test that cannot run here says so, and why.

@@ -23,6 +23,8 @@ pub struct Trace {
 #[derive(Default)]
 struct Inner {
     lines: Vec<String>,
+    /// Of those that nobody logged.
+    deeds: Sha256,
     now: Duration,
     muted: bool,
     redacted: Option<String>,
@@ -34,6 +36,10 @@ const CONTEXT_LINES: usize = 12;
 impl Trace {
     /// Notes that something happened on a host.
     pub fn event(&self, host: &str, what: impl fmt::Display) {
+        self.note(host, what, true);
+    }
+
+    fn note(&self, host: &str, what: impl fmt::Display, is_deed: bool) {
         // A host that is being crashed has no time of its own any more.
         let now = tokio::runtime::Handle::try_current().ok().and_then(|_| turmoil::sim_elapsed());
         let mut inner = self.lock();
@@ -47,6 +53,10 @@ impl Trace {
         let mut line = format!("{now:>7} {host:<12} {what}");
         if let Some(text) = &inner.redacted {
             line = line.replace(text, "DIR");
+        }
+        if is_deed {
+            inner.deeds.update(&line);
+            inner.deeds.update("\n");
         }
         inner.lines.push(line);
     }
@@ -86,10 +96,12 @@ impl Trace {
             hash.update(line);
             hash.update("\n");
         }
-        hash.finalize().iter().take(8).fold(String::new(), |mut hex, byte| {
-            let _infallible = write!(hex, "{byte:02x}");
-            hex
-        })
+        short_hex(hash)
+    }
+
+    /// The same of all but log lines: it stays as it was when only the words of the log change.
+    pub fn hash_without_log(&self) -> String {
+        short_hex(self.lock().deeds.clone())
     }
 
     /// How many lines it has.
@@ -135,6 +147,13 @@ impl Trace {
     }
 }
 
+fn short_hex(hash: Sha256) -> String {
+    hash.finalize().iter().take(8).fold(String::new(), |mut hex, byte| {
+        let _infallible = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
 /// Notes what is logged. The host is the span that the simulation runs it in.
 struct Logged {
     trace: Trace,
@@ -168,7 +187,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Logged {
         let (level, message) = (metadata.level(), text.of("message"));
         let fields: String =
             text.0.iter().filter(|(name, _)| *name != "message").map(|(name, value)| format!(" {name}={value}")).collect();
-        self.trace.event(host.as_deref().unwrap_or("-"), format_args!("{level} {message}{fields}"));
+        self.trace.note(host.as_deref().unwrap_or("-"), format_args!("{level} {message}{fields}"), false);
     }
 }
 

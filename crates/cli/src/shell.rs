@@ -48,9 +48,9 @@ fn refuse(error: &clap::Error) -> Exit {
     report(&Error::invalid(one_line(&error.to_string())), asks_for_json())
 }
 
-/// Whether the command line has `--json`, read or not.
+/// Whether the command line has `--json`, read or not. What follows `--` is another command's.
 pub fn asks_for_json() -> bool {
-    std::env::args_os().any(|arg| arg == "--json")
+    std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json")
 }
 
 /// clap says what is wrong in its first paragraph, and what would be right in `tip:` lines and the usage.

@@ -14,8 +14,8 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub(crate) enum Caller {
     /// `weft`, of this version.
     Weft(String),
-    /// A person or a script, by its own name.
-    Somebody,
+    /// A person or a script started `weft-lab` itself.
+    Direct,
 }
 
 impl Caller {
@@ -23,7 +23,7 @@ impl Caller {
     pub(crate) fn of_this_process() -> Self {
         match std::env::var(HANDED_OVER_BY) {
             Ok(version) => Self::Weft(version),
-            Err(VarError::NotPresent) => Self::Somebody,
+            Err(VarError::NotPresent) => Self::Direct,
             Err(VarError::NotUnicode(version)) => Self::Weft(version.to_string_lossy().into_owned()),
         }
     }
@@ -37,13 +37,13 @@ impl Caller {
     pub(crate) fn check_handed_over(&self) -> Result<()> {
         match self {
             Self::Weft(version) => same(version),
-            Self::Somebody => Ok(()),
+            Self::Direct => Ok(()),
         }
     }
 
     /// Fails if nobody handed over, and the `weft` beside this binary is of another version. None at all fails what needs one.
     pub(crate) fn check_beside(&self) -> Result<()> {
-        let Some(weft) = (*self == Self::Somebody).then(|| beside::find(WEFT)).transpose()?.flatten() else { return Ok(()) };
+        let Some(weft) = (*self == Self::Direct).then(|| beside::find(WEFT)).transpose()?.flatten() else { return Ok(()) };
         let silent = |why: &str| Error::fatal(format!("{} does not tell its version: {why}", weft.display()));
         let said = Command::new(&weft).arg("--version").stdin(Stdio::null()).output();
         let said = said.map_err(|error| silent(&error.to_string()))?;
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn another_version_is_refused_and_named() {
         assert_eq!(Caller::Weft(VERSION.to_owned()).check_handed_over(), Ok(()));
-        assert_eq!(Caller::Somebody.check_handed_over(), Ok(()));
+        assert_eq!(Caller::Direct.check_handed_over(), Ok(()));
         let error = Caller::Weft("9.8.7".to_owned()).check_handed_over().unwrap_err().message;
         assert!(error.contains("weft beside it is 9.8.7") && error.contains(&format!("weft-lab {VERSION}")), "{error}");
     }

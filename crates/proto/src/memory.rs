@@ -17,7 +17,7 @@ const BACKLOG_MAX: usize = 1024;
 /// The first of the ports that port 0 stands for.
 const FREE_PORTS: u16 = 32_768;
 
-/// The network as one host sees it. Clones are the same host; hosts that come of [`MemoryNet::host`] share the network.
+/// The network as one host sees it. Clones are the same host; hosts created by [`MemoryNet::host`] share the network.
 ///
 /// ```
 /// # use weft_proto::{MemoryNet, Net};
@@ -67,9 +67,14 @@ impl MemoryNet {
 
 impl Network {
     fn free_port(&mut self) -> u16 {
-        let port = self.next_port;
-        self.next_port = port.checked_add(1).unwrap_or(FREE_PORTS);
-        port
+        loop {
+            let port = self.next_port;
+            self.next_port = port.checked_add(1).unwrap_or(FREE_PORTS);
+            let is_taken = self.listeners.iter().any(|(address, listener)| address.port() == port && !listener.is_closed());
+            if !is_taken {
+                return port;
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! CRC32C, of which all checksums of weft are: those of pages, units, frames and files.
+//! CRC32C, the checksum of pages, units, frames and files.
 //!
 //! Nothing of it is inlined elsewhere, so that it is as fast in a crate that is not optimised.
 

@@ -22,7 +22,8 @@
 //! With copies it is the same, by `rs(2,2)` and two copies of the data: as many blocks of a stripe, of which any two may be lost. Objects
 //! are cooled down and heated up on the way.
 //!
-//! `WEFT_SIM_SEED=7` runs one seed, `WEFT_SIM_SEEDS=200` that many.
+//! `WEFT_SIM_SEED=7` runs one seed, `WEFT_SIM_SEEDS=200` that many. `WEFT_SIM_HASHES=FILE` appends a line for each run: its seed, whether
+//! data have copies, and the hash of its trace without log lines. A change that shall change nothing leaves these lines as they were.
 
 mod network;
 
@@ -30,6 +31,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::{
     collections::BTreeMap,
     env, fs,
+    io::Write as _,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     pin::Pin,
@@ -168,6 +170,12 @@ fn run_to_the_end(seed: u64, hot: bool) -> (Trace, Result<Left, Failure>) {
     } else if env::var_os("WEFT_SIM_SEED").is_some() {
         let _no_trace = fs::write(trace_file(seed), trace.text());
         println!("seed {seed}: {} lines, {}, in {}", trace.len(), trace.hash(), trace_file(seed).display());
+    }
+    if let Some(file) = env::var_os("WEFT_SIM_HASHES") {
+        let line = format!("{seed} {} {}\n", if hot { "copies" } else { "plain" }, trace.hash_without_log());
+        let appended =
+            fs::File::options().append(true).create(true).open(&file).and_then(|mut file| file.write_all(line.as_bytes()));
+        appended.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     }
     (trace, ended)
 }

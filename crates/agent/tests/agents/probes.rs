@@ -54,14 +54,19 @@ impl Asked {
         received.map(tonic::Response::into_inner).map_err(|status| from_status(&status))
     }
 
-    /// A node on which the last probe was broken off learns it a moment later.
+    /// A node on which the last probe was broken off learns it a moment later. Each attempt is a plan of its own, as the coordinator's
+    /// are: what an attempt that was broken off has connected is not the next one's.
     async fn run(&self, cluster: &Cluster) -> Result<ReceiveProbeReply> {
         let both = async {
+            let mut attempt = self.clone();
             loop {
-                match tokio::try_join!(self.received(cluster), self.sent(cluster)) {
+                match tokio::try_join!(attempt.received(cluster), attempt.sent(cluster)) {
                     Err(error) if error.message.contains("another probe") => tokio::time::sleep(Duration::from_millis(10)).await,
                     other => return other,
                 }
+                let again = Self::new(cluster, attempt.send.plan + 1_000, self.from, self.to);
+                let SendProbeRequest { plan, token, .. } = again.send;
+                (attempt.send.plan, attempt.send.token, attempt.receive.plan) = (plan, token, plan);
             }
         };
         Ok(tokio::time::timeout(Duration::from_secs(10), both).await.unwrap()?.0)

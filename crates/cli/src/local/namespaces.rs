@@ -30,7 +30,7 @@ impl Namespaces {
         &self.id
     }
 
-    /// With what all their names begin.
+    /// The prefix of all their names.
     pub fn prefix(&self) -> String {
         format!("weft-{}-", self.id)
     }

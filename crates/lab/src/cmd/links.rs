@@ -18,8 +18,7 @@ pub(super) struct Links {
     /// What each rack sends, and what it receives, over its uplink
     #[arg(long, value_name = "RATE")]
     rack_link: Option<LinkRate>,
-    /// What whoever stands outside sends, and what it receives: the coordinator, and who gives commands; without it, as much as the
-    /// machine carries
+    /// Rate, each way, of the link that the coordinator and the commands share; unlimited unless given
     #[arg(long, value_name = "RATE")]
     outside_link: Option<LinkRate>,
     /// What a link carries instead: node-03:*=40mbit (what it sends), *:node-03=40mbit (what it receives), node-03:node-05=40mbit; can

@@ -55,8 +55,7 @@ pub(crate) struct Settings {
     /// What each rack sends and receives over its uplink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rack_link: Option<LinkRate>,
-    /// What whoever stands outside sends and receives: the coordinator, and who gives commands. Without it, as much as the machine
-    /// carries.
+    /// Rate, each way, of the link that the coordinator and the commands share. Unlimited if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) outside_link: Option<LinkRate>,
     /// Links that carry something else.
@@ -275,8 +274,12 @@ impl Testbed {
         let mut dirs = Vec::new();
         for entry in entries {
             let path = entry.map_err(|error| io_error(registry, "read", &error))?.path();
-            let dir = fs::read_to_string(&path).map_err(|error| io_error(&path, "read", &error))?;
-            dirs.push(PathBuf::from(dir.trim_end_matches('\n')));
+            match fs::read_to_string(&path) {
+                Ok(dir) => dirs.push(PathBuf::from(dir.trim_end_matches('\n'))),
+                // It was taken down just now.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(io_error(&path, "read", &error)),
+            }
         }
         dirs.sort();
         Ok(dirs)

@@ -1,4 +1,5 @@
-//! Agents on real disks and, unless a test wants simulated time, on real loopback sockets; and a coordinator that opens and starts by hand what a test tells it to.
+//! Agents on real disks and, unless a test wants simulated time, on real loopback sockets; and a coordinator that opens and starts by
+//! hand what a test tells it to.
 
 mod client;
 mod coordinator;
