@@ -15,19 +15,20 @@ gf:          types
 codes:       types gf
 plan:        types gf
 schemes:     types gf codes plan
+control:     types codes plan schemes
 proto:       types plan
 store:       types
 engine:      types gf plan
 meta:        types
 agent:       types gf plan engine store proto client
-coordinator: types gf codes plan schemes meta proto
+coordinator: types gf codes plan schemes control meta proto
 client:      types gf plan engine proto
 cli:         types codes plan schemes proto meta agent coordinator client
 lab:         types codes plan schemes proto coordinator client cli
 '
-# These describe and compute; they wait for nobody.
-NEVER_ASYNC='types gf codes plan schemes'
-ASYNC_CRATES='tokio|tokio-.*|async-trait|futures|futures-.*|tonic|hyper.*|tower'
+# These describe, compute and decide; they wait for nobody, and know no database and no wire.
+NEVER_ASYNC='types gf codes plan schemes control'
+ASYNC_CRATES='tokio|tokio-.*|async-trait|futures|futures-.*|tonic.*|prost.*|hyper.*|tower|rusqlite'
 
 # What a generator wrote (src/generated/) keeps the generator's rules.
 rust_files() { find "$1/crates" "$1/tests" "$1/bench" "$1/fuzz" \( -name target -o -name generated \) -prune -o -name '*.rs' -print 2>/dev/null | sort || true; }

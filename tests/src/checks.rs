@@ -96,8 +96,8 @@ pub fn check_disks(disks: &[PathBuf], objects: &[ObjectReply], spoiled: &BTreeSe
                 return Err(Failure(format!("{}: block {id} is corrupt", place(dir))));
             }
         }
-        if let Some(stranger) = store.quarantined_before(u64::MAX)?.first() {
-            return Err(Failure(format!("{}: {stranger} was set aside as if nobody expected it", place(dir))));
+        if let Some(orphan) = store.quarantined_before(u64::MAX)?.first() {
+            return Err(Failure(format!("{}: {orphan} was set aside as if nobody expected it", place(dir))));
         }
         check_files(dir, &store)?;
     }

@@ -66,7 +66,7 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
     let permit = node.admission.admit(Demand { memory_bytes, ..Demand::default() })?;
     let limits = limits(memory_bytes);
     let spool = spool_room(node, &asked, &limits).await?;
-    let config = client_config(node, limits, asked.errand, spool.dir());
+    let config = client_config(node, limits, asked.delegation, spool.dir());
     let (events, told) = mpsc::channel(EVENTS_MAX);
     tracing::info!(object = %format_args!("{}/{}", asked.bucket, asked.key), stripe = asked.number, "a conversion begins");
     let node = Arc::clone(node);
@@ -122,7 +122,7 @@ async fn convert(config: ClientConfig, asked: ConvertStripeRequest, done_bytes: 
 }
 
 /// The agent as a client: with its own certificate, network and chance, and no more memory than it was given.
-fn client_config(node: &Node, limits: weft_client::Limits, errand: u64, spool_dir: PathBuf) -> ClientConfig {
+fn client_config(node: &Node, limits: weft_client::Limits, delegation: u64, spool_dir: PathBuf) -> ClientConfig {
     ClientConfig {
         cluster: *node.cluster.borrow(),
         net: Arc::clone(&node.seams.net),
@@ -133,7 +133,7 @@ fn client_config(node: &Node, limits: weft_client::Limits, errand: u64, spool_di
         },
         spool_dir,
         limits,
-        errand: Some(errand),
+        delegation: Some(delegation),
         ..ClientConfig::new(node.config.coordinators.iter().cloned(), node.security.clone())
     }
 }

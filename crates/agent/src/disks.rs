@@ -377,14 +377,14 @@ mod tests {
         let limits = Limits { quarantine_ms: 1000, removed_blocks_per_day: 3, removed_percent_per_day: 0, ..Limits::default() };
         let state = StateFile::open(&dir.path().join("state")).unwrap();
         let at = |now_ms| Bounds { limits: &limits, state: &state, now_ms };
-        let strangers = [put(&disks, 0, 1), put(&disks, 0, 2), put(&disks, 1, 3)];
+        let orphans = [put(&disks, 0, 1), put(&disks, 0, 2), put(&disks, 1, 3)];
         let kept = put(&disks, 0, 4);
         let nowhere = BlockId { generation: 9, ..kept };
 
         let (number, store) = disks.by_id(&disks.0[0].id).unwrap();
         let writing = partials.claim(PlanId(1), number, store.as_ref(), &conformance::block(CLUSTER, 5, 5000)).ok().unwrap();
         let busy = conformance::block(CLUSTER, 5, 5000).id;
-        let (moved, why) = disks.quarantine(&[strangers[0], strangers[1], strangers[2], nowhere, busy], &partials, &at(5000));
+        let (moved, why) = disks.quarantine(&[orphans[0], orphans[1], orphans[2], nowhere, busy], &partials, &at(5000));
         assert_eq!((moved, why.len(), why[0].block, why[0].reaction), (3, 1, Some(busy), Reaction::Retry), "{why:?}");
         drop(writing);
         assert_eq!(disks.list(None, None, 0).unwrap().0, [kept]);

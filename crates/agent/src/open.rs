@@ -59,7 +59,7 @@ pub(crate) async fn open(node: &Arc<Node>, request: OpenRequest) -> Result<OpenT
     node.obey(task.epoch).await?;
     let disks = node.disks()?;
     let specs = store_specs(&request.stores, &registration, &task)?;
-    let recorded = recorded_units(&request.reads)?;
+    let recorded = recorded_checksums(&request.reads)?;
 
     let stall = if request.stall_ms == 0 { STALL_DEFAULT } else { Duration::from_millis(request.stall_ms.into()) };
     let traffic = Arc::new(Traffic::default());
@@ -93,7 +93,7 @@ fn refuse_foreign_ports(task: &Task) -> Result<()> {
 /// A block to store, as the coordinator describes it.
 struct Spec {
     meta: BlockMeta,
-    expected_units: Option<Vec<u32>>,
+    expected_checksums: Option<Vec<u32>>,
     disk: String,
 }
 
@@ -101,7 +101,7 @@ fn store_specs(stores: &[StoreSpec], registration: &Registration, task: &Task) -
     let mut specs = BTreeMap::new();
     for store in stores {
         let meta: BlockMeta = wire::decode("block's description", &store.meta)?;
-        let (id, units) = (meta.id, &store.expected_units);
+        let (id, units) = (meta.id, &store.expected_checksums);
         let wrong = |what: &str| Err(Error::invalid(what).block(id));
         if meta.cluster != registration.cluster {
             return wrong("it is of another cluster");
@@ -115,8 +115,8 @@ fn store_specs(stores: &[StoreSpec], registration: &Registration, task: &Task) -
             return wrong("it has another number of checksums");
         }
         // A block without a byte has no checksum: then there is nothing to compare either.
-        let expected_units = (!units.is_empty()).then(|| units.clone());
-        specs.insert(id.index, Spec { meta, expected_units, disk: store.disk.clone() });
+        let expected_checksums = (!units.is_empty()).then(|| units.clone());
+        specs.insert(id.index, Spec { meta, expected_checksums, disk: store.disk.clone() });
     }
     match task.stores.iter().find(|block| specs.get(&block.id.index).is_none_or(|spec| spec.meta.id != block.id)) {
         Some(block) => Err(Error::invalid("it is to be stored, and nothing says how").block(block.id)),
@@ -127,9 +127,9 @@ fn store_specs(stores: &[StoreSpec], registration: &Registration, task: &Task) -
 /// What is recorded of blocks that are read: the checksums of each MiB.
 type Recorded = BTreeMap<BlockId, Vec<u32>>;
 
-fn recorded_units(reads: &[ReadSpec]) -> Result<Recorded> {
-    let known = reads.iter().filter(|read| !read.units.is_empty());
-    known.map(|read| Ok((wire::decode("block", &read.id)?, read.units.clone()))).collect()
+fn recorded_checksums(reads: &[ReadSpec]) -> Result<Recorded> {
+    let known = reads.iter().filter(|read| !read.checksums.is_empty());
+    known.map(|read| Ok((wire::decode("block", &read.id)?, read.checksums.clone()))).collect()
 }
 
 /// Refuses a block whose payload and sidecar agree with each other and not with what was recorded: of another time, or changed by
@@ -182,7 +182,7 @@ fn open_blocks(
         let stores_it = |sink: &&Sink| matches!(sink, Sink::Store { index: stored, .. } if *stored == index);
         let stages = task.lanes.iter().flat_map(|lane| &lane.stages);
         let sinks = stages.flat_map(|stage| stage.sinks.iter().filter(stores_it)).count();
-        targets.insert(index, Arc::new(Target::new(claim, spec.expected_units, sinks, Arc::clone(traffic))));
+        targets.insert(index, Arc::new(Target::new(claim, spec.expected_checksums, sinks, Arc::clone(traffic))));
         node.state.note_stripe(spec.meta.id.stripe.0);
     }
     Ok((permit, blocks, targets))

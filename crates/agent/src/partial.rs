@@ -188,10 +188,10 @@ impl Claim {
 
     /// Commits it, if nothing is missing; `None` if something is. Whatever comes of it, it is not written any more after that.
     /// May block.
-    pub(crate) fn commit(&self, expected_units: Option<&[u32]>) -> Result<Option<Receipt>> {
+    pub(crate) fn commit(&self, expected_checksums: Option<&[u32]>) -> Result<Option<Receipt>> {
         let commit = |writer: &mut Option<Box<dyn BlockWriter>>| {
             let whole = writer.take_if(|writer| writer.missing().is_empty());
-            whole.map(|whole| whole.finish(expected_units)).transpose()
+            whole.map(|whole| whole.finish(expected_checksums)).transpose()
         };
         self.with_writer(commit).unwrap_or(Ok(None)).map_err(|error| error.block(self.id))
     }

@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, sleep},
 };
 use tonic::Status;
-use weft_engine::{Observer, StageTimes, run_observed};
+use weft_engine::{Observer, run_observed};
 use weft_proto::{
     status::encode_error,
     v1::{
@@ -75,7 +75,7 @@ pub(crate) async fn run(
     }
     let traffic = Arc::clone(&open.traffic);
     let harvest = harvest(open, node.seams.disk_mode).await;
-    let stages = observer.times().iter().map(stage_times).collect();
+    let stages = observer.times().into_iter().map(Into::into).collect();
     End { event: event(errors, harvest, &traffic, stages), cancelled }
 }
 
@@ -148,7 +148,7 @@ impl Harvest {
             self.errors.push(error);
         }
         if let Some(receipt) = target.receipt() {
-            self.stored.push(StoredBlock { id, len: receipt.len, units: receipt.units });
+            self.stored.push(StoredBlock { id, len: receipt.len, checksums: receipt.units });
         } else if let Some(arrived) = target.claim().arrived() {
             self.errors.push(Error::replan("it has not wholly arrived").block(block));
             // Nothing of a block without a byte can be kept for the next plan.
@@ -172,11 +172,6 @@ fn event(mut errors: Vec<Error>, harvest: Harvest, traffic: &Traffic, stages: Ve
         Event::Failed(TaskFailed { errors, stored, arrived: harvest.arrived, traffic, corrupt: harvest.corrupt })
     };
     TaskEvent { event: Some(event) }
-}
-
-fn stage_times(times: &StageTimes) -> v1::StageTimes {
-    let StageTimes { lane, stage, read_us, wait_us, combine_us, send_us, write_us } = *times;
-    v1::StageTimes { lane: lane.into(), stage: stage.into(), read_us, wait_us, combine_us, send_us, write_us }
 }
 
 #[cfg(test)]

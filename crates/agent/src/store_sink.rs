@@ -15,7 +15,7 @@ use weft_types::{Extent, Result, Span};
 pub(crate) struct Target {
     claim: Claim,
     /// What the block's checksums must be, if that is known.
-    expected_units: Option<Vec<u32>>,
+    expected_checksums: Option<Vec<u32>>,
     /// The byte ranges that were missing when the task was opened; what is not in them has arrived by an earlier plan.
     missing: Vec<Span>,
     /// Sinks of the task that have not finished.
@@ -26,9 +26,9 @@ pub(crate) struct Target {
 
 impl Target {
     /// For a block with `sinks` sinks in the task. May block.
-    pub(crate) fn new(claim: Claim, expected_units: Option<Vec<u32>>, sinks: usize, traffic: Arc<Traffic>) -> Self {
+    pub(crate) fn new(claim: Claim, expected_checksums: Option<Vec<u32>>, sinks: usize, traffic: Arc<Traffic>) -> Self {
         let missing = claim.missing();
-        Self { claim, expected_units, missing, unfinished: AtomicUsize::new(sinks), receipt: Mutex::default(), traffic }
+        Self { claim, expected_checksums, missing, unfinished: AtomicUsize::new(sinks), receipt: Mutex::default(), traffic }
     }
 
     pub(crate) fn claim(&self) -> &Claim {
@@ -49,7 +49,7 @@ impl Target {
 
     /// Commits the block if nothing of it is missing. May block.
     pub(crate) fn commit(&self) -> Result<()> {
-        if let Some(receipt) = self.claim.commit(self.expected_units.as_deref())? {
+        if let Some(receipt) = self.claim.commit(self.expected_checksums.as_deref())? {
             *self.receipt.lock().unwrap_or_else(PoisonError::into_inner) = Some(receipt);
         }
         Ok(())

@@ -18,7 +18,7 @@ pub(crate) struct Calls {
     client: WeftClient<Channel>,
     limits: Limits,
     random: Random,
-    errand: Option<u64>,
+    delegation: Option<u64>,
 }
 
 /// A seeded generator that many draw from.
@@ -47,8 +47,8 @@ impl Random {
 }
 
 impl Calls {
-    pub(crate) fn new(channel: Channel, limits: Limits, random: Random, errand: Option<u64>) -> Self {
-        Self { client: rpc::weft_client(channel), limits, random, errand }
+    pub(crate) fn new(channel: Channel, limits: Limits, random: Random, delegation: Option<u64>) -> Self {
+        Self { client: rpc::weft_client(channel), limits, random, delegation }
     }
 
     /// One call, once.
@@ -70,8 +70,8 @@ impl Calls {
         F: Future<Output = Result<Response<R>, Status>>,
     {
         let mut request = rpc::with_deadline(message, deadline);
-        if let Some(errand) = self.errand {
-            request = rpc::on_errand(request, errand);
+        if let Some(delegation) = self.delegation {
+            request = rpc::delegated(request, delegation);
         }
         call(self.client.clone(), request).await.map(Response::into_inner).map_err(|status| from_status(&status))
     }

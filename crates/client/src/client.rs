@@ -61,8 +61,8 @@ impl Client {
         for address in &config.coordinators {
             match rpc::connect(config.net.clone(), &config.security, address, &Peer::Coordinator).await {
                 Ok(channel) => {
-                    let calls = Calls::new(channel, config.limits.clone(), random.clone(), config.errand);
-                    let cluster = match (config.errand, config.cluster) {
+                    let calls = Calls::new(channel, config.limits.clone(), random.clone(), config.delegation);
+                    let cluster = match (config.delegation, config.cluster) {
                         // Whoever sent it knows it, and would have to look at all of the cluster to tell.
                         (Some(_), Some(cluster)) => cluster,
                         _ => cluster_of(&calls, &config).await?,
@@ -247,12 +247,12 @@ impl Client {
 }
 
 impl Shared {
-    /// Whether another plan may do, a moment later. On an errand, that somebody is busy is told to who has sent the client: that one can
+    /// Whether another plan may do, a moment later. Under a delegation, that somebody is busy is told to the one who delegated: that one can
     /// wait, or send somebody else, and takes no wait for a failure.
     pub(crate) fn may_try_again(&self, error: &Error) -> bool {
         match error.reaction {
             Reaction::Replan | Reaction::Corrupt => true,
-            Reaction::Retry => self.config.errand.is_none(),
+            Reaction::Retry => self.config.delegation.is_none(),
             _ => false,
         }
     }

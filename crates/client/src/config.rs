@@ -31,7 +31,7 @@ pub struct ClientConfig {
     /// What the client may use, and how long it waits.
     pub limits: Limits,
     /// An agent that calls in the coordinator's own name shows this with each call: see [`Client::convert_stripe`](crate::Client).
-    pub errand: Option<u64>,
+    pub delegation: Option<u64>,
 }
 
 /// What a client may use, and how long it waits.
@@ -77,7 +77,7 @@ impl ClientConfig {
             disk_mode: DiskMode::Pool,
             spool_dir: std::env::temp_dir(),
             limits: Limits::default(),
-            errand: None,
+            delegation: None,
         }
     }
 }

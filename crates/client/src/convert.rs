@@ -40,7 +40,7 @@ const PIPE_BYTES: usize = 1 << 20;
 
 impl Client {
     /// Writes a stripe anew. What is lost of the old one is rebuilt on the way; the new one has ended when this returns. For whoever has
-    /// an [`errand`](crate::ClientConfig::errand) to do so.
+    /// a [`delegation`](crate::ClientConfig::delegation) to do so.
     pub async fn convert_stripe(&self, conversion: &StripeConversion) -> Result<()> {
         let object = format!("{}/{}", conversion.bucket, conversion.key);
         let place = |error: Error| if error.object.is_some() { error } else { error.object(&object) };

@@ -18,7 +18,7 @@ use std::{
 };
 use weft_proto::{
     status::encode_error,
-    v1::{BlockRange, BlockUnits, EndReadRequest, ReadStripeReply, ReadStripeRequest},
+    v1::{BlockChecksums, BlockRange, EndReadRequest, ReadStripeReply, ReadStripeRequest},
 };
 use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, PlanId, Result, Span, StripeId, StripeLayout};
 
@@ -236,7 +236,7 @@ impl Arrivals {
         place: Arc<Place>,
         meter: Meter,
     ) -> Result<Self> {
-        let recorded: BTreeMap<u32, &BlockUnits> = reply.units.iter().map(|block| (block.index, block)).collect();
+        let recorded: BTreeMap<u32, &BlockChecksums> = reply.checksums.iter().map(|block| (block.index, block)).collect();
         let indices: BTreeSet<u32> = missing
             .keys()
             .copied()
@@ -247,7 +247,7 @@ impl Arrivals {
         for index in indices.into_iter().filter(|index| *index < stripe.layout.n()) {
             let rebuilt = reply.rebuilt.contains(&index);
             let (recorded, block) = match recorded.get(&index) {
-                Some(told) => (told.units.clone(), postcard::from_bytes(&told.id).unwrap_or_else(|_| stripe.block(index))),
+                Some(told) => (told.checksums.clone(), postcard::from_bytes(&told.id).unwrap_or_else(|_| stripe.block(index))),
                 None => (Vec::new(), stripe.block(index)),
             };
             if rebuilt && recorded.len() as u64 != stripe.layout.checksum_units(index) {

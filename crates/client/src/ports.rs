@@ -23,9 +23,9 @@ use weft_engine::{Buffers, Observer, Outcome, Ports, SliceSink, SliceSource};
 use weft_plan::{Sink, Source, Task, TaskLane, TaskLink, TaskStage, link_id};
 use weft_proto::{
     decode_task,
-    v1::{ClientTask, LinkPeer, StageReport, StageTimes},
+    v1::{ClientTask, LinkPeer, StageReport},
 };
-use weft_types::{Error, NodeId, Party, Result, Span, StripeLayout};
+use weft_types::{Error, NodeId, Party, Result, Span, StageTimes, StripeLayout};
 
 /// A client's share of a plan, ready to run.
 pub(crate) struct OpenTask {
@@ -108,14 +108,9 @@ impl OpenTask {
         let begin = Instant::now();
         let observer = Observer::timed(&self.task, move || begin.elapsed().as_micros() as u64);
         let outcome = weft_engine::run_observed(&self.task, &ClientPorts { shared, open: self, work }, &observer).await;
-        let report = |times: weft_engine::StageTimes| StageReport { times: Some(stage_times(&times)), ..StageReport::default() };
+        let report = |times: StageTimes| StageReport { times: Some(times.into()), ..StageReport::default() };
         (outcome, observer.times().into_iter().map(report).collect())
     }
-}
-
-fn stage_times(times: &weft_engine::StageTimes) -> StageTimes {
-    let weft_engine::StageTimes { lane, stage, read_us, wait_us, combine_us, send_us, write_us } = *times;
-    StageTimes { lane: lane.into(), stage: stage.into(), read_us, wait_us, combine_us, send_us, write_us }
 }
 
 struct ClientPorts<'a> {

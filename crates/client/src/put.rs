@@ -27,7 +27,7 @@ use tonic::transport::Channel;
 use weft_proto::{
     status::{decode_error, encode_error},
     v1::{
-        AbortPutRequest, BeginPutReply, BeginPutRequest, BlockUnits, CommitPutRequest, EndStripeReply, EndStripeRequest,
+        AbortPutRequest, BeginPutReply, BeginPutRequest, BlockChecksums, CommitPutRequest, EndStripeReply, EndStripeRequest,
         KeepPutReply, KeepPutRequest, ObjectReply, PutStripeReply, PutStripeRequest, StageReport, TaskTraffic, WriteScheme,
         weft_client::WeftClient,
     },
@@ -54,7 +54,7 @@ pub struct PutOptions {
     /// Bytes of a slice of a block, a multiple of 4 KiB; 0: as the coordinator's setting says.
     pub slice_len: u64,
     /// Which node gets which block is left to chance, however fast and busy they are: to see what that would cost.
-    pub by_lot: bool,
+    pub random: bool,
     /// When it is acknowledged: `all` blocks are durable, or of each stripe `k+N`, or all but N: `tolerate=N`; the rest comes afterwards.
     /// Empty: as the bucket's policy says. All of a stripe is sent before, as fast as the slowest link lets it.
     pub ack: String,
@@ -167,14 +167,14 @@ fn request(bucket: &str, key: &str, size: Option<u64>, options: &PutOptions) -> 
         cell_len: options.cell_len,
         explain: false,
         size_hint: size.unwrap_or(0),
-        how: Some(how(options)),
+        options: Some(how(options)),
         ack: options.ack.clone(),
         replicas: options.replicas,
     }
 }
 
 fn how(options: &PutOptions) -> WriteScheme {
-    WriteScheme { scheme: options.scheme.clone(), slice_len: options.slice_len, by_lot: options.by_lot }
+    WriteScheme { scheme: options.scheme.clone(), slice_len: options.slice_len, random: options.random }
 }
 
 /// A put that has begun. Dropped before its commit, it is aborted.
@@ -300,7 +300,7 @@ impl Put {
         let counted = Counted::new(&self.meter);
         let turn = self.sending.acquire().await;
         let how = Some(self.how.clone());
-        let request = PutStripeRequest { upload: self.upload, number, data_len: data.len, how };
+        let request = PutStripeRequest { upload: self.upload, number, data_len: data.len, options: how };
         let mut reply: PutStripeReply =
             self.shared.calls.ask(request, |mut client, request| async move { client.put_stripe(request).await }).await?;
         let mut open = OpenTask::new(reply.task.take())?;
@@ -388,10 +388,10 @@ async fn keep(calls: Calls, upload: u64, lease_ms: u32) {
 }
 
 /// The checksums of the blocks that were summed up whole.
-fn sums(sums: &BTreeMap<u32, Mutex<UnitSums>>) -> Vec<BlockUnits> {
+fn sums(sums: &BTreeMap<u32, Mutex<UnitSums>>) -> Vec<BlockChecksums> {
     let units = sums.iter().filter_map(|(index, sums)| {
         let units = sums.lock().unwrap_or_else(PoisonError::into_inner).units()?;
-        Some(BlockUnits { index: *index, units, id: Vec::new() })
+        Some(BlockChecksums { index: *index, checksums: units, id: Vec::new() })
     });
     units.collect()
 }

@@ -2,7 +2,7 @@
 //! would do it. Which stripes these are is in the metadata: so the next coordinator goes on with them.
 
 use crate::{
-    how::How,
+    options,
     rebuild::{Destination, Lost, Rebuild},
     shared::Shared,
 };
@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
-use weft_meta::{FailureDomain, Meta, MetaError, ObjectName, Owner, StripeRecord, UploadId};
-use weft_types::{Error, Result, StripeId};
+use weft_meta::{Meta, MetaError};
+use weft_types::{Error, FailureDomain, ObjectName, Owner, Result, StripeId, StripeRecord, UploadId};
 
 /// Stripes that are completed at the same time.
 const CONCURRENCY: usize = 2;
@@ -80,7 +80,7 @@ impl Completion {
 
 /// Completes stripes for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut changes = shared.puts.behind.changes();
+    let mut changes = shared.puts.late_blocks.changes();
     shared.until_nodes_are_back().await;
     loop {
         changes.mark_unchanged();
@@ -117,7 +117,7 @@ async fn look(shared: &Arc<Shared>) -> Result<()> {
 async fn complete(shared: &Arc<Shared>, stripe: StripeRecord) {
     let (id, number) = (stripe.id, stripe.number);
     // A plan writes down what it has brought before it ends.
-    if shared.puts.behind.has_stripe(id) {
+    if shared.puts.late_blocks.has_stripe(id) {
         return;
     }
     let completed = match lacking(shared.meta.as_ref(), id).await {
@@ -183,7 +183,7 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
     };
     let place = |error: Error| if error.object.is_some() { error } else { error.object(&of.name) };
     let code = shared.code(&of.code).map_err(place)?;
-    let (number, how) = (stripe.number, How::usual(shared));
+    let (number, options) = (stripe.number, options::usual_repair(shared));
     let mut rebuild = Rebuild {
         shared,
         code: &code,
@@ -191,7 +191,7 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
         version: of.version,
         lost: missing.iter().map(|(index, copy)| Lost::of(&stripe, *index, *copy)).collect(),
         stripe,
-        how: &how,
+        options: &options,
         helpers: None,
         to: Destination::Anywhere,
         failure_domain: of.failure_domain,
@@ -211,11 +211,8 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_meta::{
-        Ack, BlockState, DiskNumber, EndStripe, Home, MetaMode, NewCluster, NewNode, NewStripe, NewUpload, PolicyRecord,
-        SqliteMeta,
-    };
-    use weft_types::{ClusterId, Layout, StripeLayout};
+    use weft_meta::{EndStripe, MetaMode, NewCluster, NewNode, NewStripe, NewUpload, PolicyRecord, SqliteMeta};
+    use weft_types::{Ack, BlockState, ClusterId, DiskNumber, Home, Layout, StripeLayout};
 
     #[tokio::test]
     async fn a_stripe_whose_blocks_have_come_by_its_turn_is_left_alone() {
@@ -246,7 +243,7 @@ mod tests {
         let stripe = meta.allocate_stripe(epoch, new, 1).await.unwrap().id;
         let states = [BlockState::Ok, BlockState::Ok, BlockState::Missing];
         let blocks = homes.into_iter().zip(states).map(|(home, state)| (1, home, state)).collect();
-        let end = EndStripe { upload, stripe, blocks, units: vec![vec![1]; 3], garbage_not_before_ms: 1 };
+        let end = EndStripe { upload, stripe, blocks, checksums: vec![vec![1]; 3], garbage_not_before_ms: 1 };
         let ended = meta.end_stripe(epoch, end).await.unwrap();
 
         assert_eq!(lacking(&meta, stripe).await, Ok(Some(ended.clone())));

@@ -1,11 +1,11 @@
 //! What an operator can say about a coordinator.
 
-use crate::how::check_slice_len;
 use serde::{Deserialize, Serialize};
 use std::{
     ops::RangeInclusive,
     path::{Path, PathBuf},
 };
+use weft_control::options::check_slice_len;
 use weft_proto::{Peer, Security, certs::CertificateFiles, security::HANDSHAKE_TIMEOUT};
 use weft_types::{AutoSize, ByteSize, ClusterId, Error, Result};
 

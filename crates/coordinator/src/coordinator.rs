@@ -3,18 +3,17 @@
 use crate::{
     completion::{self, Completion},
     config::{self, CoordinatorConfig},
-    errands::Errands,
-    lasting::{self, LastingJobs},
+    delegations::Delegations,
+    in_flight::InFlight,
+    jobs::{self, Jobs},
     links::{self, Links},
-    load::Loads,
     members::Members,
     membership::MembershipService,
     orphans,
-    paces::Paces,
     puts::Puts,
     read::Reads,
     service::WeftService,
-    shared::Shared,
+    shared::{Shared, Started},
     sweep, validate,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -23,10 +22,10 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicU32},
     time::Duration,
 };
-use tokio::{sync::watch, task::JoinHandle, time::Instant};
-use weft_meta::{Meta, MetaMode, NewCluster, NodeState, SqliteMeta};
+use tokio::{sync::watch, task::JoinHandle};
+use weft_meta::{Meta, MetaMode, NewCluster, SqliteMeta};
 use weft_proto::{Net, rpc};
-use weft_types::{Clock, ClusterId, Error, Result};
+use weft_types::{Clock, ClusterId, Error, NodeState, Result};
 
 /// How often it is looked whether nodes fell silent.
 const LOOK_INTERVAL_MS: u64 = 250;
@@ -82,7 +81,7 @@ impl Coordinator {
             Duration::from_millis(config.suspect_ms),
         );
         members.set_blocks(&meta.blocks_per_disk().await?);
-        let (stop, stopped) = watch::channel(false);
+        let (started, (stop, stopped)) = (Started::now_is_the_start(), watch::channel(false));
         let shared = Arc::new(Shared {
             meta: Arc::new(meta),
             epoch,
@@ -91,14 +90,14 @@ impl Coordinator {
             clock: seams.clock,
             members,
             links: Links::default(),
-            paces: Paces::default(),
-            loads: Loads::default(),
+            stragglers: Mutex::default(),
+            in_flight: InFlight::new(started),
             puts: Puts::default(),
             completion: Completion::default(),
             reads: Reads::default(),
-            lasting: LastingJobs::default(),
-            errands: Errands::default(),
-            started: Instant::now(),
+            jobs: Jobs::default(),
+            delegations: Delegations::default(),
+            started,
             stop: stop.clone(),
             rng: Mutex::new(rng),
             plans: AtomicU32::new(1),
@@ -112,7 +111,7 @@ impl Coordinator {
         tokio::spawn(until_stopped(stopped.clone(), completion::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), orphans::run(Arc::clone(&shared))));
         tokio::spawn(until_stopped(stopped.clone(), links::run(Arc::clone(&shared))));
-        lasting::go_on(&shared).await?;
+        jobs::go_on(&shared).await?;
         let services = rpc::Services::new()
             .with(rpc::membership_server(MembershipService::new(Arc::clone(&shared))))
             .with(rpc::weft_server(WeftService::new(Arc::clone(&shared))));

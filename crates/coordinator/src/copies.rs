@@ -6,8 +6,8 @@ mod cool;
 pub(crate) use cool::cool;
 
 use crate::{rebuild::Lost, shared::Shared};
-use weft_meta::{PolicyRecord, REPLICAS_MAX, StripeRecord};
-use weft_types::{Error, Result};
+use weft_meta::PolicyRecord;
+use weft_types::{Error, REPLICAS_MAX, Result, StripeRecord};
 
 /// A number of copies of a data block, with the coded one, as it is asked for; 0: one.
 pub(crate) fn replicas(asked: u32) -> Result<u8> {

@@ -8,8 +8,7 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use weft_meta::HelperSelect;
-use weft_types::NodeId;
+use weft_types::{HelperSelect, NodeId};
 
 /// Selects helpers. Clones remember together.
 #[derive(Debug, Clone)]
@@ -77,7 +76,7 @@ mod tests {
 
     const K: usize = 4;
 
-    /// How often each of `nodes` helps, over many stripes of which `held` blocks are left on nodes by lot: least and most.
+    /// How often each of `nodes` helps, over many stripes of which `held` blocks are left on random nodes: least and most.
     fn load(select: HelperSelect, nodes: u32, held: usize) -> (u64, u64) {
         let (helpers, mut rng) = (Helpers::new(select, Arc::default()), StdRng::seed_from_u64(3));
         let mut load: BTreeMap<NodeId, u64> = (1..=nodes).map(|node| (NodeId(node), 0)).collect();
@@ -104,8 +103,8 @@ mod tests {
         let (least, most) = load(HelperSelect::Lru, 12, 6);
         let mean = 500 * K as u64 / 12;
         assert!(most - least <= mean / 5, "{least} to {most} of {mean}");
-        let (least_by_lot, most_by_lot) = load(HelperSelect::Random, 12, 6);
-        assert!(most_by_lot - least_by_lot > most - least, "by lot: {least_by_lot} to {most_by_lot}");
+        let (least_random, most_random) = load(HelperSelect::Random, 12, 6);
+        assert!(most_random - least_random > most - least, "random: {least_random} to {most_random}");
     }
 
     #[test]

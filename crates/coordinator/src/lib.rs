@@ -7,12 +7,14 @@
 //! | --- | --- |
 //! | `config`, `coordinator` | settings; starting and stopping |
 //! | `members`, `membership` | who is there: sessions and heartbeats; the service for agents |
-//! | `view`, `placement`, `room` | the nodes at one moment; where new blocks go; what conversions leave free |
-//! | `jobs`, `seal` | from stripes to proved plans; from plans to tasks, addresses and tokens |
+//! | `view`, `placement`, `capacity` | the nodes at one moment; where new blocks go; what conversions leave free |
+//! | `options`, `in_flight`, `stragglers` | what requests choose; what plans still have to move; who is slow |
+//! | `delegations` | what agents do in the coordinator's name |
+//! | `planning`, `sign` | from stripes to proved plans; from plans to tasks, addresses and tokens |
 //! | `supervise` | running a plan at its agents, and who is to blame when it fails |
 //! | `links` | what the links between nodes carry, measured by probes |
 //! | `puts`, `read`, `repair`, `copies` | what clients ask for |
-//! | `lasting`, `helpers` | jobs that outlive a coordinator; who helps where more could than are needed |
+//! | `jobs`, `helpers` | jobs that outlive a coordinator; who helps where more could than are needed |
 //! | `sweep` | leases that ended, allocations that were given up, blocks that nobody needs |
 //! | `orphans` | blocks on nodes' disks that the metadata does not know |
 //! | `validate`, `show`, `service` | what may be asked, what is answered, the service for clients |
@@ -21,35 +23,31 @@
 //! anew under the same number, and a put of which nothing is heard is swept, at the earliest one lease after the start. Repairs
 //! of objects that were under way are given up; jobs go on with what they had not done yet, unless they were paused. Agents register by themselves with their next heartbeat.
 
+mod capacity;
 mod completion;
 mod config;
 mod coordinator;
 mod copies;
-mod errands;
+mod delegations;
 mod helpers;
-mod how;
+mod in_flight;
 mod jobs;
-mod lasting;
 mod links;
-mod load;
 mod members;
 mod membership;
+mod options;
 mod orphans;
-mod paces;
-mod placement;
 mod puts;
 mod read;
 mod rebuild;
 mod repair;
-mod room;
-mod seal;
 mod service;
 mod shared;
 mod show;
+mod sign;
 mod supervise;
 mod sweep;
 mod validate;
-mod view;
 
 pub use config::CoordinatorConfig;
 pub use coordinator::{Coordinator, Seams};

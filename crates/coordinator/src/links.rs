@@ -1,7 +1,7 @@
 //! What the links between nodes carry: measured by probes now and then and when somebody asks, kept with its age, in memory. After
 //! a restart of the coordinator it is measured anew.
 
-use crate::{config::CoordinatorConfig, how, members::Session, shared::Shared, view::View};
+use crate::{config::CoordinatorConfig, members::Session, options, shared::Shared};
 use futures::{StreamExt, stream::FuturesUnordered};
 use rand::{Rng, seq::SliceRandom};
 use std::{
@@ -15,6 +15,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 use tonic::Status;
+use weft_control::view::View;
 use weft_plan::Network;
 use weft_proto::{LinkRights, from_status, rpc, status::encode_error, token::probe_hash, v1};
 use weft_types::{Error, NodeId, Party, Reaction, Result};
@@ -343,7 +344,7 @@ async fn measure_all(shared: &Shared, mut pending: Vec<Pair>, events: &mpsc::Sen
     let first = v1::ProbeEvent { total, ..v1::ProbeEvent::default() };
     // Whoever went away is noticed by the caller.
     let _gone = events.send(Ok(first)).await;
-    let racks = how::racks(&shared.members.view());
+    let racks = options::racks(&shared.members.view());
     let (mut running, mut busy) = (FuturesUnordered::new(), BTreeSet::new());
     loop {
         while running.len() < PROBES_AT_ONCE

@@ -1,6 +1,5 @@
 //! The nodes as they are heard of: sessions, heartbeats, who is up and who is suspect. In memory; only transitions are written.
 
-use crate::view::{DiskView, NodeView, View};
 use rand::{Rng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -9,9 +8,10 @@ use std::{
 };
 use tokio::time::Instant;
 use tonic::transport::Channel;
-use weft_meta::{DiskNumber, Home, NodeRecord, NodeState};
+use weft_control::view::{DiskView, NodeView, View};
+use weft_meta::NodeRecord;
 use weft_proto::{LinkKey, v1};
-use weft_types::{BlockId, NodeId};
+use weft_types::{BlockId, DiskNumber, Home, NodeId, NodeState};
 
 /// Blocks that are suspect at the same time, at most; the oldest are forgotten first.
 const SUSPECT_BLOCKS_MAX: usize = 10_000;

@@ -7,9 +7,9 @@ use crate::{
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status, async_trait};
-use weft_meta::{BlockState, NewDisk, NewNode, NodeState};
+use weft_meta::{NewDisk, NewNode};
 use weft_proto::{PROTOCOL, Peer, ProtocolRange, rpc, to_status, v1};
-use weft_types::{BlockId, Error, NodeId, Result, Span};
+use weft_types::{BlockId, BlockState, Error, NodeId, NodeState, Result, Span};
 
 /// Disks of one node, at most.
 const DISKS_MAX: usize = 1024;
@@ -50,8 +50,8 @@ impl MembershipService {
             protocol: protocol.into(),
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
-        shared.paces.forget(record.id);
-        let (coding_bytes_per_s, host) = (asked.coding_bytes_per_s, crate::how::host(&caller.address));
+        shared.stragglers().forget(record.id);
+        let (coding_bytes_per_s, host) = (asked.coding_bytes_per_s, crate::options::host(&caller.address));
         shared.members.registered(Session { link_key, channel, record, coding_bytes_per_s, host }, &asked.disks);
         Ok(reply)
     }

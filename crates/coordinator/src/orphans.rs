@@ -66,9 +66,9 @@ async fn compare(shared: &Shared, node: NodeId, session: &Session) -> Result<()>
             let page = answer(shared, agent.list_blocks(rpc::with_deadline(request, shared.call_timeout()))).await?;
             let decoded = page.blocks.iter().map(|id| postcard::from_bytes(id)).collect::<Result<Vec<BlockId>, _>>();
             let blocks = decoded.map_err(|error| Error::invalid(format!("a listed block has no name: {error}")))?;
-            let strangers = shared.meta.strangers(node, blocks).await.map_err(|error| shared.meta_error(error))?;
-            if !strangers.is_empty() {
-                set_aside(shared, session, &strangers).await?;
+            let orphans = shared.meta.orphans(node, blocks).await.map_err(|error| shared.meta_error(error))?;
+            if !orphans.is_empty() {
+                set_aside(shared, session, &orphans).await?;
             }
             match page.blocks.last() {
                 Some(last) if page.more => after = last.clone(),
@@ -80,8 +80,8 @@ async fn compare(shared: &Shared, node: NodeId, session: &Session) -> Result<()>
     Ok(())
 }
 
-async fn set_aside(shared: &Shared, session: &Session, strangers: &[BlockId]) -> Result<()> {
-    let blocks = strangers.iter().map(postcard::to_allocvec).collect::<Result<Vec<_>, _>>();
+async fn set_aside(shared: &Shared, session: &Session, orphans: &[BlockId]) -> Result<()> {
+    let blocks = orphans.iter().map(postcard::to_allocvec).collect::<Result<Vec<_>, _>>();
     let blocks = blocks.map_err(|error| Error::fatal(format!("a block's name cannot be encoded: {error}")))?;
     let cluster = shared.meta.cluster().await.map_err(|error| shared.meta_error(error))?;
     let request = v1::QuarantineRequest {
@@ -92,9 +92,9 @@ async fn set_aside(shared: &Shared, session: &Session, strangers: &[BlockId]) ->
     };
     let mut agent = rpc::agent_client(session.channel.clone());
     let reply = answer(shared, agent.quarantine(rpc::with_deadline(request, shared.call_timeout()))).await?;
-    let first = strangers.first().map(ToString::to_string).unwrap_or_default();
+    let first = orphans.first().map(ToString::to_string).unwrap_or_default();
     tracing::warn!(
-        node = %session.record.name, unknown = strangers.len(), %first, quarantined = reply.moved,
+        node = %session.record.name, unknown = orphans.len(), %first, quarantined = reply.moved,
         "blocks that the metadata does not know are on a node; they are kept in its quarantine for some days"
     );
     if reply.kept.is_empty() { Ok(()) } else { Err(Error::retry(reply.kept)) }

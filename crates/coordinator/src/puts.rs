@@ -3,25 +3,21 @@
 //! A stripe's blocks are allocated before a byte moves; the client then sends its data by the plan of a write scheme, and sums up
 //! all blocks, also those that others make of it. How a stripe ends: [`end`]. The commit makes all stripes visible at once.
 
-pub(crate) mod behind;
 mod copies;
 mod end;
 mod homes;
+pub(crate) mod late_blocks;
 
 use crate::{
-    errands::{Errand, Who},
-    how::HowToWrite,
-    jobs::{self, Writing},
-    load::Moving,
-    placement::{self, Ask},
-    rebuild,
-    room::{self, Wanted},
-    seal::{self, Sealed},
+    capacity::{self, Wanted},
+    delegations::{Delegation, Who},
+    in_flight::Moving,
+    options, rebuild,
     shared::Shared,
     show,
-    supervise::{self, OnFailure, Patience, Report, Settle},
+    sign::{self, Signed},
+    supervise::{self, OnFailure, Settle},
     validate::{self, Coding},
-    view::NodeView,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,9 +26,16 @@ use std::{
 };
 use tokio::task::JoinHandle;
 use weft_codes::SharedCode;
-use weft_meta::{Home, MetaError, NewStripe, NewUpload, ObjectRecord, StripeRecord, UploadId, UploadRecord};
+use weft_control::{
+    options::WriteOptions,
+    placement::{self, Ask},
+    planning::{self, Writing},
+    run::{Report, StallPolicy},
+    view::NodeView,
+};
+use weft_meta::{MetaError, NewStripe, NewUpload, ObjectRecord, UploadRecord};
 use weft_proto::{rpc::Caller, v1};
-use weft_types::{BlockId, Error, NodeId, Party, PlanId, Reaction, Result, StripeId, StripeLayout};
+use weft_types::{BlockId, Error, Home, NodeId, Party, PlanId, Reaction, Result, StripeId, StripeLayout, StripeRecord, UploadId};
 
 /// Of how often a put was held up counts no more: its patience doubles with each.
 const HELD_UP_MAX: u32 = 3;
@@ -52,7 +55,7 @@ pub(crate) struct Puts {
     /// What puts that are under way have taught.
     learnt: Mutex<BTreeMap<UploadId, Learnt>>,
     /// The plans that go on although their stripes have ended.
-    pub(crate) behind: behind::Behind,
+    pub(crate) late_blocks: late_blocks::LateBlocks,
     /// Those that have begun, and of which no stripe has been planned yet.
     announced: Mutex<BTreeMap<UploadId, Moving>>,
     /// Stripes are planned one after another, though not sent so: each sees what those before it will move.
@@ -98,13 +101,13 @@ enum Underway {
 struct Sending {
     plan: PlanId,
     stripe: Box<StripeRecord>,
-    how: HowToWrite,
+    options: WriteOptions,
     settle: Arc<Settle>,
     report: JoinHandle<Report>,
     /// How far from the writer each of its stages is, by node, lane and stage.
     levels: BTreeMap<(NodeId, u32, u32), u32>,
     /// What came of the plans before this one, which brings again what they did not.
-    before: Option<Box<end::Before>>,
+    before: Option<Box<end::EarlierPlans>>,
     /// The plan whose end was answered with this one, and the answer: it may have been lost.
     answer: Option<Box<(PlanId, v1::EndStripeReply)>>,
 }
@@ -126,7 +129,7 @@ impl Puts {
             Underway::Ending => true,
         };
         self.is_turning(upload)
-            || self.behind.has_put(upload)
+            || self.late_blocks.has_put(upload)
             || self.lock().range((upload, 0)..=(upload, u64::MAX)).any(|(_, underway)| active(underway))
     }
 
@@ -235,7 +238,7 @@ impl Puts {
 /// Begins a put, or for `explain` tells what its first stripe's plan would be.
 pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, caller: &Caller) -> Result<v1::BeginPutReply> {
     let name = validate::object(&asked.bucket, &asked.key)?;
-    let how = HowToWrite::of(shared, asked.how.as_ref(), caller)?;
+    let options = options::of_put(shared, asked.options.as_ref(), caller, None)?;
     let (_, policy) = shared.meta.bucket(&name.bucket).await.map_err(|error| shared.meta_error(error))?;
     let spec = if asked.code.is_empty() { &policy.code } else { &asked.code };
     let Coding { code, layout } = validate::coding(spec, asked.block_len, asked.cell_len, Some(&policy))?;
@@ -257,13 +260,13 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         0 => full,
         size => StripeLayout { data_len: size.min(full.data_len), ..full },
     };
-    let placed = copies::choose(shared, &new, &code, &stripe, &how, &BTreeSet::new())?;
+    let placed = copies::choose(shared, &new, &code, &stripe, &options, &BTreeSet::new())?;
     let (mut plan, mut upload) = (Vec::new(), UploadId(0));
     if asked.explain {
-        plan = explain(shared, &code, &stripe, &placed.homes, &how)?;
+        plan = explain(shared, &code, &stripe, &placed.homes, &options)?;
     } else {
         // Those who begin at the same time see each other: the first of them would else take all links for free.
-        let announced = shared.loads.announce(how.announced(shared, &placed.homes, stripe.block_len(0)));
+        let announced = shared.in_flight.announce(options::announced(&options, shared, &placed.homes, stripe.block_len(0)));
         upload = shared.meta.begin_put(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?.id;
         shared.puts.announced.lock().unwrap_or_else(PoisonError::into_inner).insert(upload, announced);
     }
@@ -284,10 +287,10 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
 pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest, who: &Who) -> Result<v1::PutStripeReply> {
     let upload = touched(shared, UploadId(asked.upload)).await?;
     let place = |error: Error| error.object(&upload.new.name);
-    let how = HowToWrite::of(shared, asked.how.as_ref(), &who.caller).map_err(place)?;
-    let mut how = how.on_errand(who.errand.as_ref());
-    if how.is_left_open() && shared.puts.learnt(upload.id).simplest {
-        how = how.by_the_simplest();
+    let options = options::of_put(shared, asked.options.as_ref(), &who.caller, who.delegation.as_ref());
+    let mut options = options.map_err(place)?;
+    if options.is_left_open() && shared.puts.learnt(upload.id).simplest {
+        options = options.by_the_simplest();
     }
     let code = shared.code(&upload.new.code)?;
     let layout = StripeLayout { layout: upload.new.layout, k: code.k() as u32, m: code.m() as u32, data_len: asked.data_len };
@@ -306,15 +309,15 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
     }
     let mut avoid = BTreeSet::new();
     loop {
-        match begin_stripe(shared, &upload, &code, &layout, asked.number, &how, &avoid).await {
+        match begin_stripe(shared, &upload, &code, &layout, asked.number, &options, &avoid).await {
             Ok((sending, client)) => {
                 shared.puts.keep(shared, key, sending).await.map_err(place)?;
                 let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
                 return Ok(v1::PutStripeReply { task: Some(client), layout });
             }
             // A receiver that makes its block of many others needs more memory than some node has.
-            Err(error) if error.reaction == Reaction::InvalidInput && how.is_left_open() => {
-                how = simpler(shared, &upload, asked.number, how, &error).await;
+            Err(error) if error.reaction == Reaction::InvalidInput && options.is_left_open() => {
+                options = simpler(shared, &upload, asked.number, options, &error).await;
             }
             // Somebody could not be asked: the stripe goes to others, under another number.
             Err(error) => match (error.reaction, error.party) {
@@ -329,10 +332,10 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
 }
 
 /// Whom some node lacks memory for goes on by a scheme that asks for less, with this stripe and the put's next ones.
-async fn simpler(shared: &Shared, upload: &UploadRecord, stripe: u64, how: HowToWrite, error: &Error) -> HowToWrite {
+async fn simpler(shared: &Shared, upload: &UploadRecord, stripe: u64, options: WriteOptions, error: &Error) -> WriteOptions {
     tracing::info!(object = %upload.new.name, stripe, %error, "the writer sends every block itself");
     shared.puts.learn(shared, upload.id, |learnt| learnt.simplest = true).await;
-    how.by_the_simplest()
+    options.by_the_simplest()
 }
 
 /// The client has sent a stripe, as well as it could: checks the receipts, mends what is missing, ends the stripe, or says what is to
@@ -348,8 +351,8 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     let ended = end::end(shared, key.0, sending, &asked).await;
     shared.puts.lock().remove(&key);
     // To ask again would not find it any more: what was sent is used up.
-    let end::Ended { again, traffic, stages } = ended.map_err(not_again)?;
-    let mut reply = v1::EndStripeReply { again: None, traffic: Some(traffic), stages };
+    let end::PlanEnd { again, traffic, stages } = ended.map_err(not_again)?;
+    let mut reply = v1::EndStripeReply { again: None, traffic: Some(traffic.into()), stages };
     if let Some((sending, task)) = again {
         reply.again = Some(task);
         let answer = Some(Box::new((PlanId(asked.plan), reply.clone())));
@@ -365,9 +368,9 @@ fn not_again(error: Error) -> Error {
 }
 
 /// Refuses who meddles with a conversion's put without being sent: it is the coordinator's own, whoever knows its number.
-pub(crate) async fn require_sent(shared: &Shared, id: u64, errand: Option<&Errand>) -> Result<()> {
+pub(crate) async fn require_sent(shared: &Shared, id: u64, delegation: Option<&Delegation>) -> Result<()> {
     match shared.meta.upload(UploadId(id)).await {
-        Ok(upload) if upload.new.replaces.is_some() && errand.is_none() => {
+        Ok(upload) if upload.new.replaces.is_some() && delegation.is_none() => {
             Err(Error::invalid("a conversion is written by whom the coordinator sends").object(&upload.new.name))
         }
         // What there is not, the call itself tells.
@@ -385,7 +388,7 @@ pub(crate) async fn commit(shared: &Arc<Shared>, asked: v1::CommitPutRequest) ->
         Err(error @ MetaError::NotFound(_)) => return committed_already(shared, &asked, error).await,
         Err(error) => return Err(shared.meta_error(error)),
     };
-    behind::require_readable(shared, &upload).await?;
+    late_blocks::require_readable(shared, &upload).await?;
     let (now_ms, not_before_ms) = (shared.now_ms(), shared.garbage_not_before_ms());
     let object = match shared.meta.commit_put(shared.epoch, id, asked.size, now_ms, not_before_ms).await {
         Ok(object) => object,
@@ -460,7 +463,7 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
         Err(error) => return Err(shared.meta_error(error)),
     }
     // What was begun until now; what begins later finds no put.
-    shared.puts.behind.stop(id);
+    shared.puts.late_blocks.stop(id);
     shared.puts.forget(id);
     Ok(())
 }
@@ -478,7 +481,7 @@ async fn begin_stripe(
     code: &SharedCode,
     layout: &StripeLayout,
     number: u64,
-    how: &HowToWrite,
+    options: &WriteOptions,
     avoid: &BTreeSet<NodeId>,
 ) -> Result<(Sending, v1::ClientTask)> {
     let planning = shared.puts.planning.lock().await;
@@ -488,17 +491,17 @@ async fn begin_stripe(
             let wanted = Wanted::stripe(code, upload.new.replicas, upload.new.failure_domain, layout);
             // Where it is those that could not be asked who have the space, it is not space that is waited for.
             let unasked = |error: Error| if avoid.is_empty() { error } else { not_again(error) };
-            room::avoided(shared, &Wanted { avoid, ..wanted }).map_err(unasked)?
+            capacity::avoided(shared, &Wanted { avoid, ..wanted }).map_err(unasked)?
         }
         None => BTreeSet::new(),
     };
-    let placed = copies::choose(shared, &upload.new, code, layout, how, &(avoid | &full))?;
+    let placed = copies::choose(shared, &upload.new, code, layout, options, &(avoid | &full))?;
     let new = NewStripe { upload: upload.id, number, layout: *layout, homes: placed.homes.clone() };
     let not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
     let stripe = shared.meta.allocate_stripe(shared.epoch, new, not_before_ms).await.map_err(|error| shared.meta_error(error))?;
     shared.members.add_blocks(&placed.homes, layout.block_len(0));
     let blocks: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
-    let prepared = prepare(shared, upload, code, stripe, how, &blocks, None)?;
+    let prepared = prepare(shared, upload, code, stripe, options, &blocks, None)?;
     drop(planning);
     // Whoever puts something himself was told when he began.
     if upload.new.replaces.is_some() && !placed.warnings.is_empty() && !shared.puts.learnt(upload.id).is_warned {
@@ -511,10 +514,10 @@ async fn begin_stripe(
 /// A stripe's plan that is ready to be opened.
 struct Prepared {
     stripe: Box<StripeRecord>,
-    how: HowToWrite,
-    before: Option<Box<end::Before>>,
+    options: WriteOptions,
+    before: Option<Box<end::EarlierPlans>>,
     plan: weft_plan::Plan,
-    sealed: Sealed,
+    signed: Signed,
 }
 
 /// Makes the plan that brings blocks of a stripe from its writer to their homes. The first such plan has the writer sum up all blocks.
@@ -523,9 +526,9 @@ fn prepare(
     upload: &UploadRecord,
     code: &SharedCode,
     stripe: StripeRecord,
-    how: &HowToWrite,
+    options: &WriteOptions,
     blocks: &[u8],
-    before: Option<Box<end::Before>>,
+    before: Option<Box<end::EarlierPlans>>,
 ) -> Result<Prepared> {
     let placed = |index: &u8| Some((*index, stripe.blocks.get(usize::from(*index))?));
     // What is sent again is sent once: other copies are made of it.
@@ -533,15 +536,15 @@ fn prepare(
     let placed = blocks.iter().filter_map(placed).chain(copies);
     let placed: Vec<(BlockId, Home)> = placed.map(|(index, placed)| (stripe.id_of(index, placed), placed.home)).collect();
     let stores: Vec<(Party, BlockId)> = placed.iter().map(|(block, home)| (Party::Node(home.node), *block)).collect();
-    let planned = plan(shared, code, &stripe.layout, &stores, how, before.is_none())?;
+    let planned = plan(shared, code, &stripe.layout, &stores, options, before.is_none())?;
     let view = shared.members.view();
     let mut orders = BTreeMap::new();
     for (block, home) in placed {
         let order = rebuild::store_order(shared, code, &upload.new.name, upload.id, &stripe, block, home, &view)?;
         orders.insert(block, order);
     }
-    let sealed = seal::seal(shared, &planned, &stripe, &orders, &how.agent)?;
-    Ok(Prepared { stripe: Box::new(stripe), how: how.clone(), before, plan: planned.plan, sealed })
+    let signed = sign::sign(shared, &planned, &stripe, &orders, &options.agent)?;
+    Ok(Prepared { stripe: Box::new(stripe), options: options.clone(), before, plan: planned.plan, signed })
 }
 
 /// Opens and starts a stripe's plan; what of it is the client's.
@@ -551,15 +554,15 @@ async fn start(
     code: &SharedCode,
     prepared: Prepared,
 ) -> Result<(Sending, v1::ClientTask)> {
-    let Prepared { stripe, how, before, plan, mut sealed } = prepared;
-    let client = sealed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
-    supervise::open(shared, &sealed).await?;
-    let (running, settle) = supervise::start(shared, sealed, OnFailure::GoOn).await;
+    let Prepared { stripe, options, before, plan, mut signed } = prepared;
+    let client = signed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
+    supervise::open(shared, &signed).await?;
+    let (running, settle) = supervise::start(shared, signed, OnFailure::GoOn).await;
     let running = running.all_started().await?;
-    let patience = patience(shared, upload, code, &stripe, &plan);
-    let report = tokio::spawn(running.finish(|_, _| {}, patience));
+    let stall_policy = stall_policy(shared, upload, code, &stripe, &plan);
+    let report = tokio::spawn(running.finish(|_, _| {}, stall_policy));
     let (plan, levels, settle) = (plan.id, levels(&plan), Arc::new(settle));
-    let sending = Sending { plan, stripe, how, settle, report, levels, before, answer: None };
+    let sending = Sending { plan, stripe, options, settle, report, levels, before, answer: None };
     Ok((sending, client))
 }
 
@@ -588,15 +591,15 @@ fn levels(plan: &weft_plan::Plan) -> BTreeMap<(NodeId, u32, u32), u32> {
 
 /// How long receivers wait for one of them that holds them up, where another node could take its block. A disk may be busy with what
 /// others put, too: so who says that it is has longer, and still less than it takes the writer to give up all that wait for it.
-fn patience(
+fn stall_policy(
     shared: &Arc<Shared>,
     upload: &UploadRecord,
     code: &SharedCode,
     stripe: &StripeRecord,
     plan: &weft_plan::Plan,
-) -> Option<Patience<'static>> {
+) -> Option<StallPolicy<'static>> {
     let slice_bytes = plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
-    let still = shared.standstill(slice_bytes, shared.puts.learnt(upload.id).held_up.min(HELD_UP_MAX))?;
+    let still = shared.stall_after(slice_bytes, shared.puts.learnt(upload.id).held_up.min(HELD_UP_MAX))?;
     let busy = still.max(Duration::from_millis(u64::from(shared.config.stall_ms) / 4));
     let homes: BTreeSet<NodeId> = stripe.all().map(|(_, placed)| placed.home.node).collect();
     let (spec, bytes) = (code.spec(), stripe.layout.block_len(0).saturating_add(shared.config.disk_reserve.0));
@@ -612,7 +615,7 @@ fn patience(
     // All links come from the writer: nobody else waits for one who takes nothing.
     let one_by_one = levels(plan).values().all(|level| *level <= 1);
     let failed_max = upload.new.ack.missing_max as usize;
-    Some(Patience { still, busy, to_the_last: true, is_spare: Box::new(is_spare), one_by_one, failed_max })
+    Some(StallPolicy { still, busy, to_the_last: true, is_spare: Box::new(is_spare), one_by_one, failed_max })
 }
 
 fn plan(
@@ -620,19 +623,19 @@ fn plan(
     code: &SharedCode,
     layout: &StripeLayout,
     stores: &[(Party, BlockId)],
-    how: &HowToWrite,
+    options: &WriteOptions,
     whole: bool,
-) -> Result<jobs::Planned> {
-    let run = shared.run(how.class(), 0, &layout.layout, how.slice_positions(&layout.layout));
+) -> Result<planning::Planned> {
+    let run = shared.run(options.class(), 0, &layout.layout, options.slice_positions(&layout.layout));
     let writer = shared.draw_client();
-    let network = how.network(shared, writer);
-    let writing = Writing { writer, stores, whole, scheme: &how.scheme, network: &network };
-    jobs::write(code, layout, &writing, run)
+    let network = options::write_network(options, shared, writer);
+    let writing = Writing { writer, stores, whole, scheme: &options.scheme, network: &network };
+    planning::write(code, layout, &writing, run)
 }
 
-fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[Home], how: &HowToWrite) -> Result<Vec<u8>> {
+fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[Home], options: &WriteOptions) -> Result<Vec<u8>> {
     let block = |(index, copy)| BlockId { stripe: StripeId(0), index, copy, generation: 1 };
     let named = copies::named(homes, code.k(), code.n());
     let stores: Vec<(Party, BlockId)> = named.map(|(name, home)| (Party::Node(home.node), block(name))).collect();
-    plan(shared, code, layout, &stores, how, true)?.json()
+    plan(shared, code, layout, &stores, options, true)?.json()
 }

@@ -1,13 +1,11 @@
 //! Reads: a plan that brings ranges of a stripe's data blocks to a client, around what is lost.
 
 use crate::{
-    errands::Errand,
-    how::How,
-    jobs::{self, Range, Readable, Way},
-    rebuild, seal,
+    delegations::Delegation,
+    options, rebuild,
     shared::Shared,
-    show,
-    supervise::{self, OnFailure, Patience, Settle},
+    show, sign,
+    supervise::{self, OnFailure, Settle},
     validate,
 };
 use rand::Rng;
@@ -21,10 +19,15 @@ use std::{
 };
 use tokio::{task::JoinHandle, time::Instant};
 use weft_codes::SharedCode;
-use weft_meta::{BlockState, ObjectRecord, StripeRecord, UploadId};
+use weft_control::{
+    options::RepairOptions,
+    planning::{self, Range, Readable, Way},
+    run::StallPolicy,
+};
+use weft_meta::ObjectRecord;
 use weft_plan::Class;
 use weft_proto::{status::decode_error, v1};
-use weft_types::{BlockId, Error, Party, PlanId, Reaction, Result, Span, StripeId};
+use weft_types::{BlockId, BlockState, Error, Party, PlanId, Reaction, Result, Span, StripeId, StripeRecord, UploadId};
 
 /// Ranges of one request, at most.
 const RANGES_MAX: usize = 4096;
@@ -49,7 +52,7 @@ pub(crate) struct Reads {
 struct Reading {
     stripe: StripeId,
     /// Whose it is; None: a client's.
-    errand: Option<Errand>,
+    delegation: Option<Delegation>,
     settle: Settle,
     watching: JoinHandle<()>,
     /// Somebody was found to be to blame for its end.
@@ -82,8 +85,8 @@ impl Reads {
     /// Waits until the plan that a client saw fail has ended, if it does soon, or where that is not known all of its stripe that are
     /// failing right now: the agents know better than a client, who sees only its own links, who is to blame. Tells whether they have
     /// said.
-    async fn verdict(&self, failed: PlanId, stripe: StripeId, errand: Option<&Errand>, grace_ms: u64) -> bool {
-        let is_own = |reading: &Reading| reading.stripe == stripe && reading.errand.as_ref() == errand;
+    async fn verdict(&self, failed: PlanId, stripe: StripeId, delegation: Option<&Delegation>, grace_ms: u64) -> bool {
+        let is_own = |reading: &Reading| reading.stripe == stripe && reading.delegation.as_ref() == delegation;
         let known = self.lock().get(&failed).filter(|reading| is_own(reading)).map(|reading| {
             // The client may know of it before the coordinator does.
             reading.settle.settle(Duration::from_millis(grace_ms));
@@ -104,8 +107,8 @@ impl Reads {
     }
 
     /// Whose read it is wants no more of it; its tasks may take that long to end.
-    fn end(&self, plan: PlanId, errand: Option<&Errand>, within: Duration) {
-        if let Some(reading) = self.lock().get(&plan).filter(|reading| reading.errand.as_ref() == errand) {
+    fn end(&self, plan: PlanId, delegation: Option<&Delegation>, within: Duration) {
+        if let Some(reading) = self.lock().get(&plan).filter(|reading| reading.delegation.as_ref() == delegation) {
             reading.settle.settle(within);
         }
     }
@@ -119,19 +122,19 @@ impl Reads {
 pub(crate) async fn read_stripe(
     shared: &Arc<Shared>,
     asked: v1::ReadStripeRequest,
-    errand: Option<&Errand>,
+    delegation: Option<&Delegation>,
 ) -> Result<v1::ReadStripeReply> {
     let (object, mut found) = find(shared, &asked).await?;
     let place = |error: Error| error.object(&object.name);
     let code = shared.code(&object.code)?;
     let ranges = ranges(&found, &asked.ranges).map_err(place)?;
-    let how = How::of_read(shared, &asked).map_err(place)?;
+    let options = options::of_read(shared, &asked).map_err(place)?;
     if !asked.errors.is_empty() {
-        let blamed = shared.reads.verdict(PlanId(asked.failed_plan), found.id, errand, shared.config.failure_grace_ms).await;
+        let blamed = shared.reads.verdict(PlanId(asked.failed_plan), found.id, delegation, shared.config.failure_grace_ms).await;
         // With what the agents have said by now of their own blocks.
         found = find(shared, &asked).await?.1;
         for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
-            if errand.is_none() || is_about(&error, &found) {
+            if delegation.is_none() || is_about(&error, &found) {
                 avoid(shared, &object, &found, &error, blamed);
             }
         }
@@ -142,14 +145,14 @@ pub(crate) async fn read_stripe(
     loop {
         plans += 1;
         let is_suspect = |block, _| shared.members.is_suspect_block(block);
-        // Who is on an errand reads what it has itself, where that is as good.
-        let lot = |node| if errand.is_some_and(|errand| errand.node == node) { 0 } else { shared.rng().random() };
-        let stripe = shared.members.view().serving(found.clone(), is_suspect, lot);
-        let planned = plan(shared, &code, &stripe, &ranges, &how, errand).map_err(place)?;
+        // An agent to which a conversion was delegated reads what it has itself, where that is as good.
+        let draw = |node| if delegation.is_some_and(|delegation| delegation.node == node) { 0 } else { shared.rng().random() };
+        let stripe = shared.members.view().serving(found.clone(), is_suspect, draw);
+        let planned = plan(shared, &code, &stripe, &ranges, &options, delegation).map_err(place)?;
         if asked.explain {
             return reply(&stripe, planned, None).map_err(place);
         }
-        match begin(shared, &code, &stripe, &planned, resumed, errand).await {
+        match begin(shared, &code, &stripe, &planned, resumed, delegation).await {
             Ok(task) => return reply(&stripe, planned, Some(task)).map_err(place),
             // Whoever could not be asked is suspect by now, a bad block is known as one: the next plan goes around it.
             Err(error) if error.reaction == Reaction::Replan && plans < PLANS_MAX => {
@@ -166,12 +169,12 @@ pub(crate) async fn read_stripe(
 }
 
 /// The client is done with a plan. What became of it stays known for a moment: see [`Reads::verdict`].
-pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest, errand: Option<&Errand>) {
-    shared.reads.end(PlanId(asked.plan), errand, Duration::from_millis(shared.config.failure_grace_ms));
+pub(crate) fn end_read(shared: &Shared, asked: &v1::EndReadRequest, delegation: Option<&Delegation>) {
+    shared.reads.end(PlanId(asked.plan), delegation, Duration::from_millis(shared.config.failure_grace_ms));
 }
 
 struct PlannedRead {
-    planned: jobs::Planned,
+    planned: planning::Planned,
     delivers: Vec<Range>,
     rebuilt: Vec<u8>,
 }
@@ -253,37 +256,38 @@ fn plan(
     code: &SharedCode,
     stripe: &StripeRecord,
     ranges: &[Range],
-    how: &How,
-    errand: Option<&Errand>,
+    options: &RepairOptions,
+    delegation: Option<&Delegation>,
 ) -> Result<PlannedRead> {
-    let class = if errand.is_some() { Class::Repair } else { Class::Foreground };
+    let class = if delegation.is_some() { Class::Repair } else { Class::Foreground };
     let view = shared.members.view();
-    let readable = jobs::readable(stripe, &view, |block| shared.members.is_suspect_block(block));
+    let readable = planning::readable(stripe, &view, |block| shared.members.is_suspect_block(block));
     let Readable { good, suspect, lost } = &readable;
     let network = shared.network_of_helpers();
     let attempt = |available: &[u8]| {
-        let rebuilt = jobs::rebuilt(stripe, available, ranges);
+        let rebuilt = planning::rebuilt(stripe, available, ranges);
         let delivers = widen(stripe, ranges, &rebuilt);
         let slice_len = if rebuilt.is_empty() {
-            jobs::usual_slice_positions(&stripe.layout.layout, shared.config.slice_len.0)
+            planning::usual_slice_positions(&stripe.layout.layout, shared.config.slice_len.0)
         } else {
-            how.slice_positions(&stripe.layout, &network)
+            options.slice_positions(&stripe.layout, &network)
         };
-        let prefer = jobs::preference(stripe, available, &view, stripe.layout.k as usize, None);
+        let prefer = planning::preference(stripe, available, &view, stripe.layout.k as usize, None);
         let run = shared.run(class, stripe.seq, &stripe.layout.layout, slice_len);
-        let planned = jobs::read(
+        let planned = planning::read(
             code,
             stripe,
             available,
             &delivers,
             shared.draw_client(),
-            &Way { how, network: &network, prefer: &prefer },
+            &Way { options, network: &network, prefer: &prefer },
             run,
         )?;
         Ok::<_, Error>(PlannedRead { planned, delivers, rebuilt: rebuilt.into_iter().collect() })
     };
     // Of one data block every block is a copy: who has one itself reads that.
-    let is_own = |index: &u8| stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node) == errand.map(|it| it.node);
+    let is_own =
+        |index: &u8| stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node) == delegation.map(|it| it.node);
     if let Some(own) = good.iter().copied().find(is_own).filter(|_| code.k() == 1)
         && let Ok(planned) = attempt(&[own])
     {
@@ -301,11 +305,11 @@ fn plan(
     }
     planned.map_err(|error| match error.reaction {
         Reaction::Unavailable => {
-            let rebuilt = jobs::rebuilt(stripe, &all, ranges);
-            let wanted = jobs::wanted(stripe, &widen(stripe, ranges, &rebuilt));
-            let absent = jobs::unrecoverable(code, stripe, &all, &wanted).unwrap_or_default();
-            let lost = jobs::why_absent(stripe, &absent, lost, "unknown");
-            shared.lacking_nodes(jobs::too_many_lost(code, stripe, &lost, &view))
+            let rebuilt = planning::rebuilt(stripe, &all, ranges);
+            let wanted = planning::wanted(stripe, &widen(stripe, ranges, &rebuilt));
+            let absent = planning::unrecoverable(code, stripe, &all, &wanted).unwrap_or_default();
+            let lost = planning::why_absent(stripe, &absent, lost, "unknown");
+            shared.lacking_nodes(planning::too_many_lost(code, stripe, &lost, &view))
         }
         _ => error,
     })
@@ -315,7 +319,7 @@ fn plan(
 fn widen(stripe: &StripeRecord, ranges: &[Range], rebuilt: &BTreeSet<u8>) -> Vec<Range> {
     let mut by_block: BTreeMap<u8, Vec<Span>> = BTreeMap::new();
     for range in ranges {
-        let wide = jobs::widened(&stripe.layout, *range, rebuilt.contains(&range.index));
+        let wide = planning::widened(&stripe.layout, *range, rebuilt.contains(&range.index));
         by_block.entry(range.index).or_default().push(wide.bytes);
     }
     let merged = |(index, spans): (u8, Vec<Span>)| Span::normalize(spans).into_iter().map(move |bytes| Range { index, bytes });
@@ -329,39 +333,40 @@ async fn begin(
     stripe: &StripeRecord,
     read: &PlannedRead,
     resumed: u32,
-    errand: Option<&Errand>,
+    delegation: Option<&Delegation>,
 ) -> Result<v1::ClientTask> {
     let plan = &read.planned.plan;
-    let mut sealed = seal::seal(shared, &read.planned, stripe, &BTreeMap::new(), errand.map_or("", |errand| &errand.agent))?;
-    let client = sealed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
-    let id = sealed.id;
-    supervise::open(shared, &sealed).await?;
-    let (running, settle) = supervise::start(shared, sealed, OnFailure::EndAll).await;
+    let mut signed =
+        sign::sign(shared, &read.planned, stripe, &BTreeMap::new(), delegation.map_or("", |delegation| &delegation.agent))?;
+    let client = signed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
+    let id = signed.id;
+    supervise::open(shared, &signed).await?;
+    let (running, settle) = supervise::start(shared, signed, OnFailure::EndAll).await;
     let running = running.all_started().await?;
     let slice_bytes = plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
-    let patience = shared.standstill(slice_bytes, resumed).map(|still| {
+    let stall_policy = shared.stall_after(slice_bytes, resumed).map(|still| {
         let (shared, code, stripe) = (Arc::clone(shared), Arc::clone(code), stripe.clone());
-        let wanted = jobs::wanted(&stripe, &read.delivers);
+        let wanted = planning::wanted(&stripe, &read.delivers);
         let is_spare = move |node| {
             let view = shared.members.view();
             let stripe = view.serving(stripe.clone(), |_, home| home == node, |_| 0);
-            let readable = jobs::readable(&stripe, &view, |_| false);
+            let readable = planning::readable(&stripe, &view, |_| false);
             let is_elsewhere = |index: &u8| stripe.blocks.get(usize::from(*index)).is_some_and(|placed| placed.home.node != node);
             let all = readable.good.iter().chain(&readable.suspect).copied();
-            jobs::unrecoverable(&code, &stripe, &all.filter(is_elsewhere).collect::<Vec<u8>>(), &wanted).is_none()
+            planning::unrecoverable(&code, &stripe, &all.filter(is_elsewhere).collect::<Vec<u8>>(), &wanted).is_none()
         };
-        Patience::of_chain(still, is_spare)
+        StallPolicy::of_chain(still, is_spare)
     });
     let (watcher, blames) = (Arc::clone(shared), Arc::new(AtomicBool::new(false)));
     let (found, ended) = (Arc::clone(&blames), Arc::<OnceLock<Instant>>::default());
     let ends = Arc::clone(&ended);
     let watching = tokio::spawn(async move {
-        let report = running.finish(|_, _| {}, patience).await;
+        let report = running.finish(|_, _| {}, stall_policy).await;
         found.store(report.blame.is_some(), Ordering::Relaxed);
         rebuild::note_bad_blocks(&watcher, &report).await;
         let _only_once = ends.set(Instant::now());
     });
-    shared.reads.begin(id, Reading { stripe: stripe.id, errand: errand.cloned(), settle, watching, blames, ended });
+    shared.reads.begin(id, Reading { stripe: stripe.id, delegation: delegation.cloned(), settle, watching, blames, ended });
     Ok(client)
 }
 
@@ -372,7 +377,7 @@ fn reply(stripe: &StripeRecord, read: PlannedRead, task: Option<v1::ClientTask>)
     let plan = if task.is_none() || !read.rebuilt.is_empty() { read.planned.json()? } else { Vec::new() };
     Ok(v1::ReadStripeReply {
         task,
-        units: blocks.iter().map(|index| show::units(stripe, *index)).collect(),
+        checksums: blocks.iter().map(|index| show::checksums(stripe, *index)).collect(),
         rebuilt: read.rebuilt.iter().map(|index| u32::from(*index)).collect(),
         plan,
         delivers: read.delivers.iter().map(range).collect(),
@@ -382,8 +387,7 @@ fn reply(stripe: &StripeRecord, read: PlannedRead, task: Option<v1::ClientTask>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_meta::{DiskNumber, Home, ObjectName, Owner, PlacedBlock};
-    use weft_types::{Layout, NodeId, StripeLayout};
+    use weft_types::{DiskNumber, Home, Layout, NodeId, ObjectName, Owner, PlacedBlock, StripeLayout};
 
     #[test]
     fn who_is_on_an_errand_may_complain_of_its_stripe_only() {
@@ -404,7 +408,7 @@ mod tests {
             layout: StripeLayout { layout, k: 1, m: 1, data_len: 1 << 20 },
             blocks: vec![placed(1, 0), placed(2, 0)],
             copies: vec![(0, placed(4, 1))],
-            units: Vec::new(),
+            checksums: Vec::new(),
             corrupt: BTreeMap::new(),
             incomplete: false,
         };
@@ -425,7 +429,7 @@ mod tests {
             let (settle, watching) = (Settle::of_nothing().0, tokio::spawn(std::future::pending()));
             let ended = Arc::<OnceLock<Instant>>::default();
             let (stripe, blames) = (StripeId(7), Arc::default());
-            reads.begin(PlanId(plan), Reading { stripe, errand: None, settle, watching, blames, ended: Arc::clone(&ended) });
+            reads.begin(PlanId(plan), Reading { stripe, delegation: None, settle, watching, blames, ended: Arc::clone(&ended) });
             ended
         };
         let known = || reads.lock().keys().map(|plan| plan.0).collect::<Vec<_>>();
@@ -441,7 +445,7 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_ends_a_read_of_another() {
-        let errand = |number| Errand {
+        let delegation = |number| Delegation {
             node: NodeId(3),
             agent: "node-03".into(),
             object: ObjectName { bucket: "b".into(), key: "k".into() },
@@ -449,12 +453,12 @@ mod tests {
             upload: UploadId(9),
             number,
         };
-        let (own, other, within) = (errand(2), errand(3), Duration::from_secs(1));
+        let (own, other, within) = (delegation(2), delegation(3), Duration::from_secs(1));
         for (whose, others) in [(Some(&own), [Some(&other), None]), (None, [Some(&other), Some(&own)])] {
             let (reads, (settle, told)) = (Reads::default(), Settle::of_nothing());
             let (stripe, watching) = (StripeId(7), tokio::spawn(std::future::pending()));
             let reading =
-                Reading { stripe, errand: whose.cloned(), settle, watching, blames: Arc::default(), ended: Arc::default() };
+                Reading { stripe, delegation: whose.cloned(), settle, watching, blames: Arc::default(), ended: Arc::default() };
             reads.lock().insert(PlanId(1), reading);
             reads.end(PlanId(2), whose, within);
             others.into_iter().for_each(|other| reads.end(PlanId(1), other, within));

@@ -6,13 +6,10 @@ mod homes;
 
 use crate::{
     helpers::Helpers,
-    how::How,
-    jobs::{self, Target, Way},
     membership,
-    seal::{self, StoreOrder},
     shared::Shared,
-    supervise::{self, Blame, End, OnFailure, Patience, Report},
-    view::{Standing, View},
+    sign::{self, StoreOrder},
+    supervise::{self, OnFailure},
 };
 use homes::Chosen;
 pub(crate) use homes::{Destination, Requestors};
@@ -22,23 +19,31 @@ use std::{
     sync::Arc,
 };
 use weft_codes::SharedCode;
-use weft_meta::{BlockState, FailureDomain, Home, NewRepair, ObjectName, PlacedBlock, StripeRecord, UploadId};
+use weft_control::{
+    options::RepairOptions,
+    planning::{self, Target, Way},
+    run::{Blame, End, Report, StallPolicy},
+    view::{Standing, View},
+};
+use weft_meta::NewRepair;
 use weft_plan::Class;
-use weft_proto::v1;
 use weft_schemes::repair;
-use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, Reaction, Result, Span};
+use weft_types::{
+    BlockId, BlockMeta, BlockState, Error, FailureDomain, Home, NodeId, ObjectName, Party, PlacedBlock, Reaction, Result, Span,
+    StripeRecord, TaskTraffic, UploadId,
+};
 
 /// A repair that is slower than this for as long as its lease has failed.
 const SLOWEST_BYTES_PER_MS: u64 = 64;
 
-/// A node that is in quarrel with its helpers in so many plans gets no block any more.
-const QUARRELS_MAX: u32 = 2;
+/// A node that was in a dispute with its helpers in so many plans gets no block any more.
+const DISPUTES_MAX: u32 = 2;
 
 /// How many homes are tried for a block while others bring blocks of the stripe to them.
 const HOMES_MAX: usize = 4;
 
 /// How often helpers who were blamed are tried again when nobody else is left.
-const PARDONS_MAX: u32 = 2;
+const SECOND_CHANCES_MAX: u32 = 2;
 
 /// What is to be rebuilt.
 pub(crate) struct Rebuild<'a> {
@@ -48,7 +53,7 @@ pub(crate) struct Rebuild<'a> {
     pub(crate) version: UploadId,
     pub(crate) stripe: StripeRecord,
     pub(crate) lost: Vec<Lost>,
-    pub(crate) how: &'a How,
+    pub(crate) options: &'a RepairOptions,
     /// Who selects the helpers; none: those next to the requestor help.
     pub(crate) helpers: Option<&'a Helpers>,
     /// Where it goes.
@@ -67,7 +72,7 @@ pub(crate) struct Lost {
     /// Which copy of it; it may be one that there was not yet.
     pub(crate) copy: u8,
     /// The checksums that it must have, if anybody knows them.
-    pub(crate) units: Option<Vec<u32>>,
+    pub(crate) checksums: Option<Vec<u32>>,
 }
 
 /// What came of it. The blocks are durable and allocated, and no stripe's yet.
@@ -77,7 +82,7 @@ pub(crate) struct Rebuilt {
     /// Blocks, by index and copy, for which there was no room, and why.
     pub(crate) left: Vec<((u8, u8), String)>,
     pub(crate) warnings: Vec<String>,
-    pub(crate) traffic: v1::TaskTraffic,
+    pub(crate) traffic: TaskTraffic,
     pub(crate) resumed: u32,
 }
 
@@ -86,13 +91,13 @@ pub(crate) struct Rebuilt {
 pub(crate) struct RebuiltBlock {
     pub(crate) block: BlockId,
     pub(crate) home: Home,
-    pub(crate) units: Vec<u32>,
+    pub(crate) checksums: Vec<u32>,
 }
 
 /// What a rebuild tells on its way.
 pub(crate) enum Told<'a> {
     /// The plan that runs next.
-    Plan(&'a jobs::Planned),
+    Plan(&'a planning::Planned),
     /// How much of what this stripe's new blocks take has come in, in thousandths.
     Thousandths(u64),
     /// It goes on around a failure.
@@ -111,26 +116,26 @@ struct Arriving {
 
 impl Arriving {
     fn rebuilt(&self) -> Option<RebuiltBlock> {
-        Some(RebuiltBlock { block: self.block, home: self.home, units: self.durable.clone()? })
+        Some(RebuiltBlock { block: self.block, home: self.home, checksums: self.durable.clone()? })
     }
 }
 
 /// Who is left alone by the plans that follow, and why.
 #[derive(Debug, Default)]
-struct Course {
+struct Avoided {
     /// They are gone, or could not do their share, whoever else took part.
     failed: BTreeSet<NodeId>,
     /// Helpers of whom somebody complained.
     blamed: BTreeSet<NodeId>,
     /// In how many plans the node that was to store a block complained of a helper, or a helper of it.
-    quarrels: BTreeMap<NodeId, u32>,
+    disputes: BTreeMap<NodeId, u32>,
     /// How often those who were blamed have been tried again.
-    pardons: u32,
+    second_chances: u32,
     /// Blocks, by index and copy, for which there is no node any more, and why.
     left: Vec<((u8, u8), String)>,
 }
 
-impl Course {
+impl Avoided {
     fn learn(&mut self, report: &Report, arriving: &[Arriving], knows_bad_blocks: bool) {
         let Some(Blame { node, accuser }) = report.blame else { return };
         let stores = |node: &NodeId| arriving.iter().any(|new| new.durable.is_none() && new.home.node == *node);
@@ -143,11 +148,11 @@ impl Course {
         };
         if report.held_up.is_some() && stores(&node) {
             // If it has said in time what had arrived, it goes on with that, unless it does so again.
-            *self.quarrels.entry(node).or_default() += 1;
+            *self.disputes.entry(node).or_default() += 1;
             return;
         }
         for target in [node, accuser].iter().filter(|node| stores(node)) {
-            *self.quarrels.entry(*target).or_default() += 1;
+            *self.disputes.entry(*target).or_default() += 1;
         }
         // Where two complain of each other, either may be met. One that keeps what has come in is given another helper first.
         let has_some = |new: &Arriving| {
@@ -162,10 +167,10 @@ impl Course {
     }
 
     /// Those who were only blamed are tried again, rather than giving up: the one who is gone may be known for certain by now.
-    fn pardons(&mut self) -> bool {
+    fn second_chances(&mut self) -> bool {
         self.blamed.clear();
-        self.pardons += 1;
-        self.pardons <= PARDONS_MAX
+        self.second_chances += 1;
+        self.second_chances <= SECOND_CHANCES_MAX
     }
 
     fn left_alone(&self) -> BTreeSet<NodeId> {
@@ -175,7 +180,7 @@ impl Course {
 
 impl Rebuild<'_> {
     /// The plan, and what there is to say of it.
-    pub(crate) fn explain(&self) -> Result<(jobs::Planned, Vec<String>)> {
+    pub(crate) fn explain(&self) -> Result<(planning::Planned, Vec<String>)> {
         self.require_recoverable()?;
         let Chosen { homes, mut warnings, short } = self.choose_homes()?;
         let new = |(lost, home): (&Lost, &Option<Home>)| {
@@ -203,40 +208,40 @@ impl Rebuild<'_> {
 
     async fn run_allocated(&mut self, arriving: &mut Vec<Arriving>, tell: &mut (impl FnMut(Told<'_>) + Send)) -> Result<Rebuilt> {
         let Chosen { homes, warnings, short } = self.choose_homes()?;
-        let (mut course, mut conflict) = (Course::default(), None);
+        let (mut avoided, mut conflict) = (Avoided::default(), None);
         for (lost, home) in self.lost.iter().zip(homes) {
             match home {
                 Some(home) => match self.allocate_free(lost, home, arriving, &BTreeSet::new()).await {
                     Ok(new) => arriving.push(new),
                     Err(error) if self.upload.is_none() && error.reaction == Reaction::Replan => {
-                        course.left.push(((lost.index, lost.copy), error.message.clone()));
+                        avoided.left.push(((lost.index, lost.copy), error.message.clone()));
                         conflict.get_or_insert(error);
                     }
                     Err(error) => return Err(error),
                 },
                 None => {
                     let why = short.as_ref().map(|error| error.message.clone()).unwrap_or_default();
-                    course.left.push(((lost.index, lost.copy), why));
+                    avoided.left.push(((lost.index, lost.copy), why));
                 }
             }
         }
         if let Some(error) = conflict.filter(|_| arriving.is_empty()) {
             return Err(error);
         }
-        let mut traffic = v1::TaskTraffic::default();
+        let mut traffic = TaskTraffic::default();
         let mut resumed = 0;
         loop {
-            let error = match self.attempt(arriving, &course.left_alone(), resumed, tell).await {
+            let error = match self.attempt(arriving, &avoided.left_alone(), resumed, tell).await {
                 Ok(report) => {
-                    traffic = supervise::add_traffic(traffic, report.traffic());
+                    traffic = traffic + report.traffic();
                     if let Some(blocks) = arriving.iter().map(Arriving::rebuilt).collect() {
-                        return Ok(Rebuilt { blocks, left: course.left, warnings, traffic, resumed });
+                        return Ok(Rebuilt { blocks, left: avoided.left, warnings, traffic, resumed });
                     }
                     self.refresh().await;
                     let bad = report.blame.is_some_and(|blame| self.knows_bad_blocks(blame.node, &report));
-                    course.learn(&report, arriving, bad);
-                    self.replace_dead_targets(arriving, &report, &mut course).await?;
-                    self.replace_doubtful_targets(arriving, &mut course, QUARRELS_MAX).await?;
+                    avoided.learn(&report, arriving, bad);
+                    self.replace_dead_targets(arriving, &report, &mut avoided).await?;
+                    self.replace_doubtful_targets(arriving, &mut avoided, DISPUTES_MAX).await?;
                     report.cause()
                 }
                 // Somebody could not even be asked: another plan is to be made, unless nobody is to blame.
@@ -244,16 +249,16 @@ impl Rebuild<'_> {
                     Some(Party::Node(node)) => {
                         self.refresh().await;
                         if !error.block.is_some_and(|block| self.is_known_bad(block)) {
-                            course.failed.insert(node);
-                            self.replace_targets_on(arriving, &mut course).await?;
+                            avoided.failed.insert(node);
+                            self.replace_targets_on(arriving, &mut avoided).await?;
                         }
                         error
                     }
                     _ => return Err(error),
                 },
                 // Too few are left without those who were blamed. Perhaps it was those who complained.
-                Err(error) if error.reaction == Reaction::Unavailable && !course.blamed.is_empty() => {
-                    if !self.replace_doubtful_targets(arriving, &mut course, 1).await? && !course.pardons() {
+                Err(error) if error.reaction == Reaction::Unavailable && !avoided.blamed.is_empty() => {
+                    if !self.replace_doubtful_targets(arriving, &mut avoided, 1).await? && !avoided.second_chances() {
                         return Err(error);
                     }
                     error
@@ -289,12 +294,12 @@ impl Rebuild<'_> {
         tell(Told::Plan(&planned));
         let view = self.shared.members.view();
         let orders = arriving.iter().map(|new| Ok((new.block, self.order(new, &view)?))).collect::<Result<BTreeMap<_, _>>>()?;
-        let sealed = seal::seal(self.shared, &planned, &self.stripe, &orders, "")?;
-        supervise::open(self.shared, &sealed).await?;
+        let signed = sign::sign(self.shared, &planned, &self.stripe, &orders, "")?;
+        supervise::open(self.shared, &signed).await?;
         let coming: BTreeMap<NodeId, u64> =
-            targets.iter().filter_map(|target| Some((target.node, sealed.agents.get(&target.node)?.incoming_bytes))).collect();
+            targets.iter().filter_map(|target| Some((target.node, signed.agents.get(&target.node)?.incoming_bytes))).collect();
         let total: u64 = coming.values().sum::<u64>().max(1);
-        let (running, _settle) = supervise::start(self.shared, sealed, OnFailure::EndAll).await;
+        let (running, _settle) = supervise::start(self.shared, signed, OnFailure::EndAll).await;
         let mut moved: BTreeMap<NodeId, u64> = BTreeMap::new();
         let progress = |node: NodeId, bytes: u64| {
             if let Some(most) = coming.get(&node) {
@@ -305,9 +310,9 @@ impl Rebuild<'_> {
         let homes: Vec<NodeId> = targets.iter().map(|target| target.node).collect();
         let slice_bytes = planned.plan.binding.slice_len.saturating_mul(self.stripe.layout.layout.alpha.into());
         let is_spare = |node: NodeId| self.is_spare(node, failed, &homes);
-        let patience = self.shared.standstill(slice_bytes, resumed);
-        let patience = patience.map(|still| Patience::of_chain(still, is_spare));
-        let report = running.finish(progress, patience).await;
+        let stall_policy = self.shared.stall_after(slice_bytes, resumed);
+        let stall_policy = stall_policy.map(|still| StallPolicy::of_chain(still, is_spare));
+        let report = running.finish(progress, stall_policy).await;
         note_bad_blocks(self.shared, &report).await;
         for new in arriving.iter_mut().filter(|new| new.durable.is_none()) {
             self.take(new, &report);
@@ -329,13 +334,13 @@ impl Rebuild<'_> {
         let without: BTreeSet<NodeId> = failed.iter().copied().chain([node]).collect();
         let view = self.shared.members.view();
         let stripe = self.serving(&view, &without);
-        let readable = jobs::readable(&stripe, &view, |_| false);
+        let readable = planning::readable(&stripe, &view, |_| false);
         let helps = |index: &u8| {
             let home = stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
             self.is_usable(&stripe, *index) && home.is_some_and(|home| !without.contains(&home))
         };
         let available: Vec<u8> = readable.good.iter().chain(&readable.suspect).copied().filter(helps).collect();
-        jobs::unrecoverable(self.code, &stripe, &available, &self.wanted()).is_none()
+        planning::unrecoverable(self.code, &stripe, &available, &self.wanted()).is_none()
     }
 
     /// The stripe as a plan without these nodes reads it: of a block that has copies, that which stands best and is not to be rebuilt.
@@ -350,7 +355,7 @@ impl Rebuild<'_> {
     }
 
     /// All that was read passed the checksums of its disks: the same helpers would make the same of it again.
-    fn not_what_was_lost(&self, new: &Arriving, planned: &jobs::Planned) -> Error {
+    fn not_what_was_lost(&self, new: &Arriving, planned: &planning::Planned) -> Error {
         let name = |block: &BlockId| {
             let home = self.stripe.find(block.index, block.copy).map(|placed| placed.home.node);
             format!("{block} on {}", home.map(|node| self.shared.members.name(node)).unwrap_or_default())
@@ -361,22 +366,22 @@ impl Rebuild<'_> {
         Error::corrupt(message).block(new.block).object(self.object)
     }
 
-    fn plan(&self, targets: &[Target], failed: &BTreeSet<NodeId>, class: Class) -> Result<jobs::Planned> {
+    fn plan(&self, targets: &[Target], failed: &BTreeSet<NodeId>, class: Class) -> Result<planning::Planned> {
         let view = self.shared.members.view();
         let stripe = self.serving(&view, failed);
-        let readable = jobs::readable(&stripe, &view, |block| self.shared.members.is_suspect_block(block));
+        let readable = planning::readable(&stripe, &view, |block| self.shared.members.is_suspect_block(block));
         let node_of = |index: &u8| stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
         let avoided = |index: &u8| node_of(index).is_none_or(|node| failed.contains(&node) || self.avoid.contains(&node));
         let all = readable.good.iter().chain(&readable.suspect).copied().filter(|index| self.is_usable(&stripe, *index));
         let (last, first): (Vec<u8>, Vec<u8>) = all.partition(|index| avoided(index) || readable.suspect.contains(index));
         let rack = targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.clone());
         let network = self.shared.network_of_helpers();
-        let slice_len = self.how.slice_positions(&self.stripe.layout, &network);
+        let slice_len = self.options.slice_positions(&self.stripe.layout, &network);
         let attempt = |available: &[u8]| {
             let prefer = self.prefer(&stripe, available, &view, rack.as_deref());
             let run = self.shared.run(class, self.stripe.seq, &self.stripe.layout.layout, slice_len);
-            let way = Way { how: self.how, network: &network, prefer: &prefer };
-            jobs::rebuild(self.code, &stripe, available, targets, &way, run)
+            let way = Way { options: self.options, network: &network, prefer: &prefer };
+            planning::rebuild(self.code, &stripe, available, targets, &way, run)
         };
         // Rather with those that failed a moment ago than not at all, as few as will do; but never with who failed in this very
         // rebuild.
@@ -396,14 +401,14 @@ impl Rebuild<'_> {
     /// Who shall help a requestor in `rack`, of those that hold `available`.
     fn prefer(&self, stripe: &StripeRecord, available: &[u8], view: &View, rack: Option<&str>) -> Vec<Party> {
         let k = stripe.layout.k as usize;
-        let Some(helpers) = self.helpers else { return jobs::preference(stripe, available, view, k, rack) };
+        let Some(helpers) = self.helpers else { return planning::preference(stripe, available, view, k, rack) };
         let home = |index: &u8| Some(stripe.blocks.get(usize::from(*index))?.home.node);
         let selected = helpers.order(available.iter().filter_map(home).collect(), &mut *self.shared.rng());
-        jobs::in_chain(selected, view, k, rack)
+        planning::in_chain(selected, view, k, rack)
     }
 
     /// Those whose blocks the plan reads help now.
-    fn note_helpers(&self, planned: &jobs::Planned) {
+    fn note_helpers(&self, planned: &planning::Planned) {
         let Some(helpers) = self.helpers else { return };
         let binding = &planned.plan.binding;
         let party = |block: &weft_plan::BoundBlock| binding.parties.get(usize::from(block.vertex)).copied();
@@ -415,10 +420,10 @@ impl Rebuild<'_> {
     fn require_recoverable(&self) -> Result<()> {
         let view = self.shared.members.view();
         let stripe = self.serving(&view, &BTreeSet::new());
-        let readable = jobs::readable(&stripe, &view, |_| false);
+        let readable = planning::readable(&stripe, &view, |_| false);
         let all = readable.good.iter().chain(&readable.suspect).copied();
         let available: Vec<u8> = all.filter(|index| self.is_usable(&stripe, *index)).collect();
-        match jobs::unrecoverable(self.code, &stripe, &available, &self.wanted()) {
+        match planning::unrecoverable(self.code, &stripe, &available, &self.wanted()) {
             Some(_) => Err(self.unavailable(Error::unavailable("too much is lost"), &stripe, &available, &readable.lost, &view)),
             None => Ok(()),
         }
@@ -435,9 +440,9 @@ impl Rebuild<'_> {
         if error.reaction != Reaction::Unavailable {
             return error;
         }
-        let Some(absent) = jobs::unrecoverable(self.code, stripe, available, &self.wanted()) else { return error };
-        let lost = jobs::why_absent(stripe, &absent, lost, "failed just now");
-        self.shared.lacking_nodes(jobs::too_many_lost(self.code, stripe, &lost, view)).object(self.object)
+        let Some(absent) = planning::unrecoverable(self.code, stripe, available, &self.wanted()) else { return error };
+        let lost = planning::why_absent(stripe, &absent, lost, "failed just now");
+        self.shared.lacking_nodes(planning::too_many_lost(self.code, stripe, &lost, view)).object(self.object)
     }
 
     /// All positions of all that is lost.
@@ -449,7 +454,7 @@ impl Rebuild<'_> {
     fn is_usable(&self, stripe: &StripeRecord, index: u8) -> bool {
         let stays = |placed: &PlacedBlock| !self.is_lost(index, placed.copy);
         // What is only to be copied is read where it is.
-        self.how.scheme == repair::DIRECT
+        self.options.scheme == repair::DIRECT
             || stripe.blocks.get(usize::from(index)).is_some_and(stays)
             || !stripe.corrupt_bytes(index).is_empty()
     }
@@ -496,8 +501,8 @@ impl Rebuild<'_> {
     fn take(&self, new: &mut Arriving, report: &Report) {
         if let Some(stored) = report.stored(new.block) {
             // The agent compares too; what is here is a second look.
-            if new.expected.as_ref().is_none_or(|expected| *expected == stored.units) {
-                new.durable = Some(stored.units.clone());
+            if new.expected.as_ref().is_none_or(|expected| *expected == stored.checksums) {
+                new.durable = Some(stored.checksums.clone());
                 new.missing.clear();
             }
             return;
@@ -514,43 +519,43 @@ impl Rebuild<'_> {
     }
 
     /// New homes for blocks whose node failed, or said nothing of what had arrived.
-    async fn replace_dead_targets(&self, arriving: &mut Vec<Arriving>, report: &Report, course: &mut Course) -> Result<()> {
+    async fn replace_dead_targets(&self, arriving: &mut Vec<Arriving>, report: &Report, avoided: &mut Avoided) -> Result<()> {
         for new in arriving.iter().filter(|new| new.durable.is_none()) {
             let end = report.nodes.get(&new.home.node).and_then(|node| node.end.as_ref());
             let wrong = report.stored(new.block).is_some();
             if wrong || matches!(end, Some(End::Broken(_) | End::GivenUp)) {
-                course.failed.insert(new.home.node);
+                avoided.failed.insert(new.home.node);
             }
         }
-        self.replace_targets_on(arriving, course).await
+        self.replace_targets_on(arriving, avoided).await
     }
 
-    /// New homes for blocks whose node was in quarrel with its helpers in so many plans: then it is what they have in common,
+    /// New homes for blocks whose node was in a dispute with its helpers in so many plans: then it is what they have in common,
     /// and they are not blamed any more. Where no other node is left, the block stays. Tells whether any was moved.
-    async fn replace_doubtful_targets(&self, arriving: &mut Vec<Arriving>, course: &mut Course, plans: u32) -> Result<bool> {
+    async fn replace_doubtful_targets(&self, arriving: &mut Vec<Arriving>, avoided: &mut Avoided, plans: u32) -> Result<bool> {
         let doubtful =
-            |node: &NodeId| course.quarrels.get(node).is_some_and(|quarrels| *quarrels >= plans) && !self.to.names(*node);
+            |node: &NodeId| avoided.disputes.get(node).is_some_and(|disputes| *disputes >= plans) && !self.to.names(*node);
         let pending = arriving.iter().filter(|new| new.durable.is_none()).map(|new| new.home.node);
         let doubtful: BTreeSet<NodeId> = pending.filter(doubtful).collect();
-        let avoid: BTreeSet<NodeId> = arriving.iter().map(|new| new.home.node).chain(course.left_alone()).collect();
+        let avoid: BTreeSet<NodeId> = arriving.iter().map(|new| new.home.node).chain(avoided.left_alone()).collect();
         if doubtful.is_empty() || self.find_homes(doubtful.len(), &avoid).is_err() {
             return Ok(false);
         }
         for node in &doubtful {
             self.shared.members.suspect(*node);
         }
-        course.failed.extend(&doubtful);
-        course.blamed.clear();
-        self.replace_targets_on(arriving, course).await?;
+        avoided.failed.extend(&doubtful);
+        avoided.blamed.clear();
+        self.replace_targets_on(arriving, avoided).await?;
         Ok(true)
     }
 
     /// New homes for blocks whose node has failed. Where there is none for one of several, the others are rebuilt without it.
-    async fn replace_targets_on(&self, arriving: &mut Vec<Arriving>, course: &mut Course) -> Result<()> {
+    async fn replace_targets_on(&self, arriving: &mut Vec<Arriving>, avoided: &mut Avoided) -> Result<()> {
         let taken: Vec<NodeId> = arriving.iter().map(|new| new.home.node).collect();
         let mut at = 0;
         while let Some(new) = arriving.get(at) {
-            if new.durable.is_some() || !course.failed.contains(&new.home.node) {
+            if new.durable.is_some() || !avoided.failed.contains(&new.home.node) {
                 at += 1;
                 continue;
             }
@@ -559,21 +564,21 @@ impl Rebuild<'_> {
                 return Err(Error::unavailable(format!("{name}, where the block was to go, failed")).block(new.block));
             }
             let taken = taken.iter().copied().chain(self.lost_nodes_of_others(new.block.index, new.block.copy));
-            let avoid: BTreeSet<NodeId> = taken.chain(course.failed.iter().copied()).collect();
+            let avoid: BTreeSet<NodeId> = taken.chain(avoided.failed.iter().copied()).collect();
             let placed = self.place(1, &avoid);
             let home =
                 placed.and_then(|placed| placed.homes.first().copied().ok_or_else(|| Error::unavailable("no node is left")));
             match home {
                 Ok(home) => {
-                    let lost = Lost { index: new.block.index, copy: new.block.copy, units: new.expected.clone() };
+                    let lost = Lost { index: new.block.index, copy: new.block.copy, checksums: new.expected.clone() };
                     self.give_up(new).await;
-                    let other = self.allocate_free(&lost, home, arriving, &course.failed).await?;
+                    let other = self.allocate_free(&lost, home, arriving, &avoided.failed).await?;
                     arriving[at] = other;
                     at += 1;
                 }
                 Err(error) if self.upload.is_none() && arriving.len() > 1 => {
                     self.give_up(new).await;
-                    course.left.push(((new.block.index, new.block.copy), error.message));
+                    avoided.left.push(((new.block.index, new.block.copy), error.message));
                     arriving.remove(at);
                 }
                 Err(error) => return Err(error),
@@ -618,7 +623,13 @@ impl Rebuild<'_> {
         let block =
             self.shared.meta.allocate_repair(self.shared.epoch, repair).await.map_err(|error| self.shared.meta_error(error))?;
         self.shared.members.add_blocks(&[home], self.stripe.layout.block_len(lost.index.into()));
-        Ok(Arriving { block, home, expected: lost.units.clone(), missing: vec![self.stripe.layout.coded_span()], durable: None })
+        Ok(Arriving {
+            block,
+            home,
+            expected: lost.checksums.clone(),
+            missing: vec![self.stripe.layout.coded_span()],
+            durable: None,
+        })
     }
 
     async fn give_up(&self, new: &Arriving) {
@@ -632,7 +643,7 @@ impl Rebuild<'_> {
 
     fn order(&self, new: &Arriving, view: &View) -> Result<StoreOrder> {
         store_order(self.shared, self.code, self.object, self.version, &self.stripe, new.block, new.home, view)
-            .map(|order| StoreOrder { expected_units: new.expected.clone().unwrap_or_default(), ..order })
+            .map(|order| StoreOrder { expected_checksums: new.expected.clone().unwrap_or_default(), ..order })
     }
 }
 
@@ -660,7 +671,7 @@ pub(crate) fn store_order(
         stripe: stripe.layout,
         seq: stripe.seq,
     };
-    Ok(StoreOrder { meta, expected_units: Vec::new(), disk: disk.id.clone() })
+    Ok(StoreOrder { meta, expected_checksums: Vec::new(), disk: disk.id.clone() })
 }
 
 /// Writes down the blocks that agents found to be bad, or not to have, in a plan.
@@ -698,15 +709,14 @@ pub(crate) fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> V
 impl Lost {
     /// A copy of a block, with what it must become.
     pub(crate) fn of(stripe: &StripeRecord, index: u8, copy: u8) -> Self {
-        Self { index, copy, units: stripe.units.get(usize::from(index)).cloned() }
+        Self { index, copy, checksums: stripe.checksums.get(usize::from(index)).cloned() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_meta::DiskNumber;
-    use weft_types::StripeId;
+    use weft_types::{DiskNumber, StripeId};
 
     fn arriving_at(node: u32) -> Vec<Arriving> {
         let block = BlockId { stripe: StripeId(1), index: 0, copy: 0, generation: 2 };
@@ -722,34 +732,34 @@ mod tests {
 
     #[test]
     fn who_held_up_a_plan_is_left_alone_next_and_may_help_again_later() {
-        let (mut course, arriving) = (Course::default(), arriving_at(9));
-        course.learn(&held_up_by(2), &arriving, false);
-        assert_eq!(course.left_alone(), BTreeSet::from([NodeId(2)]));
-        assert!(course.pardons() && course.left_alone().is_empty(), "a moment's hiccup uses up a helper");
+        let (mut avoided, arriving) = (Avoided::default(), arriving_at(9));
+        avoided.learn(&held_up_by(2), &arriving, false);
+        assert_eq!(avoided.left_alone(), BTreeSet::from([NodeId(2)]));
+        assert!(avoided.second_chances() && avoided.left_alone().is_empty(), "a moment's hiccup uses up a helper");
     }
 
     #[test]
     fn a_new_home_that_held_up_a_plan_keeps_what_has_arrived_unless_it_does_so_again() {
-        let (mut course, arriving) = (Course::default(), arriving_at(9));
-        course.learn(&held_up_by(9), &arriving, false);
-        assert!(course.left_alone().is_empty() && course.quarrels[&NodeId(9)] < QUARRELS_MAX, "{course:?}");
-        course.learn(&held_up_by(9), &arriving, false);
-        assert_eq!(course.quarrels[&NodeId(9)], QUARRELS_MAX);
+        let (mut avoided, arriving) = (Avoided::default(), arriving_at(9));
+        avoided.learn(&held_up_by(9), &arriving, false);
+        assert!(avoided.left_alone().is_empty() && avoided.disputes[&NodeId(9)] < DISPUTES_MAX, "{avoided:?}");
+        avoided.learn(&held_up_by(9), &arriving, false);
+        assert_eq!(avoided.disputes[&NodeId(9)], DISPUTES_MAX);
     }
 
     #[test]
     fn of_a_helper_and_a_new_home_that_blame_each_other_the_one_that_keeps_what_has_come_stays() {
         let arriving = arriving_at(9);
         let blamed = |come: &[Span], times: usize| {
-            let mut course = Course::default();
+            let mut avoided = Avoided::default();
             let mut report = Report::new([NodeId(2), NodeId(9)].into_iter());
             report.blame = Some(Blame { node: NodeId(9), accuser: Some(NodeId(2)) });
             report.nodes.get_mut(&NodeId(9)).unwrap().arrived.insert(arriving[0].block, come.to_vec());
-            (0..times).for_each(|_| course.learn(&report, &arriving, false));
-            course
+            (0..times).for_each(|_| avoided.learn(&report, &arriving, false));
+            avoided
         };
         assert_eq!(blamed(&[Span::new(0, 4096)], 1).left_alone(), BTreeSet::from([NodeId(2)]));
         assert_eq!(blamed(&[], 1).left_alone(), BTreeSet::from([NodeId(9)]), "there is nothing to keep");
-        assert_eq!(blamed(&[Span::new(0, 4096)], 2).quarrels[&NodeId(9)], QUARRELS_MAX, "it does not stay for ever");
+        assert_eq!(blamed(&[Span::new(0, 4096)], 2).disputes[&NodeId(9)], DISPUTES_MAX, "it does not stay for ever");
     }
 }

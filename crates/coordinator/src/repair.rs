@@ -1,19 +1,18 @@
 //! Repairs of objects: stripe after stripe, whatever is lost is rebuilt on other nodes and committed.
 
 use crate::{
-    copies,
-    how::How,
-    jobs,
+    copies, options,
     rebuild::{self, Destination, Lost, Rebuild, Told},
     shared::Shared,
-    supervise, validate,
+    validate,
 };
 use std::{collections::BTreeSet, sync::Arc};
 use tokio::{sync::mpsc, time::Instant};
 use tonic::Status;
-use weft_meta::{FailureDomain, ObjectRecord, StripeRecord};
+use weft_control::{options::RepairOptions, planning};
+use weft_meta::ObjectRecord;
 use weft_proto::{to_status, v1};
-use weft_types::{Error, NodeId, Reaction, Result};
+use weft_types::{Error, FailureDomain, NodeId, Reaction, Result, StripeRecord};
 
 /// Stripes that are looked at together.
 const STRIPES_PER_PAGE: u32 = 256;
@@ -50,7 +49,7 @@ struct Repair<'a> {
     blocks: Vec<u8>,
     /// So many copies of each data block shall be there; none: nobody asks for other copies than there were.
     replicas: Option<u8>,
-    how: How,
+    options: RepairOptions,
     /// None: the coordinator chooses.
     to: Vec<NodeId>,
     explain: bool,
@@ -71,7 +70,7 @@ impl<'a> Repair<'a> {
             })
         };
         let blocks = asked.blocks.iter().map(known).collect::<Result<Vec<u8>>>()?;
-        let how = How::of_repair(shared, asked)?;
+        let options = options::of_repair(shared, asked)?;
         let replicas = asked.heat.then(|| copies::asked_to_heat(asked.replicas, &policy)).transpose();
         let replicas = replicas.map_err(|error| error.object(&name))?;
         Ok(Self {
@@ -81,7 +80,7 @@ impl<'a> Repair<'a> {
             failure_domain: policy.failure_domain,
             blocks,
             replicas,
-            how,
+            options,
             to: asked.to_nodes.iter().map(|node| NodeId(*node)).collect(),
             explain: asked.explain,
             done_bytes: 0,
@@ -169,7 +168,7 @@ impl<'a> Repair<'a> {
             version: self.object.version,
             stripe: stripe.clone(),
             lost,
-            how: &self.how,
+            options: &self.options,
             helpers: None,
             to: if self.to.is_empty() { Destination::Anywhere } else { Destination::Nodes(&self.to) },
             failure_domain: self.failure_domain,
@@ -205,7 +204,7 @@ impl<'a> Repair<'a> {
         }
         self.done_bytes = self.done_bytes.saturating_add(bytes);
         done.resumed += rebuilt.resumed;
-        done.traffic = Some(supervise::add_traffic(done.traffic.unwrap_or_default(), rebuilt.traffic));
+        done.traffic = Some(done.traffic.unwrap_or_default() + rebuilt.traffic.into());
         Ok(())
     }
 
@@ -215,7 +214,7 @@ impl<'a> Repair<'a> {
         sent.map_err(|_| Error::retry("whoever asked for the plan is gone"))
     }
 
-    async fn tell_plan(&self, stripe: &StripeRecord, lost: &[u32], planned: &jobs::Planned) -> Result<()> {
+    async fn tell_plan(&self, stripe: &StripeRecord, lost: &[u32], planned: &planning::Planned) -> Result<()> {
         let plan = v1::RepairPlan { plan: planned.json()?, stripe: stripe.number, lost: lost.to_vec() };
         let sent = self.events.send(Ok(event(v1::repair_event::Event::Plan(plan)))).await;
         sent.map_err(|_| Error::retry("whoever asked for the plan is gone"))

@@ -2,8 +2,8 @@
 
 use crate::{
     copies,
-    errands::{Errand, Who},
-    lasting, links, puts, read, repair,
+    delegations::{Delegation, Who},
+    jobs, links, puts, read, repair,
     shared::Shared,
     show, validate,
 };
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, async_trait};
-use weft_meta::{MetaError, UploadId};
+use weft_meta::MetaError;
 use weft_proto::{Peer, rpc, to_status, v1};
-use weft_types::{Error, Result};
+use weft_types::{Error, Result, UploadId};
 
 /// Objects that one answer lists, at most, and if nobody says how many.
 const OBJECTS_PER_PAGE_MAX: u32 = 1_000;
@@ -36,21 +36,22 @@ impl WeftService {
         }
     }
 
-    /// What a client asks, or an agent on an errand that may ask just this.
-    fn asked_by<T>(&self, request: Request<T>, may: impl FnOnce(&Errand, &T) -> bool) -> Result<(T, Who), Status> {
+    /// What a client asks, or an agent with a delegation for just this.
+    fn asked_by<T>(&self, request: Request<T>, may: impl FnOnce(&Delegation, &T) -> bool) -> Result<(T, Who), Status> {
         let caller = rpc::caller(&request);
-        let Some(number) = rpc::errand(&request) else {
-            return Ok((self.asked(request)?, Who { caller, errand: None }));
+        let Some(number) = rpc::delegation(&request) else {
+            return Ok((self.asked(request)?, Who { caller, delegation: None }));
         };
         let asked = request.into_inner();
-        let errand = self.shared.errands.get(number).filter(|errand| errand.is_of(&caller.peer) && may(errand, &asked));
-        let errand =
-            errand.ok_or_else(|| to_status(&Error::invalid(format!("{} was not sent to do this any more", caller.peer))))?;
-        Ok((asked, Who { caller, errand: Some(errand) }))
+        let delegation =
+            self.shared.delegations.get(number).filter(|delegation| delegation.is_of(&caller.peer) && may(delegation, &asked));
+        let delegation =
+            delegation.ok_or_else(|| to_status(&Error::invalid(format!("{} was not sent to do this any more", caller.peer))))?;
+        Ok((asked, Who { caller, delegation: Some(delegation) }))
     }
 
     async fn require_sent(&self, upload: u64, who: &Who) -> Result<(), Status> {
-        puts::require_sent(&self.shared, upload, who.errand.as_ref()).await.map_err(|error| to_status(&error))
+        puts::require_sent(&self.shared, upload, who.delegation.as_ref()).await.map_err(|error| to_status(&error))
     }
 
     fn meta<T>(&self, result: Result<T, MetaError>) -> Result<T> {
@@ -192,7 +193,7 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn stat_object(&self, request: Request<v1::StatObjectRequest>) -> Result<Response<v1::ObjectReply>, Status> {
-        let (asked, _) = self.asked_by(request, |errand, asked| errand.reads(&asked.bucket, &asked.key))?;
+        let (asked, _) = self.asked_by(request, |delegation, asked| delegation.reads(&asked.bucket, &asked.key))?;
         answer(self.stat_object(asked).await)
     }
 
@@ -208,14 +209,14 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn put_stripe(&self, request: Request<v1::PutStripeRequest>) -> Result<Response<v1::PutStripeReply>, Status> {
-        let (asked, who) = self.asked_by(request, |errand, asked| errand.writes(asked.upload, asked.number))?;
+        let (asked, who) = self.asked_by(request, |delegation, asked| delegation.writes(asked.upload, asked.number))?;
         let shared = Arc::clone(&self.shared);
         self.require_sent(asked.upload, &who).await?;
         answer(to_the_end(async move { puts::put_stripe(&shared, asked, &who).await }).await)
     }
 
     async fn end_stripe(&self, request: Request<v1::EndStripeRequest>) -> Result<Response<v1::EndStripeReply>, Status> {
-        let (asked, who) = self.asked_by(request, |errand, asked| errand.writes(asked.upload, asked.number))?;
+        let (asked, who) = self.asked_by(request, |delegation, asked| delegation.writes(asked.upload, asked.number))?;
         self.require_sent(asked.upload, &who).await?;
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { puts::end_stripe(&shared, asked).await }).await)
@@ -229,7 +230,7 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn keep_put(&self, request: Request<v1::KeepPutRequest>) -> Result<Response<v1::KeepPutReply>, Status> {
-        let (asked, who) = self.asked_by(request, |errand, asked| errand.writes(asked.upload, asked.number))?;
+        let (asked, who) = self.asked_by(request, |delegation, asked| delegation.writes(asked.upload, asked.number))?;
         self.require_sent(asked.upload, &who).await?;
         answer(puts::keep(&self.shared, &asked).await)
     }
@@ -243,17 +244,17 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn read_stripe(&self, request: Request<v1::ReadStripeRequest>) -> Result<Response<v1::ReadStripeReply>, Status> {
-        let may = |errand: &Errand, asked: &v1::ReadStripeRequest| {
-            errand.reads(&asked.bucket, &asked.key) && errand.version.0 == asked.version
+        let may = |delegation: &Delegation, asked: &v1::ReadStripeRequest| {
+            delegation.reads(&asked.bucket, &asked.key) && delegation.version.0 == asked.version
         };
         let (asked, who) = self.asked_by(request, may)?;
         let shared = Arc::clone(&self.shared);
-        answer(to_the_end(async move { read::read_stripe(&shared, asked, who.errand.as_ref()).await }).await)
+        answer(to_the_end(async move { read::read_stripe(&shared, asked, who.delegation.as_ref()).await }).await)
     }
 
     async fn end_read(&self, request: Request<v1::EndReadRequest>) -> Result<Response<v1::Empty>, Status> {
         let (asked, who) = self.asked_by(request, |_, _| true)?;
-        read::end_read(&self.shared, &asked, who.errand.as_ref());
+        read::end_read(&self.shared, &asked, who.delegation.as_ref());
         Ok(Response::new(v1::Empty {}))
     }
 
@@ -277,7 +278,7 @@ impl v1::weft_server::Weft for WeftService {
     async fn repair_node(&self, request: Request<v1::RepairNodeRequest>) -> Result<Response<v1::Job>, Status> {
         let asked = self.asked(request)?;
         let shared = Arc::clone(&self.shared);
-        answer(to_the_end(async move { lasting::begin(&shared, &asked).await }).await)
+        answer(to_the_end(async move { jobs::begin(&shared, &asked).await }).await)
     }
 
     async fn explain_repair_node(
@@ -286,29 +287,29 @@ impl v1::weft_server::Weft for WeftService {
     ) -> Result<Response<Self::ExplainRepairNodeStream>, Status> {
         let asked = self.asked(request)?;
         let (events, told) = mpsc::channel(repair::EVENTS_MAX);
-        tokio::spawn(lasting::explain(Arc::clone(&self.shared), asked, events));
+        tokio::spawn(jobs::explain(Arc::clone(&self.shared), asked, events));
         Ok(Response::new(ReceiverStream::new(told)))
     }
 
     async fn convert(&self, request: Request<v1::ConvertRequest>) -> Result<Response<v1::Job>, Status> {
         let asked = self.asked(request)?;
         let shared = Arc::clone(&self.shared);
-        answer(to_the_end(async move { lasting::begin_conversion(&shared, &asked).await }).await)
+        answer(to_the_end(async move { jobs::begin_conversion(&shared, &asked).await }).await)
     }
 
     async fn list_jobs(&self, request: Request<v1::Empty>) -> Result<Response<v1::ListJobsReply>, Status> {
         self.asked(request)?;
-        answer(lasting::list(&self.shared).await)
+        answer(jobs::list(&self.shared).await)
     }
 
     async fn get_job(&self, request: Request<v1::JobRequest>) -> Result<Response<v1::Job>, Status> {
         let asked = self.asked(request)?;
-        answer(lasting::get(&self.shared, asked.id).await)
+        answer(jobs::get(&self.shared, asked.id).await)
     }
 
     async fn change_job(&self, request: Request<v1::ChangeJobRequest>) -> Result<Response<v1::Job>, Status> {
         let asked = self.asked(request)?;
         let shared = Arc::clone(&self.shared);
-        answer(to_the_end(async move { lasting::change(&shared, &asked).await }).await)
+        answer(to_the_end(async move { jobs::change(&shared, &asked).await }).await)
     }
 }

@@ -1,8 +1,6 @@
 //! What all parts of a coordinator share.
 
-use crate::{
-    completion::Completion, config::CoordinatorConfig, links::Links, load::Loads, members::Members, paces::Paces, puts::Puts,
-};
+use crate::{completion::Completion, config::CoordinatorConfig, in_flight::InFlight, links::Links, members::Members, puts::Puts};
 use rand::{Rng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -14,11 +12,12 @@ use std::{
 };
 use tokio::{sync::watch, time::Instant};
 use weft_codes::SharedCode;
-use weft_meta::{ClusterRecord, Epoch, Meta, MetaError};
-use weft_plan::{Class, CodeView};
+use weft_control::{Time, stragglers::Stragglers};
+use weft_meta::{ClusterRecord, Meta, MetaError};
+use weft_plan::Class;
 use weft_proto::{Net, Security};
 use weft_schemes::Run;
-use weft_types::{Clock, Error, Layout, Party, PlanId, Reaction, Result};
+use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, Reaction, Result};
 
 /// Codes that are kept built, at most.
 const CODES_MAX: usize = 64;
@@ -27,6 +26,27 @@ const CODES_MAX: usize = 64;
 const SLOWEST_SLICE_BYTES_PER_MS: u64 = 1 << 10;
 /// How often it is looked whether all nodes are back.
 const COMING_BACK_POLL: Duration = Duration::from_millis(100);
+
+/// When the coordinator started: decisions count time from then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Started(Instant);
+
+impl Started {
+    /// It starts now.
+    pub(crate) fn now_is_the_start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// How long ago that was.
+    pub(crate) fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
+
+    /// How late it is for decisions.
+    pub(crate) fn now(self) -> Time {
+        Time::after(self.elapsed())
+    }
+}
 
 /// What all parts of a coordinator share.
 pub(crate) struct Shared {
@@ -39,14 +59,14 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) members: Members,
     pub(crate) links: Links,
-    pub(crate) paces: Paces,
-    pub(crate) loads: Loads,
+    pub(crate) stragglers: Mutex<Stragglers>,
+    pub(crate) in_flight: InFlight,
     pub(crate) puts: Puts,
     pub(crate) completion: Completion,
     pub(crate) reads: crate::read::Reads,
-    pub(crate) lasting: crate::lasting::LastingJobs,
-    pub(crate) errands: crate::errands::Errands,
-    pub(crate) started: Instant,
+    pub(crate) jobs: crate::jobs::Jobs,
+    pub(crate) delegations: crate::delegations::Delegations,
+    pub(crate) started: Started,
     /// Turns true once the coordinator must end.
     pub(crate) stop: watch::Sender<bool>,
     pub(crate) rng: Mutex<StdRng>,
@@ -55,6 +75,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Which nodes are slow.
+    pub(crate) fn stragglers(&self) -> MutexGuard<'_, Stragglers> {
+        // Nobody leaves it half changed.
+        self.stragglers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The code of a spec.
     pub(crate) fn code(&self, spec: &str) -> Result<SharedCode> {
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,11 +137,11 @@ impl Shared {
 
     /// How long a plan of this slice length may stand still before it goes around whoever holds it up, the longer the more often it
     /// did; `None`: that is left to its links.
-    pub(crate) fn standstill(&self, slice_bytes: u64, resumed: u32) -> Option<Duration> {
-        let still_ms = self.config.repair_stall_ms.checked_mul(1 << resumed.min(16))?;
+    pub(crate) fn stall_after(&self, slice_bytes: u64, resumed: u32) -> Option<Duration> {
+        let stalled_ms = self.config.repair_stall_ms.checked_mul(1 << resumed.min(16))?;
         // What moves is counted slice by slice.
         let slice_ms = slice_bytes / SLOWEST_SLICE_BYTES_PER_MS;
-        (still_ms > 0).then(|| Duration::from_millis(still_ms.saturating_add(slice_ms)))
+        (stalled_ms > 0).then(|| Duration::from_millis(stalled_ms.saturating_add(slice_ms)))
     }
 
     /// How long a call to an agent may take.
@@ -154,28 +180,5 @@ impl Shared {
         }
         let message = format!("the coordinator has just started and the nodes are still coming back: {}", error.message);
         Error { reaction: Reaction::Retry, message, ..error }
-    }
-}
-
-/// What a plan's proof needs to know of a code.
-pub(crate) struct CodeProof {
-    spec: String,
-    code: SharedCode,
-}
-
-impl CodeProof {
-    pub(crate) fn new(code: &SharedCode) -> Self {
-        Self { spec: code.spec(), code: Arc::clone(code) }
-    }
-
-    pub(crate) fn view(&self) -> CodeView<'_> {
-        CodeView {
-            spec: &self.spec,
-            k: self.code.k(),
-            n: self.code.n(),
-            alpha: self.code.alpha(),
-            generator: self.code.generator(),
-            tolerance: self.code.tolerance(),
-        }
     }
 }

@@ -1,10 +1,11 @@
 //! What is answered: records as messages.
 
-use crate::{members::MemberStatus, shared::Shared, view::View};
+use crate::{members::MemberStatus, shared::Shared};
 use std::collections::BTreeMap;
-use weft_meta::{BucketRecord, DiskNumber, FailureDomain, ObjectRecord, Owner, PolicyRecord, StripeRecord};
+use weft_control::view::View;
+use weft_meta::{BucketRecord, ObjectRecord, PolicyRecord};
 use weft_proto::v1;
-use weft_types::{Error, NodeId, Result};
+use weft_types::{DiskNumber, Error, FailureDomain, NodeId, Owner, Result, StripeRecord};
 
 /// Blocks that one answer tells of, at most: more would not fit into a message.
 const BLOCKS_MAX: usize = 32 << 10;
@@ -104,15 +105,15 @@ pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64
     let version = record.version;
     let stripes_max = if stripes_max == 0 { usize::MAX } else { stripes_max as usize };
     let mut reply = object(record);
-    let (mut next, mut blocks, mut units) = (from, 0usize, 0usize);
+    let (mut next, mut blocks, mut checksums) = (from, 0usize, 0usize);
     'pages: loop {
         let page = shared.meta.stripes(version, next, STRIPES_PER_PAGE).await.map_err(|error| shared.meta_error(error))?;
         for record in &page.items {
-            let units_of = |(index, _): (u8, _)| record.units.get(usize::from(index)).map_or(0, Vec::len);
+            let units_of = |(index, _): (u8, _)| record.checksums.get(usize::from(index)).map_or(0, Vec::len);
             let own_units: usize = record.all().map(units_of).sum();
             blocks = blocks.saturating_add(record.all().count());
-            units = units.saturating_add(own_units);
-            let is_full = blocks > BLOCKS_MAX || units > UNITS_MAX || reply.stripes.len() >= stripes_max;
+            checksums = checksums.saturating_add(own_units);
+            let is_full = blocks > BLOCKS_MAX || checksums > UNITS_MAX || reply.stripes.len() >= stripes_max;
             if is_full && !reply.stripes.is_empty() {
                 break 'pages;
             }
@@ -130,10 +131,10 @@ pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64
 }
 
 /// The recorded checksums of a block.
-pub(crate) fn units(stripe: &StripeRecord, index: u8) -> v1::BlockUnits {
-    let units = stripe.units.get(usize::from(index)).cloned().unwrap_or_default();
+pub(crate) fn checksums(stripe: &StripeRecord, index: u8) -> v1::BlockChecksums {
+    let checksums = stripe.checksums.get(usize::from(index)).cloned().unwrap_or_default();
     let id = stripe.block_id(index).and_then(|block| postcard::to_allocvec(&block).ok()).unwrap_or_default();
-    v1::BlockUnits { index: index.into(), units, id }
+    v1::BlockChecksums { index: index.into(), checksums, id }
 }
 
 /// A node.
@@ -205,10 +206,10 @@ fn warnings(shared: &Shared, statuses: &[MemberStatus]) -> Vec<String> {
     warnings
 }
 
-fn stripe(record: &StripeRecord, view: &View, with_units: bool) -> Result<v1::Stripe> {
+fn stripe(record: &StripeRecord, view: &View, with_checksums: bool) -> Result<v1::Stripe> {
     let layout = postcard::to_allocvec(&record.layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
     let span = |span: &weft_types::Span| v1::SpanMessage { start: span.start, end: span.end };
-    let block = |(index, placed): (u8, &weft_meta::PlacedBlock)| v1::PlacedBlock {
+    let block = |(index, placed): (u8, &weft_types::PlacedBlock)| v1::PlacedBlock {
         index: index.into(),
         generation: placed.generation,
         node: placed.home.node.0,
@@ -216,7 +217,11 @@ fn stripe(record: &StripeRecord, view: &View, with_units: bool) -> Result<v1::St
         state: view.state_text(record, index, placed).to_owned(),
         copy: placed.copy.into(),
         len: record.layout.block_len(index.into()),
-        units: if with_units { record.units.get(usize::from(index)).cloned().unwrap_or_default() } else { Vec::new() },
+        checksums: if with_checksums {
+            record.checksums.get(usize::from(index)).cloned().unwrap_or_default()
+        } else {
+            Vec::new()
+        },
         rack: rack(view, placed.home.node),
         corrupt: record.corrupt_of(index, placed.copy).iter().map(span).collect(),
     };
@@ -238,7 +243,7 @@ fn rack(view: &View, node: NodeId) -> String {
 mod tests {
     use super::*;
     use crate::validate;
-    use weft_meta::Ack;
+    use weft_types::Ack;
 
     #[test]
     fn when_a_policys_puts_are_acknowledged_is_told_so_that_it_can_be_given_again() {

@@ -1,11 +1,15 @@
 //! What may be asked: names, keys, codes and sizes. Every message says what would be right.
 
-use crate::{config::CoordinatorConfig, copies, how::SLICE_BYTES_MAX};
+use crate::{config::CoordinatorConfig, copies};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
-use weft_meta::{Ack, Conversion, FailureDomain, HelperSelect, NodeRepair, ObjectName, PolicyRecord};
+use weft_control::options::SLICE_BYTES_MAX;
+use weft_meta::{Conversion, NodeRepair, PolicyRecord};
 use weft_proto::v1;
-use weft_types::{ByteSize, CELL_BYTES_USUAL, Error, Layout, NodeId, PAGE_LEN, Result, usual_cell_len};
+use weft_types::{
+    Ack, ByteSize, CELL_BYTES_USUAL, Error, FailureDomain, HelperSelect, Layout, NodeId, ObjectName, PAGE_LEN, Result,
+    usual_cell_len,
+};
 
 /// The longest name of a bucket, a policy or a node, bytes.
 const NAME_BYTES_MAX: usize = 63;

@@ -18,7 +18,7 @@ mod sample;
 mod stage;
 
 pub use buffers::{Buffer, Buffers};
-pub use observer::{Observer, Port, StageTimes, Waiting};
+pub use observer::{Observer, Port, Waiting};
 pub use ports::{Ports, SliceSink, SliceSource};
 pub use run::{Outcome, StageOutcome, run, run_observed};
 pub use sample::CodingSample;

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
 };
 use weft_plan::{Sink, Source, Task};
-use weft_types::Party;
+use weft_types::{Party, StageTimes};
 
 /// Watches one task. The engine has no clock: whoever watches tells it the time with [`advance`](Self::advance), in ticks of
 /// its choice.
@@ -20,25 +20,6 @@ pub struct Observer {
 
 /// Microseconds since some time.
 type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
-
-/// What a stage has spent its time on, microseconds. What it does at several ports at once counts as the one that took longest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StageTimes {
-    /// The lane's number in the plan.
-    pub lane: u16,
-    /// The stage's number in the lane.
-    pub stage: u16,
-    /// On its own disk, or on whoever puts data in.
-    pub read_us: u64,
-    /// On what comes over its links.
-    pub wait_us: u64,
-    /// On arithmetic.
-    pub combine_us: u64,
-    /// On room in the links that it sends over.
-    pub send_us: u64,
-    /// On what it stores, patches or delivers.
-    pub write_us: u64,
-}
 
 /// What a stage spends time on, as places in its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

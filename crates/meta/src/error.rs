@@ -1,7 +1,6 @@
 //! What can go wrong with the metadata.
 
-use crate::Epoch;
-use weft_types::{Error, Reaction};
+use weft_types::{Epoch, Error, Reaction};
 
 /// The result of a metadata transaction. An error means that nothing of it happened.
 pub type Result<T, E = MetaError> = std::result::Result<T, E>;

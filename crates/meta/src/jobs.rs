@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use weft_types::NodeId;
+use weft_types::{HelperSelect, NodeId};
 
 /// Jobs that have ended and are kept, at most: those that ended last.
 pub const ENDED_JOBS_MAX: u32 = 100;
@@ -61,17 +61,6 @@ pub struct NodeRepair {
     pub slice_len: u64,
     /// All of its blocks, also those that can be read, as if it were gone.
     pub force: bool,
-}
-
-/// Which nodes help where more could than are needed (ECPipe, section 3.3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum HelperSelect {
-    /// Those that have not helped for the longest time.
-    Lru,
-    /// By lot.
-    Random,
-    /// Those of the smallest numbers: the paper's baseline.
-    Index,
 }
 
 /// How far a job has come in its life.
@@ -210,20 +199,6 @@ impl JobState {
             Self::Running => next != Self::Running,
             Self::Paused => matches!(next, Self::Running | Self::Cancelled),
             Self::Done | Self::Failed | Self::Cancelled => false,
-        }
-    }
-}
-
-impl HelperSelect {
-    /// All of them, the usual one first.
-    pub const ALL: [Self; 3] = [Self::Lru, Self::Random, Self::Index];
-
-    /// What it is called.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Lru => "lru",
-            Self::Random => "random",
-            Self::Index => "index",
         }
     }
 }

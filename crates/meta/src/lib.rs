@@ -20,13 +20,12 @@ mod sqlite;
 
 pub use error::{MetaError, Result};
 pub use jobs::{
-    Amount, Conversion, ENDED_JOBS_MAX, HelperSelect, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork,
-    LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, LeftBlock, NodeRepair,
+    Amount, Conversion, ENDED_JOBS_MAX, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX,
+    LEFT_REASON_BYTES_MAX, LeftBlock, NodeRepair,
 };
 pub use meta::Meta;
 pub use model::{
-    Ack, Allocation, BlockState, BucketRecord, CORRUPT_RANGES_MAX, ClusterRecord, DiskNumber, DiskRecord, EndStripe, Epoch,
-    FailureDomain, GarbageBlock, Home, NewCluster, NewDisk, NewNode, NewRepair, NewStripe, NewUpload, NodeRecord, NodeState,
-    ObjectName, ObjectRecord, Owner, Page, PlacedBlock, PolicyRecord, REPLICAS_MAX, StripeRecord, Totals, UploadId, UploadRecord,
+    Allocation, BucketRecord, ClusterRecord, DiskRecord, EndStripe, GarbageBlock, NewCluster, NewDisk, NewNode, NewRepair,
+    NewStripe, NewUpload, NodeRecord, ObjectRecord, Page, PolicyRecord, Totals, UploadRecord,
 };
 pub use sqlite::{MetaMode, SqliteMeta};

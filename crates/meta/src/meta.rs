@@ -2,7 +2,9 @@
 
 use crate::*;
 use async_trait::async_trait;
-use weft_types::{BlockId, NodeId, Span, StripeId};
+use weft_types::{
+    BlockId, BlockState, DiskNumber, Epoch, Home, NodeId, NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
+};
 
 /// The cluster's metadata. Each method is one transaction: it happens whole and is durable when it returns, or not at all.
 ///
@@ -108,7 +110,7 @@ pub trait Meta: Send + Sync {
         epoch: Epoch,
         block: BlockId,
         old: u32,
-        units: Vec<u32>,
+        checksums: Vec<u32>,
         garbage_not_before_ms: u64,
     ) -> Result<StripeRecord>;
     /// Of an object's stripe only these are left, one copy of each block; all other copies become garbage. A conflict, if one of
@@ -141,7 +143,7 @@ pub trait Meta: Send + Sync {
     async fn garbage_count(&self) -> Result<u64>;
     /// Those of `blocks`, which were found on a node, that nothing is known of: neither the block that counts of any stripe, nor
     /// allocated, nor garbage of that node.
-    async fn strangers(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>>;
+    async fn orphans(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>>;
     /// The node has removed them.
     async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()>;
 

@@ -1,8 +1,8 @@
 //! What is packed into the rows of stripes and jobs. Each blob begins with its version, and every version stays readable.
 
-use crate::{JobWork, LeftBlock, MetaError, PlacedBlock, Result};
+use crate::{JobWork, LeftBlock, MetaError, Result};
 use serde::{Serialize, de::DeserializeOwned};
-use weft_types::StripeLayout;
+use weft_types::{PlacedBlock, StripeLayout};
 
 /// Version 1 is postcard of the value.
 const VERSION: u8 = 1;
@@ -53,13 +53,13 @@ pub(crate) fn unpack_placement(blob: &[u8]) -> Result<Placement> {
 }
 
 /// Packs checksums. They look random, so they are kept as four bytes each: a variable-length number would take five.
-pub(crate) fn pack_units(units: &[Vec<u32>]) -> Result<Vec<u8>> {
-    let fixed: Vec<Vec<[u8; 4]>> = units.iter().map(|block| block.iter().map(|unit| unit.to_le_bytes()).collect()).collect();
+pub(crate) fn pack_checksums(checksums: &[Vec<u32>]) -> Result<Vec<u8>> {
+    let fixed: Vec<Vec<[u8; 4]>> = checksums.iter().map(|block| block.iter().map(|unit| unit.to_le_bytes()).collect()).collect();
     pack(&fixed)
 }
 
 /// The inverse of [`pack_units`].
-pub(crate) fn unpack_units(blob: &[u8]) -> Result<Vec<Vec<u32>>> {
+pub(crate) fn unpack_checksums(blob: &[u8]) -> Result<Vec<Vec<u32>>> {
     let fixed: Vec<Vec<[u8; 4]>> = unpack("a stripe's checksums", blob)?;
     Ok(fixed.into_iter().map(|block| block.into_iter().map(u32::from_le_bytes).collect()).collect())
 }
@@ -109,21 +109,20 @@ fn unpack_as<T: DeserializeOwned>(known: u8, what: &str, blob: &[u8]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BlockState, DiskNumber, Home};
-    use weft_types::NodeId;
+    use weft_types::{BlockState, DiskNumber, Home, NodeId};
 
     #[test]
     fn what_is_packed_is_unpacked_and_other_versions_are_named() {
-        let units = vec![vec![0, 1, u32::MAX], vec![], vec![7]];
-        let blob = pack_units(&units).unwrap();
+        let checksums = vec![vec![0, 1, u32::MAX], vec![], vec![7]];
+        let blob = pack_checksums(&checksums).unwrap();
         assert_eq!(blob.len(), 1 + 1 + 3 + 4 * 4, "a version, a count, three counts, four checksums");
-        assert_eq!(unpack_units(&blob).unwrap(), units);
+        assert_eq!(unpack_checksums(&blob).unwrap(), checksums);
 
         let mut other = blob.clone();
         other[0] = 9;
-        assert!(unpack_units(&other).unwrap_err().to_string().contains("version 9"));
-        assert!(unpack_units(&blob[..blob.len() - 1]).is_err());
-        assert!(unpack_units(&[]).is_err());
+        assert!(unpack_checksums(&other).unwrap_err().to_string().contains("version 9"));
+        assert!(unpack_checksums(&blob[..blob.len() - 1]).is_err());
+        assert!(unpack_checksums(&[]).is_err());
     }
 
     #[test]

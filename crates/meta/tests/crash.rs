@@ -14,7 +14,8 @@ use std::{
     process::{Command, Stdio},
     time::Duration,
 };
-use weft_meta::{Epoch, Result};
+use weft_meta::Result;
+use weft_types::Epoch;
 
 const DIR: &str = "WEFT_META_CRASH_DIR";
 const SEED: &str = "WEFT_META_CRASH_SEED";

@@ -46,6 +46,27 @@ pub mod v1 {
     include!("generated/weft.v1.rs");
 }
 
+impl From<weft_types::StageTimes> for v1::StageTimes {
+    fn from(times: weft_types::StageTimes) -> Self {
+        let weft_types::StageTimes { lane, stage, read_us, wait_us, combine_us, send_us, write_us } = times;
+        Self { lane: lane.into(), stage: stage.into(), read_us, wait_us, combine_us, send_us, write_us }
+    }
+}
+
+impl From<weft_types::TaskTraffic> for v1::TaskTraffic {
+    fn from(traffic: weft_types::TaskTraffic) -> Self {
+        let weft_types::TaskTraffic { read_bytes, written_bytes, sent_bytes, received_bytes } = traffic;
+        Self { read_bytes, written_bytes, sent_bytes, received_bytes }
+    }
+}
+
+impl From<v1::TaskTraffic> for weft_types::TaskTraffic {
+    fn from(traffic: v1::TaskTraffic) -> Self {
+        let v1::TaskTraffic { read_bytes, written_bytes, sent_bytes, received_bytes } = traffic;
+        Self { read_bytes, written_bytes, sent_bytes, received_bytes }
+    }
+}
+
 impl std::ops::Add for v1::TaskTraffic {
     type Output = Self;
 

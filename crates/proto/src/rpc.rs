@@ -68,18 +68,18 @@ pub fn caller<T>(request: &Request<T>) -> Caller {
     known.unwrap_or_else(|| Caller { peer: Peer::Anonymous, address: String::new() })
 }
 
-/// The header with which an agent that calls as a client does shows on which errand of the coordinator it does so.
-const ERRAND: &str = "weft-errand";
+/// The header in which an agent that calls as a client does shows its delegation.
+const DELEGATION: &str = "weft-errand";
 
-/// On which errand of the coordinator somebody calls; none: on their own account. What is no number is nobody's.
-pub fn errand<T>(request: &Request<T>) -> Option<u64> {
-    let header = request.metadata().get(ERRAND)?;
+/// The number of the caller's delegation; `None`: it calls on its own account. What is not a number is nobody's.
+pub fn delegation<T>(request: &Request<T>) -> Option<u64> {
+    let header = request.metadata().get(DELEGATION)?;
     Some(header.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
-/// A request that is made on an errand of the coordinator.
-pub fn on_errand<T>(mut request: Request<T>, errand: u64) -> Request<T> {
-    request.metadata_mut().insert(ERRAND, errand.into());
+/// A request under a delegation of the coordinator.
+pub fn delegated<T>(mut request: Request<T>, delegation: u64) -> Request<T> {
+    request.metadata_mut().insert(DELEGATION, delegation.into());
     request
 }
 

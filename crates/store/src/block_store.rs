@@ -75,7 +75,7 @@ pub trait BlockWriter: Send {
 
     /// Makes the block durable and lets it be seen. Refused with [`Reaction::Replan`] while bytes are missing, and with
     /// [`Reaction::Corrupt`] when `expected_units` are given and are not the CRC32C of each MiB of what came.
-    fn finish(self: Box<Self>, expected_units: Option<&[u32]>) -> Result<Receipt>;
+    fn finish(self: Box<Self>, expected_checksums: Option<&[u32]>) -> Result<Receipt>;
 }
 
 /// A block that can be read.

@@ -146,9 +146,9 @@ impl BlockWriter for FaultWriter {
         self.inner.missing()
     }
 
-    fn finish(self: Box<Self>, expected_units: Option<&[u32]>) -> Result<Receipt> {
+    fn finish(self: Box<Self>, expected_checksums: Option<&[u32]>) -> Result<Receipt> {
         self.faults.on_plain(CallKind::Finish, self.block)?;
-        self.inner.finish(expected_units)
+        self.inner.finish(expected_checksums)
     }
 }
 

@@ -7,14 +7,21 @@ mod crc;
 mod error;
 mod ids;
 mod layout;
+mod records;
 mod size;
+mod work;
 
 pub use block_meta::BlockMeta;
 pub use crc::{crc32c, crc32c_continued, crc32c_joined};
 pub use error::{Error, Reaction, Result};
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};
+pub use records::{
+    Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, Epoch, FailureDomain, HelperSelect, Home, NodeState, ObjectName, Owner,
+    PlacedBlock, REPLICAS_MAX, StripeRecord, UploadId,
+};
 pub use size::{AutoSize, ByteSize, human_bytes};
+pub use work::{StageTimes, TaskTraffic};
 
 /// Bytes of a block that one page checksum covers. Reads of blocks are multiples of it.
 pub const PAGE_LEN: u64 = 4096;

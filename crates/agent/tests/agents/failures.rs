@@ -61,7 +61,7 @@ async fn a_repair_goes_on_around_a_helper_that_was_killed() {
     let plan = stripe.repair_plan(0, Party::Node(to), &[1, 3, 4, 5], "pipeline", &rest);
     let events = cluster.run(&plan, &stripe, &cluster.client()).await.unwrap();
     let Event::Done(done) = &events[&to] else { panic!("{:?}", errors(&events[&to])) };
-    assert_eq!(done.stored[0].units, stripe.units(0));
+    assert_eq!(done.stored[0].checksums, stripe.units(0));
     assert_eq!(done.traffic.unwrap().received_bytes, span.end - there[0].end, "what had arrived was sent again");
     assert_eq!(fs::read(cluster.payload(to, stripe.block(0, 2)).unwrap()).unwrap(), stripe.blocks[0]);
 }
@@ -80,7 +80,7 @@ async fn a_write_goes_on_without_a_receiver_that_was_killed() {
     for (node, end) in running {
         let end = end.await.unwrap().unwrap();
         let Event::Done(done) = &end else { panic!("{node}: {:?}", errors(&end)) };
-        assert_eq!(done.stored[0].units, stripe.units(node.0 as u8 - 1));
+        assert_eq!(done.stored[0].checksums, stripe.units(node.0 as u8 - 1));
     }
 }
 

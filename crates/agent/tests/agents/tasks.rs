@@ -33,7 +33,7 @@ async fn what_is_written_is_read_and_rebuilt() {
         let plan = stripe.repair_plan(1, Party::Node(to), &[0, 2, 3, 5], "pipeline", &[stripe.layout.coded_span()]);
         let events = cluster.run(&plan, &stripe, &client).await.unwrap();
         let Event::Done(done) = &events[&to] else { panic!("{:?}", crate::cluster::errors(&events[&to])) };
-        assert_eq!(done.stored[0].units, stripe.units(1));
+        assert_eq!(done.stored[0].checksums, stripe.units(1));
         let span = stripe.layout.coded_span().len();
         let traffic = done.traffic.unwrap();
         assert_eq!((traffic.received_bytes, traffic.sent_bytes, traffic.read_bytes), (span, 0, 0));

@@ -165,7 +165,7 @@ impl Stripe {
             disk: it.disk,
             state: it.state,
             size: it.len,
-            crc32c: it.units,
+            crc32c: it.checksums,
             corrupt: it.corrupt.iter().map(|bytes| Span::new(bytes.start, bytes.end)).collect(),
         };
         let blocks = it.blocks.into_iter().map(block).collect();

@@ -181,7 +181,7 @@ impl Put {
             cell_len: size(self.cell_size),
             scheme: self.scheme.clone().unwrap_or_default(),
             slice_len: size(self.slice_size),
-            by_lot: false,
+            random: false,
             ack: self.ack.clone().unwrap_or_default(),
             replicas: self.replicas.unwrap_or(0),
             progress,

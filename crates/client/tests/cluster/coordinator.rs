@@ -183,7 +183,7 @@ impl Coordinator {
             .map(|bytes| bytes.map(|bytes| bytes.chunks(CHECKSUM_UNIT_LEN as usize).map(crc32c).collect()))
             .collect();
         for (index, units) in stored.iter().enumerate() {
-            let sent = request.sent.iter().find(|sent| sent.index as usize == index).map(|sent| &sent.units);
+            let sent = request.sent.iter().find(|sent| sent.index as usize == index).map(|sent| &sent.checksums);
             if units.is_some() {
                 assert_eq!(sent, units.as_ref(), "block {index} was stored otherwise than it was sent");
             }
@@ -238,10 +238,11 @@ impl Coordinator {
         let plan = plan_repair(&asked, repair::by_name(scheme)?)?;
         let mut indices: Vec<u32> = delivers.iter().map(|range| range.index).collect();
         indices.dedup();
-        let units = |index: &u32| BlockUnits { index: *index, units: stripe.units[*index as usize].clone(), id: Vec::new() };
+        let units =
+            |index: &u32| BlockChecksums { index: *index, checksums: stripe.units[*index as usize].clone(), id: Vec::new() };
         let reply = ReadStripeReply {
             task: None,
-            units: indices.iter().map(units).collect(),
+            checksums: indices.iter().map(units).collect(),
             rebuilt: indices.iter().copied().filter(|index| rebuilt(*index)).collect(),
             plan: plan.shape.code.clone().into_bytes(),
             delivers,

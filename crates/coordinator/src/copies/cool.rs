@@ -1,15 +1,13 @@
 //! Copies are dropped when the data have cooled down: what is left is what the code needs, whole, and spread over the racks as well
 //! as the copies allow it.
 
-use crate::{
-    shared::Shared,
-    view::{Standing, View},
-};
+use crate::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
-use weft_meta::{BlockState, FailureDomain, MetaError, ObjectName, ObjectRecord, PlacedBlock, StripeRecord};
+use weft_control::view::{Standing, View};
+use weft_meta::{MetaError, ObjectRecord};
 use weft_proto::v1;
-use weft_types::{BlockId, Error, NodeId, Result};
+use weft_types::{BlockId, BlockState, Error, FailureDomain, NodeId, ObjectName, PlacedBlock, Result, StripeRecord};
 
 /// Stripes that are looked at together.
 const STRIPES_PER_PAGE: u32 = 256;
@@ -108,7 +106,7 @@ impl Cooling<'_> {
                  needs is good and on nodes that are up; `weft repair object {name}` rebuilds it"
             ))
         })?;
-        if self.shared.puts.behind.has_stripe(stripe.id) {
+        if self.shared.puts.late_blocks.has_stripe(stripe.id) {
             let message =
                 format!("copies of stripe {number} are still being sent by its put: nothing of it is dropped meanwhile");
             return Err(Error::unavailable(message));
@@ -229,10 +227,9 @@ impl<'v> Racks<'_, 'v> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::{DiskView, NodeView};
     use std::time::Duration;
-    use weft_meta::{DiskNumber, Home, Owner, UploadId};
-    use weft_types::{Layout, Span, StripeId, StripeLayout};
+    use weft_control::view::{DiskView, NodeView};
+    use weft_types::{DiskNumber, Home, Layout, Owner, Span, StripeId, StripeLayout, UploadId};
 
     /// Nodes 1, 2, … in these racks.
     fn view(racks: &[&str]) -> View {
@@ -271,7 +268,7 @@ mod tests {
             seq: 0,
             layout,
             blocks: (1..=3).map(|node| placed(node, 0)).collect(),
-            units: Vec::new(),
+            checksums: Vec::new(),
             corrupt: BTreeMap::new(),
             incomplete: false,
             copies: vec![(0, placed(4, 1)), (1, placed(5, 1))],

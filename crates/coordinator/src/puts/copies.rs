@@ -3,16 +3,18 @@
 use super::homes;
 use crate::{
     copies::{described, nodes_needed},
-    how::HowToWrite,
-    placement::{self, Ask, Placed},
     shared::Shared,
-    supervise::Report,
-    view::View,
 };
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
-use weft_meta::{BlockState, FailureDomain, Home, NewUpload, PlacedBlock, StripeRecord};
-use weft_types::{NodeId, Result, StripeLayout};
+use weft_control::{
+    options::WriteOptions,
+    placement::{self, Ask, Placed},
+    run::Report,
+    view::View,
+};
+use weft_meta::NewUpload;
+use weft_types::{BlockState, FailureDomain, Home, NodeId, PlacedBlock, Result, StripeLayout, StripeRecord};
 
 /// Homes for the blocks of a stripe, by index, and then for further copies of its data, by copy and index.
 ///
@@ -22,12 +24,12 @@ pub(super) fn choose(
     new: &NewUpload,
     code: &SharedCode,
     stripe: &StripeLayout,
-    how: &HowToWrite,
+    options: &WriteOptions,
     avoid: &BTreeSet<NodeId>,
 ) -> Result<Placed> {
     let count = nodes_needed(code.k(), code.n(), new.replicas);
     if count == code.n() {
-        return homes::choose(shared, new, code, stripe, how, avoid);
+        return homes::choose(shared, new, code, stripe, options, avoid);
     }
     let all = Ask {
         code: &described(&new.code, new.replicas),
@@ -48,7 +50,7 @@ pub(super) fn choose(
     };
     // Who has too few nodes is told at once how many it takes with all copies.
     place(&all)?;
-    let mut placed = homes::choose(shared, new, code, stripe, how, avoid)?;
+    let mut placed = homes::choose(shared, new, code, stripe, options, avoid)?;
     let held: Vec<NodeId> = placed.homes.iter().map(|home| home.node).collect();
     let found = place(&Ask { count: count - held.len(), held: &held, ..all })?.homes;
     let of_data = placed.homes[..code.k()].to_vec();
@@ -81,12 +83,12 @@ pub(super) fn named(homes: &[Home], k: usize, n: usize) -> impl Iterator<Item = 
 
 /// Notes which blocks and copies a plan has stored, as the writer's checksums have them. Of a block of which the first copy was not
 /// stored and another was, that one stands for it.
-pub(super) fn note(stripe: &mut StripeRecord, units: &[Option<Vec<u32>>], report: &Report) {
+pub(super) fn note(stripe: &mut StripeRecord, checksums: &[Option<Vec<u32>>], report: &Report) {
     let is_stored = |stripe: &StripeRecord, index: u8, placed: &PlacedBlock| {
         let node = report.nodes.get(&placed.home.node);
         let stored = node.and_then(|node| node.stored.get(&stripe.id_of(index, placed)));
-        let sent = units.get(usize::from(index)).and_then(Option::as_ref);
-        stored.is_some_and(|stored| stored.len == stripe.layout.block_len(index.into()) && sent == Some(&stored.units))
+        let sent = checksums.get(usize::from(index)).and_then(Option::as_ref);
+        stored.is_some_and(|stored| stored.len == stripe.layout.block_len(index.into()) && sent == Some(&stored.checksums))
     };
     let stored: Vec<(u8, u8)> = stripe
         .all()
@@ -104,9 +106,9 @@ pub(super) fn note(stripe: &mut StripeRecord, units: &[Option<Vec<u32>>], report
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::NodeView;
     use std::time::Duration;
-    use weft_meta::DiskNumber;
+    use weft_control::view::NodeView;
+    use weft_types::DiskNumber;
 
     fn home(node: u32) -> Home {
         Home { node: NodeId(node), disk: DiskNumber(node) }

@@ -2,18 +2,15 @@
 //! is rebuilt elsewhere from what has been stored, and only where that is not enough, the writer sends again the data that is missing.
 
 use super::{
-    Key, Sending,
-    behind::{self, Brought, Left},
-    copies, prepare, simpler, start, touched,
+    Key, Sending, copies,
+    late_blocks::{self, Arrived, LateStripe},
+    prepare, simpler, start, touched,
 };
 use crate::{
-    how::{How, HowToWrite},
-    placement::{self, Ask, NOTHING},
+    capacity::{self, Wanted},
+    options,
     rebuild::{Destination, Lost, Rebuild, RebuiltBlock},
-    room::{self, Wanted},
     shared::Shared,
-    supervise::{End, NodeReport, Report, Stored},
-    view::NodeView,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,15 +18,24 @@ use std::{
     time::Duration,
 };
 use weft_codes::SharedCode;
-use weft_meta::{BlockState, EndStripe, FailureDomain, Home, NewRepair, PlacedBlock, StripeRecord, UploadId, UploadRecord};
+use weft_control::{
+    options::WriteOptions,
+    placement::{self, Ask, NOTHING},
+    run::{End, NodeReport, Report, Stored},
+    view::NodeView,
+};
+use weft_meta::{EndStripe, NewRepair, UploadRecord};
 use weft_proto::{status::decode_error, v1};
-use weft_types::{Error, NodeId, Party, Reaction, Result};
+use weft_types::{
+    BlockState, Error, FailureDomain, Home, NodeId, Party, PlacedBlock, Reaction, Result, StageTimes, StripeRecord, TaskTraffic,
+    UploadId,
+};
 
 /// What is known of a stripe after a plan that did not bring enough of it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Before {
+pub(super) struct EarlierPlans {
     /// The checksums of all blocks, as the writer made them.
-    units: Vec<Option<Vec<u32>>>,
+    checksums: Vec<Option<Vec<u32>>>,
     /// Which blocks were not stored, and why.
     missing: BTreeMap<u8, String>,
     /// Who failed.
@@ -41,20 +47,20 @@ pub(super) struct Before {
 }
 
 /// What came of a plan.
-pub(super) struct Ended {
+pub(super) struct PlanEnd {
     /// What the client is to do next; none: the stripe has ended.
     pub(super) again: Option<(Sending, v1::ClientTask)>,
     /// What the agents moved for it, and to rebuild what it did not bring.
-    pub(super) traffic: v1::TaskTraffic,
+    pub(super) traffic: TaskTraffic,
     /// What the agents' stages of it spent their time on.
     pub(super) stages: Vec<v1::StageReport>,
 }
 
 /// Ends the stripe whose plan the client has done; or what the client is to do next.
-pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, asked: &v1::EndStripeRequest) -> Result<Ended> {
+pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, asked: &v1::EndStripeRequest) -> Result<PlanEnd> {
     let upload = touched(shared, id).await?;
     let name = &upload.new.name;
-    let Sending { stripe, how, settle, report, levels, before, .. } = sending;
+    let Sending { stripe, options, settle, report, levels, before, .. } = sending;
     let mut complaints = BTreeSet::new();
     for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
         tracing::warn!(object = %name, stripe = asked.number, %error, "a client could not send everything");
@@ -64,15 +70,15 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
     settle.settle(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
     let code = shared.code(&upload.new.code)?;
     let all: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
-    let Before { units, missing: earlier, failed: mut failed_before, plans, again: blocks } = match before {
-        None => Before { units: sent_units(&stripe, &asked.sent), again: all, ..Before::default() },
+    let EarlierPlans { checksums, missing: earlier, failed: mut failed_before, plans, again: blocks } = match before {
+        None => EarlierPlans { checksums: sent_checksums(&stripe, &asked.sent), again: all, ..EarlierPlans::default() },
         Some(before) => *before,
     };
     // The stripe, with a copy of each block in its place that has come, and the blocks of which none has.
-    let brought_by = |report: &Report| {
+    let arrived_by = |report: &Report| {
         let (mut stripe, mut missing) = ((*stripe).clone(), earlier.clone());
-        copies::note(&mut stripe, &units, report);
-        for (index, why) in received(shared, &stripe, &blocks, &units, report) {
+        copies::note(&mut stripe, &checksums, report);
+        for (index, why) in received(shared, &stripe, &blocks, &checksums, report) {
             match why {
                 Some(why) => missing.insert(index, why),
                 None => missing.remove(&index),
@@ -82,45 +88,46 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
     };
     let missing_max = upload.new.ack.missing_max;
     let is_enough = |stripe: &StripeRecord, missing: &BTreeMap<u8, String>| {
-        behind::is_enough(&code, stripe, &units, &missing.keys().copied().collect::<Vec<u8>>(), missing_max)
+        late_blocks::is_enough(&code, stripe, &checksums, &missing.keys().copied().collect::<Vec<u8>>(), missing_max)
     };
     let may_end = |report: &Report| {
-        let (stripe, missing) = brought_by(report);
+        let (stripe, missing) = arrived_by(report);
         missing_max > 0 && is_enough(&stripe, &missing)
     };
-    let brought = behind::wait(shared, (stripe.id, id), report, &settle, may_end).await.map_err(|error| error.object(name))?;
-    let (report, following) = match brought {
-        Brought::All(report) => (report, None),
-        Brought::Enough(report, following) => (report, Some(following)),
+    let arrived =
+        late_blocks::wait(shared, (stripe.id, id), report, &settle, may_end).await.map_err(|error| error.object(name))?;
+    let (report, following) = match arrived {
+        Arrived::All(report) => (report, None),
+        Arrived::Enough(report, following) => (report, Some(following)),
     };
-    let (stripe, missing) = brought_by(&report);
+    let (stripe, missing) = arrived_by(&report);
     let (traffic, stages) = (report.traffic(), stages(shared, &report, &levels));
     if let Some(following) = following {
-        let left = Left { object: name.clone(), stripe: stripe.clone(), units: units.clone() };
-        let ending = Ending { shared, upload: &upload, code: &code, stripe, units, missing, failed: failed_before };
+        let left = LateStripe { object: name.clone(), stripe: stripe.clone(), checksums: checksums.clone() };
+        let ending = StripeEnd { shared, upload: &upload, code: &code, stripe, checksums, missing, failed: failed_before };
         ending.commit().await?;
         let learner = Arc::clone(shared);
         following.go_on(shared, left, move |report| drop(learn(&learner, report, &complaints)));
-        return Ok(Ended { again: None, traffic, stages });
+        return Ok(PlanEnd { again: None, traffic, stages });
     }
     failed_before.extend(learn(shared, &report, &complaints));
     if report.held_up.is_some() {
         shared.puts.learn(shared, id, |learnt| learnt.held_up += 1).await;
     }
     // Data come from the writer itself: who stored something else got them right.
-    let data = missing.keys().filter(|index| usize::from(**index) < code.k() && is_known(&units, **index));
+    let data = missing.keys().filter(|index| usize::from(**index) < code.k() && is_known(&checksums, **index));
     failed_before.extend(data.filter_map(|index| stored_at(&stripe, *index, &report).map(|(node, _)| node)));
     let enough = is_enough(&stripe, &missing);
-    let ending = Ending { shared, upload: &upload, code: &code, stripe, units, missing, failed: failed_before };
-    let ended = Ended { again: None, traffic, stages };
-    if enough { ending.with_copies(&report, ended).await } else { ending.mend(&report, &how, plans, ended).await }
+    let ending = StripeEnd { shared, upload: &upload, code: &code, stripe, checksums, missing, failed: failed_before };
+    let ended = PlanEnd { again: None, traffic, stages };
+    if enough { ending.with_copies(&report, ended).await } else { ending.mend(&report, &options, plans, ended).await }
 }
 
 /// What the agents' stages spent their time on.
 fn stages(shared: &Shared, report: &Report, levels: &BTreeMap<(NodeId, u32, u32), u32>) -> Vec<v1::StageReport> {
-    let stage = |node: NodeId, times: &v1::StageTimes| {
-        let level = levels.get(&(node, times.lane, times.stage)).copied().unwrap_or(0);
-        v1::StageReport { party: shared.members.name(node), level, times: Some(*times) }
+    let stage = |node: NodeId, times: &StageTimes| {
+        let level = levels.get(&(node, times.lane.into(), times.stage.into())).copied().unwrap_or(0);
+        v1::StageReport { party: shared.members.name(node), level, times: Some((*times).into()) }
     };
     report.nodes.iter().flat_map(|(id, node)| node.stages.iter().map(|times| stage(*id, times))).collect()
 }
@@ -155,24 +162,24 @@ fn who_failed(report: &Report, complaints: &BTreeSet<NodeId>, long_ms: u32) -> B
 }
 
 /// A stripe that is to end.
-struct Ending<'a> {
+struct StripeEnd<'a> {
     shared: &'a Arc<Shared>,
     upload: &'a UploadRecord,
     code: &'a SharedCode,
     stripe: StripeRecord,
-    units: Vec<Option<Vec<u32>>>,
+    checksums: Vec<Option<Vec<u32>>>,
     missing: BTreeMap<u8, String>,
     failed: BTreeSet<NodeId>,
 }
 
-impl Ending<'_> {
+impl StripeEnd<'_> {
     /// Whether something is missing of which nobody knows what it should be.
     fn unknown(&self) -> bool {
-        self.missing.keys().any(|index| !is_known(&self.units, *index))
+        self.missing.keys().any(|index| !is_known(&self.checksums, *index))
     }
 
     /// Too much is missing: it is rebuilt of what has been stored or, where that is not enough, sent again.
-    async fn mend(mut self, report: &Report, how: &HowToWrite, plans: u32, ended: Ended) -> Result<Ended> {
+    async fn mend(mut self, report: &Report, options: &WriteOptions, plans: u32, ended: PlanEnd) -> Result<PlanEnd> {
         let (shared, name, number) = (self.shared, &self.upload.new.name, self.stripe.number);
         let missing: Vec<u8> = self.missing.keys().copied().collect();
         tracing::warn!(object = %name, stripe = number, reasons = ?self.missing.values(), "blocks of a put were not stored");
@@ -180,13 +187,13 @@ impl Ending<'_> {
         if self.unknown() {
             return Err(self.give_up(report));
         }
-        if !behind::is_recoverable(self.code, &self.stripe, &missing) {
+        if !late_blocks::is_recoverable(self.code, &self.stripe, &missing) {
             if plans >= shared.config.resumes_max {
                 return Err(self.give_up(report));
             }
-            let before = Before { plans: plans + 1, ..self.before() };
-            return match self.send_again(how, before).await {
-                Ok(again) => Ok(Ended { again: Some(again), ..ended }),
+            let before = EarlierPlans { plans: plans + 1, ..self.before() };
+            return match self.send_again(options, before).await {
+                Ok(again) => Ok(PlanEnd { again: Some(again), ..ended }),
                 Err(error) => {
                     tracing::warn!(object = %name, stripe = number, %error, "nor can what is missing be sent again");
                     Err(self.give_up(report))
@@ -208,17 +215,17 @@ impl Ending<'_> {
                 return Err(Error { message: format!("{}; {}", reasons.join("; "), error.message), ..error });
             }
         };
-        self.with_copies(report, Ended { traffic: ended.traffic + moved, ..ended }).await
+        self.with_copies(report, PlanEnd { traffic: ended.traffic + moved, ..ended }).await
     }
 
     /// Ends the stripe when all copies of its blocks are there, too, which may come later only where blocks may.
-    async fn with_copies(mut self, report: &Report, ended: Ended) -> Result<Ended> {
+    async fn with_copies(mut self, report: &Report, ended: PlanEnd) -> Result<PlanEnd> {
         let moved = match self.upload.new.ack.missing_max {
             0 => self.complete_copies().await,
-            _ => Ok(v1::TaskTraffic::default()),
+            _ => Ok(TaskTraffic::default()),
         };
         match moved {
-            Ok(moved) => self.commit().await.map(|()| Ended { traffic: ended.traffic + moved, ..ended }),
+            Ok(moved) => self.commit().await.map(|()| PlanEnd { traffic: ended.traffic + moved, ..ended }),
             Err(error) if !self.has_lost_more() => Err(error),
             Err(error) => {
                 let (name, number) = (&self.upload.new.name, self.stripe.number);
@@ -252,16 +259,16 @@ impl Ending<'_> {
         Error::replan(message).object(&self.upload.new.name)
     }
 
-    fn before(&self) -> Before {
+    fn before(&self) -> EarlierPlans {
         let data = |index: &&u8| usize::from(**index) < self.code.k();
         let again = self.missing.keys().filter(data).copied().collect();
-        let (units, missing, failed) = (self.units.clone(), self.missing.clone(), self.failed.clone());
-        Before { units, missing, failed, plans: 0, again }
+        let (checksums, missing, failed) = (self.checksums.clone(), self.missing.clone(), self.failed.clone());
+        EarlierPlans { checksums, missing, failed, plans: 0, again }
     }
 
     /// The writer sends the data that is missing again: all else can be made of it.
-    async fn send_again(&mut self, how: &HowToWrite, mut before: Before) -> Result<(Sending, v1::ClientTask)> {
-        let (mut how, mut homeless, mut failures) = (how.clone(), before.again.clone(), 0);
+    async fn send_again(&mut self, options: &WriteOptions, mut before: EarlierPlans) -> Result<(Sending, v1::ClientTask)> {
+        let (mut options, mut homeless, mut failures) = (options.clone(), before.again.clone(), 0);
         loop {
             if !homeless.is_empty()
                 && let Err(error) = self.place_again(&homeless).await
@@ -280,14 +287,14 @@ impl Ending<'_> {
             }
             tracing::info!(object = %self.upload.new.name, stripe = self.stripe.number, blocks = ?before.again, "sent again");
             let (shared, stripe, earlier) = (self.shared, self.stripe.clone(), Some(Box::new(before.clone())));
-            let started = match prepare(shared, self.upload, self.code, stripe, &how, &before.again, earlier) {
+            let started = match prepare(shared, self.upload, self.code, stripe, &options, &before.again, earlier) {
                 Ok(prepared) => start(shared, self.upload, self.code, prepared).await,
                 Err(error) => Err(error),
             };
             match (started, failures) {
                 // A receiver that makes its block of many others needs more memory than some node has.
-                (Err(error), _) if error.reaction == Reaction::InvalidInput && how.is_left_open() => {
-                    how = simpler(shared, self.upload, self.stripe.number, how, &error).await;
+                (Err(error), _) if error.reaction == Reaction::InvalidInput && options.is_left_open() => {
+                    options = simpler(shared, self.upload, self.stripe.number, options, &error).await;
                     homeless.clear();
                     continue;
                 }
@@ -347,30 +354,30 @@ impl Ending<'_> {
             return Ok(self.failed.clone());
         }
         let whole = Wanted::stripe(self.code, self.upload.new.replicas, failure_domain, &self.stripe.layout);
-        let full = room::avoided(self.shared, &Wanted { count, held, avoid: &self.failed, ..whole })?;
+        let full = capacity::avoided(self.shared, &Wanted { count, held, avoid: &self.failed, ..whole })?;
         Ok(&self.failed | &full)
     }
 
     /// Makes what is missing from what has been stored, elsewhere; what was moved for that.
-    async fn rebuild(&mut self) -> Result<v1::TaskTraffic> {
+    async fn rebuild(&mut self) -> Result<TaskTraffic> {
         let copy = |index: u8| self.stripe.blocks.get(usize::from(index)).map_or(0, |placed| placed.copy);
         self.rebuild_these(self.missing.keys().map(|index| (*index, copy(*index))).collect()).await
     }
 
     /// Makes the copies that are missing of what is there, elsewhere; what was moved for that.
-    async fn complete_copies(&mut self) -> Result<v1::TaskTraffic> {
+    async fn complete_copies(&mut self) -> Result<TaskTraffic> {
         let lacking = |(_, placed): &&(u8, PlacedBlock)| placed.state != BlockState::Ok;
         let lacking: Vec<(u8, u8)> =
             self.stripe.copies.iter().filter(lacking).map(|(index, placed)| (*index, placed.copy)).collect();
         if lacking.is_empty() {
-            return Ok(v1::TaskTraffic::default());
+            return Ok(TaskTraffic::default());
         }
         tracing::warn!(object = %self.upload.new.name, stripe = self.stripe.number, ?lacking, "copies of a put were not stored");
         self.rebuild_these(lacking).await
     }
 
     /// Makes blocks, by index and copy, from what has been stored, elsewhere.
-    async fn rebuild_these(&mut self, blocks: Vec<(u8, u8)>) -> Result<v1::TaskTraffic> {
+    async fn rebuild_these(&mut self, blocks: Vec<(u8, u8)>) -> Result<TaskTraffic> {
         let mut readable = self.stripe.clone();
         for (index, placed) in (0..=u8::MAX).zip(&mut readable.blocks) {
             // The blocks that were stored are as good as those of a visible stripe.
@@ -381,8 +388,8 @@ impl Ending<'_> {
         // Copies go wherever there is a node.
         let failure_domain = if self.stripe.copies.is_empty() { self.upload.new.failure_domain } else { FailureDomain::Node };
         let avoid = self.avoided(blocks.len(), &held, failure_domain)?;
-        let units = |index: u8| self.units.get(usize::from(index)).cloned().flatten();
-        let lost = blocks.into_iter().map(|(index, copy)| Lost { index, copy, units: units(index) });
+        let checksums = |index: u8| self.checksums.get(usize::from(index)).cloned().flatten();
+        let lost = blocks.into_iter().map(|(index, copy)| Lost { index, copy, checksums: checksums(index) });
         let mut rebuild = Rebuild {
             shared: self.shared,
             code: self.code,
@@ -390,7 +397,7 @@ impl Ending<'_> {
             version: self.upload.id,
             stripe: readable,
             lost: lost.collect(),
-            how: &How::usual(self.shared),
+            options: &options::usual_repair(self.shared),
             helpers: None,
             to: Destination::Anywhere,
             failure_domain: self.upload.new.failure_domain,
@@ -398,11 +405,11 @@ impl Ending<'_> {
             avoid,
         };
         let rebuilt = rebuild.run(|_| {}).await?;
-        for RebuiltBlock { block, home, units } in rebuilt.blocks {
-            let known = self.units.get_mut(usize::from(block.index));
+        for RebuiltBlock { block, home, checksums } in rebuilt.blocks {
+            let known = self.checksums.get_mut(usize::from(block.index));
             if let (Some(placed), Some(known)) = (self.stripe.find_mut(block.index, block.copy), known) {
                 *placed = PlacedBlock { generation: block.generation, home, state: BlockState::Ok, ..*placed };
-                *known = Some(units);
+                *known = Some(checksums);
             }
             self.missing.remove(&block.index);
         }
@@ -411,7 +418,7 @@ impl Ending<'_> {
 
     /// Writes down that the stripe has ended, and what of it is missing for now.
     async fn commit(self) -> Result<()> {
-        let Self { shared, upload, mut stripe, units, missing, .. } = self;
+        let Self { shared, upload, mut stripe, checksums, missing, .. } = self;
         let name = &upload.new.name;
         for (index, placed) in (0..=u8::MAX).zip(&mut stripe.blocks) {
             placed.state = if missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
@@ -419,11 +426,11 @@ impl Ending<'_> {
         stripe.put_first(|_, _, placed| placed.copy);
         let blocks = stripe.all().map(|(_, placed)| (placed.generation, placed.home, placed.state)).collect();
         let garbage_not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
-        let units = whole(&stripe, units).map_err(|error| error.object(name))?;
-        let end = EndStripe { upload: upload.id, stripe: stripe.id, blocks, units, garbage_not_before_ms };
+        let checksums = whole(&stripe, checksums).map_err(|error| error.object(name))?;
+        let end = EndStripe { upload: upload.id, stripe: stripe.id, blocks, checksums, garbage_not_before_ms };
         let ended = shared.meta.end_stripe(shared.epoch, end).await.map_err(|error| shared.meta_error(error).object(name))?;
         if ended.incomplete {
-            shared.puts.behind.has_left();
+            shared.puts.late_blocks.has_left();
         }
         Ok(())
     }
@@ -452,8 +459,8 @@ fn node_of(party: Party) -> Option<NodeId> {
 }
 
 /// Whether the writer's checksums of a block are known.
-fn is_known(units: &[Option<Vec<u32>>], index: u8) -> bool {
-    units.get(usize::from(index)).is_some_and(Option::is_some)
+fn is_known(checksums: &[Option<Vec<u32>>], index: u8) -> bool {
+    checksums.get(usize::from(index)).is_some_and(Option::is_some)
 }
 
 /// Where a block of a stripe was to go, and its receipt, if there is one.
@@ -495,7 +502,7 @@ pub(super) fn why_not_received(
             Some(format!("block {index}: {} stored {} bytes of it", node(), stored.len))
         }
         Some(stored) => match sent.get(usize::from(index)).and_then(Option::as_ref) {
-            Some(units) if *units == stored.units => None,
+            Some(checksums) if *checksums == stored.checksums => None,
             Some(_) => {
                 tracing::error!(stripe = %stripe.id, index, node = %node(), "what was stored is not what was sent");
                 Some(format!("block {index}: {} stored something else than was sent", node()))
@@ -506,22 +513,22 @@ pub(super) fn why_not_received(
 }
 
 /// The client's checksums of the blocks that it sent whole, as many as each block's length asks for.
-fn sent_units(stripe: &StripeRecord, sent: &[v1::BlockUnits]) -> Vec<Option<Vec<u32>>> {
-    let mut units: Vec<Option<Vec<u32>>> = vec![None; stripe.blocks.len()];
+fn sent_checksums(stripe: &StripeRecord, sent: &[v1::BlockChecksums]) -> Vec<Option<Vec<u32>>> {
+    let mut checksums: Vec<Option<Vec<u32>>> = vec![None; stripe.blocks.len()];
     for block in sent {
-        let fits = block.units.len() as u64 == stripe.layout.checksum_units(block.index);
-        if let Some(slot) = units.get_mut(block.index as usize).filter(|_| fits) {
-            *slot = Some(block.units.clone());
+        let fits = block.checksums.len() as u64 == stripe.layout.checksum_units(block.index);
+        if let Some(slot) = checksums.get_mut(block.index as usize).filter(|_| fits) {
+            *slot = Some(block.checksums.clone());
         }
     }
-    units
+    checksums
 }
 
 /// The checksums of all blocks.
-fn whole(stripe: &StripeRecord, units: Vec<Option<Vec<u32>>>) -> Result<Vec<Vec<u32>>> {
-    let count = units.iter().flatten().count();
-    let units: Option<Vec<Vec<u32>>> = units.into_iter().collect();
-    units.ok_or_else(|| {
+fn whole(stripe: &StripeRecord, checksums: Vec<Option<Vec<u32>>>) -> Result<Vec<Vec<u32>>> {
+    let count = checksums.iter().flatten().count();
+    let checksums: Option<Vec<Vec<u32>>> = checksums.into_iter().collect();
+    checksums.ok_or_else(|| {
         let n = stripe.layout.n();
         Error::unavailable(format!("the client told the checksums of {count} of {n} blocks of stripe {}", stripe.number))
     })
@@ -540,7 +547,7 @@ pub(super) async fn ended_already(shared: &Shared, (upload, number): Key) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::supervise::Blame;
+    use weft_control::run::Blame;
 
     const LONG_MS: u32 = 2_500;
 

@@ -1,16 +1,17 @@
 //! Which nodes get the blocks of a new stripe, and which of them gets which.
 
-use crate::{
-    how::HowToWrite,
-    placement::{self, Ask, Placed},
-    shared::Shared,
-};
+use crate::options;
+use crate::shared::Shared;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
-use weft_meta::{Home, NewUpload};
+use weft_control::{
+    options::WriteOptions,
+    placement::{self, Ask, Placed},
+};
+use weft_meta::NewUpload;
 use weft_plan::{Moved, Network};
 use weft_schemes::disseminate::{self, Candidate, Racks};
-use weft_types::{NodeId, Party, Result, StripeLayout};
+use weft_types::{Home, NodeId, Party, Result, StripeLayout};
 
 /// Homes for the blocks of a stripe, by index. Where its scheme has some of them do more than others, those nodes do that are quicker,
 /// and less busy.
@@ -19,7 +20,7 @@ pub(super) fn choose(
     new: &NewUpload,
     code: &SharedCode,
     stripe: &StripeLayout,
-    how: &HowToWrite,
+    options: &WriteOptions,
     avoid: &BTreeSet<NodeId>,
 ) -> Result<Placed> {
     let ask = Ask {
@@ -35,18 +36,25 @@ pub(super) fn choose(
     };
     let placed = placement::place(&shared.members.view(), &ask, &mut *shared.rng());
     let placed = placed.map_err(|error| shared.lacking_nodes(error).object(&new.name))?;
-    if how.by_lot {
+    if options.random {
         return Ok(placed);
     }
-    Ok(Placed { homes: in_order(shared, code, stripe, how, placed.homes)?, ..placed })
+    Ok(Placed { homes: in_order(shared, code, stripe, options, placed.homes)?, ..placed })
 }
 
 /// The same homes in another order.
-fn in_order(shared: &Shared, code: &SharedCode, stripe: &StripeLayout, how: &HowToWrite, homes: Vec<Home>) -> Result<Vec<Home>> {
+fn in_order(
+    shared: &Shared,
+    code: &SharedCode,
+    stripe: &StripeLayout,
+    options: &WriteOptions,
+    homes: Vec<Home>,
+) -> Result<Vec<Home>> {
     let writer = shared.draw_client();
     let coding = |home: &Home| shared.members.session(home.node).map_or(0, |session| session.coding_bytes_per_s) as f64;
     let speeds: Vec<(Party, f64)> = homes.iter().map(|home| (Party::Node(home.node), coding(home))).collect();
-    let assigned = assigned(code, &how.scheme, stripe.block_len(0), writer, &speeds, how.network(shared, writer))?;
+    let assigned =
+        assigned(code, &options.scheme, stripe.block_len(0), writer, &speeds, options::write_network(options, shared, writer))?;
     Ok(assigned.into_iter().filter_map(|at| homes.get(at).copied()).collect())
 }
 
@@ -97,7 +105,7 @@ fn assigned(
 /// Nodes that differ by no more than this are about as fast.
 const ALIKE: f64 = 2.0;
 
-/// What was measured, to a power of two, or as one where all are alike: nodes that are about as fast stay in the order of their lots, so
+/// What was measured, to a power of two, or as one where all are alike: nodes that are about as fast stay in a random order, so
 /// that who gets the data is not always the same. What is not known counts as fast.
 fn about(rates: Vec<f64>) -> Vec<f64> {
     let known = || rates.iter().copied().filter(|rate| *rate > 0.0);
@@ -111,7 +119,7 @@ fn about(rates: Vec<f64>) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::{self, Planned, Writing};
+    use weft_control::planning::{self, Planned, Writing};
     use weft_plan::{Busy, Class};
     use weft_schemes::Run;
     use weft_types::{BlockId, Layout, PlanId, StripeId};
@@ -150,7 +158,7 @@ mod tests {
             let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
             let stores: Vec<(Party, BlockId)> = (0..).zip(homes).map(|(index, at)| (nodes[at].0, block(index))).collect();
             let writing = Writing { writer, stores: &stores, whole: true, scheme, network: &network };
-            jobs::write(&code, &stripe, &writing, Run::new(PlanId(1), 1, Class::Foreground, 16 << 10)).unwrap()
+            planning::write(&code, &stripe, &writing, Run::new(PlanId(1), 1, Class::Foreground, 16 << 10)).unwrap()
         };
         let mut planned: Vec<Planned> = Vec::new();
         for number in 0..writers {
@@ -202,7 +210,7 @@ mod tests {
             let stores: Vec<(Party, BlockId)> = (0..).zip(homes).map(|(index, at)| (nodes[at].0, block(index))).collect();
             let writing = Writing { writer: Party::Client(1), stores: &stores, whole: true, scheme: "auto", network: &network };
             let run = Run::new(PlanId(1), 1, Class::Foreground, 16 << 10);
-            jobs::write(&code, &stripe, &writing, run).unwrap().considered[0].scheme.clone()
+            planning::write(&code, &stripe, &writing, run).unwrap().considered[0].scheme.clone()
         };
         assert_eq!(chosen(Busy { background: vec![repair], ..Busy::default() }), "mist");
         assert_eq!(

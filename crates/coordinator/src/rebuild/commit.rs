@@ -31,7 +31,7 @@ impl Rebuild<'_> {
         let (shared, object, block) = (self.shared, self.object, new.block);
         let old = self.stripe.find(block.index, block.copy).map_or(0, |placed| placed.generation);
         let not_before_ms = shared.garbage_not_before_ms();
-        let committed = shared.meta.commit_repair(shared.epoch, block, old, new.units.clone(), not_before_ms).await;
+        let committed = shared.meta.commit_repair(shared.epoch, block, old, new.checksums.clone(), not_before_ms).await;
         let Err(error) = committed else {
             tracing::info!(%object, %block, node = %shared.members.name(new.home.node), "a block was rebuilt");
             return Ok(());

@@ -1,18 +1,17 @@
 //! Where rebuilt blocks go.
 
 use super::{Lost, Rebuild};
-use crate::{
-    copies::described,
-    placement::{self, NOTHING, Placed},
-    view::View,
-};
+use crate::copies::described;
 use rand::{SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
-use weft_meta::{FailureDomain, Home, PlacedBlock};
-use weft_types::{Error, NodeId, Reaction, Result};
+use weft_control::{
+    placement::{self, NOTHING, Placed},
+    view::View,
+};
+use weft_types::{Error, FailureDomain, Home, NodeId, PlacedBlock, Reaction, Result};
 
 /// Where rebuilt blocks go.
 #[derive(Debug)]

@@ -3,17 +3,15 @@
 //! Nobody queues while holding something: an agent that has no room says so at once, and then all of them let go and are asked
 //! again a little later. Puts, reads and repairs all come through here.
 
-mod blame;
-mod report;
-mod standstill;
+mod decode;
 
 use crate::{
     config::CoordinatorConfig,
-    load::Moving,
+    in_flight::Moving,
     members::Session,
     membership,
-    seal::{Sealed, SealedTask},
     shared::Shared,
+    sign::{Signed, SignedTask},
 };
 use futures::future::join_all;
 use rand::Rng;
@@ -27,13 +25,9 @@ use tokio::{
     time::Instant,
 };
 use tonic::{Request, Streaming};
+use weft_control::run::{self, Flow, Report, StallPolicy, TaskEvent};
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
-
-pub(crate) use blame::Blame;
-pub(crate) use report::{End, NodeReport, Report, Stored, add_traffic};
-use standstill::Flow;
-pub(crate) use standstill::Patience;
 
 /// The first pause before busy agents are asked again; each next one is twice as long, up to the last.
 const BACKOFF_FIRST_MS: u64 = 10;
@@ -58,7 +52,7 @@ pub(crate) enum OnFailure {
 pub(crate) struct Running {
     shared: Arc<Shared>,
     plan: PlanId,
-    tasks: BTreeMap<NodeId, SealedTask>,
+    tasks: BTreeMap<NodeId, SignedTask>,
     events: mpsc::Receiver<(NodeId, Event)>,
     report: Report,
     flow: Flow,
@@ -80,15 +74,15 @@ pub(crate) struct Settle {
 }
 
 enum Event {
-    Told(v1::task_event::Event),
+    Told(TaskEvent),
     Ended(Option<Error>),
 }
 
 /// Opens a plan at all its agents, or at none.
-pub(crate) async fn open(shared: &Arc<Shared>, sealed: &Sealed) -> Result<()> {
+pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed) -> Result<()> {
     let mut attempt = 0;
     loop {
-        let Err(error) = open_once(shared, sealed).await else { return Ok(()) };
+        let Err(error) = open_once(shared, signed).await else { return Ok(()) };
         attempt += 1;
         if error.reaction != Reaction::Retry || attempt >= shared.config.open_attempts_max {
             return Err(error);
@@ -107,11 +101,11 @@ pub(crate) fn opening_ms(config: &CoordinatorConfig) -> u64 {
 }
 
 /// Starts a plan that is open at all its agents.
-pub(crate) async fn start(shared: &Arc<Shared>, sealed: Sealed, on_failure: OnFailure) -> (Running, Settle) {
+pub(crate) async fn start(shared: &Arc<Shared>, signed: Signed, on_failure: OnFailure) -> (Running, Settle) {
     let (sender, events) = mpsc::channel(EVENTS_MAX);
-    let plan = sealed.id;
-    let started = join_all(sealed.agents.iter().map(|(node, task)| async move { (*node, start_one(shared, plan, task).await) }));
-    let mut report = Report::new(sealed.agents.keys().copied());
+    let plan = signed.id;
+    let started = join_all(signed.agents.iter().map(|(node, task)| async move { (*node, start_one(shared, plan, task).await) }));
+    let mut report = Report::new(signed.agents.keys().copied());
     for (node, stream) in started.await {
         match stream {
             Ok(stream) => drop(tokio::spawn(forward(node, stream, sender.clone()))),
@@ -120,8 +114,8 @@ pub(crate) async fn start(shared: &Arc<Shared>, sealed: Sealed, on_failure: OnFa
     }
     let ((settle_sender, settle), (failing_sender, failing)) = (watch::channel(None), watch::channel(false));
     let ((complain, complaints), (so_far_sender, so_far)) = (watch::channel(BTreeSet::new()), watch::channel(Report::default()));
-    let (shared, flow) = (Arc::clone(shared), Flow::new(sealed.agents.keys().copied()));
-    let Sealed { agents: tasks, moving, .. } = sealed;
+    let (shared, flow) = (Arc::clone(shared), Flow::new(signed.agents.keys().copied(), shared.started.now()));
+    let Signed { agents: tasks, moving, .. } = signed;
     let running = Running {
         shared,
         plan,
@@ -180,7 +174,11 @@ impl Running {
 
     /// Collects events until all tasks have ended or been given up. `progress` is told the bytes that a node has moved. With
     /// `patience`, a plan that stands still is ended as soon as it is known by whom.
-    pub(crate) async fn finish(mut self, mut progress: impl FnMut(NodeId, u64) + Send, patience: Option<Patience<'_>>) -> Report {
+    pub(crate) async fn finish(
+        mut self,
+        mut progress: impl FnMut(NodeId, u64) + Send,
+        stall_policy: Option<StallPolicy<'_>>,
+    ) -> Report {
         let grace = Duration::from_millis(self.shared.config.failure_grace_ms);
         let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
         let mut deadlines = Deadlines::default();
@@ -203,11 +201,11 @@ impl Running {
                     may_settle = changed.is_ok();
                     self.settle.borrow().into_iter().for_each(|within| deadlines.begin(within));
                 }
-                Ok(()) = self.complaints.changed() => self.give_up_silent(patience.as_ref()),
+                Ok(()) = self.complaints.changed() => self.give_up_silent(stall_policy.as_ref()),
                 _ = look.tick() => {
                     self.look_who_is_down();
-                    if let Some(patience) = patience.as_ref().filter(|_| !self.report.any_failed() && self.report.held_up.is_none())
-                        && self.end_standstill(patience).await
+                    if let Some(stall_policy) = stall_policy.as_ref().filter(|_| !self.report.any_failed() && self.report.held_up.is_none())
+                        && self.end_stalled(stall_policy).await
                     {
                         self.failing.send_replace(true);
                         deadlines.cancel_sent(grace);
@@ -237,21 +235,26 @@ impl Running {
 
     fn take(&mut self, node: NodeId, event: Event, progress: &mut impl FnMut(NodeId, u64)) {
         match event {
-            Event::Told(v1::task_event::Event::Progress(told)) => {
-                progress(node, told.bytes_moved);
-                self.flow.told(node, told.bytes_moved);
-                self.moving.moved(self.share_moved());
-                self.report.progress(node, &told);
-            }
-            Event::Told(v1::task_event::Event::Done(done)) => {
-                self.flow.done(node);
-                self.moving.moved(self.share_moved());
-                self.report.done(node, done);
-                if let Some(told) = self.report.nodes.get(&node) {
-                    self.shared.paces.note(node, told);
+            Event::Told(event) => {
+                let now = self.shared.started.now();
+                match event {
+                    TaskEvent::Progress { moved_bytes, .. } => {
+                        progress(node, moved_bytes);
+                        self.flow.told(node, moved_bytes, now);
+                    }
+                    TaskEvent::Done { .. } => self.flow.done(node, now),
+                    TaskEvent::Failed { .. } => {}
+                }
+                let moves = !matches!(event, TaskEvent::Failed { .. });
+                let is_done = matches!(event, TaskEvent::Done { .. });
+                self.report.take(node, event);
+                if moves {
+                    self.moving.moved(self.share_moved());
+                }
+                if let Some(told) = self.report.nodes.get(&node).filter(|_| is_done) {
+                    self.shared.stragglers().note(node, told, now);
                 }
             }
-            Event::Told(v1::task_event::Event::Failed(failed)) => self.report.failed(node, failed),
             Event::Ended(error) => {
                 let silent = || Error::replan("its stream of events ended without an end of the task");
                 // Whoever is gone is avoided at once, not only when all others have ended too.
@@ -280,13 +283,16 @@ impl Running {
     }
 
     /// Ends a plan that somebody holds up whom there is a way around; tells whether it did.
-    async fn end_standstill(&mut self, patience: &Patience<'_>) -> bool {
-        let culprit = self.flow.culprit(&self.report, patience).filter(|(node, _)| (patience.is_spare)(*node));
+    async fn end_stalled(&mut self, stall_policy: &StallPolicy<'_>) -> bool {
+        let culprit = self
+            .flow
+            .culprit(&self.report, stall_policy, self.shared.started.now())
+            .filter(|(node, _)| (stall_policy.is_spare)(*node));
         let Some((node, accuser)) = culprit else { return false };
-        let (name, still_ms) = (self.shared.members.name(node), patience.still.as_millis());
-        let error = Error::replan(format!("{name} holds up everybody: nothing has moved for {still_ms} ms"));
+        let (name, stalled_ms) = (self.shared.members.name(node), stall_policy.still.as_millis());
+        let error = Error::replan(format!("{name} holds up everybody: nothing has moved for {stalled_ms} ms"));
         // Perhaps it was but a moment: so it is blamed as one of whom another complains.
-        self.report.held_up = Some((Blame { node, accuser }, error.party(Party::Node(node))));
+        self.report.held_up = Some((run::Blame { node, accuser }, error.party(Party::Node(node))));
         self.shared.members.suspect(node);
         self.cancel_one(node);
         self.cancel_rest().await;
@@ -294,16 +300,16 @@ impl Running {
     }
 
     /// Does without those that the client complains of and that are not heard of, where nobody else waits for them.
-    fn give_up_silent(&mut self, patience: Option<&Patience<'_>>) {
+    fn give_up_silent(&mut self, stall_policy: Option<&StallPolicy<'_>>) {
         let complaints = self.complaints.borrow_and_update().clone();
-        let Some(patience) = patience.filter(|patience| patience.one_by_one) else { return };
+        let Some(stall_policy) = stall_policy.filter(|stall_policy| stall_policy.one_by_one) else { return };
         for node in self.report.running().into_iter().filter(|node| complaints.contains(node)) {
-            let may_fail = self.report.failed_nodes().count() < patience.failed_max || (patience.is_spare)(node);
-            if !may_fail || !self.flow.is_silent(node, patience.still) {
+            let may_fail = self.report.failed_nodes().count() < stall_policy.failed_max || (stall_policy.is_spare)(node);
+            if !may_fail || !self.flow.is_silent(node, stall_policy.still, self.shared.started.now()) {
                 continue;
             }
-            let (name, still_ms) = (self.shared.members.name(node), patience.still.as_millis());
-            let error = Error::replan(format!("{name} takes nothing, and was not heard of for {still_ms} ms"));
+            let (name, stalled_ms) = (self.shared.members.name(node), stall_policy.still.as_millis());
+            let error = Error::replan(format!("{name} takes nothing, and was not heard of for {stalled_ms} ms"));
             tracing::warn!(plan = %self.plan, node = %name, %error, "a plan goes on without a node");
             self.report.broken(node, error.party(Party::Node(node)));
             self.shared.members.suspect(node);
@@ -335,8 +341,8 @@ impl Running {
 
     /// Names who is to blame; the next plans avoid it for a while.
     fn blame(&mut self) {
-        self.report.blame = blame::culprit(&self.report);
-        if let Some(blame::Blame { node: culprit, .. }) = self.report.blame {
+        self.report.blame = run::culprit(&self.report);
+        if let Some(run::Blame { node: culprit, .. }) = self.report.blame {
             tracing::warn!(plan = %self.plan, node = %self.shared.members.name(culprit), cause = %self.report.cause(), "a plan failed");
             // For a bad block its whole node need not be avoided: the block is.
             if !self.report.is_bad_block(culprit) {
@@ -377,25 +383,25 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-async fn open_once(shared: &Arc<Shared>, sealed: &Sealed) -> Result<()> {
+async fn open_once(shared: &Arc<Shared>, signed: &Signed) -> Result<()> {
     let opened =
-        join_all(sealed.agents.iter().map(|(node, task)| async move { (task, open_one(shared, *node, task).await) })).await;
+        join_all(signed.agents.iter().map(|(node, task)| async move { (task, open_one(shared, *node, task).await) })).await;
     // What another plan is needed for is not mended by asking again.
     let errors = || opened.iter().filter_map(|(_, opened)| opened.as_ref().err());
     let Some(worst) = errors().find(|error| error.reaction != Reaction::Retry).or(errors().next()) else { return Ok(()) };
     // Those that opened it let go before anybody is asked again; who gave no answer is told too, but not waited for.
     let (held, unknown): (Vec<_>, Vec<_>) = opened.iter().partition(|(_, opened)| opened.is_ok());
     for (task, _) in unknown {
-        let (shared, plan, session) = (Arc::clone(shared), sealed.id, task.session.clone());
+        let (shared, plan, session) = (Arc::clone(shared), signed.id, task.session.clone());
         tokio::spawn(async move { cancel(&shared, plan, &session).await });
     }
-    join_all(held.iter().map(|(task, _)| cancel(shared, sealed.id, &task.session))).await;
+    join_all(held.iter().map(|(task, _)| cancel(shared, signed.id, &task.session))).await;
     Err(worst.clone())
 }
 
 /// Opens a task. Busy is the only answer after which asking again helps; a task that is refused as such is no node's fault; all
 /// else calls for a plan without that node.
-async fn open_one(shared: &Shared, node: NodeId, task: &SealedTask) -> Result<()> {
+async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask) -> Result<()> {
     let place = |error: Error| error.party(Party::Node(node));
     // Who has registered anew since takes neither this task nor the tokens of it.
     if shared.members.has_registered_since(&task.session) {
@@ -409,7 +415,7 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SealedTask) -> Result<()
         Ok(Err(status)) => return Err(place(unreachable(shared, node, from_status(&status)))),
         Err(_) => return Err(place(unreachable(shared, node, Error::replan("no answer in time")))),
     };
-    if let (Some(block), Some(state)) = (error.block, report::bad_state(&error)) {
+    if let (Some(block), Some(state)) = (error.block, run::bad_state(&error)) {
         membership::mark(shared, node, block, &membership::Finding::Lost(state), &error.message).await?;
     }
     match error.reaction {
@@ -420,7 +426,7 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SealedTask) -> Result<()
     }
 }
 
-async fn start_one(shared: &Shared, plan: PlanId, task: &SealedTask) -> Result<Streaming<v1::TaskEvent>> {
+async fn start_one(shared: &Shared, plan: PlanId, task: &SignedTask) -> Result<Streaming<v1::TaskEvent>> {
     let node = task.session.record.id;
     let mut agent = rpc::agent_client(task.session.channel.clone());
     // No deadline on the stream itself: how long a plan takes is its stalls' to say.
@@ -457,7 +463,7 @@ fn unreachable(shared: &Shared, node: NodeId, error: Error) -> Error {
 async fn forward(node: NodeId, mut stream: Streaming<v1::TaskEvent>, events: mpsc::Sender<(NodeId, Event)>) {
     loop {
         let event = match stream.message().await {
-            Ok(Some(v1::TaskEvent { event: Some(event) })) => Event::Told(event),
+            Ok(Some(v1::TaskEvent { event: Some(event) })) => Event::Told(decode::event(node, event)),
             Ok(Some(v1::TaskEvent { event: None })) => continue,
             Ok(None) => Event::Ended(None),
             Err(status) => Event::Ended(Some(Error { reaction: Reaction::Replan, ..from_status(&status) })),

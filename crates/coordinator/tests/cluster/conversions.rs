@@ -273,7 +273,7 @@ async fn nobody_meddles_with_the_put_of_a_conversion() {
     let before = world.stat("k").await;
     let upload = before.version + 1;
     let mut bare = world.bare_client().await;
-    let put = api::PutStripeRequest { upload, number: 1, data_len: 4096, how: None };
+    let put = api::PutStripeRequest { upload, number: 1, data_len: 4096, options: None };
     let refused = [
         ("put", bare.put_stripe(put).await.err()),
         ("end", bare.end_stripe(api::EndStripeRequest { upload, number: 1, ..Default::default() }).await.err()),

@@ -120,8 +120,8 @@ async fn readers_are_spread_over_the_copies() {
             ..api::ReadStripeRequest::default()
         };
         let reply = world.bare_client().await.read_stripe(request).await.unwrap().into_inner();
-        for units in reply.units {
-            let block: BlockId = postcard::from_bytes(&units.id).unwrap();
+        for checksums in reply.checksums {
+            let block: BlockId = postcard::from_bytes(&checksums.id).unwrap();
             copies.insert((block.index, block.copy));
         }
     }

@@ -323,7 +323,7 @@ async fn lose_a_receiver_half_way() -> bool {
     put.unwrap();
     let put = world.stat("k").await;
     assert!(put.stripes[0].blocks.iter().all(|block| block.node != killed), "{:?}", put.stripes[0].blocks);
-    assert!(put.stripes[0].blocks.iter().all(|block| block.units.len() == 2));
+    assert!(put.stripes[0].blocks.iter().all(|block| block.checksums.len() == 2));
     assert_eq!(world.get("k", "").await.unwrap().0, bytes);
     world.until("the node is down", async |world| !world.up().await.contains(&killed)).await;
     assert_eq!(world.not_ok("k").await, []);
@@ -347,7 +347,7 @@ async fn of_the_calls_for_one_stripe_one_at_a_time_has_the_turn() {
     let begin = api::BeginPutRequest { bucket, key, code, block_len: 64 << 10, ..api::BeginPutRequest::default() };
     let upload = bare.begin_put(begin).await.unwrap().into_inner().upload;
     let begin_stripe = async || {
-        let put = api::PutStripeRequest { upload, number: 0, data_len: 1000, how: None };
+        let put = api::PutStripeRequest { upload, number: 0, data_len: 1000, options: None };
         let task = bare.clone().put_stripe(put).await.unwrap().into_inner().task.unwrap();
         weft_proto::decode_task(&task.task).unwrap().plan.0
     };

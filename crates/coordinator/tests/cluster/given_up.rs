@@ -20,7 +20,7 @@ async fn begin(bare: &mut Bare) -> u64 {
 type Bare = api::weft_client::WeftClient<tonic::transport::Channel>;
 
 fn stripe(upload: u64, number: u64) -> api::PutStripeRequest {
-    api::PutStripeRequest { upload, number, data_len: 4096, how: None }
+    api::PutStripeRequest { upload, number, data_len: 4096, options: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,7 +117,7 @@ async fn what_is_to_be_sent_again_is_told_as_often_as_it_is_asked_and_not_for_ev
     let mut bare = world.bare_client().await;
     let upload = begin(&mut bare).await;
     let plan_of = |task: Option<api::ClientTask>| decode_task(&task.expect("nothing is to be sent").task).unwrap().plan.0;
-    let sent: Vec<_> = (0..2).map(|index| api::BlockUnits { index, units: vec![7], id: Vec::new() }).collect();
+    let sent: Vec<_> = (0..2).map(|index| api::BlockChecksums { index, checksums: vec![7], id: Vec::new() }).collect();
     let end = |plan| api::EndStripeRequest { upload, plan, sent: sent.clone(), ..api::EndStripeRequest::default() };
     let first = plan_of(bare.put_stripe(stripe(upload, 0)).await.unwrap().into_inner().task);
     let second = plan_of(bare.end_stripe(end(first)).await.unwrap().into_inner().again);

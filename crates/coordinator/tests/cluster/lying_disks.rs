@@ -119,7 +119,7 @@ impl BlockWriter for LyingWriter {
         self.0.missing()
     }
 
-    fn finish(self: Box<Self>, expected_units: Option<&[u32]>) -> Result<Receipt> {
-        self.0.finish(expected_units)
+    fn finish(self: Box<Self>, expected_checksums: Option<&[u32]>) -> Result<Receipt> {
+        self.0.finish(expected_checksums)
     }
 }

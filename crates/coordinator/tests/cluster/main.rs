@@ -42,7 +42,7 @@ async fn what_is_put_is_there_and_what_is_removed_leaves_nothing() {
         for rack in ["r0", "r1", "r2", "r3"] {
             assert!(stripe.blocks.iter().filter(|block| block.rack == rack).count() <= 2, "rs(4,2) survives the loss of a rack");
         }
-        assert!(stripe.blocks.iter().all(|block| block.units.len() as u64 == block.len.div_ceil(1 << 20)));
+        assert!(stripe.blocks.iter().all(|block| block.checksums.len() as u64 == block.len.div_ceil(1 << 20)));
     }
     assert_eq!(world.block_count(1..=7), 3 * 6 + 6);
 

@@ -111,8 +111,8 @@ impl Put {
                 assert_eq!(block.state, "ok", "{block:?}");
                 let file = world.block_file(block.node, stripe.id, (block.index as u8, block.copy as u8), block.generation);
                 let payload = std::fs::read(file).unwrap();
-                let units: Vec<u32> = payload.chunks(1 << 20).map(crc32c).collect();
-                assert_eq!((payload.len() as u64, &units), (block.len, &block.units), "{block:?}");
+                let checksums: Vec<u32> = payload.chunks(1 << 20).map(crc32c).collect();
+                assert_eq!((payload.len() as u64, &checksums), (block.len, &block.checksums), "{block:?}");
             }
         }
         assert_eq!(world.allocations(), 0);

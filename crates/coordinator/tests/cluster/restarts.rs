@@ -34,7 +34,7 @@ async fn a_put_that_dies_half_way_leaves_nothing_behind() {
         ..api::BeginPutRequest::default()
     };
     let upload = bare.begin_put(begin("k")).await.unwrap().into_inner().upload;
-    let stripe = api::PutStripeRequest { upload, number: 0, data_len: 100_000, how: None };
+    let stripe = api::PutStripeRequest { upload, number: 0, data_len: 100_000, options: None };
     assert!(bare.put_stripe(stripe.clone()).await.unwrap().into_inner().task.is_some());
     // Asked again, it is placed anew, and the first attempt is given up.
     assert!(bare.put_stripe(stripe).await.unwrap().into_inner().task.is_some());

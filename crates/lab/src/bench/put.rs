@@ -93,7 +93,7 @@ impl Data {
             block_len: self.block_len,
             cell_len: self.block_len,
             scheme: case.scheme.clone(),
-            by_lot: case.select == BY_LOT,
+            random: case.select == BY_LOT,
             replicas: self.replicas,
             slice_len: match case.slice_len {
                 AutoSize::Bytes(size) => size.0,

@@ -1,12 +1,12 @@
 //! Single blocks: allocated, rebuilt, found to be bad.
 
 use super::{garbage, rows};
-use crate::{
-    Allocation, BlockState, CORRUPT_RANGES_MAX, Epoch, Home, MetaError, NewRepair, Owner, PlacedBlock, REPLICAS_MAX, Result,
-    StripeRecord, UploadId,
-};
+use crate::{Allocation, MetaError, NewRepair, Result};
 use rusqlite::{OptionalExtension, Transaction};
-use weft_types::{BlockId, NodeId, Span, StripeId};
+use weft_types::{
+    BlockId, BlockState, CORRUPT_RANGES_MAX, Epoch, Home, NodeId, Owner, PlacedBlock, REPLICAS_MAX, Span, StripeId, StripeRecord,
+    UploadId,
+};
 
 pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> Result<BlockId> {
     let mut stripe = rows::stripe(tx, new.stripe)?;
@@ -48,12 +48,18 @@ pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> R
     Ok(block)
 }
 
-pub(super) fn commit(tx: &Transaction<'_>, block: BlockId, old: u32, units: &[u32], not_before_ms: u64) -> Result<StripeRecord> {
+pub(super) fn commit(
+    tx: &Transaction<'_>,
+    block: BlockId,
+    old: u32,
+    checksums: &[u32],
+    not_before_ms: u64,
+) -> Result<StripeRecord> {
     let home = take_allocation(tx, block)?
         .ok_or_else(|| MetaError::Conflict(format!("block {block} is not allocated any more: its repair was given up")))?;
     let mut stripe = rows::find_stripe(tx, block.stripe)?
         .ok_or_else(|| MetaError::Conflict(format!("stripe {} was removed meanwhile", block.stripe)))?;
-    if stripe.units.get(usize::from(block.index)).map(Vec::as_slice) != Some(units) {
+    if stripe.checksums.get(usize::from(block.index)).map(Vec::as_slice) != Some(checksums) {
         return Err(MetaError::Refused(format!("block {block} was rebuilt, but its checksums are not those that are recorded")));
     }
     require_alone(&stripe, block.index, block.copy, home)?;
@@ -186,7 +192,7 @@ pub(super) fn mark_corrupt(tx: &Transaction<'_>, block: BlockId, bytes: Vec<Span
 }
 
 /// A disk may have moved from one node to another: so only garbage, which nobody would miss, is looked for by its node.
-pub(super) fn strangers(tx: &Transaction<'_>, node: NodeId, mut blocks: Vec<BlockId>) -> Result<Vec<BlockId>> {
+pub(super) fn orphans(tx: &Transaction<'_>, node: NodeId, mut blocks: Vec<BlockId>) -> Result<Vec<BlockId>> {
     let of_block = "stripe = ?1 AND idx = ?2 AND generation = ?3 AND copy = ?5";
     let mut is_known = tx.prepare_cached(&format!(
         "SELECT EXISTS (SELECT 1 FROM block_at WHERE {of_block}) OR EXISTS (SELECT 1 FROM allocations WHERE {of_block})

@@ -1,8 +1,8 @@
 //! The cluster's row: who leads, and how far the numbers have come.
 
-use crate::{ClusterRecord, Epoch, MetaError, Result, Totals};
+use crate::{ClusterRecord, MetaError, Result, Totals};
 use rusqlite::Transaction;
-use weft_types::ClusterId;
+use weft_types::{ClusterId, Epoch};
 
 /// The numbers that only grow.
 #[derive(Debug, Clone, Copy)]

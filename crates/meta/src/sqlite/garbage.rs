@@ -1,9 +1,9 @@
 //! Blocks that nobody needs any more, until their nodes have removed them.
 
 use super::rows;
-use crate::{GarbageBlock, Home, Result};
+use crate::{GarbageBlock, Result};
 use rusqlite::Transaction;
-use weft_types::{BlockId, NodeId};
+use weft_types::{BlockId, Home, NodeId};
 
 pub(super) fn add(tx: &Transaction<'_>, block: BlockId, home: Home, not_before_ms: u64) -> Result<()> {
     tx.prepare_cached("INSERT OR IGNORE INTO garbage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?.execute((

@@ -22,7 +22,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use weft_types::{BlockId, NodeId, Span, StripeId};
+use weft_types::{
+    BlockId, BlockState, DiskNumber, Epoch, Home, NodeId, NodeState, ObjectName, Owner, Span, StripeId, StripeRecord, UploadId,
+};
 
 /// A transaction waits for another process's at most this long.
 const BUSY_TIMEOUT_MS: u64 = 5_000;
@@ -277,10 +279,10 @@ impl Meta for SqliteMeta {
         epoch: Epoch,
         block: BlockId,
         old: u32,
-        units: Vec<u32>,
+        checksums: Vec<u32>,
         garbage_not_before_ms: u64,
     ) -> Result<StripeRecord> {
-        self.write(epoch, move |tx| blocks::commit(tx, block, old, &units, garbage_not_before_ms)).await
+        self.write(epoch, move |tx| blocks::commit(tx, block, old, &checksums, garbage_not_before_ms)).await
     }
 
     async fn drop_copies(
@@ -321,8 +323,8 @@ impl Meta for SqliteMeta {
         self.read(garbage::count).await
     }
 
-    async fn strangers(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>> {
-        self.read(move |tx| blocks::strangers(tx, node, blocks)).await
+    async fn orphans(&self, node: NodeId, blocks: Vec<BlockId>) -> Result<Vec<BlockId>> {
+        self.read(move |tx| blocks::orphans(tx, node, blocks)).await
     }
 
     async fn forget_garbage(&self, epoch: Epoch, node: NodeId, blocks: Vec<BlockId>) -> Result<()> {

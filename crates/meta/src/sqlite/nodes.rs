@@ -4,9 +4,9 @@ use super::{
     cluster::{Numbered, next_number},
     rows,
 };
-use crate::{DiskNumber, DiskRecord, Home, MetaError, NewDisk, NewNode, NodeRecord, NodeState, Page, Result};
+use crate::{DiskRecord, MetaError, NewDisk, NewNode, NodeRecord, Page, Result};
 use rusqlite::{OptionalExtension, Transaction};
-use weft_types::{BlockId, NodeId};
+use weft_types::{BlockId, DiskNumber, Home, NodeId, NodeState};
 
 pub(super) fn register(tx: &Transaction<'_>, new: &NewNode) -> Result<NodeRecord> {
     let id = match (new.id, id_of(tx, &new.name)?) {

@@ -1,9 +1,9 @@
 //! Objects that can be seen.
 
 use super::{policies, rows};
-use crate::{MetaError, ObjectName, ObjectRecord, Owner, Page, Result, StripeRecord, UploadId};
+use crate::{MetaError, ObjectRecord, Page, Result};
 use rusqlite::{OptionalExtension, Row, Transaction};
-use weft_types::Layout;
+use weft_types::{Layout, ObjectName, Owner, StripeRecord, UploadId};
 
 const OBJECT: &str = "bucket, key, version, size, code, block_len, cell_len, alpha, stripes, created_ms,
                       coalesce(written, version)";

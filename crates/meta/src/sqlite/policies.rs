@@ -1,7 +1,8 @@
 //! Policies and buckets.
 
-use crate::{Ack, BucketRecord, FailureDomain, MetaError, PolicyRecord, Result};
+use crate::{BucketRecord, MetaError, PolicyRecord, Result};
 use rusqlite::{OptionalExtension, Row, Transaction};
+use weft_types::{Ack, FailureDomain};
 
 const POLICY: &str = "name, code, block_len, cell_len, failure_domain, ack_missing_max, is_default, replicas";
 const BUCKET: &str = "name, policy, created_ms, (SELECT count(*) FROM objects WHERE bucket = name)";

@@ -4,12 +4,11 @@ use super::{
     cluster::{Numbered, next_number},
     objects, policies, rows,
 };
-use crate::{
-    Ack, BlockState, EndStripe, Epoch, MetaError, NewStripe, NewUpload, ObjectName, ObjectRecord, Owner, PlacedBlock,
-    REPLICAS_MAX, Result, StripeRecord, UploadId, UploadRecord, packed,
-};
+use crate::{EndStripe, MetaError, NewStripe, NewUpload, ObjectRecord, Result, UploadRecord, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
-use weft_types::{BlockId, Layout, StripeId};
+use weft_types::{
+    Ack, BlockId, BlockState, Epoch, Home, Layout, ObjectName, Owner, PlacedBlock, REPLICAS_MAX, StripeId, StripeRecord, UploadId,
+};
 
 const UPLOAD: &str = "id, bucket, key, code, block_len, cell_len, alpha, failure_domain, ack_missing_max, created_ms, expires_ms,
                       replicas, replaces";
@@ -86,7 +85,7 @@ pub(super) fn allocate_stripe(tx: &Transaction<'_>, epoch: Epoch, new: &NewStrip
         new.number,
         packed::pack_layout(&new.layout)?,
         packed::pack_placement(&blocks, &copies)?,
-        packed::pack_units(&[])?,
+        packed::pack_checksums(&[])?,
     ))?;
     let mut allocate = tx.prepare_cached("INSERT INTO allocations VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?7, ?8)")?;
     for (index, PlacedBlock { home, copy, .. }) in (0..=u8::MAX).zip(blocks).chain(copies) {
@@ -101,7 +100,7 @@ pub(super) fn end_stripe(tx: &Transaction<'_>, end: EndStripe) -> Result<StripeR
         let (stripe, upload) = (end.stripe, end.upload);
         return Err(MetaError::Conflict(format!("stripe {stripe} is not one that put {upload} is writing")));
     }
-    if end.blocks.len() != stripe.all().count() || end.units.len() != stripe.blocks.len() {
+    if end.blocks.len() != stripe.all().count() || end.checksums.len() != stripe.blocks.len() {
         return Err(MetaError::Refused(format!("stripe {} has {} blocks: all must be told of", end.stripe, stripe.blocks.len())));
     }
     let mut kept = Vec::with_capacity(end.blocks.len());
@@ -114,8 +113,8 @@ pub(super) fn end_stripe(tx: &Transaction<'_>, end: EndStripe) -> Result<StripeR
     let missing_max = get(tx, end.upload)?.new.ack.missing_max;
     require_enough(&stripe, missing_max)?;
     rows::release_allocations(tx, end.stripe, end.garbage_not_before_ms, &kept)?;
-    let units = packed::pack_units(&end.units)?;
-    tx.prepare_cached("UPDATE stripes SET ended = 1, units = ?2 WHERE id = ?1")?.execute((end.stripe.0, units))?;
+    let checksums = packed::pack_checksums(&end.checksums)?;
+    tx.prepare_cached("UPDATE stripes SET ended = 1, units = ?2 WHERE id = ?1")?.execute((end.stripe.0, checksums))?;
     stripe.ended = true;
     rows::set_placement(tx, &stripe)?;
     if stripe.lacks_any() {
@@ -210,7 +209,7 @@ fn require_enough(stripe: &StripeRecord, missing_max: u32) -> Result<()> {
     Ok(())
 }
 
-fn require_allocated(tx: &Transaction<'_>, block: BlockId, home: crate::Home) -> Result<()> {
+fn require_allocated(tx: &Transaction<'_>, block: BlockId, home: Home) -> Result<()> {
     let sql = "SELECT 1 FROM allocations
                WHERE stripe = ?1 AND idx = ?2 AND generation = ?3 AND node = ?4 AND disk = ?5 AND copy = ?6";
     let key = (block.stripe.0, block.index, block.generation, home.node.0, home.disk.0, block.copy);

@@ -1,10 +1,10 @@
 //! Stripes as rows: reading, writing and dropping them, with what depends on them.
 
 use super::garbage;
-use crate::{BlockState, Home, MetaError, Owner, Page, Result, StripeRecord, UploadId, packed};
+use crate::{MetaError, Page, Result, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use std::collections::BTreeMap;
-use weft_types::{BlockId, NodeId, Span, StripeId};
+use weft_types::{BlockId, BlockState, DiskNumber, Home, NodeId, Owner, Span, StripeId, StripeRecord, UploadId};
 
 const STRIPE: &str = "id, upload, object, number, ended, seq, layout, placement, units";
 
@@ -166,7 +166,7 @@ pub(super) fn block(row: &Row<'_>) -> rusqlite::Result<BlockId> {
 
 /// Reads `stripe, idx, copy, generation, node, disk`.
 pub(super) fn block_and_home(row: &Row<'_>) -> rusqlite::Result<(BlockId, Home)> {
-    Ok((block(row)?, Home { node: NodeId(row.get(4)?), disk: crate::DiskNumber(row.get(5)?) }))
+    Ok((block(row)?, Home { node: NodeId(row.get(4)?), disk: DiskNumber(row.get(5)?) }))
 }
 
 /// A stripe's row before its blobs are read.
@@ -179,7 +179,7 @@ struct PackedStripe {
     seq: u64,
     layout: Vec<u8>,
     placement: Vec<u8>,
-    units: Vec<u8>,
+    checksums: Vec<u8>,
 }
 
 fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedStripe> {
@@ -192,7 +192,7 @@ fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedStripe> {
         seq: row.get(5)?,
         layout: row.get(6)?,
         placement: row.get(7)?,
-        units: row.get(8)?,
+        checksums: row.get(8)?,
     })
 }
 
@@ -217,7 +217,7 @@ impl PackedStripe {
             layout: packed::unpack_layout(&self.layout)?,
             blocks,
             copies,
-            units: packed::unpack_units(&self.units)?,
+            checksums: packed::unpack_checksums(&self.checksums)?,
             corrupt,
             incomplete,
         })

@@ -3,7 +3,10 @@
 use rand::{Rng, rngs::StdRng, seq::IndexedRandom};
 use std::{collections::BTreeMap, path::Path};
 use weft_meta::*;
-use weft_types::{BlockId, ClusterId, Layout, NodeId, Span, StripeId, StripeLayout};
+use weft_types::{
+    Ack, BlockId, BlockState, CORRUPT_RANGES_MAX, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName,
+    Owner, PlacedBlock, Span, StripeId, StripeLayout, StripeRecord, UploadId,
+};
 
 const BLOCK_LEN: u64 = 1 << 20;
 const STRIPE_LEN: u64 = 2 * BLOCK_LEN;
@@ -62,7 +65,7 @@ pub(crate) enum Op {
     Remove(ObjectName),
     Allocate(NewRepair),
     DropCopies(StripeId, Vec<BlockId>),
-    CommitRepair { block: BlockId, old: u32, units: Vec<u32> },
+    CommitRepair { block: BlockId, old: u32, checksums: Vec<u32> },
     AbortRepair(BlockId),
     Expire(u64),
     Mark(BlockId, BlockState),
@@ -95,7 +98,7 @@ pub(crate) async fn apply(meta: &dyn Meta, epoch: Epoch, op: &Op) -> Result<()> 
         Op::Abort(upload) => meta.abort_put(epoch, upload, LATER_MS).await,
         Op::Remove(name) => meta.remove_object(epoch, &name, LATER_MS).await.map(drop),
         Op::Allocate(new) => meta.allocate_repair(epoch, new).await.map(drop),
-        Op::CommitRepair { block, old, units } => meta.commit_repair(epoch, block, old, units, LATER_MS).await.map(drop),
+        Op::CommitRepair { block, old, checksums } => meta.commit_repair(epoch, block, old, checksums, LATER_MS).await.map(drop),
         Op::DropCopies(stripe, keep) => meta.drop_copies(epoch, stripe, keep, LATER_MS).await.map(drop),
         Op::AbortRepair(block) => meta.abort_repair(epoch, block, LATER_MS).await,
         Op::Expire(now_ms) => meta.expire_repairs(epoch, now_ms).await.map(drop),
@@ -157,7 +160,7 @@ pub(crate) async fn dump(meta: &dyn Meta) -> Model {
         assert_eq!(indexed, placed, "the index of {home:?}");
     }
     assert_eq!(model.garbage.len() as u64, meta.garbage_count().await.unwrap());
-    check_strangers(meta, &model).await;
+    check_orphans(meta, &model).await;
     model
 }
 
@@ -192,7 +195,7 @@ impl Model {
                 self.drop_stripes(Owner::Object(object.version));
             }
             Op::Allocate(new) => self.allocate(new)?,
-            Op::CommitRepair { block, old, units } => self.commit_repair(*block, *old, units)?,
+            Op::CommitRepair { block, old, checksums } => self.commit_repair(*block, *old, checksums)?,
             Op::DropCopies(stripe, keep) => self.drop_copies(*stripe, keep)?,
             Op::AbortRepair(block) => {
                 if let Some(allocation) = self.allocations.remove(block) {
@@ -256,7 +259,7 @@ impl Model {
                 layout,
                 blocks,
                 copies,
-                units: vec![],
+                checksums: vec![],
                 corrupt: BTreeMap::new(),
                 incomplete: false,
             },
@@ -283,7 +286,7 @@ impl Model {
         }
         self.release(end.stripe, &kept);
         let stripe = self.stripes.get_mut(&end.stripe)?;
-        (stripe.ended, stripe.units) = (true, end.units.clone());
+        (stripe.ended, stripe.checksums) = (true, end.checksums.clone());
         for ((_, placed), (generation, home, state)) in stripe.all_mut().zip(&end.blocks) {
             *placed = PlacedBlock { generation: *generation, home: *home, state: *state, ..*placed };
         }
@@ -365,10 +368,10 @@ impl Model {
         Some(())
     }
 
-    fn commit_repair(&mut self, block: BlockId, old: u32, units: &[u32]) -> Option<()> {
+    fn commit_repair(&mut self, block: BlockId, old: u32, checksums: &[u32]) -> Option<()> {
         let home = self.allocations.get(&block)?.home;
         let stripe = self.stripes.get_mut(&block.stripe)?;
-        (stripe.units.get(usize::from(block.index))? == units).then_some(())?;
+        (stripe.checksums.get(usize::from(block.index))? == checksums).then_some(())?;
         (!is_taken(stripe, block.index, block.copy, home)).then_some(())?;
         let high_water = stripe.blocks[usize::from(block.index)].generation_high_water;
         let new = PlacedBlock {
@@ -509,9 +512,13 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
             }
             let stripe = model.stripes.get(&block.stripe);
             let old = stripe.and_then(|stripe| stripe.find(block.index, block.copy)).map_or(0, |placed| placed.generation);
-            let units = stripe.and_then(|stripe| stripe.units.get(usize::from(block.index))).cloned().unwrap_or_default();
+            let checksums = stripe.and_then(|stripe| stripe.checksums.get(usize::from(block.index))).cloned().unwrap_or_default();
             let wrong = random.random_bool(0.1);
-            Op::CommitRepair { block, old: old + u32::from(wrong), units: if random.random_bool(0.1) { vec![] } else { units } }
+            Op::CommitRepair {
+                block,
+                old: old + u32::from(wrong),
+                checksums: if random.random_bool(0.1) { vec![] } else { checksums },
+            }
         }
         (92..93, _) => Op::Expire(random.random_range(100..300)),
         (93..95, Some(stripe)) => {
@@ -551,7 +558,7 @@ fn draw_end(model: &Model, stripe: &StripeRecord, upload: UploadId, random: &mut
         Owner::Upload(owner) if random.random_bool(0.9) => owner,
         _ => upload,
     };
-    let units = |index: u8| vec![stripe.id.0 as u32 * 10 + u32::from(index)];
+    let checksums = |index: u8| vec![stripe.id.0 as u32 * 10 + u32::from(index)];
     let block = |(index, placed): (u8, &PlacedBlock)| {
         let is_it = |id: BlockId| (id.stripe, id.index, id.copy) == (stripe.id, index, placed.copy);
         let mut of = model.allocations.values().filter(|a| is_it(a.block));
@@ -563,7 +570,7 @@ fn draw_end(model: &Model, stripe: &StripeRecord, upload: UploadId, random: &mut
         upload,
         stripe: stripe.id,
         blocks: stripe.all().map(block).collect(),
-        units: (0..3).map(units).collect(),
+        checksums: (0..3).map(checksums).collect(),
         garbage_not_before_ms: LATER_MS,
     }
 }
@@ -586,8 +593,8 @@ fn in_order(stripe: &mut StripeRecord) {
     }
 }
 
-/// Of all blocks that there may be, strangers are those that are nowhere in the model.
-async fn check_strangers(meta: &dyn Meta, model: &Model) {
+/// Of all possible blocks, orphans are those that are nowhere in the model.
+async fn check_orphans(meta: &dyn Meta, model: &Model) {
     let last = model.stripes.keys().map(|stripe| stripe.0).max().unwrap_or(0) + 2;
     let blocks =
         |stripe| (0..9u8).map(move |at| BlockId { stripe: StripeId(stripe), index: at / 3, copy: at % 3, generation: 0 });
@@ -600,7 +607,7 @@ async fn check_strangers(meta: &dyn Meta, model: &Model) {
         };
         let allocated = |id: &BlockId| model.allocations.values().any(|allocation| allocation.block == *id);
         let known = |id: &BlockId| counts(id) || allocated(id) || model.garbage.contains_key(&(node, *id));
-        let strangers: Vec<BlockId> = all.iter().filter(|id| !known(id)).copied().collect();
-        assert_eq!(meta.strangers(node, all.clone()).await.unwrap(), strangers);
+        let orphans: Vec<BlockId> = all.iter().filter(|id| !known(id)).copied().collect();
+        assert_eq!(meta.orphans(node, all.clone()).await.unwrap(), orphans);
     }
 }

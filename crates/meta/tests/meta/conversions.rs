@@ -2,7 +2,7 @@
 
 use crate::common::{open, prepare};
 use weft_meta::*;
-use weft_types::{Layout, StripeLayout};
+use weft_types::{Ack, BlockState, Epoch, FailureDomain, Home, Layout, ObjectName, StripeLayout, UploadId};
 
 const LAYOUT: Layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
 
@@ -43,7 +43,7 @@ impl World {
         let stripe = NewStripe { upload, number: 0, layout, homes: self.homes.clone() };
         let stripe = self.meta.allocate_stripe(self.epoch, stripe, 1).await.unwrap().id;
         let blocks = self.homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
-        let end = EndStripe { upload, stripe, blocks, units: vec![vec![1, 2]; 3], garbage_not_before_ms: 1 };
+        let end = EndStripe { upload, stripe, blocks, checksums: vec![vec![1, 2]; 3], garbage_not_before_ms: 1 };
         self.meta.end_stripe(self.epoch, end).await.unwrap();
         upload
     }

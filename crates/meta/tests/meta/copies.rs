@@ -2,7 +2,10 @@
 
 use crate::common::{open, prepare};
 use weft_meta::*;
-use weft_types::{BlockId, Layout, NodeId, Span, StripeId, StripeLayout};
+use weft_types::{
+    Ack, BlockId, BlockState, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, Span, StripeId, StripeLayout,
+    StripeRecord, UploadId,
+};
 
 /// Makes of a database of schema 8 one of schema 5, which knows neither conversions nor copies.
 pub(crate) const BACK_TO_SCHEMA_5: &str = "
@@ -36,7 +39,7 @@ fn home(node: u32) -> Home {
     Home { node: NodeId(node), disk: DiskNumber(node) }
 }
 
-fn units() -> Vec<Vec<u32>> {
+fn checksums() -> Vec<Vec<u32>> {
     vec![vec![1], vec![2], vec![3]]
 }
 
@@ -70,7 +73,7 @@ async fn end(
 ) -> Result<StripeRecord> {
     let state = |at| if missing.contains(&at) { BlockState::Missing } else { BlockState::Ok };
     let blocks = stripe.all().map(|(index, placed)| (1, placed.home, state((index, placed.copy)))).collect();
-    let end = EndStripe { upload, stripe: stripe.id, blocks, units: units(), garbage_not_before_ms: 1 };
+    let end = EndStripe { upload, stripe: stripe.id, blocks, checksums: checksums(), garbage_not_before_ms: 1 };
     meta.end_stripe(epoch, end).await
 }
 
@@ -134,7 +137,7 @@ async fn a_copy_is_lost_and_rebuilt_like_any_block() {
     assert_eq!(rebuilt, block(id, 1, 1, 2));
     assert!(meta.allocate_repair(epoch, new(0, 0, 6)).await.unwrap_err().to_string().contains("on its way"));
     // The same generation of another copy is another block.
-    assert_eq!(meta.strangers(NodeId(6), vec![rebuilt, block(id, 1, 0, 2)]).await.unwrap(), [block(id, 1, 0, 2)]);
+    assert_eq!(meta.orphans(NodeId(6), vec![rebuilt, block(id, 1, 0, 2)]).await.unwrap(), [block(id, 1, 0, 2)]);
     let stripe = meta.commit_repair(epoch, rebuilt, 1, vec![2], 1).await.unwrap();
     assert_eq!(stripe.find(1, 1).unwrap().home, home(6));
     let garbage: Vec<BlockId> = meta.garbage(NodeId(5), 9, 9).await.unwrap().into_iter().map(|it| it.block).collect();

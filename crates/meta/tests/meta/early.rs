@@ -2,7 +2,7 @@
 
 use crate::common::{open, prepare};
 use weft_meta::*;
-use weft_types::{Layout, NodeId, StripeLayout};
+use weft_types::{Ack, BlockState, DiskNumber, FailureDomain, Home, Layout, NodeId, ObjectName, Owner, StripeLayout};
 
 const LAYOUT: Layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
 
@@ -25,14 +25,14 @@ async fn a_block_that_a_put_has_left_is_rebuilt_before_or_after_its_commit() {
         let layout = StripeLayout { layout: LAYOUT, k: 2, m: 1, data_len: 2 << 20 };
         let new = NewStripe { upload, number: 0, layout, homes: homes.clone() };
         let stripe = meta.allocate_stripe(epoch, new, 1).await.unwrap().id;
-        let (index, copy, units) = (1, 0, vec![vec![1], vec![2], vec![3]]);
+        let (index, copy, checksums) = (1, 0, vec![vec![1], vec![2], vec![3]]);
         let repair = NewRepair { stripe, index, copy, home: home(4), upload: None, expires_ms: 1000 };
         let early = meta.allocate_repair(epoch, repair).await.unwrap_err();
         assert!(matches!(early, MetaError::Conflict(_)), "its put is still writing it: {early}");
 
         let states = [BlockState::Ok, BlockState::Missing, BlockState::Ok];
         let blocks = homes.iter().zip(states).map(|(home, state)| (1, *home, state)).collect();
-        let end = EndStripe { upload, stripe, blocks, units: units.clone(), garbage_not_before_ms: 1 };
+        let end = EndStripe { upload, stripe, blocks, checksums: checksums.clone(), garbage_not_before_ms: 1 };
         assert!(meta.end_stripe(epoch, end).await.unwrap().incomplete);
         let of_put = meta.incomplete_of(Owner::Upload(upload), 0, 9).await.unwrap().items;
         assert_eq!((of_put.len(), meta.incomplete_stripes(None, 9).await.unwrap().items), (1, of_put));
@@ -42,7 +42,7 @@ async fn a_block_that_a_put_has_left_is_rebuilt_before_or_after_its_commit() {
             commit().await;
             assert_eq!(meta.incomplete_of(Owner::Object(upload), 0, 9).await.unwrap().items.len(), 1);
         }
-        let stripe = meta.commit_repair(epoch, block, 1, units[1].clone(), 1).await.unwrap();
+        let stripe = meta.commit_repair(epoch, block, 1, checksums[1].clone(), 1).await.unwrap();
         assert!(!meta.stripe(stripe.id).await.unwrap().incomplete, "{stripe:?}");
         assert_eq!(meta.incomplete_stripes(None, 9).await.unwrap().items, []);
         if !committed_first {

@@ -6,7 +6,9 @@ use crate::{
 };
 use std::path::Path;
 use weft_meta::*;
-use weft_types::{Layout, NodeId, StripeLayout};
+use weft_types::{
+    Ack, BlockState, Epoch, FailureDomain, HelperSelect, Home, Layout, NodeId, NodeState, ObjectName, StripeLayout, StripeRecord,
+};
 
 fn repair(node: u32) -> JobWork {
     JobWork::RepairNode(NodeRepair {
@@ -207,7 +209,7 @@ async fn the_stripes_on_a_disk_come_in_pages_and_only_those_that_have_ended() {
         let stripe = meta.allocate_stripe(epoch, stripe, 1).await.unwrap().id;
         if number < 7 {
             let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
-            let end = EndStripe { upload, stripe, blocks, units: vec![vec![1, 2]; 3], garbage_not_before_ms: 1 };
+            let end = EndStripe { upload, stripe, blocks, checksums: vec![vec![1, 2]; 3], garbage_not_before_ms: 1 };
             meta.end_stripe(epoch, end).await.unwrap();
             stripes.push(stripe);
         }

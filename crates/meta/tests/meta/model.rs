@@ -3,7 +3,8 @@
 use crate::common::{Model, apply, draw, dump, open, prepare};
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
-use weft_meta::{Epoch, Meta, MetaError};
+use weft_meta::{Meta, MetaError};
+use weft_types::Epoch;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]

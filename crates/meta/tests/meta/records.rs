@@ -5,7 +5,10 @@ use crate::{
     copies::BACK_TO_SCHEMA_5,
 };
 use weft_meta::*;
-use weft_types::{BlockId, ClusterId, Layout, NodeId, Span, StripeLayout};
+use weft_types::{
+    Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, NodeState, ObjectName, Span,
+    StripeLayout,
+};
 
 async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
     let dir = tempfile::tempdir().unwrap();
@@ -64,8 +67,8 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
     let stripe = meta.allocate_stripe(epoch, NewStripe { upload, number: 0, layout, homes: homes.clone() }, 1).await.unwrap().id;
     let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
-    let units = vec![vec![1], vec![2], vec![3]];
-    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, units, garbage_not_before_ms: 1 }).await.unwrap();
+    let checksums = vec![vec![1], vec![2], vec![3]];
+    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, checksums, garbage_not_before_ms: 1 }).await.unwrap();
     let block = |index| BlockId { stripe, index, copy: 0, generation: 1 };
     assert!(meta.mark_block(epoch, block(0), BlockState::Corrupt).await.unwrap());
     // A receipt that comes late says what was true before.
@@ -98,8 +101,8 @@ async fn a_node_keeps_its_name_and_its_disks() {
     assert!(renamed.contains("n2 is called node-2"), "{renamed}");
     let taken = wrong(NewNode { id: Some(NodeId(2)), ..node_of(3) }).await;
     assert!(taken.contains("node-3 belongs to n3"), "{taken}");
-    let stranger = wrong(NewNode { id: Some(NodeId(77)), name: "stranger".into(), ..node_of(2) }).await;
-    assert!(stranger.contains("never registered"), "{stranger}");
+    let orphan = wrong(NewNode { id: Some(NodeId(77)), name: "stranger".into(), ..node_of(2) }).await;
+    assert!(orphan.contains("never registered"), "{orphan}");
     let stolen = wrong(NewNode { id: None, name: "thief".into(), ..node_of(3) }).await;
     assert!(stolen.contains("disk disk-3 belongs to n3"), "{stolen}");
     assert_eq!(meta.nodes().await.unwrap().len(), 7, "the thief did not register by halves");
@@ -226,8 +229,10 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
     let stripe = meta.allocate_stripe(epoch, NewStripe { upload, number: 0, layout, homes: homes.clone() }, 1).await.unwrap().id;
     let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
-    let units = vec![vec![1], vec![2], vec![3]];
-    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, units: units.clone(), garbage_not_before_ms: 1 }).await.unwrap();
+    let checksums = vec![vec![1], vec![2], vec![3]];
+    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, checksums: checksums.clone(), garbage_not_before_ms: 1 })
+        .await
+        .unwrap();
     meta.commit_put(epoch, upload, 2 << 20, 1, 1).await.unwrap();
 
     let ask = async |index, node| {
@@ -245,7 +250,7 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     meta.abort_repair(epoch, first, 1).await.unwrap();
     meta.abort_repair(epoch, BlockId { generation: 3, ..first }, 1).await.unwrap();
     let other = ask(1, 4).await.expect("it was given up");
-    meta.commit_repair(epoch, other, 1, units[1].clone(), 1).await.unwrap();
+    meta.commit_repair(epoch, other, 1, checksums[1].clone(), 1).await.unwrap();
     let nodes: Vec<u32> = meta.stripe(stripe).await.unwrap().blocks.iter().map(|placed| placed.home.node.0).collect();
     assert_eq!(nodes, [1, 4, 3]);
     conflict(ask(0, 4).await.unwrap_err(), "n4, which has block 1 of it");

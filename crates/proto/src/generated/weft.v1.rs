@@ -117,7 +117,7 @@ pub struct ConvertStripeRequest {
     pub epoch: u64,
     /// what the agent shows with its calls to the coordinator; see rpc.rs
     #[prost(uint64, tag = "2")]
-    pub errand: u64,
+    pub delegation: u64,
     #[prost(string, tag = "3")]
     pub bucket: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
@@ -247,7 +247,7 @@ pub struct StoreSpec {
     pub meta: ::prost::alloc::vec::Vec<u8>,
     /// CRC32C of each MiB that the block must have; empty for a new block
     #[prost(fixed32, repeated, tag = "2")]
-    pub expected_units: ::prost::alloc::vec::Vec<u32>,
+    pub expected_checksums: ::prost::alloc::vec::Vec<u32>,
     /// the disk's id
     #[prost(string, tag = "3")]
     pub disk: ::prost::alloc::string::String,
@@ -259,7 +259,7 @@ pub struct ReadSpec {
     pub id: ::prost::alloc::vec::Vec<u8>,
     /// CRC32C of each MiB, as recorded when it was written: a block of others is corrupt
     #[prost(fixed32, repeated, tag = "2")]
-    pub units: ::prost::alloc::vec::Vec<u32>,
+    pub checksums: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct OpenRequest {
@@ -343,7 +343,7 @@ pub struct StoredBlock {
     pub len: u64,
     /// CRC32C of each MiB
     #[prost(fixed32, repeated, tag = "3")]
-    pub units: ::prost::alloc::vec::Vec<u32>,
+    pub checksums: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ArrivedBlock {
@@ -823,7 +823,7 @@ pub struct PlacedBlock {
     pub len: u64,
     /// CRC32C of each MiB
     #[prost(fixed32, repeated, tag = "7")]
-    pub units: ::prost::alloc::vec::Vec<u32>,
+    pub checksums: ::prost::alloc::vec::Vec<u32>,
     #[prost(string, tag = "8")]
     pub rack: ::prost::alloc::string::String,
     /// its bytes that are; none: if it is corrupt, all of it is
@@ -853,7 +853,7 @@ pub struct BeginPutRequest {
     #[prost(uint64, tag = "7")]
     pub size_hint: u64,
     #[prost(message, optional, tag = "8")]
-    pub how: ::core::option::Option<WriteScheme>,
+    pub options: ::core::option::Option<WriteScheme>,
     /// all, k+N, tolerate=N; empty: the policy's
     #[prost(string, tag = "9")]
     pub ack: ::prost::alloc::string::String,
@@ -872,7 +872,7 @@ pub struct WriteScheme {
     pub slice_len: u64,
     /// which node gets which block is left to chance, however fast and busy they are
     #[prost(bool, tag = "3")]
-    pub by_lot: bool,
+    pub random: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BeginPutReply {
@@ -906,7 +906,7 @@ pub struct PutStripeRequest {
     #[prost(uint64, tag = "3")]
     pub data_len: u64,
     #[prost(message, optional, tag = "4")]
-    pub how: ::core::option::Option<WriteScheme>,
+    pub options: ::core::option::Option<WriteScheme>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PutStripeReply {
@@ -937,18 +937,18 @@ pub struct EndStripeRequest {
     pub plan: u64,
     /// checksums of every block, also of one whose receiver failed
     #[prost(message, repeated, tag = "4")]
-    pub sent: ::prost::alloc::vec::Vec<BlockUnits>,
+    pub sent: ::prost::alloc::vec::Vec<BlockChecksums>,
     /// postcard of weft Error: links that failed
     #[prost(bytes = "vec", repeated, tag = "5")]
     pub errors: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct BlockUnits {
+pub struct BlockChecksums {
     #[prost(uint32, tag = "1")]
     pub index: u32,
     /// CRC32C of each MiB
     #[prost(fixed32, repeated, tag = "2")]
-    pub units: ::prost::alloc::vec::Vec<u32>,
+    pub checksums: ::prost::alloc::vec::Vec<u32>,
     /// of a block that is read: postcard of BlockId, which says which copy it is
     #[prost(bytes = "vec", tag = "3")]
     pub id: ::prost::alloc::vec::Vec<u8>,
@@ -1048,7 +1048,7 @@ pub struct ReadStripeReply {
     pub task: ::core::option::Option<ClientTask>,
     /// recorded checksums of the blocks that the plan delivers
     #[prost(message, repeated, tag = "2")]
-    pub units: ::prost::alloc::vec::Vec<BlockUnits>,
+    pub checksums: ::prost::alloc::vec::Vec<BlockChecksums>,
     /// the blocks that are rebuilt on the way
     #[prost(uint32, repeated, tag = "3")]
     pub rebuilt: ::prost::alloc::vec::Vec<u32>,

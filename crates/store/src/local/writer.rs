@@ -72,7 +72,7 @@ impl LocalWriter {
     }
 
     /// The sidecar is durable before the payload has its name, and that name is what makes the block exist.
-    fn commit(mut self, expected_units: Option<&[u32]>) -> Result<Receipt> {
+    fn commit(mut self, expected_checksums: Option<&[u32]>) -> Result<Receipt> {
         if self.broken {
             return Err(Error::fatal("an earlier write of this block failed"));
         }
@@ -81,7 +81,7 @@ impl LocalWriter {
         }
         let (id, len) = (self.meta.id, self.meta.len());
         let pages = self.coverage.into_pages();
-        compare(&units_of(&pages, len), expected_units, len)?;
+        compare(&units_of(&pages, len), expected_checksums, len)?;
         let sidecar = Sidecar::new(self.meta, pages)?;
         let disk = &self.disk;
         let shard = disk.make_shard(id)?;
@@ -117,9 +117,9 @@ impl BlockWriter for LocalWriter {
         self.coverage.missing()
     }
 
-    fn finish(self: Box<Self>, expected_units: Option<&[u32]>) -> Result<Receipt> {
+    fn finish(self: Box<Self>, expected_checksums: Option<&[u32]>) -> Result<Receipt> {
         let id = self.meta.id;
-        self.commit(expected_units).map_err(|error| error.block(id))
+        self.commit(expected_checksums).map_err(|error| error.block(id))
     }
 }
 

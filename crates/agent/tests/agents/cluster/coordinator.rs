@@ -145,7 +145,7 @@ impl Coordinator {
             };
             let spec = |block: &weft_plan::TaskBlock| StoreSpec {
                 meta: postcard::to_allocvec(&stripe.meta(block.id)).unwrap(),
-                expected_units: if block.id.generation > 1 { stripe.units(block.id.index) } else { Vec::new() },
+                expected_checksums: if block.id.generation > 1 { stripe.units(block.id.index) } else { Vec::new() },
                 disk: self.member_of(*party).request.disks[0].id.clone(),
             };
             let request = OpenRequest {

@@ -1,6 +1,6 @@
 //! What a part of a conversion waits for: the job tells it for as long as it waits, and no longer.
 
-use crate::lasting::Control;
+use crate::jobs::Control;
 
 /// Somebody who may have to wait. Dropped, he waits no more.
 pub(super) struct Waits<'a> {
@@ -36,7 +36,7 @@ impl Drop for Waits<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lasting::Live;
+    use crate::jobs::Live;
     use tokio::sync::watch;
     use weft_meta::JobState;
 

@@ -1,19 +1,16 @@
-//! The room that conversions leave on disks. For a while both forms of an object need it, and what was replaced comes free no sooner than
+//! The capacity that conversions leave on disks. For a while both forms of an object need it, and what was replaced comes free no sooner than
 //! agents may remove it: who filled the disks with new blocks up to the users' own reserve would stop every put until then.
 
-use crate::{
-    config::CoordinatorConfig,
-    copies::nodes_needed,
-    placement::{self, Ask, NOTHING},
-    shared::Shared,
-    view::{DiskView, NodeView, View},
-};
+use crate::{config::CoordinatorConfig, copies::nodes_needed, shared::Shared};
 use rand::{SeedableRng as _, rngs::StdRng};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
-use weft_meta::FailureDomain;
+use weft_control::{
+    placement::{self, Ask, NOTHING},
+    view::{DiskView, NodeView, View},
+};
 use weft_proto::conversion::{SPOOLED_BEYOND_BYTES, kept_free_bytes};
-use weft_types::{ByteSize, Error, NodeId, Result, StripeLayout};
+use weft_types::{ByteSize, Error, FailureDomain, NodeId, Result, StripeLayout};
 
 /// Nobody.
 static NOBODY: BTreeSet<NodeId> = BTreeSet::new();
@@ -61,7 +58,7 @@ impl<'a> Wanted<'a> {
             load: &NOTHING,
             bytes: 0,
         };
-        // How many blocks a rack gets does not hang on any lot.
+        // How many blocks a rack gets does not depend on what is drawn.
         let placed = placement::place(view, &ask, &mut StdRng::seed_from_u64(0)).ok()?;
         placed.warnings.into_iter().next()
     }
@@ -157,8 +154,7 @@ impl KeptFree {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use weft_meta::DiskNumber;
-    use weft_types::Reaction;
+    use weft_types::{DiskNumber, Reaction};
 
     const KEPT: KeptFree = KeptFree { reserve_bytes: 20, percent: 10 };
 

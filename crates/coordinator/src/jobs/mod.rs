@@ -23,16 +23,16 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::watch;
-use weft_meta::{Amount, Conversion, HelperSelect, JobId, JobProgress, JobRecord, JobState, JobWork, LeftBlock, NodeRepair};
+use weft_meta::{Amount, Conversion, JobId, JobProgress, JobRecord, JobState, JobWork, LeftBlock, NodeRepair};
 use weft_proto::{to_status, v1};
-use weft_types::{Error, NodeId, Result};
+use weft_types::{Error, HelperSelect, NodeId, Result};
 
 /// What a job waits for, of which so much is shown.
 const WAITS_SHOWN_MAX: usize = 16;
 
 /// The jobs that this coordinator works on.
 #[derive(Debug, Default)]
-pub(crate) struct LastingJobs {
+pub(crate) struct Jobs {
     running: Mutex<BTreeMap<JobId, Arc<Control>>>,
     /// One change of a job's state at a time, so that what is told last is what is written last.
     changing: tokio::sync::Mutex<()>,
@@ -69,7 +69,7 @@ impl Live {
     }
 }
 
-impl LastingJobs {
+impl Jobs {
     fn control(&self, job: JobId) -> Option<Arc<Control>> {
         self.lock().get(&job).cloned()
     }
@@ -144,7 +144,7 @@ pub(crate) async fn list(shared: &Shared) -> Result<v1::ListJobsReply> {
 /// A job.
 pub(crate) async fn get(shared: &Shared, job: u64) -> Result<v1::Job> {
     // Looked up first: a job that ends meanwhile has written all by the time that it is none of those that run.
-    let control = shared.lasting.control(JobId(job));
+    let control = shared.jobs.control(JobId(job));
     let record = shared.meta.job(JobId(job)).await.map_err(|error| shared.meta_error(error))?;
     Ok(show_with(record, control))
 }
@@ -154,14 +154,14 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
     let (job, asked_state) = (JobId(asked.id), JobState::by_name(&asked.state));
     let state = asked_state.filter(|state| matches!(state, JobState::Running | JobState::Paused | JobState::Cancelled));
     let state = state.ok_or_else(|| Error::invalid("a job can be asked to be running, paused or cancelled"))?;
-    let _one_at_a_time = shared.lasting.changing.lock().await;
+    let _one_at_a_time = shared.jobs.changing.lock().await;
     let mut record = shared.meta.job(job).await.map_err(|error| shared.meta_error(error))?;
     if record.state != state {
         let changed = shared.meta.set_job_state(shared.epoch, job, state, None, shared.now_ms()).await;
         record = changed.map_err(|error| shared.meta_error(error))?;
         tracing::info!(%job, state = state.name(), "a job was told");
     }
-    match shared.lasting.control(job) {
+    match shared.jobs.control(job) {
         Some(control) => drop(control.state.send_replace(state)),
         // Nobody works on it, for whatever reason: from now on somebody does.
         None if state == JobState::Running => work_on(shared, record.clone()),
@@ -174,7 +174,7 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
 fn work_on(shared: &Arc<Shared>, job: JobRecord) {
     let live = Mutex::new(Live { progress: job.progress.clone(), ..Live::default() });
     let control = Arc::new(Control { state: watch::Sender::new(job.state), live });
-    shared.lasting.lock().insert(job.id, Arc::clone(&control));
+    shared.jobs.lock().insert(job.id, Arc::clone(&control));
     let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
     tokio::spawn(until_stopped(stopped, async move {
         let _working = Working { shared: &shared, job: job.id };
@@ -194,7 +194,7 @@ struct Working<'a> {
 
 impl Drop for Working<'_> {
     fn drop(&mut self) {
-        self.shared.lasting.lock().remove(&self.job);
+        self.shared.jobs.lock().remove(&self.job);
     }
 }
 
@@ -224,7 +224,7 @@ async fn check(shared: &Shared, asked: &v1::RepairNodeRequest) -> Result<NodeRep
 }
 
 fn show(shared: &Shared, job: JobRecord) -> v1::Job {
-    let control = shared.lasting.control(job.id);
+    let control = shared.jobs.control(job.id);
     show_with(job, control)
 }
 

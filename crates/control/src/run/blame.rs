@@ -8,16 +8,16 @@ use weft_types::{NodeId, Party, Reaction};
 
 /// Who is to blame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Blame {
+pub struct Blame {
     /// The node that is blamed.
-    pub(crate) node: NodeId,
+    pub node: NodeId,
     /// Who complains of it. None: it needs nobody's complaint, since nothing was heard of it any more or its own disk failed it.
     /// A link that is broken has two ends, and who complains may as well be to blame.
-    pub(crate) accuser: Option<NodeId>,
+    pub accuser: Option<NodeId>,
 }
 
 /// The node to blame. None: nothing failed, a client did, or nobody was told to be busy by anybody else.
-pub(super) fn culprit(report: &Report) -> Option<Blame> {
+pub fn culprit(report: &Report) -> Option<Blame> {
     if let Some((blame, _)) = report.held_up {
         return Some(blame);
     }
@@ -111,7 +111,7 @@ mod tests {
         let report = report(&[(1, complains(2)), (2, corrupt), (3, complains(2))]);
         assert_eq!(culprit(&report), certain(2));
         let bad: Vec<_> = report.nodes[&NodeId(2)].bad_blocks(NodeId(2)).map(|(block, state, _)| (block, state)).collect();
-        assert_eq!(bad, [(block, weft_meta::BlockState::Corrupt)]);
+        assert_eq!(bad, [(block, weft_types::BlockState::Corrupt)]);
     }
 
     #[test]

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
 use std::time::Duration;
-use weft_meta::DiskNumber;
+use weft_types::DiskNumber;
 
 const BLOCK: u64 = 1 << 20;
 

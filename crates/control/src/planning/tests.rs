@@ -2,10 +2,9 @@ use super::*;
 use crate::view::{DiskView, NodeView};
 use proptest::prelude::*;
 use std::time::Duration;
-use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock, UploadId};
 use weft_plan::Class;
 use weft_schemes::Paths;
-use weft_types::{Layout, PlanId, StripeId};
+use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, PlanId, StripeId, UploadId};
 
 const CLIENT: Party = Party::Client(9);
 
@@ -25,7 +24,7 @@ fn stripe(data_len: u64, block_len: u64, cell_len: u64) -> StripeRecord {
         layout,
         blocks: (1..=6).map(place).collect(),
         copies: Vec::new(),
-        units: Vec::new(),
+        checksums: Vec::new(),
         corrupt: Default::default(),
         incomplete: false,
     }
@@ -59,9 +58,9 @@ fn run() -> Run {
     Run::new(PlanId(1), 1, Class::Foreground, PAGE_LEN)
 }
 
-fn how(scheme: &str) -> How {
+fn options(scheme: &str) -> RepairOptions {
     let (slice_len, select, paths) = (weft_types::AutoSize::Auto, Select::default(), Paths::default());
-    How { scheme: scheme.into(), slice_len, slice_asked: false, select, paths }
+    RepairOptions { scheme: scheme.into(), slice_len, slice_asked: false, select, paths }
 }
 
 fn sizes() -> impl Strategy<Value = (u64, u64, u64)> {
@@ -96,8 +95,8 @@ proptest! {
             .map(|range| widened(&stripe.layout, range, lost.contains(&range.index)))
             .collect();
         let prefer = preference(&stripe, &available, &view(), 4, None);
-        let (how, network) = (how(scheme), Network::uniform(1e9));
-        let way = Way { how: &how, network: &network, prefer: &prefer };
+        let (options, network) = (options(scheme), Network::uniform(1e9));
+        let way = Way { options: &options, network: &network, prefer: &prefer };
         read(&code, &stripe, &available, &ranges, CLIENT, &way, run()).unwrap();
 
         let whole = stripe.layout.coded_span();
@@ -175,18 +174,18 @@ fn wider_view() -> View {
 }
 
 /// The nodes of the blocks by index, as they serve.
-fn serving(view: &View, stripe: &StripeRecord, suspect: &[u32], lot: u32) -> Vec<u32> {
-    // The first copy of each has the even lots.
+fn serving(view: &View, stripe: &StripeRecord, suspect: &[u32], draw: u32) -> Vec<u32> {
+    // The first copy of each draws an even number.
     let mut drawn = 0..;
-    let lots = |_| (drawn.next().unwrap_or(0) / 6) ^ lot;
-    let served = view.serving(stripe.clone(), |_, node| suspect.contains(&node.0), lots);
+    let draws = |_| (drawn.next().unwrap_or(0) / 6) ^ draw;
+    let served = view.serving(stripe.clone(), |_, node| suspect.contains(&node.0), draws);
     let ids = |stripe: &StripeRecord| stripe.all().map(|(index, it)| stripe.id_of(index, it)).collect::<BTreeSet<_>>();
     assert_eq!(ids(&served), ids(stripe), "a copy went missing");
     served.blocks.iter().map(|placed| placed.home.node.0).collect()
 }
 
 #[test]
-fn the_copy_that_stands_best_serves_and_of_equals_one_by_lot() {
+fn the_copy_that_stands_best_serves_and_of_equals_a_random_one() {
     let (mut stripe, mut view) = (with_copies(stripe(1 << 20, 1 << 18, 1 << 18)), wider_view());
     assert_eq!(serving(&view, &stripe, &[], 0), [1, 2, 3, 4, 5, 6]);
     assert_eq!(serving(&view, &stripe, &[], 1), [7, 8, 9, 10, 5, 6], "what has no copy serves itself");
@@ -194,18 +193,18 @@ fn the_copy_that_stands_best_serves_and_of_equals_one_by_lot() {
         let served = view.serving(stripe.clone(), |_, _| false, |node| u32::from(node != NodeId(own)));
         served.blocks[1].home.node.0
     };
-    assert_eq!([2, 8, 9].map(|own| own_first(&view, &stripe, own)), [2, 8, 2], "who has the least lots serves");
-    // Lost, suspect, corrupt in part, and of whom somebody complained: the other one, whatever the lots say.
+    assert_eq!([2, 8, 9].map(|own| own_first(&view, &stripe, own)), [2, 8, 2], "the one that drew the least serves");
+    // Lost, suspect, corrupt in part, and of whom somebody complained: the other one, whatever they drew.
     view.nodes.get_mut(&NodeId(1)).unwrap().up = false;
     view.nodes.get_mut(&NodeId(8)).unwrap().suspect_for = Duration::from_secs(9);
     (stripe.blocks[2].state, stripe.copies[3].1.state) = (BlockState::Corrupt, BlockState::Missing);
     stripe.corrupt.insert((2, 0), vec![Span::new(0, PAGE_LEN)]);
-    for lot in 0..2 {
-        assert_eq!(serving(&view, &stripe, &[], lot), [7, 2, 9, 4, 5, 6]);
+    for draw in 0..2 {
+        assert_eq!(serving(&view, &stripe, &[], draw), [7, 2, 9, 4, 5, 6]);
         // A suspect is better than one that is lost, and one with a hole better than a suspect.
-        assert_eq!(serving(&view, &stripe, &[7, 9], lot), [7, 2, 3, 4, 5, 6]);
+        assert_eq!(serving(&view, &stripe, &[7, 9], draw), [7, 2, 3, 4, 5, 6]);
     }
-    assert_eq!(own_first(&view, &stripe, 8), 2, "who has the least lots is suspect");
+    assert_eq!(own_first(&view, &stripe, 8), 2, "the one that drew the least is suspect");
     let served = view.serving(stripe.clone(), |_, node| node == NodeId(9), |_| 0);
     assert_eq!((served.corrupt_bytes(2).len(), stripe.corrupt_of(2, 1).len()), (1, 0));
     assert_eq!(view.state_text(&stripe, 3, &stripe.copies[3].1), "missing");
@@ -221,8 +220,8 @@ fn a_copy_is_read_and_rebuilt_from_another_by_one_link() {
     assert_eq!(available, [0, 1, 2, 3, 4, 5], "nothing is lost");
     let ranges = [Range { index: 1, bytes: Span::new(0, 1 << 18) }];
     assert!(rebuilt(&served, &available, &ranges).is_empty(), "a plain read");
-    let (how, network) = (how("auto"), Network::uniform(1e9));
-    let way = Way { how: &how, network: &network, prefer: &[] };
+    let (options, network) = (options("auto"), Network::uniform(1e9));
+    let way = Way { options: &options, network: &network, prefer: &[] };
     let whole = served.layout.coded_span();
     let target = |node: u32, copy: u8| Target {
         node: NodeId(node),
@@ -255,8 +254,8 @@ fn several_lost_blocks_are_rebuilt_by_what_is_cheaper() {
         missing: vec![stripe.layout.coded_span()],
     };
     let links = |targets: &[Target]| {
-        let (how, network) = (how("auto"), Network::uniform(1e9));
-        let way = Way { how: &how, network: &network, prefer: &[] };
+        let (options, network) = (options("auto"), Network::uniform(1e9));
+        let way = Way { options: &options, network: &network, prefer: &[] };
         let planned = rebuild(&code, &stripe, &[1, 4], targets, &way, run()).unwrap();
         let hub = planned.plan.shape.lanes[0].links.iter().filter(|link| link.to == planned.plan.shape.lanes[0].links[0].to);
         (planned.plan.shape.lanes[0].links.iter().map(|link| link.width).max(), hub.count())
@@ -319,10 +318,10 @@ fn slices_that_are_left_open_suit_the_links_of_the_path() {
     let targets = [Target { node: NodeId(7), block, missing: vec![stripe.layout.coded_span()] }];
     let mut network = Network::uniform(100e6);
     network.slice_overhead_s = 20e-6;
-    let how = how("pipeline");
+    let options = options("pipeline");
     let planned = |network: &Network| {
-        let slice_len = how.slice_positions(&stripe.layout, network);
-        let way = Way { how: &how, network, prefer: &[] };
+        let slice_len = options.slice_positions(&stripe.layout, network);
+        let way = Way { options: &options, network, prefer: &[] };
         let planned = rebuild(&code, &stripe, &[1, 2, 3, 4, 5], &targets, &way, Run { slice_len, ..run() }).unwrap();
         assert_eq!(planned.considered.len(), 1);
         let usual = Run::new(PlanId(1), 1, Class::Foreground, planned.plan.binding.slice_len).of_sub_blocks(1);

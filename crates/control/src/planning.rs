@@ -2,55 +2,64 @@
 //! Every plan is proved before anybody sees it.
 
 use crate::{
-    how::How,
-    load::Lines,
-    shared::CodeProof,
+    in_flight::Lines,
+    options::RepairOptions,
     view::{Standing, View},
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use weft_codes::{Ask, SharedCode, SubBlock};
-use weft_meta::StripeRecord;
-use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
+use weft_plan::{Change, CodeView, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
 use weft_schemes::{Request, Run, Select, disseminate, plan_write, repair};
-use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout};
+use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout, StripeRecord};
 
 /// The simplest scheme.
 const CONVENTIONAL: &str = "conventional";
 
 /// A plan that was proved, and the job that it does.
 #[derive(Debug, Clone)]
-pub(crate) struct Planned {
-    pub(crate) plan: Plan,
-    pub(crate) job: Job,
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// What it does.
+    pub job: Job,
     /// The schemes among which it was chosen.
-    pub(crate) considered: Vec<Considered>,
+    pub considered: Vec<Considered>,
     /// What it moves over whose lines.
-    pub(crate) lines: Lines,
+    pub lines: Lines,
 }
 
 /// A block that goes to a node.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
-    pub(crate) node: NodeId,
-    pub(crate) block: BlockId,
+pub struct Target {
+    /// The node.
+    pub node: NodeId,
+    /// The block.
+    pub block: BlockId,
     /// The positions that are not there yet.
-    pub(crate) missing: Vec<Span>,
+    pub missing: Vec<Span>,
 }
 
 /// Bytes of a data block that a reader wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Range {
-    pub(crate) index: u8,
-    pub(crate) bytes: Span,
+pub struct Range {
+    /// The block's index.
+    pub index: u8,
+    /// Its bytes.
+    pub bytes: Span,
 }
 
 /// By what way lost blocks come.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Way<'a> {
-    pub(crate) how: &'a How,
-    pub(crate) network: &'a Network,
+pub struct Way<'a> {
+    /// What was chosen.
+    pub options: &'a RepairOptions,
+    /// What is known of the network.
+    pub network: &'a Network,
     /// Who shall help, the preferred first.
-    pub(crate) prefer: &'a [Party],
+    pub prefer: &'a [Party],
 }
 
 impl<'a> Way<'a> {
@@ -62,7 +71,7 @@ impl<'a> Way<'a> {
         stores: &'a [(Party, BlockId)],
         run: Run,
     ) -> Request<'a> {
-        let Way { how: How { select, paths, .. }, network, prefer } = *self;
+        let Way { options: RepairOptions { select, paths, .. }, network, prefer } = *self;
         let (select, paths) = (*select, *paths);
         Request { code: code.as_ref(), stripe: stripe.layout, job, stores, prefer, network, select, paths, run }
     }
@@ -73,7 +82,7 @@ impl<'a> Way<'a> {
         let (plan, mut considered) = repair::choose_plan(request, scheme)?;
         let path = considered.first().and_then(|chosen| Some((chosen, chosen.paths.first()?)));
         let fitted = path.and_then(|(chosen, path)| {
-            let slice_len = self.how.slice_positions_on(path, &request.stripe, request.network)?;
+            let slice_len = self.options.slice_positions_on(path, &request.stripe, request.network)?;
             let run = Run { slice_len, ..request.run }.of_sub_blocks(request.stripe.layout.alpha);
             let request = Request { run, ..*request };
             let (plan, fitted) = repair::choose_plan(&request, &chosen.scheme).ok()?;
@@ -91,25 +100,29 @@ impl<'a> Way<'a> {
 
 impl Planned {
     /// As a saved plan, which `weft plan` reads.
-    pub(crate) fn json(&self) -> Result<Vec<u8>> {
+    pub fn json(&self) -> Result<Vec<u8>> {
         weft_plan::to_json(&self.plan, &self.job, &self.considered).map(String::into_bytes)
     }
 }
 
 /// What a writer does: it has a stripe's data, and these blocks are to be stored.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Writing<'a> {
-    pub(crate) writer: Party,
-    pub(crate) stores: &'a [(Party, BlockId)],
+pub struct Writing<'a> {
+    /// The writer.
+    pub writer: Party,
+    /// Which block goes to whom.
+    pub stores: &'a [(Party, BlockId)],
     /// The whole stripe is written, and the writer sums up all blocks: also those that others make of what it sends, so that nobody has
     /// to be believed. Else some of the blocks are sent again, as they were.
-    pub(crate) whole: bool,
-    pub(crate) scheme: &'a str,
-    pub(crate) network: &'a Network,
+    pub whole: bool,
+    /// The scheme's name, or `auto`.
+    pub scheme: &'a str,
+    /// What is known of the network.
+    pub network: &'a Network,
 }
 
 /// A client writes blocks of a stripe: it has the data, every home stores its block.
-pub(crate) fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, run: Run) -> Result<Planned> {
+pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, run: Run) -> Result<Planned> {
     let Writing { writer, stores, whole, scheme, network } = *writing;
     let span = stripe.coded_span();
     let all = sub_blocks(code);
@@ -134,7 +147,7 @@ pub(crate) fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<
 }
 
 /// A client reads ranges of data blocks, from and around what `available` says can be read.
-pub(crate) fn read(
+pub fn read(
     code: &SharedCode,
     stripe: &StripeRecord,
     available: &[u8],
@@ -154,13 +167,13 @@ pub(crate) fn read(
     let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
     let request = way.request(code, stripe, &job, &[], run);
     // Of blocks that are there every scheme does the same.
-    let scheme = if rebuilt(stripe, available, ranges).is_empty() { CONVENTIONAL } else { &way.how.scheme };
+    let scheme = if rebuilt(stripe, available, ranges).is_empty() { CONVENTIONAL } else { &way.options.scheme };
     let (plan, considered) = way.choose(&request, scheme)?;
     Ok(Planned { considered, ..proved(plan, job, code, way.network)? })
 }
 
 /// Lost blocks go to new homes.
-pub(crate) fn rebuild(
+pub fn rebuild(
     code: &SharedCode,
     stripe: &StripeRecord,
     available: &[u8],
@@ -180,7 +193,7 @@ pub(crate) fn rebuild(
     let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
     let stores: Vec<(Party, BlockId)> = targets.iter().map(|target| (Party::Node(target.node), target.block)).collect();
     let request = way.request(code, stripe, &job, &stores, run);
-    let (plan, considered) = way.choose(&request, &way.how.scheme)?;
+    let (plan, considered) = way.choose(&request, &way.options.scheme)?;
     Ok(Planned { considered, ..proved(plan, job, code, way.network)? })
 }
 
@@ -189,12 +202,12 @@ pub(crate) fn rebuild(
 const VECTOR_SLICE_BYTES: u64 = 1 << 20;
 
 /// Positions of a slice where `bytes` is what a setting says.
-pub(crate) fn usual_slice_positions(layout: &Layout, bytes: u64) -> u64 {
+pub fn usual_slice_positions(layout: &Layout, bytes: u64) -> u64 {
     slice_positions(layout, if layout.alpha == 1 { bytes } else { bytes.max(VECTOR_SLICE_BYTES) })
 }
 
 /// Positions of a slice of about `bytes`; whole pages, as disks and checksums have them, and no more than a cell has.
-pub(crate) fn slice_positions(layout: &Layout, bytes: u64) -> u64 {
+pub fn slice_positions(layout: &Layout, bytes: u64) -> u64 {
     if layout.alpha == 1 {
         return bytes;
     }
@@ -204,7 +217,7 @@ pub(crate) fn slice_positions(layout: &Layout, bytes: u64) -> u64 {
 
 /// The bytes that come out for a wanted range: whole pages where the block is read, whole checksum units where it is rebuilt
 /// (so that what was rebuilt can be checked), and never beyond the block's end.
-pub(crate) fn widened(stripe: &StripeLayout, range: Range, rebuilt: bool) -> Range {
+pub fn widened(stripe: &StripeLayout, range: Range, rebuilt: bool) -> Range {
     let len = stripe.block_len(range.index.into());
     // With several sub-blocks a range of bytes is no range of positions, unless it is one of whole cells.
     let unit = if stripe.layout.alpha > 1 { stripe.layout.cell_len } else { PAGE_LEN };
@@ -218,7 +231,7 @@ pub(crate) fn widened(stripe: &StripeLayout, range: Range, rebuilt: bool) -> Ran
 }
 
 /// The blocks of which something is rebuilt when these ranges are read.
-pub(crate) fn rebuilt(stripe: &StripeRecord, available: &[u8], ranges: &[Range]) -> BTreeSet<u8> {
+pub fn rebuilt(stripe: &StripeRecord, available: &[u8], ranges: &[Range]) -> BTreeSet<u8> {
     let is_rebuilt = |range: &&Range| {
         let read = positions(&stripe.layout, widened(&stripe.layout, **range, false).bytes);
         !available.contains(&range.index) || holes(stripe, range.index).iter().any(|hole| !hole.intersect(read).is_empty())
@@ -227,18 +240,13 @@ pub(crate) fn rebuilt(stripe: &StripeRecord, available: &[u8], ranges: &[Range])
 }
 
 /// The positions of ranges of blocks.
-pub(crate) fn wanted(stripe: &StripeRecord, ranges: &[Range]) -> Vec<(u8, Span)> {
+pub fn wanted(stripe: &StripeRecord, ranges: &[Range]) -> Vec<(u8, Span)> {
     ranges.iter().map(|range| (range.index, positions(&stripe.layout, range.bytes))).collect()
 }
 
 /// The blocks that are not there at the first positions at which what is wanted cannot be had from those that are available. None:
 /// all of it can be had.
-pub(crate) fn unrecoverable(
-    code: &SharedCode,
-    stripe: &StripeRecord,
-    available: &[u8],
-    wanted: &[(u8, Span)],
-) -> Option<Vec<u8>> {
+pub fn unrecoverable(code: &SharedCode, stripe: &StripeRecord, available: &[u8], wanted: &[(u8, Span)]) -> Option<Vec<u8>> {
     let holes: BTreeMap<u8, Vec<Span>> = available.iter().map(|index| (*index, holes(stripe, *index))).collect();
     let spans = wanted.iter().map(|(_, span)| span).chain(holes.values().flatten());
     let edges: BTreeSet<u64> = spans.filter(|span| !span.is_empty()).flat_map(|span| [span.start, span.end]).collect();
@@ -259,7 +267,7 @@ pub(crate) fn unrecoverable(
 }
 
 /// Why blocks are not there: because they are lost, because of what is corrupt of them, or for another reason.
-pub(crate) fn why_absent(
+pub fn why_absent(
     stripe: &StripeRecord,
     absent: &[u8],
     lost: &[(u8, &'static str)],
@@ -277,17 +285,17 @@ pub(crate) fn why_absent(
 }
 
 /// The blocks of a stripe by whether they can be read, the good ones first.
-pub(crate) struct Readable {
+pub struct Readable {
     /// Those that can be read for all that is known.
-    pub(crate) good: Vec<u8>,
+    pub good: Vec<u8>,
     /// Those that can perhaps be read; the longer ago it was that their node failed somebody, the earlier they come.
-    pub(crate) suspect: Vec<u8>,
+    pub suspect: Vec<u8>,
     /// Those that cannot, and why.
-    pub(crate) lost: Vec<(u8, &'static str)>,
+    pub lost: Vec<(u8, &'static str)>,
 }
 
 /// Sorts a stripe's blocks by whether they can be read.
-pub(crate) fn readable(stripe: &StripeRecord, view: &View, is_suspect: impl Fn(BlockId) -> bool) -> Readable {
+pub fn readable(stripe: &StripeRecord, view: &View, is_suspect: impl Fn(BlockId) -> bool) -> Readable {
     let mut readable = Readable { good: Vec::new(), suspect: Vec::new(), lost: Vec::new() };
     for (index, _) in (0..=u8::MAX).zip(&stripe.blocks) {
         let suspect = stripe.block_id(index).is_some_and(&is_suspect);
@@ -304,7 +312,7 @@ pub(crate) fn readable(stripe: &StripeRecord, view: &View, is_suspect: impl Fn(B
 }
 
 /// Says which blocks are lost and why, and how many the code can do without.
-pub(crate) fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u8, String)], view: &View) -> Error {
+pub fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u8, String)], view: &View) -> Error {
     let place = |(index, why): &(u8, String)| {
         let node = stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
         let name = node.and_then(|node| view.node(node)).map(|node| node.name.clone()).unwrap_or_default();
@@ -322,7 +330,7 @@ pub(crate) fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u
 
 /// Who shall help a requestor in `rack`: those of its rack are chosen first and come last in the chain, next to it, and the
 /// others stand rack by rack, so that a chain crosses from rack to rack as seldom as it can.
-pub(crate) fn preference(stripe: &StripeRecord, available: &[u8], view: &View, k: usize, rack: Option<&str>) -> Vec<Party> {
+pub fn preference(stripe: &StripeRecord, available: &[u8], view: &View, k: usize, rack: Option<&str>) -> Vec<Party> {
     let nodes = available.iter().filter_map(|index| Some(stripe.blocks.get(usize::from(*index))?.home.node));
     let mut helpers: Vec<NodeId> = nodes.filter(|node| view.node(*node).is_some()).collect();
     helpers.sort_unstable_by_key(|node| nearness(*node, view, rack));
@@ -330,7 +338,7 @@ pub(crate) fn preference(stripe: &StripeRecord, available: &[u8], view: &View, k
 }
 
 /// The first k of those who were selected, in the order of a chain to a requestor in `rack` as [`preference`] has it; then the others.
-pub(crate) fn in_chain(mut selected: Vec<NodeId>, view: &View, k: usize, rack: Option<&str>) -> Vec<Party> {
+pub fn in_chain(mut selected: Vec<NodeId>, view: &View, k: usize, rack: Option<&str>) -> Vec<Party> {
     let rest = selected.split_off(k.min(selected.len()));
     selected.sort_unstable_by_key(|node| std::cmp::Reverse(nearness(*node, view, rack)));
     selected.into_iter().chain(rest).map(Party::Node).collect()
@@ -353,6 +361,29 @@ fn positions(stripe: &StripeLayout, bytes: Span) -> Span {
     Span::new(bytes.start / cell * sub, bytes.end.div_ceil(cell) * sub).intersect(coded)
 }
 
+/// What a plan's proof needs to know of a code.
+struct CodeProof {
+    spec: String,
+    code: SharedCode,
+}
+
+impl CodeProof {
+    fn new(code: &SharedCode) -> Self {
+        Self { spec: code.spec(), code: Arc::clone(code) }
+    }
+
+    fn view(&self) -> CodeView<'_> {
+        CodeView {
+            spec: &self.spec,
+            k: self.code.k(),
+            n: self.code.n(),
+            alpha: self.code.alpha(),
+            generator: self.code.generator(),
+            tolerance: self.code.tolerance(),
+        }
+    }
+}
+
 fn proved(plan: Plan, job: Job, code: &SharedCode, network: &Network) -> Result<Planned> {
     // We made it ourselves: a refusal is a defect of a scheme, and better told than run.
     let wrong = |refusal| Error::fatal(format!("a scheme made a plan that is wrong; nothing was moved: {refusal}"));
@@ -362,7 +393,7 @@ fn proved(plan: Plan, job: Job, code: &SharedCode, network: &Network) -> Result<
 }
 
 fn homes(stripe: &StripeRecord) -> impl Iterator<Item = (Party, BlockId)> + '_ {
-    let home = |(index, placed): (u8, &weft_meta::PlacedBlock)| (Party::Node(placed.home.node), stripe.id_of(index, placed));
+    let home = |(index, placed): (u8, &weft_types::PlacedBlock)| (Party::Node(placed.home.node), stripe.id_of(index, placed));
     (0..=u8::MAX).zip(&stripe.blocks).map(home)
 }
 

@@ -2,13 +2,12 @@
 //! as the racks allow it.
 //!
 //! Racks are filled evenly, which is the least that the fullest of them can get. Within a rack the emptiest node comes first;
-//! who is as empty is ordered by lot.
+//! the order of equals is random.
 
 use crate::view::{DiskView, NodeView, View};
 use rand::{Rng, seq::SliceRandom};
 use std::collections::{BTreeMap, BTreeSet};
-use weft_meta::{FailureDomain, Home};
-use weft_types::{Error, NodeId, Result, human_bytes};
+use weft_types::{Error, FailureDomain, Home, NodeId, Result, human_bytes};
 
 /// Disks that differ in fullness by less than a twentieth count as equally full.
 const FULLNESS_STEPS: u64 = 20;
@@ -17,38 +16,41 @@ const FULL_DISKS_NAMED: usize = 8;
 
 /// What is to be placed.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask<'a> {
+pub struct Ask<'a> {
     /// The code, for messages.
-    pub(crate) code: &'a str,
+    pub code: &'a str,
     /// How many blocks.
-    pub(crate) count: usize,
+    pub count: usize,
     /// How many lost blocks the code tolerates.
-    pub(crate) tolerance: usize,
-    pub(crate) failure_domain: FailureDomain,
+    pub tolerance: usize,
+    /// What must not hold more blocks than the code tolerates to lose.
+    pub failure_domain: FailureDomain,
     /// Nodes that hold other blocks of the stripe.
-    pub(crate) held: &'a [NodeId],
+    pub held: &'a [NodeId],
     /// Nodes that shall get nothing for other reasons.
-    pub(crate) avoid: &'a BTreeSet<NodeId>,
+    pub avoid: &'a BTreeSet<NodeId>,
     /// Somebody has named the nodes that are left: each of them counts, also who failed somebody a moment ago.
-    pub(crate) named: bool,
+    pub named: bool,
     /// Bytes that a disk must have left, with the reserve.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// How much each node has been given already of what is placed together; who has less of it comes first.
-    pub(crate) load: &'a BTreeMap<NodeId, u64>,
+    pub load: &'a BTreeMap<NodeId, u64>,
 }
 
 /// Nobody has been given anything.
-pub(crate) static NOTHING: BTreeMap<NodeId, u64> = BTreeMap::new();
+pub static NOTHING: BTreeMap<NodeId, u64> = BTreeMap::new();
 
-/// Where the blocks go, in an order by lot.
+/// Where the blocks go, in random order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Placed {
-    pub(crate) homes: Vec<Home>,
-    pub(crate) warnings: Vec<String>,
+pub struct Placed {
+    /// As many as were asked for.
+    pub homes: Vec<Home>,
+    /// What there is to say of the racks.
+    pub warnings: Vec<String>,
 }
 
 /// Chooses homes, or says how many nodes there are and how many it takes.
-pub(crate) fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
+pub fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Placed> {
     let free = |node: &&NodeView| node.up && !ask.held.contains(&node.id) && !ask.avoid.contains(&node.id);
     let mut candidates: Vec<Candidate<'_>> =
         view.nodes.values().filter(free).filter_map(|node| Candidate::new(node, ask, rng.random())).collect();
@@ -87,7 +89,7 @@ pub(crate) fn place(view: &View, ask: &Ask<'_>, rng: &mut impl Rng) -> Result<Pl
 }
 
 /// The disk of a node that a new block goes to: the one with the most space left, if that is enough.
-pub(crate) fn disk_for(node: &NodeView, bytes: u64) -> Option<&DiskView> {
+pub fn disk_for(node: &NodeView, bytes: u64) -> Option<&DiskView> {
     let usable = node.disks.iter().filter(|disk| !disk.failed && disk.free_bytes >= bytes);
     usable.max_by_key(|disk| (disk.free_bytes, std::cmp::Reverse(disk.blocks), std::cmp::Reverse(disk.number)))
 }
@@ -98,7 +100,7 @@ struct Candidate<'a> {
     load: u64,
     fullness: u64,
     blocks: u64,
-    lot: u32,
+    draw: u32,
 }
 
 #[derive(Default)]
@@ -109,7 +111,7 @@ struct RackFill<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    fn new(node: &'a NodeView, ask: &Ask<'_>, lot: u32) -> Option<Self> {
+    fn new(node: &'a NodeView, ask: &Ask<'_>, draw: u32) -> Option<Self> {
         let disk = disk_for(node, ask.bytes)?;
         let (total, free) = node.disks.iter().filter(|disk| !disk.failed).fold((0u64, 0u64), |(total, free), disk| {
             (total.saturating_add(disk.total_bytes), free.saturating_add(disk.free_bytes))
@@ -118,12 +120,12 @@ impl<'a> Candidate<'a> {
         let fullness = (used / u128::from(total.max(1))) as u64;
         let blocks = node.disks.iter().map(|disk| disk.blocks).sum();
         let load = ask.load.get(&node.id).copied().unwrap_or(0);
-        Some(Self { node, disk, load, fullness, blocks, lot })
+        Some(Self { node, disk, load, fullness, blocks, draw })
     }
 
     /// Less is better.
     fn rank(&self) -> (u64, u64, u64, u32, NodeId) {
-        (self.load, self.fullness, self.blocks, self.lot, self.node.id)
+        (self.load, self.fullness, self.blocks, self.draw, self.node.id)
     }
 }
 
@@ -135,7 +137,7 @@ impl<'a> RackFill<'a> {
 }
 
 /// What there is to say of a rack that gets so many blocks of a stripe, of `total`.
-pub(crate) fn rack_warning(ask: &Ask<'_>, name: &str, blocks: usize, total: usize) -> Option<String> {
+pub fn rack_warning(ask: &Ask<'_>, name: &str, blocks: usize, total: usize) -> Option<String> {
     let (code, tolerance) = (ask.code, ask.tolerance);
     if ask.failure_domain == FailureDomain::Node || blocks <= tolerance {
         return None;

@@ -2,41 +2,42 @@
 
 use super::blame::Blame;
 use std::collections::BTreeMap;
-use weft_meta::BlockState;
-use weft_proto::{status::decode_error, v1};
-use weft_types::{BlockId, Error, NodeId, Party, Reaction, Span};
+use weft_types::{BlockId, BlockState, Error, NodeId, Party, Reaction, Span, StageTimes, TaskTraffic};
 
 /// What became of a plan at all its agents.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Report {
-    pub(crate) nodes: BTreeMap<NodeId, NodeReport>,
+pub struct Report {
+    /// What each agent has told.
+    pub nodes: BTreeMap<NodeId, NodeReport>,
     /// Who is to blame, if the plan failed and it is known.
-    pub(crate) blame: Option<Blame>,
+    pub blame: Option<Blame>,
     /// Who held up the plan until it was ended, and how that is told.
-    pub(crate) held_up: Option<(Blame, Error)>,
+    pub held_up: Option<(Blame, Error)>,
 }
 
 /// What became of one agent's task.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct NodeReport {
+pub struct NodeReport {
     /// None: it still runs.
-    pub(crate) end: Option<End>,
+    pub end: Option<End>,
     /// Blocks that are durable now: their lengths and checksums.
-    pub(crate) stored: BTreeMap<BlockId, Stored>,
+    pub stored: BTreeMap<BlockId, Stored>,
     /// Positions of blocks that are not whole, kept for a plan that goes on.
-    pub(crate) arrived: BTreeMap<BlockId, Vec<Span>>,
-    pub(crate) traffic: v1::TaskTraffic,
+    pub arrived: BTreeMap<BlockId, Vec<Span>>,
+    /// What went through its disks and sockets.
+    pub traffic: TaskTraffic,
     /// What its stages spent their time on, if it came to its end.
-    pub(crate) stages: Vec<v1::StageTimes>,
+    pub stages: Vec<StageTimes>,
     /// The bytes of blocks of its own that it found to be corrupt.
-    pub(crate) corrupt: BTreeMap<BlockId, Vec<Span>>,
+    pub corrupt: BTreeMap<BlockId, Vec<Span>>,
     /// Whom its stages wait for, and since when, milliseconds; itself: its own disk or processor.
-    pub(crate) waiting: Vec<(Party, u32)>,
+    pub waiting: Vec<(Party, u32)>,
 }
 
 /// How a task ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
+    /// It did its share.
     Done,
     /// The agent told why: the first is the cause.
     Failed(Vec<Error>),
@@ -48,26 +49,65 @@ pub(crate) enum End {
 
 /// A durable block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stored {
-    pub(crate) len: u64,
-    pub(crate) units: Vec<u32>,
+pub struct Stored {
+    /// Its bytes.
+    pub len: u64,
+    /// CRC32C of each MiB.
+    pub checksums: Vec<u32>,
+}
+
+/// What an agent tells of its task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskEvent {
+    /// It goes on.
+    Progress {
+        /// What it has moved since the start, bytes.
+        moved_bytes: u64,
+        /// Whom its stages wait for, and since when, milliseconds; itself: its own disk or processor.
+        waiting: Vec<(Party, u32)>,
+    },
+    /// It did its share.
+    Done {
+        /// Blocks that are durable.
+        stored: Vec<(BlockId, Stored)>,
+        /// What it moved.
+        traffic: TaskTraffic,
+        /// What its stages spent their time on.
+        stages: Vec<StageTimes>,
+    },
+    /// It could not.
+    Failed {
+        /// Blocks that are durable all the same.
+        stored: Vec<(BlockId, Stored)>,
+        /// Positions that it keeps of blocks that are not whole.
+        arrived: Vec<(BlockId, Vec<Span>)>,
+        /// Bytes of blocks of its own that are corrupt.
+        corrupt: Vec<(BlockId, Span)>,
+        /// What it moved.
+        traffic: TaskTraffic,
+        /// Why, the cause first.
+        errors: Vec<Error>,
+    },
 }
 
 impl Report {
-    pub(crate) fn new(nodes: impl Iterator<Item = NodeId>) -> Self {
+    /// Of a plan whose tasks run at these nodes.
+    pub fn new(nodes: impl Iterator<Item = NodeId>) -> Self {
         Self { nodes: nodes.map(|node| (node, NodeReport::default())).collect(), blame: None, held_up: None }
     }
 
-    pub(crate) fn all_ended(&self) -> bool {
+    /// Whether none of them runs any more.
+    pub fn all_ended(&self) -> bool {
         self.nodes.values().all(|node| node.end.is_some())
     }
 
-    pub(crate) fn any_failed(&self) -> bool {
+    /// Whether one of them ended otherwise than it should.
+    pub fn any_failed(&self) -> bool {
         self.failed_nodes().next().is_some()
     }
 
     /// Why nothing was heard any more of somebody.
-    pub(super) fn first_broken(&self) -> Option<&Error> {
+    pub fn first_broken(&self) -> Option<&Error> {
         self.nodes.values().find_map(|node| match &node.end {
             Some(End::Broken(error)) => Some(error),
             _ => None,
@@ -75,23 +115,23 @@ impl Report {
     }
 
     /// Those that ended otherwise than they should.
-    pub(crate) fn failed_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+    pub fn failed_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         let failed = self.nodes.iter().filter(|(_, node)| !matches!(node.end, None | Some(End::Done)));
         failed.map(|(id, _)| *id)
     }
 
     /// How many have ended.
-    pub(super) fn ended_count(&self) -> usize {
+    pub fn ended_count(&self) -> usize {
         self.nodes.values().filter(|node| node.end.is_some()).count()
     }
 
     /// Those that have not ended.
-    pub(crate) fn running(&self) -> Vec<NodeId> {
+    pub fn running(&self) -> Vec<NodeId> {
         self.nodes.iter().filter(|(_, node)| node.end.is_none()).map(|(id, _)| *id).collect()
     }
 
     /// Why the plan failed, for a person: the culprit's own words, if there are any.
-    pub(crate) fn cause(&self) -> Error {
+    pub fn cause(&self) -> Error {
         if let Some((_, error)) = &self.held_up {
             return error.clone();
         }
@@ -102,76 +142,61 @@ impl Report {
     }
 
     /// A block that became durable, wherever that was.
-    pub(crate) fn stored(&self, block: BlockId) -> Option<&Stored> {
+    pub fn stored(&self, block: BlockId) -> Option<&Stored> {
         self.nodes.values().find_map(|node| node.stored.get(&block))
     }
 
     /// Whether a block was rebuilt, on this node, to something that is not what it should be.
-    pub(crate) fn is_not_what_was_lost(&self, block: BlockId, node: NodeId) -> bool {
+    pub fn is_not_what_was_lost(&self, block: BlockId, node: NodeId) -> bool {
         let refused = |error: &Error| error.reaction == Reaction::Corrupt && error.block == Some(block);
         self.stored(block).is_some() || self.nodes.get(&node).is_some_and(|node| node.errors().iter().any(refused))
     }
 
     /// Whether all that a node is blamed for is a block of its own that is bad.
-    pub(crate) fn is_bad_block(&self, node: NodeId) -> bool {
+    pub fn is_bad_block(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|report| report.bad_blocks(node).next().is_some())
     }
 
     /// What went through all disks and sockets.
-    pub(crate) fn traffic(&self) -> v1::TaskTraffic {
-        let add = |sum: v1::TaskTraffic, node: &NodeReport| add_traffic(sum, node.traffic);
-        self.nodes.values().fold(v1::TaskTraffic::default(), add)
+    pub fn traffic(&self) -> TaskTraffic {
+        let add = |sum: TaskTraffic, node: &NodeReport| sum + node.traffic;
+        self.nodes.values().fold(TaskTraffic::default(), add)
     }
 
-    pub(super) fn progress(&mut self, id: NodeId, told: &v1::TaskProgress) {
+    /// Takes what a node tells. After its end nothing counts any more.
+    pub fn take(&mut self, id: NodeId, event: TaskEvent) {
         let Some(node) = self.open(id) else { return };
-        let party = |bytes: &[u8]| match bytes {
-            [] => Some(Party::Node(id)),
-            bytes => postcard::from_bytes(bytes).ok(),
-        };
-        node.waiting = told.waiting.iter().filter_map(|wait| Some((party(&wait.party)?, wait.since_ms))).collect();
-    }
-
-    pub(super) fn done(&mut self, id: NodeId, done: v1::TaskDone) {
-        let Some(node) = self.open(id) else { return };
-        node.take_stored(done.stored);
-        node.traffic = done.traffic.unwrap_or_default();
-        node.stages = done.stages;
-        node.end = Some(End::Done);
-    }
-
-    pub(super) fn failed(&mut self, id: NodeId, failed: v1::TaskFailed) {
-        let Some(node) = self.open(id) else { return };
-        node.take_stored(failed.stored);
-        node.traffic = failed.traffic.unwrap_or_default();
-        for arrived in failed.arrived {
-            let spans = arrived.spans.iter().map(|span| Span::new(span.start, span.end)).collect();
-            if let Ok(block) = postcard::from_bytes(&arrived.id) {
-                node.arrived.insert(block, Span::normalize(spans));
+        match event {
+            TaskEvent::Progress { waiting, .. } => node.waiting = waiting,
+            TaskEvent::Done { stored, traffic, stages } => {
+                node.stored.extend(stored);
+                (node.traffic, node.stages) = (traffic, stages);
+                node.end = Some(End::Done);
+            }
+            TaskEvent::Failed { stored, arrived, corrupt, traffic, mut errors } => {
+                node.stored.extend(stored);
+                node.traffic = traffic;
+                node.arrived.extend(arrived.into_iter().map(|(block, spans)| (block, Span::normalize(spans))));
+                for (block, bytes) in corrupt {
+                    node.corrupt.entry(block).or_default().push(bytes);
+                }
+                if errors.is_empty() {
+                    errors.push(Error::replan("its task failed without a word"));
+                }
+                node.end = Some(End::Failed(errors.into_iter().map(|error| error.party(Party::Node(id))).collect()));
             }
         }
-        for found in failed.corrupt {
-            if let Ok(block) = postcard::from_bytes(&found.block) {
-                let bytes = Span::new(found.first_byte, found.first_byte.saturating_add(found.len_bytes));
-                node.corrupt.entry(block).or_default().push(bytes);
-            }
-        }
-        let mut errors: Vec<Error> = failed.errors.iter().filter_map(|bytes| decode_error(bytes)).collect();
-        if errors.is_empty() {
-            errors.push(Error::replan("its task failed without a word"));
-        }
-        let errors = errors.into_iter().map(|error| error.party(Party::Node(id))).collect();
-        node.end = Some(End::Failed(errors));
     }
 
-    /// Tells whether that was news.
-    pub(super) fn broken(&mut self, id: NodeId, error: Error) -> bool {
+    /// Nothing is heard of a node any more. Tells whether that was news.
+    pub fn broken(&mut self, id: NodeId, error: Error) -> bool {
         let Some(node) = self.open(id) else { return false };
         node.end = Some(End::Broken(error));
         true
     }
 
-    pub(super) fn give_up_rest(&mut self) {
+    /// Nobody waits any more for those that have not ended.
+    pub fn give_up_rest(&mut self) {
         for node in self.nodes.values_mut().filter(|node| node.end.is_none()) {
             node.end = Some(End::GivenUp);
         }
@@ -184,7 +209,8 @@ impl Report {
 }
 
 impl NodeReport {
-    pub(crate) fn errors(&self) -> &[Error] {
+    /// Why it failed, the cause first.
+    pub fn errors(&self) -> &[Error] {
         match &self.end {
             Some(End::Failed(errors)) => errors,
             Some(End::Broken(error)) => std::slice::from_ref(error),
@@ -192,35 +218,23 @@ impl NodeReport {
         }
     }
 
-    pub(crate) fn first_error(&self) -> Option<&Error> {
+    /// The cause.
+    pub fn first_error(&self) -> Option<&Error> {
         self.errors().first()
     }
 
     /// The blocks of its own disks that were found to be bad, or not to be there.
-    pub(crate) fn bad_blocks(&self, id: NodeId) -> impl Iterator<Item = (BlockId, BlockState, &Error)> {
+    pub fn bad_blocks(&self, id: NodeId) -> impl Iterator<Item = (BlockId, BlockState, &Error)> {
         let own = self.errors().iter().filter(move |error| error.party == Some(Party::Node(id)));
         own.filter_map(|error| Some((error.block?, bad_state(error)?, error)))
-    }
-
-    fn take_stored(&mut self, stored: Vec<v1::StoredBlock>) {
-        for block in stored {
-            if let Ok(id) = postcard::from_bytes(&block.id) {
-                self.stored.insert(id, Stored { len: block.len, units: block.units });
-            }
-        }
     }
 }
 
 /// What an agent's error says of the block that it names.
-pub(super) fn bad_state(error: &Error) -> Option<BlockState> {
+pub fn bad_state(error: &Error) -> Option<BlockState> {
     match error.reaction {
         Reaction::Corrupt => Some(BlockState::Corrupt),
         Reaction::NotFound => Some(BlockState::Missing),
         _ => None,
     }
-}
-
-/// The sum of two.
-pub(crate) fn add_traffic(a: v1::TaskTraffic, b: v1::TaskTraffic) -> v1::TaskTraffic {
-    a + b
 }

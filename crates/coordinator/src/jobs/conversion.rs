@@ -14,10 +14,9 @@ use super::{
     runner::{Again, Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
 };
 use crate::{
+    capacity::{self, Wanted},
     copies::{described, nodes_needed},
-    placement::{self, Ask},
     puts,
-    room::{self, Wanted},
     shared::Shared,
     validate::{self, Coding},
 };
@@ -36,11 +35,10 @@ use tokio::{
     time::Instant,
 };
 use weft_codes::SharedCode;
-use weft_meta::{
-    Amount, Conversion, JobId, JobState, LeftBlock, MetaError, ObjectName, ObjectRecord, PolicyRecord, StripeRecord,
-};
+use weft_control::placement::{self, Ask};
+use weft_meta::{Amount, Conversion, JobId, JobState, LeftBlock, MetaError, ObjectRecord, PolicyRecord};
 use weft_proto::v1;
-use weft_types::{Error, Layout, NodeId, Reaction, Result, StripeLayout};
+use weft_types::{Error, Layout, NodeId, ObjectName, Reaction, Result, StripeLayout, StripeRecord};
 
 /// Objects that are looked up together.
 const OBJECTS_PER_PAGE: u32 = 1_000;
@@ -65,7 +63,7 @@ struct Work<'a> {
     state: watch::Receiver<JobState>,
     /// The stripes that may be written at the same time.
     stripes: Semaphore,
-    pace: Pace,
+    rate: ReadRate,
     /// Who waits for space.
     room: worker::Room,
     /// How many stripes each node is writing.
@@ -82,7 +80,7 @@ struct Target {
 }
 
 /// Bytes a second, on the average.
-struct Pace {
+struct ReadRate {
     bytes_per_s: u64,
     next: Mutex<Instant>,
 }
@@ -138,7 +136,7 @@ impl Target {
     }
 }
 
-impl Pace {
+impl ReadRate {
     fn new(bytes_per_s: u64) -> Self {
         Self { bytes_per_s, next: Mutex::new(Instant::now()) }
     }
@@ -192,7 +190,7 @@ pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result
         m: target.code.m() as u32,
         data_len: target.layout.block_len.saturating_mul(target.code.k() as u64),
     };
-    match room::avoided(shared, &target.wanted(&stripe)) {
+    match capacity::avoided(shared, &target.wanted(&stripe)) {
         // It can wait for space.
         Err(error) if error.reaction != Reaction::Retry => Err(error),
         _ => Ok(conversion),
@@ -251,7 +249,7 @@ impl<'a> Passes for ConversionJob<'a> {
             control: runner.control,
             state: runner.state.clone(),
             stripes: Semaphore::new(concurrency),
-            pace: Pace::new(self.conversion.bytes_per_s),
+            rate: ReadRate::new(self.conversion.bytes_per_s),
             room: worker::Room::default(),
             load: Mutex::default(),
             numbers: AtomicU64::new(0),
@@ -375,18 +373,17 @@ impl Objects<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock, UploadId};
-    use weft_types::{StripeId, StripeLayout};
+    use weft_types::{BlockState, DiskNumber, Home, Owner, PlacedBlock, StripeId, StripeLayout, UploadId};
 
     #[tokio::test(start_paused = true)]
     async fn what_is_converted_keeps_to_the_rate_on_the_average() {
-        let pace = Pace::new(1000);
+        let rate = ReadRate::new(1000);
         let begin = Instant::now();
-        let at = |bytes| pace.reserve(bytes).duration_since(begin).as_millis();
+        let at = |bytes| rate.reserve(bytes).duration_since(begin).as_millis();
         assert_eq!([at(500), at(2000), at(1)], [0, 500, 2500]);
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!([at(1000), at(1)], [10_000, 11_000], "what was not used is not made up for");
-        assert_eq!(Pace::new(0).reserve(u64::MAX), Instant::now());
+        assert_eq!(ReadRate::new(0).reserve(u64::MAX), Instant::now());
     }
 
     #[test]
@@ -403,7 +400,7 @@ mod tests {
             layout: StripeLayout { layout, k: 2, m: 1, data_len: 8192 },
             blocks: vec![block(0); 3],
             copies: copies.iter().map(|(index, copy)| (*index, block(*copy))).collect(),
-            units: Vec::new(),
+            checksums: Vec::new(),
             corrupt: BTreeMap::new(),
             incomplete: false,
         };

@@ -2,39 +2,37 @@
 //! believed for whom the old blocks are thrown away.
 
 use std::collections::BTreeMap;
-use weft_meta::StripeRecord;
-use weft_types::{CHECKSUM_UNIT_LEN, Span};
+use weft_types::{CHECKSUM_UNIT_LEN, Span, StripeRecord};
 
 /// The bytes of the object of which the new stripe says something else than the old ones; none: of none that can be compared. Those are
 /// the bytes that are one unit in both: all, where cells are whole MiB.
 pub(super) fn differing(old: &[StripeRecord], new: &StripeRecord) -> Option<Span> {
     let known: BTreeMap<(u64, u64), u32> =
-        old.iter().flat_map(units).map(|(bytes, crc)| ((bytes.start, bytes.end), crc)).collect();
+        old.iter().flat_map(checksums).map(|(bytes, crc)| ((bytes.start, bytes.end), crc)).collect();
     let differs = |(bytes, crc): &(Span, u32)| known.get(&(bytes.start, bytes.end)).is_some_and(|known| known != crc);
-    units(new).find(differs).map(|(bytes, _)| bytes)
+    checksums(new).find(differs).map(|(bytes, _)| bytes)
 }
 
 /// The units of a stripe's data that lie in one piece in the object: where, and their checksums.
-fn units(stripe: &StripeRecord) -> impl Iterator<Item = (Span, u32)> + '_ {
+fn checksums(stripe: &StripeRecord) -> impl Iterator<Item = (Span, u32)> + '_ {
     let layout = &stripe.layout;
-    let of_block = move |(index, units): (u32, &Vec<u32>)| {
-        let (len, units) = (layout.block_len(index), units.clone());
+    let of_block = move |(index, checksums): (u32, &Vec<u32>)| {
+        let (len, checksums) = (layout.block_len(index), checksums.clone());
         let unit = move |(number, crc): (u64, u32)| {
             let (start, end) = (number * CHECKSUM_UNIT_LEN, len.min((number + 1) * CHECKSUM_UNIT_LEN));
             let is_one_piece = start < end && start / layout.layout.cell_len == (end - 1) / layout.layout.cell_len;
             let first = stripe.object_offset() + layout.offset_of(index, start);
             is_one_piece.then(|| (Span::new(first, first + (end - start)), crc))
         };
-        (0..).zip(units).filter_map(unit)
+        (0..).zip(checksums).filter_map(unit)
     };
-    (0..layout.k).zip(&stripe.units).flat_map(of_block)
+    (0..layout.k).zip(&stripe.checksums).flat_map(of_block)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_meta::{Owner, UploadId};
-    use weft_types::{Layout, StripeId, StripeLayout};
+    use weft_types::{Layout, Owner, StripeId, StripeLayout, UploadId};
 
     const MIB: u64 = 1 << 20;
 
@@ -44,8 +42,8 @@ mod tests {
         let first = number * block_len * u64::from(k);
         let layout = StripeLayout { layout, k, m: 2, data_len: (size - first).min(block_len * u64::from(k)) };
         let unit = |index: u32, unit: u64| ((first + layout.offset_of(index, unit * MIB)) / MIB) as u32;
-        let units = (0..k).map(|index| (0..layout.checksum_units(index)).map(|at| unit(index, at)).collect());
-        let units = units.chain([vec![77; 9], vec![78; 9]]).collect();
+        let checksums = (0..k).map(|index| (0..layout.checksum_units(index)).map(|at| unit(index, at)).collect());
+        let checksums = checksums.chain([vec![77; 9], vec![78; 9]]).collect();
         let owner = Owner::Object(UploadId(1));
         let (blocks, corrupt) = (Vec::new(), BTreeMap::new());
         StripeRecord {
@@ -57,7 +55,7 @@ mod tests {
             layout,
             blocks,
             copies: Vec::new(),
-            units,
+            checksums,
             corrupt,
             incomplete: false,
         }
@@ -72,11 +70,11 @@ mod tests {
         let mut compared = 0;
         for number in 0..2 {
             for index in 0..3 {
-                for unit in 0..new(number).units[index].len() {
+                for unit in 0..new(number).checksums[index].len() {
                     let mut wrong = new(number);
-                    wrong.units[index][unit] += 1000;
+                    wrong.checksums[index][unit] += 1000;
                     let bytes = differing(&old, &wrong).expect("it was not compared");
-                    assert_eq!(bytes.start / MIB, u64::from(wrong.units[index][unit] - 1000));
+                    assert_eq!(bytes.start / MIB, u64::from(wrong.checksums[index][unit] - 1000));
                     compared += bytes.len();
                 }
             }
@@ -84,10 +82,10 @@ mod tests {
         assert_eq!(compared, size);
         // Of parities nothing can be said, nor of units that are in pieces.
         let mut other = new(0);
-        other.units[3][0] += 1;
+        other.checksums[3][0] += 1;
         assert_eq!(differing(&old, &other), None);
         let mut pieces = stripe(0, 3, 4 * MIB, MIB / 4, size);
-        pieces.units[0][0] += 1;
+        pieces.checksums[0][0] += 1;
         assert_eq!(differing(&old, &pieces), None);
     }
 }

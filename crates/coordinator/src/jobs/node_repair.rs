@@ -9,20 +9,23 @@ use super::{
 };
 use crate::{
     helpers::Helpers,
-    how::How,
+    options,
     rebuild::{Destination, Lost, Rebuild, Requestors, Told},
     repair::{Events, event},
     shared::Shared,
-    view::{Standing, View},
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
-use weft_meta::{Amount, Home, JobId, JobState, LeftBlock, MetaError, NodeRepair, ObjectRecord, Owner, StripeRecord};
+use weft_control::{
+    options::RepairOptions,
+    view::{Standing, View},
+};
+use weft_meta::{Amount, JobId, JobState, LeftBlock, MetaError, NodeRepair, ObjectRecord};
 use weft_proto::v1::{self, repair_event};
-use weft_types::{Error, Result, StripeId};
+use weft_types::{Error, Home, Owner, Result, StripeId, StripeRecord};
 
 /// Stripes that are looked up together.
 const STRIPES_PER_PAGE: u32 = 256;
@@ -38,7 +41,7 @@ pub(super) struct NodeRepairJob<'a> {
 struct Work<'a> {
     shared: &'a Arc<Shared>,
     repair: NodeRepair,
-    how: How,
+    options: RepairOptions,
     helpers: Helpers,
     requestors: Requestors,
 }
@@ -178,9 +181,9 @@ pub(super) async fn explain(shared: &Arc<Shared>, repair: NodeRepair, events: &E
 
 impl<'a> Work<'a> {
     fn new(shared: &'a Arc<Shared>, repair: NodeRepair, remember: impl FnOnce(Helpers) -> Helpers) -> Self {
-        let (helpers, requestors) = (shared.lasting.helpers(repair.select), Requestors::new(repair.to.iter().copied()));
-        let how = How::of_node(shared, &repair);
-        Self { shared, repair, how, helpers: remember(helpers), requestors }
+        let (helpers, requestors) = (shared.jobs.helpers(repair.select), Requestors::new(repair.to.iter().copied()));
+        let options = options::of_node(shared, &repair);
+        Self { shared, repair, options, helpers: remember(helpers), requestors }
     }
 
     /// All blocks on the node's disks.
@@ -268,7 +271,7 @@ impl<'a> Work<'a> {
             version: object.version,
             lost: vec![Lost::of(&stripe, block.index, block.copy)],
             stripe,
-            how: &self.how,
+            options: &self.options,
             helpers: Some(&self.helpers),
             to: Destination::Among(&self.requestors),
             failure_domain: policy.failure_domain,

@@ -1,16 +1,16 @@
 //! From a proved plan to what each party is sent: its task, where its links' other ends are, and the tokens for them.
 
-use crate::{jobs::Planned, load::Moving, members::Session, shared::Shared};
+use crate::{in_flight::Moving, members::Session, shared::Shared};
 use std::collections::BTreeMap;
-use weft_meta::StripeRecord;
+use weft_control::planning::Planned;
 use weft_plan::Task;
 use weft_proto::{LinkRights, encode_task, token::task_hash, v1};
-use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, PlanId, Result};
+use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, PlanId, Result, StripeRecord};
 
 /// A plan that is ready to be opened.
-pub(crate) struct Sealed {
+pub(crate) struct Signed {
     pub(crate) id: PlanId,
-    pub(crate) agents: BTreeMap<NodeId, SealedTask>,
+    pub(crate) agents: BTreeMap<NodeId, SignedTask>,
     /// The client's share, if a client takes part.
     pub(crate) client: Option<v1::ClientTask>,
     /// Counts among what moves as long as it is kept.
@@ -18,7 +18,7 @@ pub(crate) struct Sealed {
 }
 
 /// One agent's share.
-pub(crate) struct SealedTask {
+pub(crate) struct SignedTask {
     pub(crate) session: Session,
     pub(crate) open: v1::OpenRequest,
     /// What comes in over its links when all goes well, bytes.
@@ -31,19 +31,19 @@ pub(crate) struct SealedTask {
 pub(crate) struct StoreOrder {
     pub(crate) meta: BlockMeta,
     /// The checksums that it must have, where they are known.
-    pub(crate) expected_units: Vec<u32>,
+    pub(crate) expected_checksums: Vec<u32>,
     /// The disk, as its agent calls it.
     pub(crate) disk: String,
 }
 
 /// Cuts the plan of a stripe and signs its links. An agent that is the plan's client has the name `client`; empty: it is none.
-pub(crate) fn seal(
+pub(crate) fn sign(
     shared: &Shared,
     planned: &Planned,
     stripe: &StripeRecord,
     orders: &BTreeMap<BlockId, StoreOrder>,
     client: &str,
-) -> Result<Sealed> {
+) -> Result<Signed> {
     let plan = &planned.plan;
     let mut cuts: BTreeMap<Party, Cut> = BTreeMap::new();
     for (vertex, party) in (0..=u16::MAX).zip(&plan.binding.parties) {
@@ -57,8 +57,8 @@ pub(crate) fn seal(
         cuts.insert(*party, Cut { hash: task_hash(&bytes), bytes, task, session, name });
     }
     let stall_ms = shared.config.stall_ms;
-    let moving = shared.loads.begin(planned.lines.clone(), plan.class);
-    let mut sealed = Sealed { id: plan.id, agents: BTreeMap::new(), client: None, moving };
+    let moving = shared.in_flight.begin(planned.lines.clone(), plan.class);
+    let mut signed = Signed { id: plan.id, agents: BTreeMap::new(), client: None, moving };
     for (party, cut) in &cuts {
         let peers = cut.task.links.iter().map(|link| peer(*party, cut, link, &cuts)).collect::<Result<Vec<_>>>()?;
         match (party, &cut.session) {
@@ -69,12 +69,12 @@ pub(crate) fn seal(
                 let reads = cut.task.blocks.iter().map(|block| read_spec(block.id, stripe)).collect::<Result<Vec<_>>>()?;
                 let open = v1::OpenRequest { task, peers, stores, deadline_ms: 0, stall_ms, registration, reads };
                 let (incoming_bytes, link_bytes) = (bytes_over(&cut.task, |link| !link.sends), bytes_over(&cut.task, |_| true));
-                sealed.agents.insert(*node, SealedTask { session: session.clone(), open, incoming_bytes, link_bytes });
+                signed.agents.insert(*node, SignedTask { session: session.clone(), open, incoming_bytes, link_bytes });
             }
-            _ => sealed.client = Some(v1::ClientTask { task: cut.bytes.clone(), peers, stall_ms }),
+            _ => signed.client = Some(v1::ClientTask { task: cut.bytes.clone(), peers, stall_ms }),
         }
     }
-    Ok(sealed)
+    Ok(signed)
 }
 
 struct Cut {
@@ -120,13 +120,13 @@ fn store_spec(block: BlockId, orders: &BTreeMap<BlockId, StoreOrder>) -> Result<
     let order = orders.get(&block).ok_or_else(|| Error::fatal("nothing is known of a block to be stored").block(block))?;
     let meta = postcard::to_allocvec(&order.meta)
         .map_err(|error| Error::fatal(format!("a block's description cannot be encoded: {error}")).block(block))?;
-    Ok(v1::StoreSpec { meta, expected_units: order.expected_units.clone(), disk: order.disk.clone() })
+    Ok(v1::StoreSpec { meta, expected_checksums: order.expected_checksums.clone(), disk: order.disk.clone() })
 }
 
 /// What is recorded of a block that is read. Nothing is, until its stripe has ended.
 fn read_spec(block: BlockId, stripe: &StripeRecord) -> Result<v1::ReadSpec> {
     let id = postcard::to_allocvec(&block).map_err(|error| Error::fatal(format!("a block's id: {error}")).block(block))?;
-    Ok(v1::ReadSpec { id, units: stripe.units.get(usize::from(block.index)).cloned().unwrap_or_default() })
+    Ok(v1::ReadSpec { id, checksums: stripe.checksums.get(usize::from(block.index)).cloned().unwrap_or_default() })
 }
 
 /// What goes over some of a task's links when all goes well.

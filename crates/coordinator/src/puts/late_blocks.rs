@@ -2,18 +2,15 @@
 //! the rest of them.
 
 use super::end::why_not_received;
-use crate::{
-    coordinator::until_stopped,
-    jobs,
-    shared::Shared,
-    supervise::{Report, Settle},
-    view::View,
-};
+use crate::{coordinator::until_stopped, shared::Shared, supervise::Settle};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle};
 use weft_codes::SharedCode;
-use weft_meta::{BlockState, ObjectName, Owner, PlacedBlock, StripeRecord, UploadId, UploadRecord};
-use weft_types::{BlockId, Error, Reaction, Result, StripeId};
+use weft_control::{planning, run::Report, view::View};
+use weft_meta::UploadRecord;
+use weft_types::{
+    BlockId, BlockState, Error, ObjectName, Owner, PlacedBlock, Reaction, Result, StripeId, StripeRecord, UploadId,
+};
 
 /// Plans of one put whose stripes have ended, at most: with more of them under way a stripe ends when all have done their share, so that
 /// a writer is not ahead of its receivers without bound. Each holds memory at those who have not done theirs.
@@ -25,11 +22,11 @@ const STRIPES_PER_PAGE: u32 = 256;
 
 /// The plans that go on although their stripes have ended.
 #[derive(Debug)]
-pub(crate) struct Behind(Arc<watch::Sender<Plans>>);
+pub(crate) struct LateBlocks(Arc<watch::Sender<Plans>>);
 
 type Plans = BTreeMap<StripeId, (UploadId, Arc<Settle>)>;
 
-impl Default for Behind {
+impl Default for LateBlocks {
     fn default() -> Self {
         Self(Arc::new(watch::Sender::new(Plans::new())))
     }
@@ -48,7 +45,7 @@ impl Drop for Place {
     }
 }
 
-impl Behind {
+impl LateBlocks {
     /// A place for a stripe's plan, if there is room.
     fn enter(&self, stripe: StripeId, upload: UploadId, settle: &Arc<Settle>) -> Option<Place> {
         let entered = self.0.send_if_modified(|plans| {
@@ -91,11 +88,11 @@ impl Behind {
 pub(super) fn is_enough(
     code: &SharedCode,
     stripe: &StripeRecord,
-    units: &[Option<Vec<u32>>],
+    checksums: &[Option<Vec<u32>>],
     missing: &[u8],
     missing_max: u32,
 ) -> bool {
-    let is_known = |index: &u8| units.get(usize::from(*index)).is_some_and(Option::is_some);
+    let is_known = |index: &u8| checksums.get(usize::from(*index)).is_some_and(Option::is_some);
     missing.len() <= missing_max as usize && missing.iter().all(is_known) && is_recoverable(code, stripe, missing)
 }
 
@@ -104,7 +101,7 @@ pub(super) fn is_recoverable(code: &SharedCode, stripe: &StripeRecord, missing: 
     let all = (0..=u8::MAX).take(stripe.blocks.len());
     let stored: Vec<u8> = all.filter(|index| !missing.contains(index)).collect();
     let wanted: Vec<_> = missing.iter().map(|index| (*index, stripe.layout.coded_span())).collect();
-    jobs::unrecoverable(code, stripe, &stored, &wanted).is_none()
+    planning::unrecoverable(code, stripe, &stored, &wanted).is_none()
 }
 
 /// Refuses to acknowledge a put of which too much has been lost since its stripes ended. What was lost only with nodes that are down may be
@@ -146,16 +143,16 @@ fn unreadable(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Er
 /// Why a stripe's data cannot be had of what stands at a moment, if that is so.
 fn too_many_lost(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
     let stripe = view.serving(stripe, |_, _| false, |_| 0);
-    let readable = jobs::readable(&stripe, view, |_| false);
+    let readable = planning::readable(&stripe, view, |_| false);
     let available: Vec<u8> = readable.good.into_iter().chain(readable.suspect).collect();
     let data: Vec<_> = (0..code.k() as u8).map(|index| (index, stripe.layout.coded_span())).collect();
-    let absent = jobs::unrecoverable(code, &stripe, &available, &data)?;
-    let lost = jobs::why_absent(&stripe, &absent, &readable.lost, "it cannot be read");
-    Some(jobs::too_many_lost(code, &stripe, &lost, view))
+    let absent = planning::unrecoverable(code, &stripe, &available, &data)?;
+    let lost = planning::why_absent(&stripe, &absent, &readable.lost, "it cannot be read");
+    Some(planning::too_many_lost(code, &stripe, &lost, view))
 }
 
 /// What a plan has brought when its stripe may end.
-pub(super) enum Brought {
+pub(super) enum Arrived {
     /// All that it will bring.
     All(Report),
     /// Enough; the plan goes on.
@@ -176,23 +173,23 @@ pub(super) async fn wait(
     mut report: JoinHandle<Report>,
     settle: &Arc<Settle>,
     is_enough: impl Fn(&Report) -> bool,
-) -> Result<Brought> {
-    let behind = &shared.puts.behind;
-    let (mut so_far, mut changes) = (settle.so_far(), behind.changes());
+) -> Result<Arrived> {
+    let late_blocks = &shared.puts.late_blocks;
+    let (mut so_far, mut changes) = (settle.so_far(), late_blocks.changes());
     let mut enough = is_enough(&so_far.borrow_and_update());
     loop {
         if enough
             && !report.is_finished()
-            && let Some(place) = behind.enter(stripe, upload, settle)
+            && let Some(place) = late_blocks.enter(stripe, upload, settle)
         {
-            let brought = so_far.borrow().clone();
-            return Ok(Brought::Enough(brought, Following { report, so_far, place }));
+            let arrived = so_far.borrow().clone();
+            return Ok(Arrived::Enough(arrived, Following { report, so_far, place }));
         }
         tokio::select! {
             biased;
             ended = &mut report => {
                 let ended = ended.map_err(|error| Error::fatal(format!("a put was not watched over: {error}")))?;
-                return Ok(Brought::All(ended));
+                return Ok(Arrived::All(ended));
             }
             Ok(()) = so_far.changed(), if !enough => enough = is_enough(&so_far.borrow_and_update()),
             Ok(()) = changes.changed(), if enough => {}
@@ -201,18 +198,18 @@ pub(super) async fn wait(
 }
 
 /// A stripe that has ended without some of its blocks.
-pub(super) struct Left {
+pub(super) struct LateStripe {
     pub(super) object: ObjectName,
     /// What had come by then is in the state that says so.
     pub(super) stripe: StripeRecord,
     /// The checksums that the writer made.
-    pub(super) units: Vec<Option<Vec<u32>>>,
+    pub(super) checksums: Vec<Option<Vec<u32>>>,
 }
 
 impl Following {
     /// Follows the plan to its end, and writes down which of the blocks that were left have come, each as soon as it has. The others are
     /// rebuilt.
-    pub(super) fn go_on(self, shared: &Arc<Shared>, mut left: Left, learn: impl FnOnce(&Report) + Send + 'static) {
+    pub(super) fn go_on(self, shared: &Arc<Shared>, mut left: LateStripe, learn: impl FnOnce(&Report) + Send + 'static) {
         let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
         tokio::spawn(until_stopped(stopped, async move {
             let Self { mut report, mut so_far, place } = self;
@@ -243,16 +240,16 @@ impl Following {
     }
 }
 
-impl Left {
+impl LateStripe {
     /// Writes down what has come since the last time. Tells what has not, and why.
     async fn write_down(&mut self, shared: &Shared, report: &Report) -> Vec<(BlockId, String)> {
-        let Self { object, stripe, units } = self;
+        let Self { object, stripe, checksums } = self;
         let left = stripe.all().filter(|(_, placed)| placed.state != BlockState::Ok);
         let left: Vec<(u8, PlacedBlock)> = left.map(|(index, placed)| (index, *placed)).collect();
         let mut reasons = Vec::new();
         for (index, placed) in left {
             let block = stripe.id_of(index, &placed);
-            if let Some(reason) = why_not_received(shared, stripe, (index, &placed), units, report) {
+            if let Some(reason) = why_not_received(shared, stripe, (index, &placed), checksums, report) {
                 reasons.push((block, reason));
                 continue;
             }
@@ -274,9 +271,8 @@ impl Left {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::{DiskView, NodeView};
-    use weft_meta::{DiskNumber, Home, Owner, PlacedBlock};
-    use weft_types::{Layout, NodeId, StripeLayout};
+    use weft_control::view::{DiskView, NodeView};
+    use weft_types::{DiskNumber, Home, Layout, NodeId, Owner, PlacedBlock, StripeLayout};
 
     fn stripe(code: &SharedCode) -> StripeRecord {
         let (k, m) = (code.k() as u32, code.m() as u32);
@@ -292,7 +288,7 @@ mod tests {
             seq: 0,
             layout,
             blocks: (1..=k + m).map(placed).collect(),
-            units: Vec::new(),
+            checksums: Vec::new(),
             corrupt: BTreeMap::new(),
             incomplete: false,
             copies: Vec::new(),
@@ -340,8 +336,8 @@ mod tests {
     #[test]
     fn a_block_whose_checksums_nobody_knows_cannot_be_missing() {
         let code = weft_codes::parse("rs(4,2)").unwrap();
-        let (stripe, mut units) = (stripe(&code), vec![Some(vec![7]); 6]);
-        units[5] = None;
-        assert!(is_enough(&code, &stripe, &units, &[4], 2) && !is_enough(&code, &stripe, &units, &[5], 2));
+        let (stripe, mut checksums) = (stripe(&code), vec![Some(vec![7]); 6]);
+        checksums[5] = None;
+        assert!(is_enough(&code, &stripe, &checksums, &[4], 2) && !is_enough(&code, &stripe, &checksums, &[5], 2));
     }
 }

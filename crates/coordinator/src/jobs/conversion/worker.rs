@@ -1,13 +1,7 @@
 //! One stripe of a conversion is written by an agent: the one that has the most of its bytes itself, and if that fails, another one.
 
 use super::{Work, object::may_help, same, waits::Waits};
-use crate::{
-    errands::Errand,
-    lasting::Control,
-    members::Session,
-    room,
-    view::{Standing, View},
-};
+use crate::{capacity, delegations::Delegation, jobs::Control, members::Session};
 use futures::{Stream, StreamExt as _};
 use rand::Rng;
 use std::{
@@ -21,14 +15,15 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tonic::{Request, Status, Streaming};
-use weft_meta::{JobState, MetaError, ObjectRecord, StripeRecord, UploadId};
+use weft_control::view::{Standing, View};
+use weft_meta::{JobState, MetaError, ObjectRecord};
 use weft_proto::{
     from_status,
     rpc::{self, CONVERSIONS_PER_AGENT_MAX, END_STRIPE_TIMEOUT},
     status::decode_error,
     v1::{ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
 };
-use weft_types::{Error, NodeId, Party, Reaction, Result, Span, StripeLayout};
+use weft_types::{Error, NodeId, Party, Reaction, Result, Span, StripeLayout, StripeRecord, UploadId};
 
 /// The pause before those are asked again that could not do it; each next one is twice as long, up to the last.
 pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(250);
@@ -82,7 +77,7 @@ impl Work<'_> {
                 continue;
             };
             let moving = Moving { control: self.control, number: self.numbers.fetch_add(1, Ordering::Relaxed) };
-            let sent = self.errand(worker, &order, &moving, &waits).await;
+            let sent = self.delegation(worker, &order, &moving, &waits).await;
             let has_read = moving.bytes() > 0;
             drop(moving);
             // Of who failed only the answer may have been lost; and nobody is believed without a look.
@@ -140,7 +135,7 @@ impl Work<'_> {
         let (target, mut state) = (self.target, self.state.clone());
         let (k, m) = (target.code.k() as u32, target.code.m() as u32);
         let stripe = StripeLayout { layout: target.layout, k, m, data_len };
-        let has_room = || room::avoided(self.shared, &target.wanted(&stripe)).map(drop);
+        let has_room = || capacity::avoided(self.shared, &target.wanted(&stripe)).map(drop);
         let (mut queue, mut turn) = (None, Some(turn));
         loop {
             match has_room() {
@@ -198,14 +193,14 @@ impl Work<'_> {
     }
 
     /// Sends a node to write the stripe, and looks on. Who says nothing for as long as a stall takes is not waited for.
-    async fn errand(&self, node: NodeId, order: &Order<'_>, moving: &Moving<'_>, waits: &Waits<'_>) -> Result<()> {
+    async fn delegation(&self, node: NodeId, order: &Order<'_>, moving: &Moving<'_>, waits: &Waits<'_>) -> Result<()> {
         let shared = self.shared;
         let gone = || Error::retry(format!("{} went down", shared.members.name(node))).party(Party::Node(node));
         let session = shared.members.session(node).ok_or_else(gone)?;
         let _busy = Busy::new(self, node);
         moving.set(0);
         let number = shared.draw_seed();
-        let errand = Errand {
+        let delegation = Delegation {
             node,
             agent: session.record.name.clone(),
             object: order.object.name.clone(),
@@ -213,7 +208,7 @@ impl Work<'_> {
             upload: order.upload,
             number: order.number,
         };
-        let _on_errand = shared.errands.begin(number, errand);
+        let _on_errand = shared.delegations.begin(number, delegation);
         let broken = |error: Error| {
             shared.members.suspect(node);
             error.party(Party::Node(node))
@@ -234,11 +229,11 @@ impl Work<'_> {
         }
     }
 
-    async fn send(&self, session: Session, errand: u64, order: &Order<'_>) -> Result<Streaming<ConvertEvent>> {
+    async fn send(&self, session: Session, delegation: u64, order: &Order<'_>) -> Result<Streaming<ConvertEvent>> {
         let shared = self.shared;
         let request = ConvertStripeRequest {
             epoch: shared.epoch.0,
-            errand,
+            delegation,
             bucket: order.object.name.bucket.clone(),
             key: order.object.name.key.clone(),
             version: order.object.version.0,
@@ -432,10 +427,9 @@ impl Drop for Moving<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::{DiskView, NodeView};
-    use weft_meta::{BlockState, DiskNumber, Home, Owner, PlacedBlock};
+    use weft_control::view::{DiskView, NodeView};
     use weft_proto::to_status;
-    use weft_types::{Layout, StripeId, StripeLayout};
+    use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, StripeId, StripeLayout};
 
     const LEN: u64 = 1 << 20;
 
@@ -466,7 +460,7 @@ mod tests {
             layout,
             blocks: nodes.iter().map(placed).collect(),
             copies: Vec::new(),
-            units: Vec::new(),
+            checksums: Vec::new(),
             corrupt: BTreeMap::new(),
             incomplete: false,
         }

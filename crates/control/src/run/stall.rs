@@ -1,30 +1,30 @@
 //! Notices that somebody holds a plan up, long before its links give up.
 
 use super::report::Report;
+use crate::Time;
 use std::{collections::BTreeMap, time::Duration};
-use tokio::time::Instant;
 use weft_types::{NodeId, Party};
 
 /// How long a plan may be held up, and who can be done without.
-pub(crate) struct Patience<'a> {
+pub struct StallPolicy<'a> {
     /// For this long, by a node that is silent.
-    pub(crate) still: Duration,
+    pub still: Duration,
     /// By one that says that it waits for its own disk: no less.
-    pub(crate) busy: Duration,
+    pub busy: Duration,
     /// Whether one that is silent holds it up also when all others have ended: somebody else waits for it to end.
-    pub(crate) to_the_last: bool,
+    pub to_the_last: bool,
     /// Whether there is a way around a node. One that there is none around is waited for.
-    pub(crate) is_spare: Box<dyn Fn(NodeId) -> bool + Send + Sync + 'a>,
+    pub is_spare: Box<dyn Fn(NodeId) -> bool + Send + Sync + 'a>,
     /// Whether nodes do not wait for each other, but all of them for a client alone: one that the client complains of is given up
     /// without the others.
-    pub(crate) one_by_one: bool,
+    pub one_by_one: bool,
     /// So many may fail without a way around them.
-    pub(crate) failed_max: usize,
+    pub failed_max: usize,
 }
 
-impl<'a> Patience<'a> {
+impl<'a> StallPolicy<'a> {
     /// With a plan in which nodes wait for each other and nobody for the last of them.
-    pub(crate) fn of_chain(still: Duration, is_spare: impl Fn(NodeId) -> bool + Send + Sync + 'a) -> Self {
+    pub fn of_chain(still: Duration, is_spare: impl Fn(NodeId) -> bool + Send + Sync + 'a) -> Self {
         let is_spare = Box::new(is_spare);
         Self { still, busy: still, to_the_last: false, is_spare, one_by_one: false, failed_max: 0 }
     }
@@ -32,7 +32,7 @@ impl<'a> Patience<'a> {
 
 /// Who is heard of, and whether a plan's bytes move.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub struct Flow {
     nodes: BTreeMap<NodeId, NodeFlow>,
 }
 
@@ -41,20 +41,18 @@ pub(super) struct Flow {
 struct NodeFlow {
     moved_bytes: u64,
     /// When that last grew. None: it has moved nothing.
-    grew_at: Option<Instant>,
-    heard_at: Instant,
+    grew_at: Option<Time>,
+    heard_at: Time,
 }
 
 impl Flow {
     /// Of a plan that begins now.
-    pub(super) fn new(nodes: impl Iterator<Item = NodeId>) -> Self {
-        let now = Instant::now();
+    pub fn new(nodes: impl Iterator<Item = NodeId>, now: Time) -> Self {
         Self { nodes: nodes.map(|node| (node, NodeFlow { moved_bytes: 0, grew_at: None, heard_at: now })).collect() }
     }
 
     /// A node has told what it has moved since the start.
-    pub(super) fn told(&mut self, node: NodeId, bytes_moved: u64) {
-        let now = Instant::now();
+    pub fn told(&mut self, node: NodeId, bytes_moved: u64, now: Time) {
         if let Some(flow) = self.nodes.get_mut(&node) {
             flow.heard_at = now;
             if bytes_moved > flow.moved_bytes {
@@ -64,25 +62,25 @@ impl Flow {
     }
 
     /// How much a node is known to have moved.
-    pub(super) fn moved_bytes(&self, node: NodeId) -> u64 {
+    pub fn moved_bytes(&self, node: NodeId) -> u64 {
         self.nodes.get(&node).map_or(0, |flow| flow.moved_bytes)
     }
 
     /// A node has done its part, perhaps before it told of any progress.
-    pub(super) fn done(&mut self, node: NodeId) {
-        self.told(node, u64::MAX);
+    pub fn done(&mut self, node: NodeId, now: Time) {
+        self.told(node, u64::MAX, now);
     }
 
     /// Whether nothing was heard of a node for so long.
-    pub(super) fn is_silent(&self, node: NodeId, still: Duration) -> bool {
-        self.nodes.get(&node).is_some_and(|flow| flow.heard_at.elapsed() >= still)
+    pub fn is_silent(&self, node: NodeId, still: Duration, now: Time) -> bool {
+        self.nodes.get(&node).is_some_and(|flow| now - flow.heard_at >= still)
     }
 
     /// Who holds up others, and one of them, if they have not ended: one on whom somebody has waited for about as long as `still`, who has moved nothing
     /// for that long, and who was not heard of for that long or has waited for its own disk for about as long as `busy`. The others'
     /// buffers may fill for a while yet. What has not begun to flow is being connected, and nobody is blamed for that.
-    pub(super) fn culprit(&self, report: &Report, patience: &Patience<'_>) -> Option<(NodeId, Option<NodeId>)> {
-        let Patience { still, busy, to_the_last, .. } = *patience;
+    pub fn culprit(&self, report: &Report, policy: &StallPolicy<'_>, now: Time) -> Option<(NodeId, Option<NodeId>)> {
+        let StallPolicy { still, busy, to_the_last, .. } = *policy;
         if !self.nodes.values().all(|flow| flow.grew_at.is_some()) {
             return None;
         }
@@ -93,10 +91,10 @@ impl Flow {
         let waits_long = |of: &NodeId, party: Party, wait: Duration| {
             waits(of).iter().any(|(on, since_ms)| *on == party && u128::from(*since_ms) >= about(wait))
         };
-        let is_silent = |node: &NodeId| self.is_silent(*node, still);
+        let is_silent = |node: &NodeId| self.is_silent(*node, still, now);
         let moves = |node: &NodeId| {
             let grew_at = self.nodes.get(node).and_then(|flow| flow.grew_at);
-            grew_at.is_some_and(|grew_at| grew_at.elapsed() < still)
+            grew_at.is_some_and(|grew_at| now - grew_at < still)
         };
         let holds_up = |node: &NodeId| {
             let party = Party::Node(*node);
@@ -116,8 +114,10 @@ mod tests {
 
     const STILL: Duration = Duration::from_millis(1000);
 
-    fn patience() -> Patience<'static> {
-        Patience::of_chain(STILL, |_| true)
+    const START: Time = Time::after(Duration::ZERO);
+
+    fn policy() -> StallPolicy<'static> {
+        StallPolicy::of_chain(STILL, |_| true)
     }
 
     fn node(id: u32) -> NodeId {
@@ -127,76 +127,81 @@ mod tests {
     /// A chain 1 → 2 → 3 → 4 in which `waits` says who waits for whom.
     fn chain(waits: &[(u32, Party)]) -> (Flow, Report) {
         let nodes = || (1..=4).map(node);
-        let (mut flow, mut report) = (Flow::new(nodes()), Report::new(nodes()));
-        nodes().for_each(|node| flow.told(node, 100));
+        let (mut flow, mut report) = (Flow::new(nodes(), START), Report::new(nodes()));
+        nodes().for_each(|node| flow.told(node, 100, START));
         for (id, party) in waits {
             report.nodes.get_mut(&node(*id)).unwrap().waiting = vec![(*party, 900)];
         }
         (flow, report)
     }
 
-    async fn heard(flow: &mut Flow, nodes: &[u32], after: Duration) {
-        tokio::time::advance(after).await;
-        nodes.iter().for_each(|id| flow.told(node(*id), 100));
+    /// These are heard of so long after `now`, which it is then.
+    fn heard(flow: &mut Flow, nodes: &[u32], now: &mut Time, after: Duration) {
+        *now = *now + after;
+        nodes.iter().for_each(|id| flow.told(node(*id), 100, *now));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn who_is_silent_and_waited_for_holds_everybody_up() {
+    #[test]
+    fn who_is_silent_and_waited_for_holds_everybody_up() {
+        let mut now = START;
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (3, on(2)), (4, on(3))]);
-        heard(&mut flow, &[1, 3, 4], STILL / 2).await;
-        assert_eq!(flow.culprit(&report, &patience()), None, "too early");
-        heard(&mut flow, &[1, 3, 4], STILL / 2).await;
-        assert_eq!(flow.culprit(&report, &patience()), Some((node(2), Some(node(1)))));
+        heard(&mut flow, &[1, 3, 4], &mut now, STILL / 2);
+        assert_eq!(flow.culprit(&report, &policy(), now), None, "too early");
+        heard(&mut flow, &[1, 3, 4], &mut now, STILL / 2);
+        assert_eq!(flow.culprit(&report, &policy(), now), Some((node(2), Some(node(1)))));
         let (mut flow, report) = chain(&[]);
-        heard(&mut flow, &[1, 3, 4], STILL * 2).await;
+        heard(&mut flow, &[1, 3, 4], &mut now, STILL * 2);
         assert_eq!(
-            flow.culprit(&report, &patience()),
+            flow.culprit(&report, &policy(), now),
             None,
             "nobody waits for who is silent: only the coordinator does not hear of it"
         );
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_hanging_disk_is_blamed_and_a_reader_is_not() {
+    #[test]
+    fn a_hanging_disk_is_blamed_and_a_reader_is_not() {
+        let mut now = START;
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
-        heard(&mut flow, &[1, 2, 3, 4], STILL).await;
-        assert_eq!(flow.culprit(&report, &patience()), Some((node(2), Some(node(1)))), "it waits for itself");
+        heard(&mut flow, &[1, 2, 3, 4], &mut now, STILL);
+        assert_eq!(flow.culprit(&report, &policy(), now), Some((node(2), Some(node(1)))), "it waits for itself");
         assert_eq!(
-            flow.culprit(&report, &Patience { busy: STILL * 2, ..patience() }),
+            flow.culprit(&report, &StallPolicy { busy: STILL * 2, ..policy() }, now),
             None,
             "a disk may take its time where that is allowed"
         );
-        flow.told(node(2), 101);
-        assert_eq!(flow.culprit(&report, &patience()), None, "it has moved something a moment ago");
+        flow.told(node(2), 101, now);
+        assert_eq!(flow.culprit(&report, &policy(), now), None, "it has moved something a moment ago");
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(3)), (3, on(4)), (4, Party::Client(7))]);
-        heard(&mut flow, &[1, 2, 3, 4], STILL).await;
-        assert_eq!(flow.culprit(&report, &patience()), None, "a reader may be slow");
+        heard(&mut flow, &[1, 2, 3, 4], &mut now, STILL);
+        assert_eq!(flow.culprit(&report, &policy(), now), None, "a reader may be slow");
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn the_last_one_holds_up_whoever_waits_for_the_end() {
+    #[test]
+    fn the_last_one_holds_up_whoever_waits_for_the_end() {
+        let mut now = START;
         let (mut flow, mut report) = chain(&[]);
         for id in [1, 2, 4] {
-            report.nodes.get_mut(&node(id)).unwrap().end = Some(crate::supervise::End::Done);
-            flow.done(node(id));
+            report.nodes.get_mut(&node(id)).unwrap().end = Some(crate::run::End::Done);
+            flow.done(node(id), now);
         }
-        let last = || Patience { to_the_last: true, ..patience() };
-        heard(&mut flow, &[], STILL / 2).await;
-        assert_eq!(flow.culprit(&report, &last()), None, "too early");
-        heard(&mut flow, &[], STILL / 2).await;
-        assert_eq!(flow.culprit(&report, &last()), Some((node(3), None)));
-        assert_eq!(flow.culprit(&report, &patience()), None, "nobody waits");
-        flow.told(node(3), 100);
-        assert_eq!(flow.culprit(&report, &last()), None, "it is there and writes");
+        let last = || StallPolicy { to_the_last: true, ..policy() };
+        heard(&mut flow, &[], &mut now, STILL / 2);
+        assert_eq!(flow.culprit(&report, &last(), now), None, "too early");
+        heard(&mut flow, &[], &mut now, STILL / 2);
+        assert_eq!(flow.culprit(&report, &last(), now), Some((node(3), None)));
+        assert_eq!(flow.culprit(&report, &policy(), now), None, "nobody waits");
+        flow.told(node(3), 100, now);
+        assert_eq!(flow.culprit(&report, &last(), now), None, "it is there and writes");
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn what_has_not_begun_is_not_blamed() {
+    #[test]
+    fn what_has_not_begun_is_not_blamed() {
+        let mut now = START;
         let (_, report) = chain(&[(1, Party::Node(node(2)))]);
-        let mut flow = Flow::new((1..=4).map(node));
-        heard(&mut flow, &[1], STILL * 5).await;
-        assert_eq!(flow.culprit(&report, &patience()), None);
+        let mut flow = Flow::new((1..=4).map(node), START);
+        heard(&mut flow, &[1], &mut now, STILL * 5);
+        assert_eq!(flow.culprit(&report, &policy(), now), None);
     }
 }

@@ -7,19 +7,16 @@ use super::{
     waits::Waits,
     worker::{PAUSE_FIRST, wait},
 };
-use crate::{
-    lasting::Control,
-    puts,
-    view::{Standing, View},
-};
+use crate::{jobs::Control, puts};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 use tokio::{sync::SemaphorePermit, time::Instant};
-use weft_meta::{Ack, BlockState, JobState, MetaError, NewUpload, ObjectRecord, StripeRecord, UploadId, UploadRecord};
-use weft_types::{Error, NodeId, Party, Reaction, Result, Span};
+use weft_control::view::{Standing, View};
+use weft_meta::{JobState, MetaError, NewUpload, ObjectRecord, UploadRecord};
+use weft_types::{Ack, BlockState, Error, NodeId, Party, Reaction, Result, Span, StripeRecord, UploadId};
 
 /// The lease of an object's put is put off so often in its time.
 const KEPT_PER_LEASE: u64 = 3;
@@ -140,7 +137,7 @@ impl Work<'_> {
         loop {
             let now = *state.borrow_and_update();
             let until = match now {
-                JobState::Running => *begin.get_or_insert_with(|| self.pace.reserve(bytes)),
+                JobState::Running => *begin.get_or_insert_with(|| self.rate.reserve(bytes)),
                 JobState::Paused => {
                     if state.changed().await.is_err() {
                         return false;

@@ -1,0 +1,23 @@
+//! What is decided, apart from what is done: pure functions and state over plain values.
+//!
+//! Nothing here waits, opens a socket, asks a database or looks at a clock: time and random numbers are passed in. The coordinator is
+//! the shell that does what is decided here.
+//!
+//! | module | what it decides |
+//! | --- | --- |
+//! | [`view`] | which nodes and blocks can be used, of what is known of them at one moment |
+//! | [`placement`] | where new blocks go |
+//! | [`options`], [`planning`] | what requests choose; from a stripe to a proved plan |
+//! | [`in_flight`], [`stragglers`] | what plans under way still have to move; which nodes are slow |
+//! | [`run`] | what the agents of a plan have told, when it stalls, and who is to blame |
+
+pub mod in_flight;
+pub mod options;
+pub mod placement;
+pub mod planning;
+pub mod run;
+pub mod stragglers;
+mod time;
+pub mod view;
+
+pub use time::Time;

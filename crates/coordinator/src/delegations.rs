@@ -1,0 +1,109 @@
+//! Delegations: work that agents do in the coordinator's name. An agent with one may call as a client does, for just that work and for
+//! as long as the coordinator waits for it; later calls are refused.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+use weft_proto::{Peer, rpc::Caller};
+use weft_types::{NodeId, ObjectName, UploadId};
+
+/// The conversion of a stripe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Delegation {
+    /// The agent's node …
+    pub(crate) node: NodeId,
+    /// … and what its operator calls it.
+    pub(crate) agent: String,
+    /// What is read: the object …
+    pub(crate) object: ObjectName,
+    /// … in this version.
+    pub(crate) version: UploadId,
+    /// What is written: the put …
+    pub(crate) upload: UploadId,
+    /// … and the number of its stripe.
+    pub(crate) number: u64,
+}
+
+/// Who calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Who {
+    pub(crate) caller: Caller,
+    /// None: a client, on its own account.
+    pub(crate) delegation: Option<Delegation>,
+}
+
+/// The delegations that have not ended.
+#[derive(Debug, Default)]
+pub(crate) struct Delegations(Mutex<BTreeMap<u64, Delegation>>);
+
+/// Dropped, the delegation has ended.
+#[derive(Debug)]
+pub(crate) struct Delegated<'a> {
+    delegations: &'a Delegations,
+    number: u64,
+}
+
+impl Delegations {
+    /// Delegates, under a number that nobody could guess.
+    pub(crate) fn begin(&self, number: u64, delegation: Delegation) -> Delegated<'_> {
+        self.lock().insert(number, delegation);
+        Delegated { delegations: self, number }
+    }
+
+    /// The delegation of a number, if it has not ended.
+    pub(crate) fn get(&self, number: u64) -> Option<Delegation> {
+        self.lock().get(&number).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Delegation>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Delegated<'_> {
+    fn drop(&mut self) {
+        self.delegations.lock().remove(&self.number);
+    }
+}
+
+impl Delegation {
+    /// Whether this is who was sent.
+    pub(crate) fn is_of(&self, peer: &Peer) -> bool {
+        peer.may_be_agent(&self.agent)
+    }
+
+    pub(crate) fn reads(&self, bucket: &str, key: &str) -> bool {
+        (self.object.bucket.as_str(), self.object.key.as_str()) == (bucket, key)
+    }
+
+    pub(crate) fn writes(&self, upload: u64, number: u64) -> bool {
+        (self.upload.0, self.number) == (upload, number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delegation_is_one_agents_for_one_stripe_until_it_ends() {
+        let delegations = Delegations::default();
+        let delegation = Delegation {
+            node: NodeId(3),
+            agent: "node-03".into(),
+            object: ObjectName { bucket: "b".into(), key: "k".into() },
+            version: UploadId(5),
+            upload: UploadId(9),
+            number: 2,
+        };
+        let on_it = delegations.begin(77, delegation.clone());
+        assert_eq!((delegations.get(77), delegations.get(78)), (Some(delegation.clone()), None));
+        assert!(delegation.is_of(&Peer::Agent("node-03".into())) && delegation.is_of(&Peer::Anonymous));
+        assert!(!delegation.is_of(&Peer::Agent("node-04".into())) && !delegation.is_of(&Peer::Client));
+        assert!(delegation.reads("b", "k") && !delegation.reads("b", "other") && !delegation.reads("c", "k"));
+        assert!(delegation.writes(9, 2) && !delegation.writes(9, 3) && !delegation.writes(8, 2));
+        drop(on_it);
+        assert_eq!(delegations.get(77), None);
+    }
+}

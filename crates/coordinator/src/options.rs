@@ -1,0 +1,137 @@
+//! What requests choose, with the settings for what they do not say; and what is known of the network for it.
+
+use crate::{delegations::Delegation, links, shared::Shared};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use tokio::time::Instant;
+use weft_control::{
+    in_flight::Lines,
+    options::{RepairOptions, WriteOptions},
+    stragglers,
+    view::{NodeView, View},
+};
+use weft_meta::NodeRepair;
+use weft_plan::Network;
+use weft_proto::{rpc::Caller, v1};
+use weft_schemes::{Paths, Select};
+use weft_types::{AutoSize, Home, NodeId, Party, Result};
+
+/// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
+const LINK_BYTES_PER_S: f64 = 125e6;
+
+/// As the settings have it.
+pub(crate) fn usual_repair(shared: &Shared) -> RepairOptions {
+    RepairOptions::new(shared.config.scheme.clone(), shared.config.repair_slice_len)
+}
+
+/// As a repair asks for.
+pub(crate) fn of_repair(shared: &Shared, asked: &v1::RepairObjectRequest) -> Result<RepairOptions> {
+    let usual = usual_repair(shared).with(&asked.scheme, asked.slice_len, asked.slice_auto)?;
+    let select = Select::parse(&asked.select, || shared.draw_seed())?;
+    Ok(RepairOptions { select, paths: Paths::of(asked.paths)?, ..usual })
+}
+
+/// As a read asks for.
+pub(crate) fn of_read(shared: &Shared, asked: &v1::ReadStripeRequest) -> Result<RepairOptions> {
+    usual_repair(shared).with(&asked.scheme, asked.slice_len, asked.slice_auto)
+}
+
+/// As the repair of a node does: who helps is selected over all its stripes, and only the order is left open.
+pub(crate) fn of_node(shared: &Shared, repair: &NodeRepair) -> RepairOptions {
+    let usual = usual_repair(shared);
+    let scheme = if repair.scheme.is_empty() { usual.scheme } else { repair.scheme.clone() };
+    let slice_asked = repair.slice_len > 0;
+    let slice_len = if slice_asked { AutoSize::bytes(repair.slice_len) } else { usual.slice_len };
+    RepairOptions { scheme, slice_len, slice_asked, select: Select::Ordered, paths: Paths::Count(1) }
+}
+
+/// As a put asks for, by a client or by an agent to which a conversion was delegated.
+pub(crate) fn of_put(
+    shared: &Shared,
+    asked: Option<&v1::WriteScheme>,
+    caller: &Caller,
+    delegation: Option<&Delegation>,
+) -> Result<WriteOptions> {
+    let asked = asked.cloned().unwrap_or_default();
+    let scheme = if asked.scheme.is_empty() { shared.config.write_scheme.clone() } else { asked.scheme };
+    let slice_is_asked = asked.slice_len > 0;
+    let slice_bytes = if slice_is_asked { asked.slice_len } else { shared.config.slice_len.0 };
+    let (host, agent) = (host(&caller.address), delegation.map(|it| it.agent.clone()).unwrap_or_default());
+    let mut options = WriteOptions::new(scheme, slice_bytes, slice_is_asked)?;
+    (options.random, options.host, options.agent) = (asked.random, host, agent);
+    Ok(options)
+}
+
+/// What a put will move, as long as nothing is known but its homes: each gets a block, from the writer.
+pub(crate) fn announced(options: &WriteOptions, shared: &Shared, homes: &[Home], block_len: u64) -> Lines {
+    let writer = shared.draw_client();
+    let (network, bytes) = (write_network(options, shared, writer), block_len as f64);
+    let mut lines = Lines::new();
+    for home in homes.iter().map(|home| Party::Node(home.node)).filter(|home| network.host_of_both(writer, *home).is_none()) {
+        lines.entry(network.line_of(writer)).or_default().up_bytes += bytes;
+        lines.entry(network.line_of(home)).or_default().down_bytes += bytes;
+    }
+    lines
+}
+
+/// What is known of the network around the writer, a client, and of what others move over it. On one machine less is moved by a
+/// writer that sends all itself, and no link is saved by others that send for it.
+pub(crate) fn write_network(options: &WriteOptions, shared: &Shared, writer: Party) -> Network {
+    let host_of = |node: &NodeId| Some((Party::Node(*node), shared.members.session(*node)?.host));
+    let hosts = shared.members.view().nodes.keys().filter_map(host_of).chain([(writer, options.host.clone())]).collect();
+    let mut network = Network { hosts, ..shared.network() };
+    for (party, busy) in shared.in_flight.left() {
+        let known = network.busy.entry(network.line_of(party)).or_default();
+        known.waited_for += busy.waited_for;
+        known.background.extend(busy.background);
+    }
+    network
+}
+
+/// The machine from whose address and port somebody calls, however the address is spelt.
+pub(crate) fn host(address: &str) -> String {
+    match address.parse::<SocketAddr>() {
+        Ok(address) => address.ip().to_canonical().to_string(),
+        Err(_) => address.rsplit_once(':').map_or(address, |(host, _)| host).to_owned(),
+    }
+}
+
+impl Shared {
+    /// What is known of the network: where everybody stands, and what was measured of links lately.
+    pub(crate) fn network(&self) -> Network {
+        let age_max = Duration::from_millis(self.config.link_age_max_ms);
+        let measured = self.links.network(Instant::now(), age_max, LINK_BYTES_PER_S);
+        let mut network = Network { racks: racks(&self.members.view()), ..measured };
+        links::set_rack_lines(&mut network);
+        network
+    }
+
+    /// The same for plans whose nodes give what they read and add up: stragglers among them send no more than that. Who adds up slowly
+    /// counts as slow also where nothing is added up on the way (in a conventional repair): it is only rather left out.
+    pub(crate) fn network_of_helpers(&self) -> Network {
+        let coding = self.members.coding_bytes_per_s();
+        // A helper of a chain takes in two bytes for each that it passes on.
+        let computes = stragglers::among(coding).into_iter().map(|(node, rate)| (node, rate / 2.0));
+        let mut network = self.network();
+        for (node, most) in self.stragglers().stragglers(self.started.now()).into_iter().chain(computes) {
+            let sends = network.up(Party::Node(node)).min(most);
+            network.up_bytes_per_s.insert(Party::Node(node), sends);
+        }
+        network
+    }
+}
+
+pub(crate) fn racks(view: &View) -> BTreeMap<Party, String> {
+    let rack = |node: &NodeView| (Party::Node(node.id), node.rack.clone());
+    view.nodes.values().map(rack).filter(|(_, rack)| !rack.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_known_by_its_address_however_it_is_spelt() {
+        assert_eq!(["10.0.0.5:41", "[::ffff:10.0.0.5]:42"].map(host), ["10.0.0.5", "10.0.0.5"]);
+        assert_eq!(["[fd00::1]:1", "somewhere:7", ""].map(host), ["fd00::1", "somewhere", ""]);
+    }
+}
