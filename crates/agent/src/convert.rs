@@ -22,12 +22,15 @@ use tokio::{sync::mpsc, time::interval};
 use tonic::Status;
 use weft_client::{Client, ClientConfig, ProgressFn, StripeConversion};
 use weft_proto::{
-    conversion::{MEMORY_BYTES, STRIPE_SHARE},
     rpc::CONVERSIONS_PER_AGENT_MAX,
     to_status,
     v1::{ConvertDone, ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
 };
-use weft_types::{Error, Result, human_bytes};
+use weft_types::{
+    Error, Result,
+    conversion::{MEMORY_BYTES, STRIPE_SHARE},
+    human_bytes,
+};
 
 /// The least that is fetched at once.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;

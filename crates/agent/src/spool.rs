@@ -6,11 +6,8 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
-use weft_proto::{
-    conversion::kept_free_bytes,
-    v1::{ConvertStripeRequest, Disk},
-};
-use weft_types::{Error, Result, human_bytes};
+use weft_proto::v1::{ConvertStripeRequest, Disk};
+use weft_types::{Error, Result, conversion::kept_free_bytes, human_bytes};
 
 /// What stripes may take of each disk, by its path, bytes.
 #[derive(Debug, Default)]

@@ -6,15 +6,19 @@
 //! | module | what it decides |
 //! | --- | --- |
 //! | [`view`] | which nodes and blocks can be used, of what is known of them at one moment |
-//! | [`placement`] | where new blocks go |
+//! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what conversions leave free |
+//! | [`recovery`] | whether what is left of a stripe is enough |
 //! | [`options`], [`planning`] | what requests choose; from a stripe to a proved plan |
 //! | [`in_flight`], [`stragglers`] | what plans under way still have to move; which nodes are slow |
 //! | [`run`] | what the agents of a plan have told, when it stalls, and who is to blame |
 
+pub mod assignment;
+pub mod capacity;
 pub mod in_flight;
 pub mod options;
 pub mod placement;
 pub mod planning;
+pub mod recovery;
 pub mod run;
 pub mod stragglers;
 mod time;

@@ -14,6 +14,16 @@ const FULLNESS_STEPS: u64 = 20;
 /// Full disks that a message names, at most.
 const FULL_DISKS_NAMED: usize = 8;
 
+/// How many different nodes a stripe takes with so many copies of its data.
+pub fn nodes_needed(k: usize, n: usize, replicas: u8) -> usize {
+    n + k * usize::from(replicas.saturating_sub(1))
+}
+
+/// A code, as messages name it.
+pub fn described(code: &str, replicas: u8) -> String {
+    if replicas < 2 { code.to_owned() } else { format!("{code} with {replicas} copies of its data") }
+}
+
 /// What is to be placed.
 #[derive(Debug, Clone)]
 pub struct Ask<'a> {

@@ -6,6 +6,7 @@ mod cool;
 pub(crate) use cool::cool;
 
 use crate::{rebuild::Lost, shared::Shared};
+use weft_control::placement;
 use weft_meta::PolicyRecord;
 use weft_types::{Error, REPLICAS_MAX, Result, StripeRecord};
 
@@ -16,25 +17,15 @@ pub(crate) fn replicas(asked: u32) -> Result<u8> {
         .ok_or_else(|| Error::invalid(format!("{asked} copies of each data block are too many: at most {REPLICAS_MAX} are kept")))
 }
 
-/// How many different nodes a stripe takes with so many copies of its data.
-pub(crate) fn nodes_needed(k: usize, n: usize, replicas: u8) -> usize {
-    n + k * usize::from(replicas.saturating_sub(1))
-}
-
-/// A code, as messages name it.
-pub(crate) fn described(code: &str, replicas: u8) -> String {
-    if replicas < 2 { code.to_owned() } else { format!("{code} with {replicas} copies of its data") }
-}
-
 impl Shared {
     /// What there is to say of a new policy: whether the cluster has the nodes that copies take.
     pub(crate) fn policy_warnings(&self, policy: &PolicyRecord) -> Result<Vec<String>> {
         let code = self.code(&policy.code)?;
-        let (needed, nodes) = (nodes_needed(code.k(), code.n(), policy.replicas), self.members.view().nodes.len());
+        let (needed, nodes) = (placement::nodes_needed(code.k(), code.n(), policy.replicas), self.members.view().nodes.len());
         if policy.replicas < 2 || needed <= nodes {
             return Ok(Vec::new());
         }
-        let what = described(&policy.code, policy.replicas);
+        let what = placement::described(&policy.code, policy.replicas);
         Ok(vec![format!(
             "{what} puts the blocks of a stripe on {needed} different nodes, and the cluster has {nodes}: add nodes first"
         )])

@@ -23,7 +23,6 @@
 //! anew under the same number, and a put of which nothing is heard is swept, at the earliest one lease after the start. Repairs
 //! of objects that were under way are given up; jobs go on with what they had not done yet, unless they were paused. Agents register by themselves with their next heartbeat.
 
-mod capacity;
 mod completion;
 mod config;
 mod coordinator;

@@ -1,9 +1,14 @@
 //! What requests choose, with the settings for what they do not say; and what is known of the network for it.
 
 use crate::{delegations::Delegation, links, shared::Shared};
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Duration,
+};
 use tokio::time::Instant;
 use weft_control::{
+    capacity::{KeptFree, Wanted},
     in_flight::Lines,
     options::{RepairOptions, WriteOptions},
     stragglers,
@@ -96,6 +101,12 @@ pub(crate) fn host(address: &str) -> String {
 }
 
 impl Shared {
+    /// The nodes to which no block of a conversion goes: see [`KeptFree::without_room`].
+    pub(crate) fn without_capacity(&self, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
+        let kept = KeptFree { reserve_bytes: self.config.disk_reserve.0, percent: self.config.conversion_free_percent };
+        kept.without_room(&self.members.view(), wanted)
+    }
+
     /// What is known of the network: where everybody stands, and what was measured of links lately.
     pub(crate) fn network(&self) -> Network {
         let age_max = Duration::from_millis(self.config.link_age_max_ms);

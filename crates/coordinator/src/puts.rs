@@ -9,7 +9,6 @@ mod homes;
 pub(crate) mod late_blocks;
 
 use crate::{
-    capacity::{self, Wanted},
     delegations::{Delegation, Who},
     in_flight::Moving,
     options, rebuild,
@@ -27,6 +26,7 @@ use std::{
 use tokio::task::JoinHandle;
 use weft_codes::SharedCode;
 use weft_control::{
+    capacity::Wanted,
     options::WriteOptions,
     placement::{self, Ask},
     planning::{self, Writing},
@@ -491,7 +491,7 @@ async fn begin_stripe(
             let wanted = Wanted::stripe(code, upload.new.replicas, upload.new.failure_domain, layout);
             // Where it is those that could not be asked who have the space, it is not space that is waited for.
             let unasked = |error: Error| if avoid.is_empty() { error } else { not_again(error) };
-            capacity::avoided(shared, &Wanted { avoid, ..wanted }).map_err(unasked)?
+            shared.without_capacity(&Wanted { avoid, ..wanted }).map_err(unasked)?
         }
         None => BTreeSet::new(),
     };

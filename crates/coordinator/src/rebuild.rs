@@ -499,7 +499,7 @@ impl Rebuild<'_> {
 
     /// What a report says of a new block.
     fn take(&self, new: &mut Arriving, report: &Report) {
-        if let Some(stored) = report.stored(new.block) {
+        if let Some(stored) = report.stored(new.block, new.home.node) {
             // The agent compares too; what is here is a second look.
             if new.expected.as_ref().is_none_or(|expected| *expected == stored.checksums) {
                 new.durable = Some(stored.checksums.clone());
@@ -522,7 +522,7 @@ impl Rebuild<'_> {
     async fn replace_dead_targets(&self, arriving: &mut Vec<Arriving>, report: &Report, avoided: &mut Avoided) -> Result<()> {
         for new in arriving.iter().filter(|new| new.durable.is_none()) {
             let end = report.nodes.get(&new.home.node).and_then(|node| node.end.as_ref());
-            let wrong = report.stored(new.block).is_some();
+            let wrong = report.stored(new.block, new.home.node).is_some();
             if wrong || matches!(end, Some(End::Broken(_) | End::GivenUp)) {
                 avoided.failed.insert(new.home.node);
             }

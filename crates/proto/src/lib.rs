@@ -6,12 +6,10 @@
 //! | [`net`] | the network as everybody sees it: connect, listen, accept |
 //! | [`security`], [`certs`] | mutual TLS over any network; who the other end is |
 //! | [`v1`], [`rpc`], [`status`] | the control plane: messages, servers and channels, errors |
-//! | [`conversion`] | what coordinator and agents have to agree on of conversions |
 //! | [`frame`], [`link`], [`pool`] | the data plane: frames, one link of a plan, connections that are kept |
 //! | [`token`], [`task`] | the right to use a link; a task as bytes |
 
 pub mod certs;
-pub mod conversion;
 mod der;
 pub mod frame;
 pub mod incoming;

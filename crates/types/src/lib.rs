@@ -3,6 +3,7 @@
 //! Nothing here knows a code, a plan or a socket.
 
 mod block_meta;
+pub mod conversion;
 mod crc;
 mod error;
 mod ids;

@@ -141,15 +141,15 @@ impl Report {
         culprit.or_else(any).cloned().unwrap_or_else(|| Error::replan("the plan ended without a word"))
     }
 
-    /// A block that became durable, wherever that was.
-    pub fn stored(&self, block: BlockId) -> Option<&Stored> {
-        self.nodes.values().find_map(|node| node.stored.get(&block))
+    /// The receipt for a block from the node that it was sent to. What another node says of it counts for nothing.
+    pub fn stored(&self, block: BlockId, home: NodeId) -> Option<&Stored> {
+        self.nodes.get(&home)?.stored.get(&block)
     }
 
     /// Whether a block was rebuilt, on this node, to something that is not what it should be.
     pub fn is_not_what_was_lost(&self, block: BlockId, node: NodeId) -> bool {
         let refused = |error: &Error| error.reaction == Reaction::Corrupt && error.block == Some(block);
-        self.stored(block).is_some() || self.nodes.get(&node).is_some_and(|node| node.errors().iter().any(refused))
+        self.stored(block, node).is_some() || self.nodes.get(&node).is_some_and(|node| node.errors().iter().any(refused))
     }
 
     /// Whether all that a node is blamed for is a block of its own that is bad.
@@ -236,5 +236,28 @@ pub fn bad_state(error: &Error) -> Option<BlockState> {
         Reaction::Corrupt => Some(BlockState::Corrupt),
         Reaction::NotFound => Some(BlockState::Missing),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::StripeId;
+
+    #[test]
+    fn a_receipt_counts_from_the_home_alone() {
+        let block = BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 1 };
+        let (home, other) = (NodeId(1), NodeId(2));
+        let receipt = Stored { len: 4096, checksums: vec![7] };
+        let done =
+            || TaskEvent::Done { stored: vec![(block, receipt.clone())], traffic: TaskTraffic::default(), stages: Vec::new() };
+        let mut report = Report::new([home, other].into_iter());
+        report.take(other, done());
+        assert_eq!(report.stored(block, home), None, "another node's word");
+        assert!(!report.is_not_what_was_lost(block, home));
+        report.take(home, done());
+        assert_eq!(report.stored(block, home), Some(&receipt));
+        report.take(home, TaskEvent::Done { stored: Vec::new(), traffic: TaskTraffic::default(), stages: Vec::new() });
+        assert_eq!(report.stored(block, home), Some(&receipt), "after its end a task tells nothing");
     }
 }

@@ -14,8 +14,6 @@ use super::{
     runner::{Again, Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
 };
 use crate::{
-    capacity::{self, Wanted},
-    copies::{described, nodes_needed},
     puts,
     shared::Shared,
     validate::{self, Coding},
@@ -35,7 +33,10 @@ use tokio::{
     time::Instant,
 };
 use weft_codes::SharedCode;
-use weft_control::placement::{self, Ask};
+use weft_control::{
+    capacity::Wanted,
+    placement::{self, Ask},
+};
 use weft_meta::{Amount, Conversion, JobId, JobState, LeftBlock, MetaError, ObjectRecord, PolicyRecord};
 use weft_proto::v1;
 use weft_types::{Error, Layout, NodeId, ObjectName, Reaction, Result, StripeLayout, StripeRecord};
@@ -173,8 +174,8 @@ pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result
     shared.until_nodes_are_back().await;
     let replicas = target.policy.replicas;
     let ask = Ask {
-        code: &described(&target.policy.code, replicas),
-        count: nodes_needed(target.code.k(), target.code.n(), replicas),
+        code: &placement::described(&target.policy.code, replicas),
+        count: placement::nodes_needed(target.code.k(), target.code.n(), replicas),
         tolerance: target.code.tolerance(),
         failure_domain: target.policy.failure_domain,
         held: &[],
@@ -190,7 +191,7 @@ pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result
         m: target.code.m() as u32,
         data_len: target.layout.block_len.saturating_mul(target.code.k() as u64),
     };
-    match capacity::avoided(shared, &target.wanted(&stripe)) {
+    match shared.without_capacity(&target.wanted(&stripe)) {
         // It can wait for space.
         Err(error) if error.reaction != Reaction::Retry => Err(error),
         _ => Ok(conversion),

@@ -1,10 +1,7 @@
 //! Copies of data blocks that are put together with them: where they go, and which of them came there.
 
 use super::homes;
-use crate::{
-    copies::{described, nodes_needed},
-    shared::Shared,
-};
+use crate::shared::Shared;
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_control::{
@@ -27,12 +24,12 @@ pub(super) fn choose(
     options: &WriteOptions,
     avoid: &BTreeSet<NodeId>,
 ) -> Result<Placed> {
-    let count = nodes_needed(code.k(), code.n(), new.replicas);
+    let count = placement::nodes_needed(code.k(), code.n(), new.replicas);
     if count == code.n() {
         return homes::choose(shared, new, code, stripe, options, avoid);
     }
     let all = Ask {
-        code: &described(&new.code, new.replicas),
+        code: &placement::described(&new.code, new.replicas),
         count,
         tolerance: code.tolerance(),
         // Who loses a rack loses its copies, and no data for that.

@@ -7,7 +7,6 @@ use super::{
     prepare, simpler, start, touched,
 };
 use crate::{
-    capacity::{self, Wanted},
     options,
     rebuild::{Destination, Lost, Rebuild, RebuiltBlock},
     shared::Shared,
@@ -19,8 +18,10 @@ use std::{
 };
 use weft_codes::SharedCode;
 use weft_control::{
+    capacity::Wanted,
     options::WriteOptions,
     placement::{self, Ask, NOTHING},
+    recovery,
     run::{End, NodeReport, Report, Stored},
     view::NodeView,
 };
@@ -88,7 +89,7 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
     };
     let missing_max = upload.new.ack.missing_max;
     let is_enough = |stripe: &StripeRecord, missing: &BTreeMap<u8, String>| {
-        late_blocks::is_enough(&code, stripe, &checksums, &missing.keys().copied().collect::<Vec<u8>>(), missing_max)
+        recovery::is_enough(&code, stripe, &checksums, &missing.keys().copied().collect::<Vec<u8>>(), missing_max)
     };
     let may_end = |report: &Report| {
         let (stripe, missing) = arrived_by(report);
@@ -187,7 +188,7 @@ impl StripeEnd<'_> {
         if self.unknown() {
             return Err(self.give_up(report));
         }
-        if !late_blocks::is_recoverable(self.code, &self.stripe, &missing) {
+        if !recovery::is_recoverable(self.code, &self.stripe, &missing) {
             if plans >= shared.config.resumes_max {
                 return Err(self.give_up(report));
             }
@@ -354,7 +355,7 @@ impl StripeEnd<'_> {
             return Ok(self.failed.clone());
         }
         let whole = Wanted::stripe(self.code, self.upload.new.replicas, failure_domain, &self.stripe.layout);
-        let full = capacity::avoided(self.shared, &Wanted { count, held, avoid: &self.failed, ..whole })?;
+        let full = self.shared.without_capacity(&Wanted { count, held, avoid: &self.failed, ..whole })?;
         Ok(&self.failed | &full)
     }
 

@@ -1,7 +1,6 @@
 //! Where rebuilt blocks go.
 
 use super::{Lost, Rebuild};
-use crate::copies::described;
 use rand::{SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -194,7 +193,7 @@ impl Rebuild<'_> {
         let view = self.shared.members.view();
         let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
         let copies = self.copies_max();
-        let spec = described(&self.code.spec(), copies);
+        let spec = placement::described(&self.code.spec(), copies);
         // Elsewhere, if there is an elsewhere: else a node may get its own lost block back, in a new generation.
         let others = self.not_asked(&view);
         let never = avoid.iter().chain(&self.avoid).chain(&others).copied();

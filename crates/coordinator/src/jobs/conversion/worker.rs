@@ -1,7 +1,7 @@
 //! One stripe of a conversion is written by an agent: the one that has the most of its bytes itself, and if that fails, another one.
 
 use super::{Work, object::may_help, same, waits::Waits};
-use crate::{capacity, delegations::Delegation, jobs::Control, members::Session};
+use crate::{delegations::Delegation, jobs::Control, members::Session};
 use futures::{Stream, StreamExt as _};
 use rand::Rng;
 use std::{
@@ -135,7 +135,7 @@ impl Work<'_> {
         let (target, mut state) = (self.target, self.state.clone());
         let (k, m) = (target.code.k() as u32, target.code.m() as u32);
         let stripe = StripeLayout { layout: target.layout, k, m, data_len };
-        let has_room = || capacity::avoided(self.shared, &target.wanted(&stripe)).map(drop);
+        let has_room = || self.shared.without_capacity(&target.wanted(&stripe)).map(drop);
         let (mut queue, mut turn) = (None, Some(turn));
         loop {
             match has_room() {

@@ -1,46 +1,49 @@
 //! The capacity that conversions leave on disks. For a while both forms of an object need it, and what was replaced comes free no sooner than
 //! agents may remove it: who filled the disks with new blocks up to the users' own reserve would stop every put until then.
 
-use crate::{config::CoordinatorConfig, copies::nodes_needed, shared::Shared};
-use rand::{SeedableRng as _, rngs::StdRng};
-use std::collections::BTreeSet;
-use weft_codes::SharedCode;
-use weft_control::{
+use crate::{
     placement::{self, Ask, NOTHING},
     view::{DiskView, NodeView, View},
 };
-use weft_proto::conversion::{SPOOLED_BEYOND_BYTES, kept_free_bytes};
-use weft_types::{ByteSize, Error, FailureDomain, NodeId, Result, StripeLayout};
+use rand::{SeedableRng as _, rngs::StdRng};
+use std::collections::BTreeSet;
+use weft_codes::SharedCode;
+use weft_types::{
+    ByteSize, Error, FailureDomain, NodeId, Result, StripeLayout,
+    conversion::{SPOOLED_BEYOND_BYTES, kept_free_bytes},
+};
 
 /// Nobody.
 static NOBODY: BTreeSet<NodeId> = BTreeSet::new();
 
 /// What needs room.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) code: &'a SharedCode,
-    pub(crate) failure_domain: FailureDomain,
+pub struct Wanted<'a> {
+    /// The stripe's code.
+    pub code: &'a SharedCode,
+    /// What must not hold more blocks than the code tolerates to lose.
+    pub failure_domain: FailureDomain,
     /// How many blocks are placed, copies of data among them; each goes to another node.
-    pub(crate) count: usize,
+    pub count: usize,
     /// Bytes of each.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Bytes of the stripe, where somebody is to write it who may have to keep all of it on a disk meanwhile; else 0.
-    pub(crate) spooled_bytes: u64,
+    pub spooled_bytes: u64,
     /// Nodes that hold other blocks of the stripe.
-    pub(crate) held: &'a [NodeId],
+    pub held: &'a [NodeId],
     /// Nodes that get none for other reasons.
-    pub(crate) avoid: &'a BTreeSet<NodeId>,
+    pub avoid: &'a BTreeSet<NodeId>,
 }
 
 impl<'a> Wanted<'a> {
     /// A whole stripe.
-    pub(crate) fn stripe(code: &'a SharedCode, replicas: u8, failure_domain: FailureDomain, stripe: &StripeLayout) -> Self {
-        let count = nodes_needed(code.k(), code.n(), replicas);
+    pub fn stripe(code: &'a SharedCode, replicas: u8, failure_domain: FailureDomain, stripe: &StripeLayout) -> Self {
+        let count = placement::nodes_needed(code.k(), code.n(), replicas);
         Self { code, failure_domain, count, bytes: stripe.block_len(0), spooled_bytes: 0, held: &[], avoid: &NOBODY }
     }
 
     /// With whoever is to write it.
-    pub(crate) fn spooled(self, data_len: u64) -> Self {
+    pub fn spooled(self, data_len: u64) -> Self {
         Self { spooled_bytes: if data_len > SPOOLED_BEYOND_BYTES { data_len } else { 0 }, ..self }
     }
 
@@ -64,26 +67,16 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// The nodes to which no block of a conversion goes; [`Reaction::Retry`](weft_types::Reaction) if it has to wait for space: where too few
-/// nodes have room, and where only for that a rack would get more blocks of a stripe than the code tolerates to lose.
-pub(crate) fn avoided(shared: &Shared, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
-    KeptFree::of(&shared.config).without_room(&shared.members.view(), wanted)
-}
-
 /// What is left on each disk that takes a block of a conversion.
 #[derive(Debug, Clone, Copy)]
-struct KeptFree {
+pub struct KeptFree {
     /// What puts leave, too, bytes.
-    reserve_bytes: u64,
+    pub reserve_bytes: u64,
     /// What is left for puts, percent of the disk.
-    percent: u32,
+    pub percent: u32,
 }
 
 impl KeptFree {
-    fn of(config: &CoordinatorConfig) -> Self {
-        Self { reserve_bytes: config.disk_reserve.0, percent: config.conversion_free_percent }
-    }
-
     /// Whether a node has a disk that can take a block of that length, and leaves what is to be left; `of` says what is free of it. The
     /// block goes to the one that has the most free, as all do.
     fn has_room(self, node: &NodeView, bytes: u64, of: impl Fn(&DiskView) -> u64) -> bool {
@@ -91,8 +84,10 @@ impl KeptFree {
         node.disks.iter().any(|disk| !disk.failed && of(disk) >= kept(disk).saturating_add(bytes))
     }
 
-    /// Whoever lacks nodes, and not only space on them, does not wait here.
-    fn without_room(self, view: &View, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
+    /// The nodes to which no block of a conversion goes; [`Reaction::Retry`](weft_types::Reaction) if it has to wait for space: where too
+    /// few nodes have room, and where only for that a rack would get more blocks of a stripe than the code tolerates to lose. Whoever lacks
+    /// nodes, and not only space on them, does not wait here.
+    pub fn without_room(self, view: &View, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
         let Wanted { count, bytes, held, avoid, .. } = *wanted;
         let is_asked = |node: &&NodeView| !held.contains(&node.id) && !avoid.contains(&node.id);
         let is_usable = |node: &&NodeView| node.up && node.disks.iter().any(|disk| !disk.failed);

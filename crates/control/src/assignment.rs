@@ -1,0 +1,182 @@
+//! Which of the nodes that were chosen for a stripe gets which of its blocks: where a scheme has some of them do more than others, those
+//! do that are quicker, and less busy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use weft_codes::SharedCode;
+use weft_plan::{Moved, Network};
+use weft_schemes::disseminate::{self, Candidate, Racks};
+use weft_types::{Party, Result};
+
+/// For each block of a stripe the place of the node that gets it, of nodes of which it is known how fast they compute.
+pub fn assigned(
+    code: &SharedCode,
+    scheme: &str,
+    block_len: u64,
+    writer: Party,
+    nodes: &[(Party, f64)],
+    mut network: Network,
+) -> Result<Vec<usize>> {
+    let (block_len, line) = (block_len.max(1) as f64, network.line_of(writer));
+    // Whatever the writer sends goes over its node's line, too.
+    network.busy.entry(line).or_default().waited_for.up_bytes += block_len * code.k() as f64;
+    let lines: Vec<Party> = nodes.iter().map(|(node, _)| network.line_of(*node)).collect();
+    let coding = about(nodes.iter().map(|(_, coding)| *coding).collect());
+    let up = about(lines.iter().map(|line| network.up(*line)).collect());
+    let down = about(lines.iter().map(|line| network.down(*line)).collect());
+    let is_near = |node: Party| network.host_of_both(writer, node).is_some();
+    let all_near = nodes.iter().all(|(node, _)| is_near(*node));
+    let racks: BTreeSet<&str> =
+        lines.iter().chain([&line]).filter_map(|line| network.racks.get(line)).map(String::as_str).collect();
+    let rack = |line: &Party| racks.iter().position(|rack| network.racks.get(line).is_some_and(|own| own == rack));
+    // No node sends more than all data, or receives more.
+    let most = Moved { up_bytes: block_len * code.k() as f64, down_bytes: block_len * code.k() as f64 };
+    let candidate = |at: usize| {
+        let busy = network.busy.get(&lines[at]).map(|busy| busy.beside(most)).unwrap_or_default();
+        Candidate {
+            products_per_s: coding[at],
+            up_bytes_per_s: up[at],
+            down_bytes_per_s: down[at],
+            busy: Moved { up_bytes: busy.up_bytes / block_len, down_bytes: busy.down_bytes / block_len },
+            is_near: !all_near && is_near(nodes[at].0),
+            rack: rack(&lines[at]),
+        }
+    };
+    let candidates: Vec<Candidate> = (0..nodes.len()).map(candidate).collect();
+    if candidates.windows(2).all(|pair| pair[0] == pair[1]) {
+        return Ok((0..nodes.len()).collect());
+    }
+    let rate = |rates: &BTreeMap<String, f64>, rack: &str| rates.get(rack).copied().unwrap_or(f64::INFINITY);
+    let lines = |rack: &&str| (rate(&network.rack_up_bytes_per_s, rack), rate(&network.rack_down_bytes_per_s, rack));
+    let racks = Racks { writer: rack(&line), lines: racks.iter().map(lines).collect() };
+    disseminate::assign(code.as_ref(), scheme, &candidates, &racks)
+}
+
+/// Nodes that differ by no more than this are about as fast.
+const ALIKE: f64 = 2.0;
+
+/// What was measured, to a power of two, or as one where all are alike: nodes that are about as fast stay in a random order, so
+/// that who gets the data is not always the same. What is not known counts as fast.
+fn about(rates: Vec<f64>) -> Vec<f64> {
+    let known = || rates.iter().copied().filter(|rate| *rate > 0.0);
+    let (least, most) = (known().fold(f64::INFINITY, f64::min), known().fold(0.0, f64::max));
+    let power = |rate: f64| if rate > 0.0 { rate.log2().round().exp2() } else { f64::INFINITY };
+    // Two that are alike may stand on either side of where one power of two is rounded to the next.
+    let class = |rate: f64| power(if most <= ALIKE * least { most } else { rate });
+    rates.iter().copied().map(class).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planning::{self, Planned, Writing};
+    use weft_plan::{Busy, Class};
+    use weft_schemes::Run;
+    use weft_types::{BlockId, Layout, NodeId, PlanId, StripeId, StripeLayout};
+
+    const BLOCK_LEN: u64 = 1 << 20;
+
+    /// Writers on the first nodes of eight, or all on one machine outside of them, each of which plans a put of rs(4,4) when all have
+    /// been announced; and how many blocks go over the busiest line.
+    fn put_at_once(writers: u32, scheme: &str, outside: bool) -> (Vec<String>, f64) {
+        let code = weft_codes::parse("rs(4,4)").unwrap();
+        let layout = Layout::new(BLOCK_LEN, BLOCK_LEN, 1).unwrap();
+        let stripe = StripeLayout { layout, k: 4, m: 4, data_len: 4 * BLOCK_LEN };
+        let nodes: Vec<(Party, f64)> = (0..8).map(|id| (Party::Node(NodeId(id)), 0.0)).collect();
+        let hosts: BTreeMap<Party, String> = nodes.iter().map(|(node, _)| (*node, node.to_string())).collect();
+        // Where a writer stands, and whose lines it uses.
+        let host = |number: u32| if outside { "outside".to_owned() } else { nodes[number as usize].0.to_string() };
+        let mut all = Network::uniform(1e8);
+        all.hosts = hosts.clone();
+        all.hosts.extend((0..writers).map(|number| (Party::Client(number.into()), host(number))));
+        let on = |number: u32| all.line_of(Party::Client(number.into()));
+        let one = |up: f64, down: f64| Moved { up_bytes: up * BLOCK_LEN as f64, down_bytes: down * BLOCK_LEN as f64 };
+        let announced = |number: u32| {
+            let others = nodes.iter().filter(move |(node, _)| *node != on(number)).map(|(node, _)| (*node, one(0.0, 1.0)));
+            others.chain([(on(number), one(if outside { 8.0 } else { 7.0 }, 0.0))]).collect::<Vec<_>>()
+        };
+        let plan = |number: u32, planned: &[Planned]| {
+            let writer = Party::Client(number.into());
+            let mut network = Network::uniform(1e8);
+            network.hosts = hosts.clone();
+            network.hosts.insert(writer, host(number));
+            let known = planned.iter().flat_map(|planned| planned.lines.clone());
+            for (line, moved) in (number + 1..writers).flat_map(announced).chain(known) {
+                network.busy.entry(line).or_default().waited_for += moved;
+            }
+            let homes = assigned(&code, scheme, BLOCK_LEN, writer, &nodes, network.clone()).unwrap();
+            let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
+            let stores: Vec<(Party, BlockId)> = (0..).zip(homes).map(|(index, at)| (nodes[at].0, block(index))).collect();
+            let writing = Writing { writer, stores: &stores, whole: true, scheme, network: &network };
+            planning::write(&code, &stripe, &writing, Run::new(PlanId(1), 1, Class::Foreground, 16 << 10)).unwrap()
+        };
+        let mut planned: Vec<Planned> = Vec::new();
+        for number in 0..writers {
+            planned.push(plan(number, &planned));
+        }
+        let mut lines: BTreeMap<Party, Moved> = BTreeMap::new();
+        for (line, moved) in planned.iter().flat_map(|planned| planned.lines.clone()) {
+            *lines.entry(line).or_default() += moved;
+        }
+        let busiest = lines.values().map(|moved| moved.up_bytes.max(moved.down_bytes)).fold(0.0, f64::max);
+        let schemes = planned.iter().filter_map(|planned| planned.considered.first()).map(|it| it.scheme.clone()).collect();
+        (schemes, busiest / BLOCK_LEN as f64)
+    }
+
+    #[test]
+    fn writers_on_nodes_keep_out_of_each_others_way() {
+        let auto = |writers| put_at_once(writers, "auto", false);
+        assert_eq!(auto(1), (vec!["mist".to_owned()], 4.0), "what the writer sends is all: its own node gets its parity from it");
+        let (schemes, busiest) = auto(2);
+        assert!(schemes == ["mist", "mist"] && busiest <= 6.0, "{schemes:?} {busiest}");
+        for writers in 3..=8 {
+            let (schemes, busiest) = auto(writers);
+            let direct = put_at_once(writers, "direct", false).1;
+            assert!(busiest <= direct, "{writers}: {schemes:?} take {busiest}, and the writers alone {direct}");
+        }
+    }
+
+    #[test]
+    fn writers_on_one_machine_outside_share_its_line() {
+        for writers in [1, 4, 8] {
+            let (schemes, busiest) = put_at_once(writers, "auto", true);
+            assert!(schemes.iter().all(|scheme| scheme == "mist"), "{writers}: {schemes:?}");
+            assert_eq!(busiest, 4.0 * f64::from(writers), "its line carries the data, each once");
+            assert_eq!(put_at_once(writers, "direct", true).1, 8.0 * f64::from(writers));
+        }
+    }
+
+    #[test]
+    fn what_goes_on_for_long_on_a_line_does_not_keep_puts_from_several_levels() {
+        let (code, block_len) = (weft_codes::parse("rs(4,4)").unwrap(), BLOCK_LEN as f64);
+        let layout = Layout::new(BLOCK_LEN, BLOCK_LEN, 1).unwrap();
+        let stripe = StripeLayout { layout, k: 4, m: 4, data_len: 4 * BLOCK_LEN };
+        let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
+        let nodes: Vec<(Party, f64)> = (0..8).map(|id| (Party::Node(NodeId(id)), 0.0)).collect();
+        let repair = Moved { up_bytes: 0.0, down_bytes: 64.0 * block_len };
+        let chosen = |busy: Busy| {
+            let network = Network { busy: [(Party::Node(NodeId(6)), busy)].into(), ..Network::uniform(1e8) };
+            let homes = assigned(&code, "auto", BLOCK_LEN, Party::Client(1), &nodes, network.clone()).unwrap();
+            let stores: Vec<(Party, BlockId)> = (0..).zip(homes).map(|(index, at)| (nodes[at].0, block(index))).collect();
+            let writing = Writing { writer: Party::Client(1), stores: &stores, whole: true, scheme: "auto", network: &network };
+            let run = Run::new(PlanId(1), 1, Class::Foreground, 16 << 10);
+            planning::write(&code, &stripe, &writing, run).unwrap().considered[0].scheme.clone()
+        };
+        assert_eq!(chosen(Busy { background: vec![repair], ..Busy::default() }), "mist");
+        assert_eq!(
+            chosen(Busy { waited_for: repair, ..Busy::default() }),
+            "direct",
+            "nothing that this put does makes it end sooner"
+        );
+    }
+
+    #[test]
+    fn nodes_that_are_alike_are_of_one_class_wherever_its_edge_is() {
+        let classes = |rates: &[f64]| about(rates.to_vec());
+        // The square root of two is where one power is rounded to the next.
+        for rates in [[1.41, 1.42, 1.4], [2.0, 1.0, 1.5], [90.0, 91.0, 0.0]] {
+            assert!(classes(&rates).windows(2).all(|pair| pair[0] == pair[1]), "{rates:?}: {:?}", classes(&rates));
+        }
+        let far = classes(&[1.0, 2.2, 9.0, 0.0]);
+        assert_eq!(far, [1.0, 2.0, 8.0, f64::INFINITY]);
+    }
+}

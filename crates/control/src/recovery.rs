@@ -1,0 +1,124 @@
+//! Whether what is there of a stripe is enough to make the rest of it.
+
+use crate::{planning, view::View};
+use weft_codes::SharedCode;
+use weft_types::{Error, Reaction, StripeRecord};
+
+/// Whether a stripe may be acknowledged without these blocks: they are no more than may be missing, everybody knows what they must
+/// become, and they can be made of the others.
+pub fn is_enough(
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    checksums: &[Option<Vec<u32>>],
+    missing: &[u8],
+    missing_max: u32,
+) -> bool {
+    let is_known = |index: &u8| checksums.get(usize::from(*index)).is_some_and(Option::is_some);
+    missing.len() <= missing_max as usize && missing.iter().all(is_known) && is_recoverable(code, stripe, missing)
+}
+
+/// Whether blocks can be made of all others.
+pub fn is_recoverable(code: &SharedCode, stripe: &StripeRecord, missing: &[u8]) -> bool {
+    let all = (0..=u8::MAX).take(stripe.blocks.len());
+    let stored: Vec<u8> = all.filter(|index| !missing.contains(index)).collect();
+    let wanted: Vec<_> = missing.iter().map(|index| (*index, stripe.layout.coded_span())).collect();
+    planning::unrecoverable(code, stripe, &stored, &wanted).is_none()
+}
+
+/// Why a stripe cannot be acknowledged, if that is so.
+pub fn unreadable(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
+    let error = too_many_lost(code, stripe.clone(), view)?;
+    let mut all_back = view.clone();
+    all_back.nodes.values_mut().for_each(|node| node.up = true);
+    let (reaction, why) = match too_many_lost(code, stripe, &all_back) {
+        None => (Reaction::Retry, "for as long as nodes are down that have what it takes to read it"),
+        Some(_) => (error.reaction, "as too much was lost since it was sent"),
+    };
+    Some(Error { reaction, message: format!("it is not acknowledged, {why}: {}", error.message), ..error })
+}
+
+/// Why a stripe's data cannot be had of what stands at a moment, if that is so.
+fn too_many_lost(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
+    let stripe = view.serving(stripe, |_, _| false, |_| 0);
+    let readable = planning::readable(&stripe, view, |_| false);
+    let available: Vec<u8> = readable.good.into_iter().chain(readable.suspect).collect();
+    let data: Vec<_> = (0..code.k() as u8).map(|index| (index, stripe.layout.coded_span())).collect();
+    let absent = planning::unrecoverable(code, &stripe, &available, &data)?;
+    let lost = planning::why_absent(&stripe, &absent, &readable.lost, "it cannot be read");
+    Some(planning::too_many_lost(code, &stripe, &lost, view))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::{DiskView, NodeView};
+    use std::{collections::BTreeMap, time::Duration};
+    use weft_types::{BlockState, DiskNumber, Home, Layout, NodeId, Owner, PlacedBlock, StripeId, StripeLayout, UploadId};
+
+    fn stripe(code: &SharedCode) -> StripeRecord {
+        let (k, m) = (code.k() as u32, code.m() as u32);
+        let layout = StripeLayout { layout: Layout::new(8192, 4096, 1).unwrap(), k, m, data_len: 8192 * u64::from(k) };
+        let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
+        let placed =
+            |node| PlacedBlock { generation: 1, generation_high_water: 1, home: home(node), state: BlockState::Missing, copy: 0 };
+        StripeRecord {
+            id: StripeId(1),
+            owner: Owner::Upload(UploadId(1)),
+            number: 0,
+            ended: false,
+            seq: 0,
+            layout,
+            blocks: (1..=k + m).map(placed).collect(),
+            checksums: Vec::new(),
+            corrupt: BTreeMap::new(),
+            incomplete: false,
+            copies: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_stripe_is_acknowledged_only_with_what_all_the_rest_can_be_made_of() {
+        let enough = |spec: &str, missing: &[u8], missing_max| {
+            let code = weft_codes::parse(spec).unwrap();
+            let stripe = stripe(&code);
+            is_enough(&code, &stripe, &vec![Some(vec![7]); stripe.blocks.len()], missing, missing_max)
+        };
+        assert!(enough("rs(4,2)", &[], 0) && enough("rs(4,2)", &[3], 1) && enough("rs(4,2)", &[0, 5], 2));
+        assert!(!enough("rs(4,2)", &[3], 0) && !enough("rs(4,2)", &[0, 5], 1), "more are missing than may be");
+        // Two of a local group of two and both global parities: k + 0 blocks are there, and do not do.
+        assert!(enough("lrc(4,2,2)", &[0, 4, 6], 4) && enough("lrc(4,2,2)", &[4, 5, 6, 7], 4));
+        assert!(!enough("lrc(4,2,2)", &[0, 1, 6, 7], 4), "as many as asked for, and they are not enough");
+    }
+
+    #[test]
+    fn who_is_only_down_is_waited_for_and_what_is_lost_is_not() {
+        let code = weft_codes::parse("rs(4,2)").unwrap();
+        let mut stripe = stripe(&code);
+        stripe.blocks.iter_mut().for_each(|placed| placed.state = BlockState::Ok);
+        stripe.blocks[2].state = BlockState::Missing;
+        let acknowledged = |down: &[u32], failed: &[u32]| {
+            let node = |id: u32| {
+                let (number, path) = (DiskNumber(id), String::new());
+                let failed = failed.contains(&id);
+                let disk = DiskView { number, id: path.clone(), path, total_bytes: 9, free_bytes: 9, failed, blocks: 1 };
+                let (name, rack, up) = (id.to_string(), "r".to_owned(), !down.contains(&id));
+                (NodeId(id), NodeView { id: NodeId(id), name, rack, up, suspect_for: Duration::ZERO, disks: vec![disk] })
+            };
+            let view = View { nodes: (1..=6).map(node).collect() };
+            unreadable(&code, stripe.clone(), &view).map_or(Ok(()), |error| Err(error.reaction))
+        };
+        assert_eq!((acknowledged(&[1], &[]), acknowledged(&[], &[1])), (Ok(()), Ok(())));
+        assert_eq!(acknowledged(&[1, 4], &[]), Err(Reaction::Retry));
+        assert_eq!(acknowledged(&[1], &[4]), Err(Reaction::Retry), "one is enough");
+        assert_eq!(acknowledged(&[], &[1, 4]), Err(Reaction::Unavailable));
+        assert_eq!(acknowledged(&[1], &[4, 5]), Err(Reaction::Unavailable), "nor would it be enough");
+    }
+
+    #[test]
+    fn a_block_whose_checksums_nobody_knows_cannot_be_missing() {
+        let code = weft_codes::parse("rs(4,2)").unwrap();
+        let (stripe, mut checksums) = (stripe(&code), vec![Some(vec![7]); 6]);
+        checksums[5] = None;
+        assert!(is_enough(&code, &stripe, &checksums, &[4], 2) && !is_enough(&code, &stripe, &checksums, &[5], 2));
+    }
+}
