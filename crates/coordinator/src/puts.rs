@@ -15,7 +15,7 @@ use crate::{
     shared::Shared,
     show,
     sign::{self, Signed},
-    supervise::{self, OnFailure, Settle},
+    supervise::{self, Settle},
     validate::{self, Coding},
 };
 use std::{
@@ -30,7 +30,7 @@ use weft_control::{
     options::WriteOptions,
     placement::{self, Ask},
     planning::{self, Writing},
-    run::{Report, StallPolicy},
+    run::{OnFailure, Report, StallPolicy},
     view::NodeView,
 };
 use weft_meta::{MetaError, NewStripe, NewUpload, ObjectRecord, UploadRecord};

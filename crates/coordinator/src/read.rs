@@ -5,7 +5,7 @@ use crate::{
     options, rebuild,
     shared::Shared,
     show, sign,
-    supervise::{self, OnFailure, Settle},
+    supervise::{self, Settle},
     validate,
 };
 use rand::Rng;
@@ -22,7 +22,7 @@ use weft_codes::SharedCode;
 use weft_control::{
     options::RepairOptions,
     planning::{self, Range, Readable, Way},
-    run::StallPolicy,
+    run::{OnFailure, StallPolicy},
 };
 use weft_meta::ObjectRecord;
 use weft_plan::Class;

@@ -9,7 +9,7 @@ use crate::{
     membership,
     shared::Shared,
     sign::{self, StoreOrder},
-    supervise::{self, OnFailure},
+    supervise,
 };
 use homes::Chosen;
 pub(crate) use homes::{Destination, Requestors};
@@ -22,7 +22,7 @@ use weft_codes::SharedCode;
 use weft_control::{
     options::RepairOptions,
     planning::{self, Target, Way},
-    run::{Blame, End, Report, StallPolicy},
+    run::{Blame, End, OnFailure, Report, StallPolicy},
     view::{Standing, View},
 };
 use weft_meta::NewRepair;

@@ -42,6 +42,11 @@ impl Started {
         self.0.elapsed()
     }
 
+    /// The moment of a decision on the runtime's clock.
+    pub(crate) fn instant(self, at: Time) -> Instant {
+        self.0 + at.since(Time::default())
+    }
+
     /// How late it is for decisions.
     pub(crate) fn now(self) -> Time {
         Time::after(self.elapsed())

@@ -17,7 +17,7 @@ pub struct Blame {
 }
 
 /// The node to blame. None: nothing failed, a client did, or nobody was told to be busy by anybody else.
-pub fn culprit(report: &Report) -> Option<Blame> {
+pub(super) fn culprit(report: &Report) -> Option<Blame> {
     if let Some((blame, _)) = report.held_up {
         return Some(blame);
     }

@@ -1,9 +1,11 @@
-//! The life of a plan at its agents: what they tell, when it stalls, and who is to blame when it fails.
+//! The life of a plan at its agents: what they tell, when it stalls, when it is given up, and who is to blame when it fails.
 
 mod blame;
+mod execution;
 mod report;
 mod stall;
 
-pub use blame::{Blame, culprit};
+pub use blame::Blame;
+pub use execution::{Action, Event, Execution, OnFailure, Share};
 pub use report::{End, NodeReport, Report, Stored, TaskEvent, bad_state};
-pub use stall::{Flow, StallPolicy};
+pub use stall::StallPolicy;

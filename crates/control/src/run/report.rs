@@ -106,14 +106,6 @@ impl Report {
         self.failed_nodes().next().is_some()
     }
 
-    /// Why nothing was heard any more of somebody.
-    pub fn first_broken(&self) -> Option<&Error> {
-        self.nodes.values().find_map(|node| match &node.end {
-            Some(End::Broken(error)) => Some(error),
-            _ => None,
-        })
-    }
-
     /// Those that ended otherwise than they should.
     pub fn failed_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         let failed = self.nodes.iter().filter(|(_, node)| !matches!(node.end, None | Some(End::Done)));

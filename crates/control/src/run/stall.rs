@@ -32,7 +32,7 @@ impl<'a> StallPolicy<'a> {
 
 /// Who is heard of, and whether a plan's bytes move.
 #[derive(Debug)]
-pub struct Flow {
+pub(super) struct Flow {
     nodes: BTreeMap<NodeId, NodeFlow>,
 }
 
@@ -47,12 +47,12 @@ struct NodeFlow {
 
 impl Flow {
     /// Of a plan that begins now.
-    pub fn new(nodes: impl Iterator<Item = NodeId>, now: Time) -> Self {
+    pub(super) fn new(nodes: impl Iterator<Item = NodeId>, now: Time) -> Self {
         Self { nodes: nodes.map(|node| (node, NodeFlow { moved_bytes: 0, grew_at: None, heard_at: now })).collect() }
     }
 
     /// A node has told what it has moved since the start.
-    pub fn told(&mut self, node: NodeId, bytes_moved: u64, now: Time) {
+    pub(super) fn told(&mut self, node: NodeId, bytes_moved: u64, now: Time) {
         if let Some(flow) = self.nodes.get_mut(&node) {
             flow.heard_at = now;
             if bytes_moved > flow.moved_bytes {
@@ -62,24 +62,24 @@ impl Flow {
     }
 
     /// How much a node is known to have moved.
-    pub fn moved_bytes(&self, node: NodeId) -> u64 {
+    pub(super) fn moved_bytes(&self, node: NodeId) -> u64 {
         self.nodes.get(&node).map_or(0, |flow| flow.moved_bytes)
     }
 
     /// A node has done its part, perhaps before it told of any progress.
-    pub fn done(&mut self, node: NodeId, now: Time) {
+    pub(super) fn done(&mut self, node: NodeId, now: Time) {
         self.told(node, u64::MAX, now);
     }
 
     /// Whether nothing was heard of a node for so long.
-    pub fn is_silent(&self, node: NodeId, still: Duration, now: Time) -> bool {
+    pub(super) fn is_silent(&self, node: NodeId, still: Duration, now: Time) -> bool {
         self.nodes.get(&node).is_some_and(|flow| now - flow.heard_at >= still)
     }
 
     /// Who holds up others, and one of them, if they have not ended: one on whom somebody has waited for about as long as `still`, who has moved nothing
     /// for that long, and who was not heard of for that long or has waited for its own disk for about as long as `busy`. The others'
     /// buffers may fill for a while yet. What has not begun to flow is being connected, and nobody is blamed for that.
-    pub fn culprit(&self, report: &Report, policy: &StallPolicy<'_>, now: Time) -> Option<(NodeId, Option<NodeId>)> {
+    pub(super) fn culprit(&self, report: &Report, policy: &StallPolicy<'_>, now: Time) -> Option<(NodeId, Option<NodeId>)> {
         let StallPolicy { still, busy, to_the_last, .. } = *policy;
         if !self.nodes.values().all(|flow| flow.grew_at.is_some()) {
             return None;

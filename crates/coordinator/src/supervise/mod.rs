@@ -25,7 +25,10 @@ use tokio::{
     time::Instant,
 };
 use tonic::{Request, Streaming};
-use weft_control::run::{self, Flow, Report, StallPolicy, TaskEvent};
+use weft_control::{
+    Time,
+    run::{self, Action, Event, Execution, OnFailure, Report, Share, StallPolicy},
+};
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
 
@@ -34,28 +37,18 @@ const BACKOFF_FIRST_MS: u64 = 10;
 const BACKOFF_LAST_MS: u64 = 1_000;
 /// How often it is looked whether nodes went down while their streams are silent.
 const LOOK_INTERVAL_MS: u64 = 250;
-/// Who holds up everybody may say for so long what has arrived there.
-const HELD_UP_GRACE: Duration = Duration::from_millis(300);
 /// Events of one plan that may wait to be looked at.
 const EVENTS_MAX: usize = 256;
-
-/// What shall happen when one agent fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnFailure {
-    /// The others have a moment to end by themselves, and are cancelled then.
-    EndAll,
-    /// The others go on: a put's receivers do not depend on each other.
-    GoOn,
-}
 
 /// A plan whose tasks run at the agents.
 pub(crate) struct Running {
     shared: Arc<Shared>,
     plan: PlanId,
     tasks: BTreeMap<NodeId, SignedTask>,
-    events: mpsc::Receiver<(NodeId, Event)>,
-    report: Report,
-    flow: Flow,
+    /// Those that could not be started, and why.
+    not_started: BTreeMap<NodeId, Error>,
+    started_at: Time,
+    events: mpsc::Receiver<Event>,
     on_failure: OnFailure,
     settle: watch::Receiver<Option<Duration>>,
     failing: watch::Sender<bool>,
@@ -71,11 +64,6 @@ pub(crate) struct Settle {
     failing: watch::Receiver<bool>,
     complaints: watch::Sender<BTreeSet<NodeId>>,
     so_far: watch::Receiver<Report>,
-}
-
-enum Event {
-    Told(TaskEvent),
-    Ended(Option<Error>),
 }
 
 /// Opens a plan at all its agents, or at none.
@@ -105,24 +93,24 @@ pub(crate) async fn start(shared: &Arc<Shared>, signed: Signed, on_failure: OnFa
     let (sender, events) = mpsc::channel(EVENTS_MAX);
     let plan = signed.id;
     let started = join_all(signed.agents.iter().map(|(node, task)| async move { (*node, start_one(shared, plan, task).await) }));
-    let mut report = Report::new(signed.agents.keys().copied());
+    let mut not_started = BTreeMap::new();
     for (node, stream) in started.await {
         match stream {
             Ok(stream) => drop(tokio::spawn(forward(node, stream, sender.clone()))),
-            Err(error) => drop(report.broken(node, error)),
+            Err(error) => drop(not_started.insert(node, error)),
         }
     }
     let ((settle_sender, settle), (failing_sender, failing)) = (watch::channel(None), watch::channel(false));
     let ((complain, complaints), (so_far_sender, so_far)) = (watch::channel(BTreeSet::new()), watch::channel(Report::default()));
-    let (shared, flow) = (Arc::clone(shared), Flow::new(signed.agents.keys().copied(), shared.started.now()));
+    let (shared, started_at) = (Arc::clone(shared), shared.started.now());
     let Signed { agents: tasks, moving, .. } = signed;
     let running = Running {
         shared,
         plan,
         tasks,
+        not_started,
+        started_at,
         events,
-        report,
-        flow,
         on_failure,
         settle,
         failing: failing_sender,
@@ -167,154 +155,93 @@ impl Running {
     /// An error that asks for another plan if somebody did not even start: its peers would wait for it in vain. The others are
     /// cancelled then.
     pub(crate) async fn all_started(self) -> Result<Self> {
-        let Some(error) = self.report.first_broken().cloned() else { return Ok(self) };
-        self.cancel_rest().await;
+        let Some(error) = self.not_started.values().next().cloned() else { return Ok(self) };
+        let started = self.tasks.keys().copied().filter(|node| !self.not_started.contains_key(node)).collect();
+        self.cancel_all(started).await;
         Err(Error { reaction: Reaction::Replan, ..error })
     }
 
-    /// Collects events until all tasks have ended or been given up. `progress` is told the bytes that a node has moved. With
-    /// `patience`, a plan that stands still is ended as soon as it is known by whom.
+    /// Does what the plan's execution decides until all tasks have ended or been given up. `progress` is told the bytes that a node has
+    /// moved. With a policy, a plan that stalls is ended as soon as it is known because of whom.
     pub(crate) async fn finish(
         mut self,
         mut progress: impl FnMut(NodeId, u64) + Send,
         stall_policy: Option<StallPolicy<'_>>,
     ) -> Report {
-        let grace = Duration::from_millis(self.shared.config.failure_grace_ms);
+        let share = |task: &SignedTask| Share { name: task.session.record.name.clone(), link_bytes: task.link_bytes };
+        let shares = self.tasks.iter().map(|(node, task)| (*node, share(task))).collect();
+        let (not_started, grace) =
+            (std::mem::take(&mut self.not_started), Duration::from_millis(self.shared.config.failure_grace_ms));
+        let mut execution = Execution::new(shares, not_started, self.on_failure, grace, stall_policy, self.started_at);
         let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
-        let mut deadlines = Deadlines::default();
-        let (mut may_settle, mut held_up_until, mut ended_count) = (true, None, 0);
-        while !self.report.all_ended() {
-            if self.on_failure == OnFailure::GoOn && self.report.ended_count() > ended_count {
-                ended_count = self.report.ended_count();
-                self.so_far.send_replace(self.report.clone());
-            }
-            if self.on_failure == OnFailure::EndAll && self.report.any_failed() {
-                self.failing.send_replace(true);
-                deadlines.begin(grace);
-            }
-            tokio::select! {
+        let mut may_settle = true;
+        while !execution.has_ended() {
+            let event = tokio::select! {
                 biased;
-                Some((node, event)) = self.events.recv() => self.take(node, event, &mut progress),
+                Some(event) = self.events.recv() => event,
                 changed = self.settle.changed(), if may_settle => {
                     // Whoever dropped its end does not ask: the tasks end by themselves, or by their stall. Who asked may not want them
                     // any more later.
                     may_settle = changed.is_ok();
-                    self.settle.borrow().into_iter().for_each(|within| deadlines.begin(within));
+                    let Some(within) = *self.settle.borrow() else { continue };
+                    Event::ClientDone(within)
                 }
-                Ok(()) = self.complaints.changed() => self.give_up_silent(stall_policy.as_ref()),
-                _ = look.tick() => {
-                    self.look_who_is_down();
-                    if let Some(stall_policy) = stall_policy.as_ref().filter(|_| !self.report.any_failed() && self.report.held_up.is_none())
-                        && self.end_stalled(stall_policy).await
-                    {
-                        self.failing.send_replace(true);
-                        deadlines.cancel_sent(grace);
-                        held_up_until = Some(Instant::now() + HELD_UP_GRACE.min(grace));
-                    }
-                }
-                () = until(held_up_until) => {
-                    held_up_until = None;
-                    self.break_who_holds_up();
-                }
-                () = deadlines.passed() => {
-                    if deadlines.cancelled {
-                        self.report.give_up_rest();
-                    } else {
-                        self.cancel_rest().await;
-                        deadlines.cancel_sent(grace);
-                    }
-                }
+                Ok(()) = self.complaints.changed() => Event::Complaint(self.complaints.borrow_and_update().clone()),
+                _ = look.tick() => Event::Looked { down: self.down(execution.report()) },
+                () = until(execution.wake_at().map(|at| self.shared.started.instant(at))) => Event::Woken,
+            };
+            let mut actions = execution.on(event, self.shared.started.now());
+            while let Some(nodes) = self.act(&mut execution, actions, &mut progress) {
+                self.cancel_all(nodes).await;
+                actions = execution.on(Event::Cancelled, self.shared.started.now());
             }
         }
-        if self.on_failure == OnFailure::EndAll && self.report.any_failed() {
+        if self.on_failure == OnFailure::EndAll && execution.report().any_failed() {
             self.failing.send_replace(true);
         }
-        self.blame();
-        self.report
+        let (report, suspect) = execution.finish();
+        if let Some(blame) = report.blame {
+            tracing::warn!(plan = %self.plan, node = %self.shared.members.name(blame.node), cause = %report.cause(), "a plan failed");
+        }
+        // The next plans avoid it for a while.
+        suspect.into_iter().for_each(|node| self.shared.members.suspect(node));
+        report
     }
 
-    fn take(&mut self, node: NodeId, event: Event, progress: &mut impl FnMut(NodeId, u64)) {
-        match event {
-            Event::Told(event) => {
-                let now = self.shared.started.now();
-                match event {
-                    TaskEvent::Progress { moved_bytes, .. } => {
-                        progress(node, moved_bytes);
-                        self.flow.told(node, moved_bytes, now);
+    /// Does what was decided. Whom to cancel and wait for, if that is among it, comes last.
+    fn act(
+        &self,
+        execution: &mut Execution<'_>,
+        actions: Vec<Action>,
+        progress: &mut impl FnMut(NodeId, u64),
+    ) -> Option<Vec<NodeId>> {
+        let mut cancelled = None;
+        for action in actions {
+            match action {
+                Action::Progress(node, bytes) => progress(node, bytes),
+                Action::Moved(share) => self.moving.moved(share),
+                Action::Ended(node) => {
+                    if let Some(told) = execution.report().nodes.get(&node) {
+                        self.shared.stragglers().note(node, told, self.shared.started.now());
                     }
-                    TaskEvent::Done { .. } => self.flow.done(node, now),
-                    TaskEvent::Failed { .. } => {}
                 }
-                let moves = !matches!(event, TaskEvent::Failed { .. });
-                let is_done = matches!(event, TaskEvent::Done { .. });
-                self.report.take(node, event);
-                if moves {
-                    self.moving.moved(self.share_moved());
+                Action::Suspect(node) => self.shared.members.suspect(node),
+                Action::GoOnWithout(node, error) => {
+                    let node = self.shared.members.name(node);
+                    tracing::warn!(plan = %self.plan, %node, %error, "a plan goes on without a node");
                 }
-                if let Some(told) = self.report.nodes.get(&node).filter(|_| is_done) {
-                    self.shared.stragglers().note(node, told, now);
-                }
-            }
-            Event::Ended(error) => {
-                let silent = || Error::replan("its stream of events ended without an end of the task");
-                // Whoever is gone is avoided at once, not only when all others have ended too.
-                if self.report.broken(node, error.unwrap_or_else(silent).party(Party::Node(node))) {
-                    self.shared.members.suspect(node);
-                }
+                Action::Cancel(node) => self.cancel_one(node),
+                Action::CancelAll(nodes) => cancelled = Some(nodes),
+                Action::Failing => drop(self.failing.send_replace(true)),
+                Action::SoFar => drop(self.so_far.send_replace(execution.report().clone())),
             }
         }
+        cancelled
     }
 
-    /// How much of what is to go over links has, from 0 to 1.
-    fn share_moved(&self) -> f64 {
-        let all: u64 = self.tasks.values().map(|task| task.link_bytes).sum();
-        let moved: u64 = self.tasks.iter().map(|(node, task)| self.flow.moved_bytes(*node).min(task.link_bytes)).sum();
-        if all > 0 { moved as f64 / all as f64 } else { 1.0 }
-    }
-
-    /// A node that is down, or has registered anew, has no such task any more.
-    fn look_who_is_down(&mut self) {
-        for node in self.report.running() {
-            if self.shared.members.session(node).is_none() {
-                let name = self.shared.members.name(node);
-                self.report.broken(node, Error::replan(format!("{name} went down")).party(Party::Node(node)));
-            }
-        }
-    }
-
-    /// Ends a plan that somebody holds up whom there is a way around; tells whether it did.
-    async fn end_stalled(&mut self, stall_policy: &StallPolicy<'_>) -> bool {
-        let culprit = self
-            .flow
-            .culprit(&self.report, stall_policy, self.shared.started.now())
-            .filter(|(node, _)| (stall_policy.is_spare)(*node));
-        let Some((node, accuser)) = culprit else { return false };
-        let (name, stalled_ms) = (self.shared.members.name(node), stall_policy.still.as_millis());
-        let error = Error::replan(format!("{name} holds up everybody: nothing has moved for {stalled_ms} ms"));
-        // Perhaps it was but a moment: so it is blamed as one of whom another complains.
-        self.report.held_up = Some((run::Blame { node, accuser }, error.party(Party::Node(node))));
-        self.shared.members.suspect(node);
-        self.cancel_one(node);
-        self.cancel_rest().await;
-        true
-    }
-
-    /// Does without those that the client complains of and that are not heard of, where nobody else waits for them.
-    fn give_up_silent(&mut self, stall_policy: Option<&StallPolicy<'_>>) {
-        let complaints = self.complaints.borrow_and_update().clone();
-        let Some(stall_policy) = stall_policy.filter(|stall_policy| stall_policy.one_by_one) else { return };
-        for node in self.report.running().into_iter().filter(|node| complaints.contains(node)) {
-            let may_fail = self.report.failed_nodes().count() < stall_policy.failed_max || (stall_policy.is_spare)(node);
-            if !may_fail || !self.flow.is_silent(node, stall_policy.still, self.shared.started.now()) {
-                continue;
-            }
-            let (name, stalled_ms) = (self.shared.members.name(node), stall_policy.still.as_millis());
-            let error = Error::replan(format!("{name} takes nothing, and was not heard of for {stalled_ms} ms"));
-            tracing::warn!(plan = %self.plan, node = %name, %error, "a plan goes on without a node");
-            self.report.broken(node, error.party(Party::Node(node)));
-            self.shared.members.suspect(node);
-            self.cancel_one(node);
-        }
+    /// Those of a plan that are down, or have registered anew: they have no such task any more.
+    fn down(&self, report: &Report) -> BTreeSet<NodeId> {
+        report.running().into_iter().filter(|node| self.shared.members.session(*node).is_none()).collect()
     }
 
     /// It may never answer: nobody waits for that call.
@@ -325,54 +252,9 @@ impl Running {
         }
     }
 
-    /// Who held up everybody has had its time to say what has arrived.
-    fn break_who_holds_up(&mut self) {
-        if let Some((blame, error)) = self.report.held_up.clone() {
-            self.report.broken(blame.node, error);
-        }
-    }
-
-    async fn cancel_rest(&self) {
-        let mut rest = self.report.running();
-        rest.retain(|node| self.report.held_up.as_ref().is_none_or(|(blame, _)| blame.node != *node));
-        join_all(rest.iter().filter_map(|node| self.tasks.get(node)).map(|task| cancel(&self.shared, self.plan, &task.session)))
-            .await;
-    }
-
-    /// Names who is to blame; the next plans avoid it for a while.
-    fn blame(&mut self) {
-        self.report.blame = run::culprit(&self.report);
-        if let Some(run::Blame { node: culprit, .. }) = self.report.blame {
-            tracing::warn!(plan = %self.plan, node = %self.shared.members.name(culprit), cause = %self.report.cause(), "a plan failed");
-            // For a bad block its whole node need not be avoided: the block is.
-            if !self.report.is_bad_block(culprit) {
-                self.shared.members.suspect(culprit);
-            }
-        }
-    }
-}
-
-/// When those that are still running are cancelled, and when nobody waits for them any more.
-#[derive(Debug, Default)]
-struct Deadlines {
-    at: Option<Instant>,
-    cancelled: bool,
-}
-
-impl Deadlines {
-    fn begin(&mut self, after: Duration) {
-        let at = Instant::now() + after;
-        if !self.cancelled {
-            self.at = Some(self.at.map_or(at, |before| before.min(at)));
-        }
-    }
-
-    fn cancel_sent(&mut self, after: Duration) {
-        (self.at, self.cancelled) = (Some(Instant::now() + after), true);
-    }
-
-    async fn passed(&self) {
-        until(self.at).await;
+    async fn cancel_all(&self, nodes: Vec<NodeId>) {
+        let tasks = nodes.iter().filter_map(|node| self.tasks.get(node));
+        join_all(tasks.map(|task| cancel(&self.shared, self.plan, &task.session))).await;
     }
 }
 
@@ -460,17 +342,17 @@ fn unreachable(shared: &Shared, node: NodeId, error: Error) -> Error {
     Error::replan(format!("{} does not answer: {}", shared.members.name(node), error.message))
 }
 
-async fn forward(node: NodeId, mut stream: Streaming<v1::TaskEvent>, events: mpsc::Sender<(NodeId, Event)>) {
+async fn forward(node: NodeId, mut stream: Streaming<v1::TaskEvent>, events: mpsc::Sender<Event>) {
     loop {
         let event = match stream.message().await {
-            Ok(Some(v1::TaskEvent { event: Some(event) })) => Event::Told(decode::event(node, event)),
+            Ok(Some(v1::TaskEvent { event: Some(event) })) => Event::Told(node, decode::event(node, event)),
             Ok(Some(v1::TaskEvent { event: None })) => continue,
-            Ok(None) => Event::Ended(None),
-            Err(status) => Event::Ended(Some(Error { reaction: Reaction::Replan, ..from_status(&status) })),
+            Ok(None) => Event::Lost(node, None),
+            Err(status) => Event::Lost(node, Some(Error { reaction: Reaction::Replan, ..from_status(&status) })),
         };
-        let last = matches!(event, Event::Ended(_));
+        let last = matches!(event, Event::Lost(..));
         // Nobody listens any more: dropping the stream tells the agent so.
-        if events.send((node, event)).await.is_err() || last {
+        if events.send(event).await.is_err() || last {
             return;
         }
     }

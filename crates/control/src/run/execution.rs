@@ -1,0 +1,550 @@
+//! A plan that runs at its agents: from when its tasks were started until the last of them has ended or been given up.
+//!
+//! Events go in with the time, actions come out. The shell does them in order, and answers those that say so. With
+//! [`wake_at`](Execution::wake_at) it is told when to come back without an event.
+//!
+//! ```text
+//! running ──client is done, or a task failed──► ending: the others have a grace
+//!    │                                             │ it has passed
+//!    └──somebody holds up the plan──► cancelling ◄─┘
+//!                                         │ answered, and another grace has passed
+//!                                         ▼
+//!                                      given up
+//! ```
+
+use super::{
+    blame::{Blame, culprit},
+    report::{Report, TaskEvent},
+    stall::{Flow, StallPolicy},
+};
+use crate::Time;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+use weft_types::{Error, NodeId, Party};
+
+/// A node that holds up a plan may say for so long what has arrived there.
+const HELD_UP_GRACE: Duration = Duration::from_millis(300);
+
+/// What happens to the other tasks when one fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// They have a grace to end by themselves, and are cancelled then.
+    EndAll,
+    /// They go on: a put's receivers do not depend on each other.
+    GoOn,
+}
+
+/// A node's share of a plan, as far as its execution goes.
+#[derive(Debug, Clone)]
+pub struct Share {
+    /// What its operator calls the node.
+    pub name: String,
+    /// What goes over all its links, in and out, when all goes well.
+    pub link_bytes: u64,
+}
+
+/// What happened.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// An agent tells something of its task.
+    Told(NodeId, TaskEvent),
+    /// Nothing more can be heard of a task, and why.
+    Lost(NodeId, Option<Error>),
+    /// The client is done: tasks may take this long to end.
+    ClientDone(Duration),
+    /// The client cannot go on for these nodes.
+    Complaint(BTreeSet<NodeId>),
+    /// It was looked who is there: these nodes are down, or have registered anew.
+    Looked {
+        /// Those that are down, also of other plans.
+        down: BTreeSet<NodeId>,
+    },
+    /// [`Action::CancelAll`] was answered, or timed out.
+    Cancelled,
+    /// The time that [`Execution::wake_at`] named has come.
+    Woken,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    /// A node has moved so many bytes.
+    Progress(NodeId, u64),
+    /// So much of what goes over links has gone, from 0 to 1.
+    Moved(f64),
+    /// A task came to its end: its times tell how fast the node is.
+    Ended(NodeId),
+    /// A node is to be avoided for a while.
+    Suspect(NodeId),
+    /// The plan goes on without a node, and why.
+    GoOnWithout(NodeId, Error),
+    /// Cancel a task, and wait for no answer: there may never be one.
+    Cancel(NodeId),
+    /// Cancel these tasks; [`Event::Cancelled`] answers.
+    CancelAll(Vec<NodeId>),
+    /// The plan fails: whoever asks may know it before its end.
+    Failing,
+    /// One more task has ended: whoever follows a plan whose tasks do not depend on each other may look.
+    SoFar,
+}
+
+/// A plan that runs at its agents.
+pub struct Execution<'a> {
+    shares: BTreeMap<NodeId, Share>,
+    on_failure: OnFailure,
+    /// How long tasks have to end by themselves.
+    grace: Duration,
+    policy: Option<StallPolicy<'a>>,
+    report: Report,
+    flow: Flow,
+    deadline: Deadline,
+    /// Whoever holds up the plan may say until then what has arrived.
+    held_up_until: Option<Time>,
+    /// How many tasks had ended when that was last told.
+    ended_told: usize,
+    is_failing: bool,
+    actions: Vec<Action>,
+}
+
+/// When those that still run are cancelled, or given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deadline {
+    /// Nobody waits for them to end.
+    None,
+    /// They are cancelled then.
+    Cancel(Time),
+    /// They are being cancelled.
+    Cancelling,
+    /// They are given up then.
+    GiveUp(Time),
+}
+
+impl<'a> Execution<'a> {
+    /// Of a plan whose tasks were started by `now`; some could not be, and why. Others have so long a `grace` to end by themselves when
+    /// one fails. With a policy, a plan that stalls is ended as soon as it is known because of whom.
+    pub fn new(
+        shares: BTreeMap<NodeId, Share>,
+        not_started: BTreeMap<NodeId, Error>,
+        on_failure: OnFailure,
+        grace: Duration,
+        policy: Option<StallPolicy<'a>>,
+        now: Time,
+    ) -> Self {
+        let mut report = Report::new(shares.keys().copied());
+        for (node, error) in not_started {
+            report.broken(node, error);
+        }
+        Self {
+            report,
+            flow: Flow::new(shares.keys().copied(), now),
+            shares,
+            on_failure,
+            grace,
+            policy,
+            deadline: Deadline::None,
+            held_up_until: None,
+            ended_told: 0,
+            is_failing: false,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What was told so far.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Whether every task has ended or been given up.
+    pub fn has_ended(&self) -> bool {
+        self.report.all_ended()
+    }
+
+    /// When to come back without an event.
+    pub fn wake_at(&self) -> Option<Time> {
+        let deadline = match self.deadline {
+            Deadline::Cancel(at) | Deadline::GiveUp(at) => Some(at),
+            Deadline::None | Deadline::Cancelling => None,
+        };
+        [deadline, self.held_up_until].into_iter().flatten().min()
+    }
+
+    /// Takes an event; what is to be done then.
+    pub fn on(&mut self, event: Event, now: Time) -> Vec<Action> {
+        match event {
+            Event::Told(node, event) => self.told(node, event, now),
+            Event::Lost(node, error) => {
+                let silent = || Error::replan("its stream of events ended without an end of the task");
+                // Whoever is gone is avoided at once, not only when all others have ended too.
+                if self.report.broken(node, error.unwrap_or_else(silent).party(Party::Node(node))) {
+                    self.actions.push(Action::Suspect(node));
+                }
+            }
+            Event::ClientDone(within) => self.end_by(now + within),
+            Event::Complaint(nodes) => self.give_up_silent(&nodes, now),
+            Event::Looked { down } => self.looked(&down, now),
+            Event::Cancelled if self.deadline == Deadline::Cancelling => {
+                self.deadline = Deadline::GiveUp(now + self.grace);
+                if self.report.held_up.is_some() {
+                    self.fail();
+                    self.held_up_until = Some(now + HELD_UP_GRACE.min(self.grace));
+                }
+            }
+            Event::Cancelled => {}
+            Event::Woken => self.woken(now),
+        }
+        self.settle(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// What all tasks have told when they have ended, with who is to blame; and whom to avoid for that.
+    pub fn finish(mut self) -> (Report, Option<NodeId>) {
+        self.report.blame = culprit(&self.report);
+        // For a bad block its whole node need not be avoided: the block is.
+        let suspect = self.report.blame.map(|blame| blame.node).filter(|node| !self.report.is_bad_block(*node));
+        (self.report, suspect)
+    }
+
+    /// The tasks that still run, but for the one that holds up the others, which was cancelled by itself.
+    fn rest(&self) -> Vec<NodeId> {
+        let mut rest = self.report.running();
+        rest.retain(|node| self.report.held_up.as_ref().is_none_or(|(blame, _)| blame.node != *node));
+        rest
+    }
+
+    fn told(&mut self, node: NodeId, event: TaskEvent, now: Time) {
+        match &event {
+            TaskEvent::Progress { moved_bytes, .. } => {
+                self.actions.push(Action::Progress(node, *moved_bytes));
+                self.flow.told(node, *moved_bytes, now);
+                self.actions.push(Action::Moved(self.share_moved()));
+            }
+            TaskEvent::Done { .. } => {
+                self.flow.done(node, now);
+                self.actions.extend([Action::Moved(self.share_moved()), Action::Ended(node)]);
+            }
+            TaskEvent::Failed { .. } => {}
+        }
+        self.report.take(node, event);
+    }
+
+    /// What follows from what is known by now, whatever the event was.
+    fn settle(&mut self, now: Time) {
+        let ended = self.report.ended_count();
+        if self.on_failure == OnFailure::GoOn && ended > self.ended_told && !self.report.all_ended() {
+            self.ended_told = ended;
+            self.actions.push(Action::SoFar);
+        }
+        if self.on_failure == OnFailure::EndAll && self.report.any_failed() {
+            self.fail();
+            self.end_by(now + self.grace);
+        }
+    }
+
+    fn fail(&mut self) {
+        if !self.is_failing {
+            self.actions.push(Action::Failing);
+        }
+        self.is_failing = true;
+    }
+
+    /// Tasks that still run then are cancelled, unless that happens sooner anyway.
+    fn end_by(&mut self, at: Time) {
+        self.deadline = match self.deadline {
+            Deadline::None => Deadline::Cancel(at),
+            Deadline::Cancel(before) => Deadline::Cancel(before.min(at)),
+            further => further,
+        };
+    }
+
+    fn looked(&mut self, down: &BTreeSet<NodeId>, now: Time) {
+        for node in self.report.running().into_iter().filter(|node| down.contains(node)) {
+            let error = Error::replan(format!("{} went down", self.name(node)));
+            self.report.broken(node, error.party(Party::Node(node)));
+        }
+        if !self.report.any_failed() && self.report.held_up.is_none() {
+            self.end_stalled(now);
+        }
+    }
+
+    /// Ends a plan that somebody holds up whom there is a way around.
+    fn end_stalled(&mut self, now: Time) {
+        let Some(policy) = &self.policy else { return };
+        let culprit = self.flow.culprit(&self.report, policy, now).filter(|(node, _)| (policy.is_spare)(*node));
+        let Some((node, accuser)) = culprit else { return };
+        let still_ms = policy.still.as_millis();
+        let error = Error::replan(format!("{} holds up everybody: nothing has moved for {still_ms} ms", self.name(node)));
+        // Perhaps it was but a moment: so it is blamed as one of whom another complains.
+        self.report.held_up = Some((Blame { node, accuser }, error.party(Party::Node(node))));
+        self.actions.extend([Action::Suspect(node), Action::Cancel(node)]);
+        self.cancel_rest();
+    }
+
+    /// Does without those that the client complains of and that are not heard of, where nobody else waits for them.
+    fn give_up_silent(&mut self, complaints: &BTreeSet<NodeId>, now: Time) {
+        let Some(policy) = self.policy.as_ref().filter(|policy| policy.one_by_one) else { return };
+        for node in self.report.running().into_iter().filter(|node| complaints.contains(node)) {
+            let may_fail = self.report.failed_nodes().count() < policy.failed_max || (policy.is_spare)(node);
+            if !may_fail || !self.flow.is_silent(node, policy.still, now) {
+                continue;
+            }
+            let (name, still_ms) = (name(&self.shares, node), policy.still.as_millis());
+            let error = Error::replan(format!("{name} takes nothing, and was not heard of for {still_ms} ms"));
+            self.report.broken(node, error.clone().party(Party::Node(node)));
+            self.actions.extend([Action::GoOnWithout(node, error), Action::Suspect(node), Action::Cancel(node)]);
+        }
+    }
+
+    fn woken(&mut self, now: Time) {
+        if self.held_up_until.is_some_and(|until| until <= now) {
+            self.held_up_until = None;
+            // It has had its time to say what has arrived.
+            if let Some((blame, error)) = self.report.held_up.clone() {
+                self.report.broken(blame.node, error);
+            }
+            return;
+        }
+        match self.deadline {
+            Deadline::Cancel(at) if at <= now => self.cancel_rest(),
+            Deadline::GiveUp(at) if at <= now => self.report.give_up_rest(),
+            _ => {}
+        }
+    }
+
+    fn cancel_rest(&mut self) {
+        self.deadline = Deadline::Cancelling;
+        self.actions.push(Action::CancelAll(self.rest()));
+    }
+
+    fn share_moved(&self) -> f64 {
+        let all: u64 = self.shares.values().map(|share| share.link_bytes).sum();
+        let moved: u64 = self.shares.iter().map(|(node, share)| self.flow.moved_bytes(*node).min(share.link_bytes)).sum();
+        if all > 0 { moved as f64 / all as f64 } else { 1.0 }
+    }
+
+    fn name(&self, node: NodeId) -> String {
+        name(&self.shares, node)
+    }
+}
+
+fn name(shares: &BTreeMap<NodeId, Share>, node: NodeId) -> String {
+    shares.get(&node).map_or_else(|| node.to_string(), |share| share.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::report::End, *};
+    use proptest::prelude::*;
+    use weft_types::{BlockId, Span, StripeId, TaskTraffic};
+
+    const GRACE: Duration = Duration::from_secs(2);
+    const STILL: Duration = Duration::from_secs(1);
+
+    fn at(ms: u64) -> Time {
+        Time::after(Duration::from_millis(ms))
+    }
+
+    fn ids(ids: &[u32]) -> Vec<NodeId> {
+        ids.iter().copied().map(NodeId).collect()
+    }
+
+    /// Four tasks of which each moves 100 bytes, the last of them in no time.
+    fn execution(on_failure: OnFailure, policy: Option<StallPolicy<'static>>) -> Execution<'static> {
+        let share = |id: u32| (NodeId(id), Share { name: format!("node-{id}"), link_bytes: 100 });
+        Execution::new((1..=4).map(share).collect(), BTreeMap::new(), on_failure, GRACE, policy, at(0))
+    }
+
+    fn done() -> TaskEvent {
+        TaskEvent::Done { stored: Vec::new(), traffic: TaskTraffic::default(), stages: Vec::new() }
+    }
+
+    fn failed(error: Error, arrived: Vec<(BlockId, Vec<Span>)>) -> TaskEvent {
+        let (stored, corrupt, traffic) = (Vec::new(), Vec::new(), TaskTraffic::default());
+        TaskEvent::Failed { stored, arrived, corrupt, traffic, errors: vec![error] }
+    }
+
+    fn progress(moved_bytes: u64, waiting: &[(u32, u32)]) -> TaskEvent {
+        TaskEvent::Progress { moved_bytes, waiting: waiting.iter().map(|(id, ms)| (Party::Node(NodeId(*id)), *ms)).collect() }
+    }
+
+    fn end(execution: &Execution<'_>, id: u32) -> Option<End> {
+        execution.report().nodes[&NodeId(id)].end.clone()
+    }
+
+    #[test]
+    fn when_one_fails_the_others_have_a_grace_are_cancelled_and_then_given_up() {
+        let mut it = execution(OnFailure::EndAll, None);
+        assert_eq!(it.wake_at(), None, "nobody waits for it to end");
+        let error = Error::replan("no slice in time").party(Party::Node(NodeId(1)));
+        assert_eq!(it.on(Event::Told(NodeId(2), failed(error, Vec::new())), at(100)), [Action::Failing]);
+        assert_eq!(it.wake_at(), Some(at(2_100)));
+        assert_eq!(it.on(Event::Told(NodeId(4), done()), at(200)), [Action::Moved(0.25), Action::Ended(NodeId(4))]);
+        assert_eq!(it.on(Event::Woken, at(2_099)), [], "too early");
+        assert_eq!(it.on(Event::Woken, at(2_100)), [Action::CancelAll(ids(&[1, 3]))]);
+        assert_eq!(it.wake_at(), None, "they are asked");
+        assert_eq!(it.on(Event::Cancelled, at(2_200)), []);
+        assert_eq!(it.wake_at(), Some(at(4_200)));
+        assert_eq!(it.on(Event::Cancelled, at(3_000)), [], "an answer that comes twice puts nothing off");
+        it.on(Event::Woken, at(4_200));
+        assert!(it.has_ended() && end(&it, 1) == Some(End::GivenUp) && end(&it, 4) == Some(End::Done));
+        let (report, suspect) = it.finish();
+        let blame = Blame { node: NodeId(1), accuser: Some(NodeId(2)) };
+        assert_eq!((report.blame, suspect), (Some(blame), Some(NodeId(1))));
+    }
+
+    #[test]
+    fn receivers_of_a_put_go_on_without_one_that_fails_until_the_client_is_done() {
+        let mut it = execution(OnFailure::GoOn, None);
+        let lost = it.on(Event::Lost(NodeId(3), None), at(10));
+        assert_eq!(lost, [Action::Suspect(NodeId(3)), Action::SoFar]);
+        assert_eq!((it.wake_at(), it.on(Event::Lost(NodeId(3), None), at(20))), (None, vec![]), "it is lost once");
+        it.on(Event::ClientDone(Duration::from_secs(9)), at(1_000));
+        it.on(Event::ClientDone(Duration::from_secs(1)), at(1_500));
+        it.on(Event::ClientDone(Duration::from_secs(9)), at(1_600));
+        assert_eq!(it.wake_at(), Some(at(2_500)), "the soonest that was asked for");
+        for id in [1, 2, 4] {
+            it.on(Event::Told(NodeId(id), done()), at(2_000));
+        }
+        assert!(it.has_ended() && it.finish().0.blame.is_some_and(|blame| blame.node == NodeId(3)));
+    }
+
+    #[test]
+    fn who_holds_up_a_plan_may_still_say_what_has_arrived() {
+        let block = BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 1 };
+        let stalled = |it: &mut Execution<'_>| {
+            for id in 1..=4 {
+                it.on(Event::Told(NodeId(id), progress(50, &[])), at(0));
+            }
+            for id in [1, 3, 4] {
+                it.on(Event::Told(NodeId(id), progress(60, &[(2, 900)])), at(1_000));
+            }
+            let down = BTreeSet::new();
+            it.on(Event::Looked { down }, at(1_000))
+        };
+        let policy = |spare: bool| Some(StallPolicy::of_chain(STILL, move |_| spare));
+        assert_eq!(stalled(&mut execution(OnFailure::EndAll, policy(false))), [], "there is no way around it");
+        for says in [true, false] {
+            let mut it = execution(OnFailure::EndAll, policy(true));
+            let node = NodeId(2);
+            let expected = [Action::Suspect(node), Action::Cancel(node), Action::CancelAll(ids(&[1, 3, 4]))];
+            assert_eq!(stalled(&mut it), expected);
+            assert_eq!(it.on(Event::Cancelled, at(1_100)), [Action::Failing]);
+            assert_eq!(it.wake_at(), Some(at(1_400)));
+            if says {
+                it.on(Event::Told(node, failed(Error::replan("cancelled"), vec![(block, vec![Span::new(0, 9)])])), at(1_200));
+            }
+            it.on(Event::Woken, at(1_400));
+            assert_eq!(matches!(end(&it, 2), Some(End::Failed(_))), says, "else it is gone");
+            assert_eq!(it.report().nodes[&node].arrived.contains_key(&block), says);
+            it.on(Event::Woken, at(3_100));
+            let (report, _) = it.finish();
+            assert_eq!(report.blame.map(|blame| blame.node), Some(node));
+            assert!(report.cause().message.starts_with("node-2 holds up everybody"), "{}", report.cause());
+        }
+    }
+
+    #[test]
+    fn a_silent_receiver_is_given_up_for_a_complaint_only_where_nobody_else_waits_for_it() {
+        let complaint = |id| Event::Complaint(BTreeSet::from([NodeId(id)]));
+        let policy =
+            |one_by_one, failed_max| Some(StallPolicy { one_by_one, failed_max, ..StallPolicy::of_chain(STILL, |_| false) });
+        let mut chained = execution(OnFailure::GoOn, policy(false, 1));
+        assert_eq!(chained.on(complaint(2), at(5_000)), []);
+        let mut none_may_fail = execution(OnFailure::GoOn, policy(true, 0));
+        assert_eq!(none_may_fail.on(complaint(2), at(5_000)), []);
+        let mut it = execution(OnFailure::GoOn, policy(true, 1));
+        it.on(Event::Told(NodeId(2), progress(1, &[])), at(4_500));
+        assert_eq!(it.on(complaint(2), at(5_000)), [], "it was heard of");
+        let actions = it.on(complaint(2), at(5_500));
+        assert!(matches!(&actions[..], [Action::GoOnWithout(..), Action::Suspect(_), Action::Cancel(_), Action::SoFar]));
+        assert_eq!(it.on(complaint(3), at(5_500)), [], "no more may fail");
+    }
+
+    #[test]
+    fn a_node_that_went_down_has_no_task() {
+        let mut it = execution(OnFailure::EndAll, None);
+        it.on(Event::Told(NodeId(1), done()), at(0));
+        let down = BTreeSet::from([1, 2, 9].map(NodeId));
+        assert_eq!(it.on(Event::Looked { down }, at(250)), [Action::Failing]);
+        assert_eq!(end(&it, 1), Some(End::Done));
+        assert!(matches!(end(&it, 2), Some(End::Broken(error)) if error.message == "node-2 went down"));
+    }
+
+    /// Whatever may happen, in any order, late or twice.
+    fn any_event() -> impl Strategy<Value = Event> {
+        let node = || (0..=5u32).prop_map(NodeId);
+        let waiting = proptest::collection::vec((1..=4u32, 0..3_000u32), 0..3);
+        let error = || {
+            (1..=4u32, 0..3u8).prop_map(|(id, kind)| {
+                let error = if kind == 0 { Error::corrupt("page 3") } else { Error::replan("reset") };
+                error.party(if kind == 2 { Party::Client(7) } else { Party::Node(NodeId(id)) })
+            })
+        };
+        prop_oneof![
+            4 => (node(), 0..200u64, waiting).prop_map(|(node, bytes, waiting)| Event::Told(node, progress(bytes, &waiting))),
+            2 => node().prop_map(|node| Event::Told(node, done())),
+            2 => (node(), error()).prop_map(|(node, error)| Event::Told(node, failed(error, Vec::new()))),
+            1 => (node(), proptest::option::of(error())).prop_map(|(node, error)| Event::Lost(node, error)),
+            1 => (0..5_000u64).prop_map(|ms| Event::ClientDone(Duration::from_millis(ms))),
+            1 => proptest::collection::btree_set(node(), 0..3).prop_map(Event::Complaint),
+            3 => proptest::collection::btree_set(node(), 0..2).prop_map(|down| Event::Looked { down }),
+            1 => Just(Event::Cancelled),
+            2 => Just(Event::Woken),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn it_ends_whatever_happens_and_gives_up_nobody_who_was_not_cancelled(
+            events in proptest::collection::vec((any_event(), 0..1_500u64), 0..60),
+            goes_on: bool,
+            spare: bool,
+            one_by_one: bool,
+            to_the_last: bool,
+        ) {
+            let on_failure = if goes_on { OnFailure::GoOn } else { OnFailure::EndAll };
+            let policy = StallPolicy { one_by_one, to_the_last, failed_max: 1, ..StallPolicy::of_chain(STILL, move |_| spare) };
+            let mut it = execution(on_failure, Some(policy));
+            let (mut now, mut cancelled, mut asked) = (at(0), BTreeSet::new(), false);
+            let mut take = |it: &mut Execution<'_>, event, now| {
+                let before = it.report().clone();
+                for action in it.on(event, now) {
+                    match action {
+                        Action::Cancel(node) => drop(cancelled.insert(node)),
+                        Action::CancelAll(nodes) => {
+                            cancelled.extend(nodes);
+                            asked = true;
+                        }
+                        Action::Moved(share) => assert!((0.0..=1.0).contains(&share)),
+                        _ => {}
+                    }
+                }
+                for (id, node) in &it.report().nodes {
+                    let ended = before.nodes[id].end.is_some();
+                    assert!(!ended || before.nodes[id].end == node.end, "a task ends once");
+                    assert!(node.end != Some(End::GivenUp) || cancelled.contains(id), "{id} was given up and not cancelled");
+                }
+                std::mem::take(&mut asked)
+            };
+            for (event, ms) in events {
+                now = now + Duration::from_millis(ms);
+                if take(&mut it, event, now) {
+                    take(&mut it, Event::Cancelled, now);
+                }
+            }
+            // From here on nothing is heard, but each wish is answered: it ends as soon as the client wants it to.
+            take(&mut it, Event::ClientDone(Duration::ZERO), now);
+            for _ in 0..8 {
+                let Some(wake) = it.wake_at() else { break };
+                now = now.max(wake);
+                if take(&mut it, Event::Woken, now) {
+                    take(&mut it, Event::Cancelled, now);
+                }
+            }
+            prop_assert!(it.has_ended(), "{:?}", it.report());
+            let (report, suspect) = it.finish();
+            prop_assert!(suspect.is_none_or(|node| report.blame.is_some_and(|blame| blame.node == node)));
+        }
+    }
+}
