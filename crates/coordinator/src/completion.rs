@@ -3,7 +3,7 @@
 
 use crate::{
     options,
-    rebuild::{Destination, Lost, Rebuild},
+    rebuild::{Destination, Rebuild},
     shared::Shared,
 };
 use futures::{StreamExt as _, stream};
@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::Instant;
+use weft_control::rebuild::Lost;
 use weft_meta::{Meta, MetaError};
 use weft_types::{Error, FailureDomain, ObjectName, Owner, Result, StripeId, StripeRecord, UploadId};
 

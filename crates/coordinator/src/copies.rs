@@ -5,8 +5,8 @@ mod cool;
 
 pub(crate) use cool::cool;
 
-use crate::{rebuild::Lost, shared::Shared};
-use weft_control::placement;
+use crate::shared::Shared;
+use weft_control::{placement, rebuild::Lost};
 use weft_meta::PolicyRecord;
 use weft_types::{Error, REPLICAS_MAX, Result, StripeRecord};
 

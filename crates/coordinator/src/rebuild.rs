@@ -22,8 +22,9 @@ use weft_codes::SharedCode;
 use weft_control::{
     options::RepairOptions,
     planning::{self, Target, Way},
-    run::{Blame, End, OnFailure, Report, StallPolicy},
-    view::{Standing, View},
+    rebuild::{Arriving, Avoided, DISPUTES_MAX, Lost, RebuiltBlock, is_known_bad, knows_bad_blocks},
+    run::{End, OnFailure, Report, StallPolicy},
+    view::View,
 };
 use weft_meta::NewRepair;
 use weft_plan::Class;
@@ -36,14 +37,8 @@ use weft_types::{
 /// A repair that is slower than this for as long as its lease has failed.
 const SLOWEST_BYTES_PER_MS: u64 = 64;
 
-/// A node that was in a dispute with its helpers in so many plans gets no block any more.
-const DISPUTES_MAX: u32 = 2;
-
 /// How many homes are tried for a block while others bring blocks of the stripe to them.
 const HOMES_MAX: usize = 4;
-
-/// How often helpers who were blamed are tried again when nobody else is left.
-const SECOND_CHANCES_MAX: u32 = 2;
 
 /// What is to be rebuilt.
 pub(crate) struct Rebuild<'a> {
@@ -65,16 +60,6 @@ pub(crate) struct Rebuild<'a> {
     pub(crate) avoid: BTreeSet<NodeId>,
 }
 
-/// A block that is to be rebuilt.
-#[derive(Debug, Clone)]
-pub(crate) struct Lost {
-    pub(crate) index: u8,
-    /// Which copy of it; it may be one that there was not yet.
-    pub(crate) copy: u8,
-    /// The checksums that it must have, if anybody knows them.
-    pub(crate) checksums: Option<Vec<u32>>,
-}
-
 /// What came of it. The blocks are durable and allocated, and no stripe's yet.
 #[derive(Debug)]
 pub(crate) struct Rebuilt {
@@ -86,14 +71,6 @@ pub(crate) struct Rebuilt {
     pub(crate) resumed: u32,
 }
 
-/// A block that was rebuilt.
-#[derive(Debug, Clone)]
-pub(crate) struct RebuiltBlock {
-    pub(crate) block: BlockId,
-    pub(crate) home: Home,
-    pub(crate) checksums: Vec<u32>,
-}
-
 /// What a rebuild tells on its way.
 pub(crate) enum Told<'a> {
     /// The plan that runs next.
@@ -102,80 +79,6 @@ pub(crate) enum Told<'a> {
     Thousandths(u64),
     /// It goes on around a failure.
     Resumed(String),
-}
-
-/// A new block under way.
-struct Arriving {
-    block: BlockId,
-    home: Home,
-    expected: Option<Vec<u32>>,
-    missing: Vec<Span>,
-    /// Its checksums, once it is durable.
-    durable: Option<Vec<u32>>,
-}
-
-impl Arriving {
-    fn rebuilt(&self) -> Option<RebuiltBlock> {
-        Some(RebuiltBlock { block: self.block, home: self.home, checksums: self.durable.clone()? })
-    }
-}
-
-/// Who is left alone by the plans that follow, and why.
-#[derive(Debug, Default)]
-struct Avoided {
-    /// They are gone, or could not do their share, whoever else took part.
-    failed: BTreeSet<NodeId>,
-    /// Helpers of whom somebody complained.
-    blamed: BTreeSet<NodeId>,
-    /// In how many plans the node that was to store a block complained of a helper, or a helper of it.
-    disputes: BTreeMap<NodeId, u32>,
-    /// How often those who were blamed have been tried again.
-    second_chances: u32,
-    /// Blocks, by index and copy, for which there is no node any more, and why.
-    left: Vec<((u8, u8), String)>,
-}
-
-impl Avoided {
-    fn learn(&mut self, report: &Report, arriving: &[Arriving], knows_bad_blocks: bool) {
-        let Some(Blame { node, accuser }) = report.blame else { return };
-        let stores = |node: &NodeId| arriving.iter().any(|new| new.durable.is_none() && new.home.node == *node);
-        let Some(accuser) = accuser else {
-            // It goes on helping with what it can read.
-            if !knows_bad_blocks {
-                self.failed.insert(node);
-            }
-            return;
-        };
-        if report.held_up.is_some() && stores(&node) {
-            // If it has said in time what had arrived, it goes on with that, unless it does so again.
-            *self.disputes.entry(node).or_default() += 1;
-            return;
-        }
-        for target in [node, accuser].iter().filter(|node| stores(node)) {
-            *self.disputes.entry(*target).or_default() += 1;
-        }
-        // Where two complain of each other, either may be met. One that keeps what has come in is given another helper first.
-        let has_some = |new: &Arriving| {
-            report.nodes.get(&new.home.node).and_then(|told| told.arrived.get(&new.block)).is_some_and(|spans| !spans.is_empty())
-        };
-        let keeps = |node: &NodeId| arriving.iter().any(|new| new.home.node == *node && new.durable.is_none() && has_some(new));
-        match stores(&node) {
-            true if keeps(&node) && !stores(&accuser) => self.blamed.insert(accuser),
-            true => self.failed.insert(node),
-            false => self.blamed.insert(node),
-        };
-    }
-
-    /// Those who were only blamed are tried again, rather than giving up: the one who is gone may be known for certain by now.
-    fn second_chances(&mut self) -> bool {
-        self.blamed.clear();
-        self.second_chances += 1;
-        self.second_chances <= SECOND_CHANCES_MAX
-    }
-
-    fn left_alone(&self) -> BTreeSet<NodeId> {
-        self.failed.union(&self.blamed).copied().collect()
-    }
 }
 
 impl Rebuild<'_> {
@@ -238,7 +141,7 @@ impl Rebuild<'_> {
                         return Ok(Rebuilt { blocks, left: avoided.left, warnings, traffic, resumed });
                     }
                     self.refresh().await;
-                    let bad = report.blame.is_some_and(|blame| self.knows_bad_blocks(blame.node, &report));
+                    let bad = report.blame.is_some_and(|blame| knows_bad_blocks(&self.stripe, blame.node, &report));
                     avoided.learn(&report, arriving, bad);
                     self.replace_dead_targets(arriving, &report, &mut avoided).await?;
                     self.replace_doubtful_targets(arriving, &mut avoided, DISPUTES_MAX).await?;
@@ -248,7 +151,7 @@ impl Rebuild<'_> {
                 Err(error) if error.reaction == Reaction::Replan => match error.party {
                     Some(Party::Node(node)) => {
                         self.refresh().await;
-                        if !error.block.is_some_and(|block| self.is_known_bad(block)) {
+                        if !error.block.is_some_and(|block| is_known_bad(&self.stripe, block)) {
                             avoided.failed.insert(node);
                             self.replace_targets_on(arriving, &mut avoided).await?;
                         }
@@ -315,7 +218,7 @@ impl Rebuild<'_> {
         let report = running.finish(progress, stall_policy).await;
         note_bad_blocks(self.shared, &report).await;
         for new in arriving.iter_mut().filter(|new| new.durable.is_none()) {
-            self.take(new, &report);
+            new.take(&report, self.stripe.layout.coded_span());
             if new.durable.is_none() && report.is_not_what_was_lost(new.block, new.home.node) {
                 // Or it was spoiled where it was to be stored: who tries again does so elsewhere, if there is an elsewhere.
                 self.shared.members.suspect(new.home.node);
@@ -484,38 +387,6 @@ impl Rebuild<'_> {
         };
         let corrupt = now.corrupt.iter().filter(|((index, copy), _)| is_as_it_was(*index, *copy));
         self.stripe.corrupt = corrupt.map(|(block, bytes)| (*block, bytes.clone())).collect();
-    }
-
-    /// Whether all that a node is blamed for is known of its blocks by now, so that the next plan goes around it.
-    fn knows_bad_blocks(&self, node: NodeId, report: &Report) -> bool {
-        let mut bad = report.nodes.get(&node).into_iter().flat_map(|report| report.bad_blocks(node)).peekable();
-        bad.peek().is_some() && bad.all(|(block, ..)| self.is_known_bad(block))
-    }
-
-    fn is_known_bad(&self, block: BlockId) -> bool {
-        let placed = self.stripe.find(block.index, block.copy);
-        placed.is_some_and(|placed| placed.generation == block.generation && placed.state != BlockState::Ok)
-    }
-
-    /// What a report says of a new block.
-    fn take(&self, new: &mut Arriving, report: &Report) {
-        if let Some(stored) = report.stored(new.block, new.home.node) {
-            // The agent compares too; what is here is a second look.
-            if new.expected.as_ref().is_none_or(|expected| *expected == stored.checksums) {
-                new.durable = Some(stored.checksums.clone());
-                new.missing.clear();
-            }
-            return;
-        }
-        let whole = self.stripe.layout.coded_span();
-        if let Some(node) = report.nodes.get(&new.home.node).filter(|node| matches!(node.end, Some(End::Failed(_)))) {
-            let arrived = node.arrived.get(&new.block).map(Vec::as_slice).unwrap_or_default();
-            new.missing = whole.subtract(arrived);
-            if new.missing.is_empty() {
-                // All had come and it was not taken: it was not what it should be.
-                new.missing = vec![whole];
-            }
-        }
     }
 
     /// New homes for blocks whose node failed, or said nothing of what had arrived.
@@ -687,79 +558,5 @@ pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
                 tracing::error!(%block, %error, "a bad block could not be written down");
             }
         }
-    }
-}
-
-/// The blocks of a stripe that are asked for, or else those that are lost, wholly or in part; with what they must become.
-///
-/// Of a block that is asked for and has copies, those that are lost; if none is, the first.
-pub(crate) fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> Vec<Lost> {
-    let is_lost = |index: u8, placed: &PlacedBlock| {
-        matches!(view.standing_of(stripe, index, placed), Standing::Lost(_)) || !stripe.corrupt_of(index, placed.copy).is_empty()
-    };
-    let has_lost = |index: u8| stripe.all().any(|(at, placed)| at == index && is_lost(at, placed));
-    let is_first = |index: u8, copy: u8| stripe.blocks.get(usize::from(index)).is_some_and(|placed| placed.copy == copy);
-    let lost = stripe.all().filter(|(index, placed)| match asked {
-        [] => is_lost(*index, placed),
-        asked => asked.contains(index) && (is_lost(*index, placed) || is_first(*index, placed.copy) && !has_lost(*index)),
-    });
-    lost.map(|(index, placed)| Lost::of(stripe, index, placed.copy)).collect()
-}
-
-impl Lost {
-    /// A copy of a block, with what it must become.
-    pub(crate) fn of(stripe: &StripeRecord, index: u8, copy: u8) -> Self {
-        Self { index, copy, checksums: stripe.checksums.get(usize::from(index)).cloned() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use weft_types::{DiskNumber, StripeId};
-
-    fn arriving_at(node: u32) -> Vec<Arriving> {
-        let block = BlockId { stripe: StripeId(1), index: 0, copy: 0, generation: 2 };
-        let home = Home { node: NodeId(node), disk: DiskNumber(1) };
-        vec![Arriving { block, home, expected: None, missing: Vec::new(), durable: None }]
-    }
-
-    /// Node 5 has waited for this one.
-    fn held_up_by(node: u32) -> Report {
-        let blame = Blame { node: NodeId(node), accuser: Some(NodeId(5)) };
-        Report { blame: Some(blame), held_up: Some((blame, Error::replan("it holds up everybody"))), ..Report::default() }
-    }
-
-    #[test]
-    fn who_held_up_a_plan_is_left_alone_next_and_may_help_again_later() {
-        let (mut avoided, arriving) = (Avoided::default(), arriving_at(9));
-        avoided.learn(&held_up_by(2), &arriving, false);
-        assert_eq!(avoided.left_alone(), BTreeSet::from([NodeId(2)]));
-        assert!(avoided.second_chances() && avoided.left_alone().is_empty(), "a moment's hiccup uses up a helper");
-    }
-
-    #[test]
-    fn a_new_home_that_held_up_a_plan_keeps_what_has_arrived_unless_it_does_so_again() {
-        let (mut avoided, arriving) = (Avoided::default(), arriving_at(9));
-        avoided.learn(&held_up_by(9), &arriving, false);
-        assert!(avoided.left_alone().is_empty() && avoided.disputes[&NodeId(9)] < DISPUTES_MAX, "{avoided:?}");
-        avoided.learn(&held_up_by(9), &arriving, false);
-        assert_eq!(avoided.disputes[&NodeId(9)], DISPUTES_MAX);
-    }
-
-    #[test]
-    fn of_a_helper_and_a_new_home_that_blame_each_other_the_one_that_keeps_what_has_come_stays() {
-        let arriving = arriving_at(9);
-        let blamed = |come: &[Span], times: usize| {
-            let mut avoided = Avoided::default();
-            let mut report = Report::new([NodeId(2), NodeId(9)].into_iter());
-            report.blame = Some(Blame { node: NodeId(9), accuser: Some(NodeId(2)) });
-            report.nodes.get_mut(&NodeId(9)).unwrap().arrived.insert(arriving[0].block, come.to_vec());
-            (0..times).for_each(|_| avoided.learn(&report, &arriving, false));
-            avoided
-        };
-        assert_eq!(blamed(&[Span::new(0, 4096)], 1).left_alone(), BTreeSet::from([NodeId(2)]));
-        assert_eq!(blamed(&[], 1).left_alone(), BTreeSet::from([NodeId(9)]), "there is nothing to keep");
-        assert_eq!(blamed(&[Span::new(0, 4096)], 2).disputes[&NodeId(9)], DISPUTES_MAX, "it does not stay for ever");
     }
 }

@@ -2,14 +2,18 @@
 
 use crate::{
     copies, options,
-    rebuild::{self, Destination, Lost, Rebuild, Told},
+    rebuild::{Destination, Rebuild, Told},
     shared::Shared,
     validate,
 };
 use std::{collections::BTreeSet, sync::Arc};
 use tokio::{sync::mpsc, time::Instant};
 use tonic::Status;
-use weft_control::{options::RepairOptions, planning};
+use weft_control::{
+    options::RepairOptions,
+    planning,
+    rebuild::{Lost, lost_blocks},
+};
 use weft_meta::ObjectRecord;
 use weft_proto::{to_status, v1};
 use weft_types::{Error, FailureDomain, NodeId, Reaction, Result, StripeRecord};
@@ -146,7 +150,7 @@ impl<'a> Repair<'a> {
     }
 
     fn lost(&self, stripe: &StripeRecord) -> Vec<Lost> {
-        let lost = rebuild::lost_blocks(stripe, &self.shared.members.view(), &self.blocks);
+        let lost = lost_blocks(stripe, &self.shared.members.view(), &self.blocks);
         match self.replicas {
             Some(replicas) => copies::lacking(stripe, lost, replicas),
             None => lost,

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     helpers::Helpers,
     options,
-    rebuild::{Destination, Lost, Rebuild, Requestors, Told},
+    rebuild::{Destination, Rebuild, Requestors, Told},
     repair::{Events, event},
     shared::Shared,
 };
@@ -21,6 +21,7 @@ use std::{
 };
 use weft_control::{
     options::RepairOptions,
+    rebuild::Lost,
     view::{Standing, View},
 };
 use weft_meta::{Amount, JobId, JobState, LeftBlock, MetaError, NodeRepair, ObjectRecord};

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     options,
-    rebuild::{Destination, Lost, Rebuild, RebuiltBlock},
+    rebuild::{Destination, Rebuild},
     shared::Shared,
 };
 use std::{
@@ -21,6 +21,7 @@ use weft_control::{
     capacity::Wanted,
     options::WriteOptions,
     placement::{self, Ask, NOTHING},
+    rebuild::{Lost, RebuiltBlock},
     recovery,
     run::{End, NodeReport, Report, Stored},
     view::NodeView,

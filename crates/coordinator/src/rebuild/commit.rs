@@ -1,6 +1,7 @@
 //! The repair of a stripe, whoever asked for it: what is lost is rebuilt, and takes the place of what was.
 
-use super::{Rebuild, Rebuilt, RebuiltBlock, Told};
+use super::{Rebuild, Rebuilt, Told};
+use weft_control::rebuild::RebuiltBlock;
 use weft_types::Result;
 
 impl Rebuild<'_> {

@@ -1,6 +1,6 @@
 //! Where rebuilt blocks go.
 
-use super::{Lost, Rebuild};
+use super::Rebuild;
 use rand::{SeedableRng, rngs::StdRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,6 +8,7 @@ use std::{
 };
 use weft_control::{
     placement::{self, NOTHING, Placed},
+    rebuild::Lost,
     view::View,
 };
 use weft_types::{Error, FailureDomain, Home, NodeId, PlacedBlock, Reaction, Result};
