@@ -1,6 +1,5 @@
 //! What requests choose: how lost blocks are brought back, and how new data gets to the nodes that store it.
 
-use crate::planning;
 use weft_plan::{ChosenPath, Class, Network};
 use weft_schemes::{Paths, Select, disseminate, repair};
 use weft_types::{AutoSize, Error, Layout, PAGE_LEN, Result, StripeLayout};
@@ -46,18 +45,18 @@ impl RepairOptions {
     /// Positions of a slice of a block that is rebuilt. Where its length is left open, as for a chain of links that are all alike.
     pub fn slice_positions(&self, stripe: &StripeLayout, network: &Network) -> u64 {
         let bytes = match self.slice_len {
-            AutoSize::Bytes(size) if self.slice_asked => return planning::slice_positions(&stripe.layout, size.0),
+            AutoSize::Bytes(size) if self.slice_asked => return slice_positions(&stripe.layout, size.0),
             AutoSize::Bytes(size) => size.0,
             AutoSize::Auto => best_slice(stripe, &vec![network.link_bytes_per_s; stripe.k as usize], network),
         };
-        planning::usual_slice_positions(&stripe.layout, bytes)
+        usual_slice_positions(&stripe.layout, bytes)
     }
 
     /// The same for a path that was chosen, if the length is left open.
     pub fn slice_positions_on(&self, path: &ChosenPath, stripe: &StripeLayout, network: &Network) -> Option<u64> {
         let links: Vec<f64> = path.parties.windows(2).map(|pair| network.between(pair[0], pair[1])).collect();
         let is_open = self.slice_len == AutoSize::Auto && !links.is_empty();
-        is_open.then(|| planning::usual_slice_positions(&stripe.layout, best_slice(stripe, &links, network)))
+        is_open.then(|| usual_slice_positions(&stripe.layout, best_slice(stripe, &links, network)))
     }
 }
 
@@ -109,9 +108,27 @@ impl WriteOptions {
 
     /// Positions of a slice.
     pub fn slice_positions(&self, layout: &Layout) -> u64 {
-        let positions = if self.slice_is_asked { planning::slice_positions } else { planning::usual_slice_positions };
+        let positions = if self.slice_is_asked { slice_positions } else { usual_slice_positions };
         positions(layout, self.slice_bytes)
     }
+}
+
+/// A slice of all sub-blocks together, if there are several and nobody asks for another: smaller pieces of each would be costly to
+/// read and to send.
+const VECTOR_SLICE_BYTES: u64 = 1 << 20;
+
+/// Positions of a slice where `bytes` is what a setting says.
+pub fn usual_slice_positions(layout: &Layout, bytes: u64) -> u64 {
+    slice_positions(layout, if layout.alpha == 1 { bytes } else { bytes.max(VECTOR_SLICE_BYTES) })
+}
+
+/// Positions of a slice of about `bytes`; whole pages, as disks and checksums have them, and no more than a cell has.
+pub fn slice_positions(layout: &Layout, bytes: u64) -> u64 {
+    if layout.alpha == 1 {
+        return bytes;
+    }
+    let of_one = bytes / u64::from(layout.alpha) / PAGE_LEN * PAGE_LEN;
+    of_one.clamp(PAGE_LEN, layout.sub_len().max(PAGE_LEN))
 }
 
 /// The longest slice that may be asked for: more of it in the agents' memory speeds up nothing.

@@ -197,24 +197,6 @@ pub fn rebuild(
     Ok(Planned { considered, ..proved(plan, job, code, way.network)? })
 }
 
-/// A slice of all sub-blocks together, if there are several and nobody asks for another: smaller pieces of each would be costly to
-/// read and to send.
-const VECTOR_SLICE_BYTES: u64 = 1 << 20;
-
-/// Positions of a slice where `bytes` is what a setting says.
-pub fn usual_slice_positions(layout: &Layout, bytes: u64) -> u64 {
-    slice_positions(layout, if layout.alpha == 1 { bytes } else { bytes.max(VECTOR_SLICE_BYTES) })
-}
-
-/// Positions of a slice of about `bytes`; whole pages, as disks and checksums have them, and no more than a cell has.
-pub fn slice_positions(layout: &Layout, bytes: u64) -> u64 {
-    if layout.alpha == 1 {
-        return bytes;
-    }
-    let of_one = bytes / u64::from(layout.alpha) / PAGE_LEN * PAGE_LEN;
-    of_one.clamp(PAGE_LEN, layout.sub_len().max(PAGE_LEN))
-}
-
 /// The bytes that come out for a wanted range: whole pages where the block is read, whole checksum units where it is rebuilt
 /// (so that what was rebuilt can be checked), and never beyond the block's end.
 pub fn widened(stripe: &StripeLayout, range: Range, rebuilt: bool) -> Range {

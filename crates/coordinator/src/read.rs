@@ -268,7 +268,7 @@ fn plan(
         let rebuilt = planning::rebuilt(stripe, available, ranges);
         let delivers = widen(stripe, ranges, &rebuilt);
         let slice_len = if rebuilt.is_empty() {
-            planning::usual_slice_positions(&stripe.layout.layout, shared.config.slice_len.0)
+            weft_control::options::usual_slice_positions(&stripe.layout.layout, shared.config.slice_len.0)
         } else {
             options.slice_positions(&stripe.layout, &network)
         };

@@ -1,4 +1,5 @@
 use super::*;
+use crate::options::{slice_positions, usual_slice_positions};
 use crate::view::{DiskView, NodeView};
 use proptest::prelude::*;
 use std::time::Duration;

@@ -3,18 +3,8 @@
 //! When one party stops, its neighbours fail or stall, and theirs in turn: many complain, and each of a neighbour. The complaints
 //! are followed from party to party; the culprit is the one at the end, who complains of nobody else.
 
-use super::report::{End, NodeReport, Report};
+use super::report::{Blame, End, NodeReport, Report};
 use weft_types::{NodeId, Party, Reaction};
-
-/// Who is to blame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Blame {
-    /// The node that is blamed.
-    pub node: NodeId,
-    /// Who complains of it. None: it needs nobody's complaint, since nothing was heard of it any more or its own disk failed it.
-    /// A link that is broken has two ends, and who complains may as well be to blame.
-    pub accuser: Option<NodeId>,
-}
 
 /// The node to blame. None: nothing failed, a client did, or nobody was told to be busy by anybody else.
 pub(super) fn culprit(report: &Report) -> Option<Blame> {

@@ -13,8 +13,8 @@
 //! ```
 
 use super::{
-    blame::{Blame, culprit},
-    report::{Report, TaskEvent},
+    blame::culprit,
+    report::{Blame, Report, TaskEvent},
     stall::{Flow, StallPolicy},
 };
 use crate::Time;

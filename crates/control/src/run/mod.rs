@@ -5,7 +5,6 @@ mod execution;
 mod report;
 mod stall;
 
-pub use blame::Blame;
 pub use execution::{Action, Event, Execution, OnFailure, Share};
-pub use report::{End, NodeReport, Report, Stored, TaskEvent, bad_state};
+pub use report::{Blame, End, NodeReport, Report, Stored, TaskEvent, bad_state};
 pub use stall::StallPolicy;

@@ -1,8 +1,17 @@
 //! What the agents of a plan have told.
 
-use super::blame::Blame;
 use std::collections::BTreeMap;
 use weft_types::{BlockId, BlockState, Error, NodeId, Party, Reaction, Span, StageTimes, TaskTraffic};
+
+/// Who is to blame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blame {
+    /// The node that is blamed.
+    pub node: NodeId,
+    /// Who complains of it. None: it needs nobody's complaint, since nothing was heard of it any more or its own disk failed it.
+    /// A link that is broken has two ends, and who complains may as well be to blame.
+    pub accuser: Option<NodeId>,
+}
 
 /// What became of a plan at all its agents.
 #[derive(Debug, Clone, Default)]
