@@ -13,7 +13,7 @@ use std::{
 use weft_codes::{Ask, SharedCode, SubBlock};
 use weft_plan::{Change, CodeView, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
 use weft_schemes::{Request, Run, Select, disseminate, plan_write, repair};
-use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout, StripeRecord};
+use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout, StripeRecord};
 
 /// The simplest scheme.
 const CONVENTIONAL: &str = "conventional";
