@@ -101,8 +101,8 @@ async fn a_node_keeps_its_name_and_its_disks() {
     assert!(renamed.contains("n2 is called node-2"), "{renamed}");
     let taken = wrong(NewNode { id: Some(NodeId(2)), ..node_of(3) }).await;
     assert!(taken.contains("node-3 belongs to n3"), "{taken}");
-    let orphan = wrong(NewNode { id: Some(NodeId(77)), name: "stranger".into(), ..node_of(2) }).await;
-    assert!(orphan.contains("never registered"), "{orphan}");
+    let stranger = wrong(NewNode { id: Some(NodeId(77)), name: "stranger".into(), ..node_of(2) }).await;
+    assert!(stranger.contains("never registered"), "{stranger}");
     let stolen = wrong(NewNode { id: None, name: "thief".into(), ..node_of(3) }).await;
     assert!(stolen.contains("disk disk-3 belongs to n3"), "{stolen}");
     assert_eq!(meta.nodes().await.unwrap().len(), 7, "the thief did not register by halves");
