@@ -75,7 +75,8 @@ function scan(from, text, word, rest, tail, end, depth, c, prefix) {
             }
             rest = rest substr(tail, 1, end)
         }
-        expand(from, prefix, rest)
+        if (rest == "" && tail ~ /^\*/) imports(from, prefix)
+        else expand(from, prefix, rest)
     }
 }
 
@@ -103,8 +104,11 @@ function visit(node, to, pair, size, names, member) {
     if (size > max) printf "%s: %d files import each other in a circle, and %d may: %s\n", root, size, max, names
 }
 
+FNR == 1 { is_for_tests = 0 }
 FNR == 1 { module = module_of(FILENAME); if (module != "") file_of[module] = FILENAME; in_tests = 0 }
-/^#\[cfg\(test\)\]/ { in_tests = 1 }
+# Tests are a module at the end of a file; any other item that is for tests is left out by itself, if it is one line.
+is_for_tests { is_for_tests = 0; if (/^(pub(\([a-z]*\))? )?mod [a-z_]+ \{/) in_tests = 1; if (/;$/) next }
+/^#\[cfg\(test\)\]/ { is_for_tests = 1; next }
 !in_tests { line = $0; sub(/(^|[ \t])\/\/.*/, "", line); text_of[module] = text_of[module] line "\n" }
 
 END {

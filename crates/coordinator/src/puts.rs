@@ -37,7 +37,7 @@ use weft_meta::{MetaError, NewStripe, NewUpload, ObjectRecord, UploadRecord};
 use weft_proto::{rpc::Caller, v1};
 use weft_types::{BlockId, Error, Home, NodeId, Party, PlanId, Reaction, Result, StripeId, StripeLayout, StripeRecord, UploadId};
 
-/// Of how often a put was held up counts no more: its patience doubles with each.
+/// Of how often a put was held up counts no more: how long a node may hold it up doubles with each.
 const HELD_UP_MAX: u32 = 3;
 
 /// A writer that complains has its answer within this time.

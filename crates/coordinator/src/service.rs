@@ -45,8 +45,8 @@ impl WeftService {
         let asked = request.into_inner();
         let delegation =
             self.shared.delegations.get(number).filter(|delegation| delegation.is_of(&caller.peer) && may(delegation, &asked));
-        let delegation =
-            delegation.ok_or_else(|| to_status(&Error::invalid(format!("{} was not sent to do this any more", caller.peer))))?;
+        let delegation = delegation
+            .ok_or_else(|| to_status(&Error::invalid(format!("{} has no delegation for this any more", caller.peer))))?;
         Ok((asked, Who { caller, delegation: Some(delegation) }))
     }
 

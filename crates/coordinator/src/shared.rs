@@ -47,7 +47,7 @@ impl Started {
         self.0 + at.since(Time::default())
     }
 
-    /// How late it is for decisions.
+    /// Now, as decisions count time.
     pub(crate) fn now(self) -> Time {
         Time::after(self.elapsed())
     }

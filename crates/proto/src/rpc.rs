@@ -68,7 +68,7 @@ pub fn caller<T>(request: &Request<T>) -> Caller {
     known.unwrap_or_else(|| Caller { peer: Peer::Anonymous, address: String::new() })
 }
 
-/// The header in which an agent that calls as a client does shows its delegation.
+/// The header in which an agent that calls in place of a client shows its delegation. It keeps the name that older versions know.
 const DELEGATION: &str = "weft-errand";
 
 /// The number of the caller's delegation; `None`: it calls on its own account. What is not a number is nobody's.

@@ -4,13 +4,16 @@
 //! [`wake_at`](Execution::wake_at) it is told when to come back without an event.
 //!
 //! ```text
-//! running ──client is done, or a task failed──► ending: the others have a grace
-//!    │                                             │ it has passed
-//!    └──somebody holds up the plan──► cancelling ◄─┘
-//!                                         │ answered, and another grace has passed
-//!                                         ▼
-//!                                      given up
+//! running ──client is done, or a task of EndAll failed──► ending: the others have a grace
+//!    │                                                       │ it has passed
+//!    └──a node holds up the plan──► cancelling ◄─────────────┘
+//!                                       │ answered, and another grace has passed
+//!                                       ▼
+//!                                    given up
 //! ```
+//! A node may be found to hold up the plan in any of these states but the last; the grace then begins anew.
+//!
+//! One thing is asked of the shell within a decision: whether there is a way around a node ([`StallPolicy::is_spare`]).
 
 use super::{
     blame::culprit,
@@ -56,9 +59,9 @@ pub enum Event {
     ClientDone(Duration),
     /// The client cannot go on for these nodes.
     Complaint(BTreeSet<NodeId>),
-    /// It was looked who is there: these nodes are down, or have registered anew.
+    /// The nodes were checked: these are down, or have registered anew.
     Looked {
-        /// Those that are down, also of other plans.
+        /// Nodes that have no task of this plan are ignored.
         down: BTreeSet<NodeId>,
     },
     /// [`Action::CancelAll`] was answered, or timed out.
@@ -136,7 +139,7 @@ impl<'a> Execution<'a> {
         for (node, error) in not_started {
             report.broken(node, error);
         }
-        Self {
+        let mut it = Self {
             report,
             flow: Flow::new(shares.keys().copied(), now),
             shares,
@@ -148,7 +151,10 @@ impl<'a> Execution<'a> {
             ended_told: 0,
             is_failing: false,
             actions: Vec::new(),
-        }
+        };
+        // What follows from a task that could not be started is told with the first event's actions.
+        it.settle(now);
+        it
     }
 
     /// What was told so far.
@@ -170,7 +176,7 @@ impl<'a> Execution<'a> {
         [deadline, self.held_up_until].into_iter().flatten().min()
     }
 
-    /// Takes an event; what is to be done then.
+    /// Takes an event; what is to be done then. Of the actions, [`Action::CancelAll`] is the last, and there is at most one.
     pub fn on(&mut self, event: Event, now: Time) -> Vec<Action> {
         match event {
             Event::Told(node, event) => self.told(node, event, now),
@@ -349,10 +355,17 @@ mod tests {
         ids.iter().copied().map(NodeId).collect()
     }
 
-    /// Four tasks of which each moves 100 bytes, the last of them in no time.
+    /// Four tasks, each of which moves 100 bytes.
     fn execution(on_failure: OnFailure, policy: Option<StallPolicy<'static>>) -> Execution<'static> {
+        started(on_failure, policy, &[])
+    }
+
+    /// The same, but that some could not be started.
+    fn started(on_failure: OnFailure, policy: Option<StallPolicy<'static>>, not_started: &[NodeId]) -> Execution<'static> {
         let share = |id: u32| (NodeId(id), Share { name: format!("node-{id}"), link_bytes: 100 });
-        Execution::new((1..=4).map(share).collect(), BTreeMap::new(), on_failure, GRACE, policy, at(0))
+        let error = |node: &NodeId| (*node, Error::replan("no answer in time").party(Party::Node(*node)));
+        let not_started = not_started.iter().map(error).collect();
+        Execution::new((1..=4).map(share).collect(), not_started, on_failure, GRACE, policy, at(0))
     }
 
     fn done() -> TaskEvent {
@@ -391,6 +404,13 @@ mod tests {
         let (report, suspect) = it.finish();
         let blame = Blame { node: NodeId(1), accuser: Some(NodeId(2)) };
         assert_eq!((report.blame, suspect), (Some(blame), Some(NodeId(1))));
+    }
+
+    #[test]
+    fn one_that_could_not_be_started_fails_the_others_without_any_event() {
+        let mut it = started(OnFailure::EndAll, None, &[NodeId(3)]);
+        assert_eq!(it.wake_at(), Some(at(2_000)));
+        assert_eq!(it.on(Event::Woken, at(2_000)), [Action::Failing, Action::CancelAll(ids(&[1, 2, 4]))]);
     }
 
     #[test]
@@ -502,14 +522,18 @@ mod tests {
             spare: bool,
             one_by_one: bool,
             to_the_last: bool,
+            not_started in proptest::collection::vec((1..=4u32).prop_map(NodeId), 0..2),
         ) {
             let on_failure = if goes_on { OnFailure::GoOn } else { OnFailure::EndAll };
             let policy = StallPolicy { one_by_one, to_the_last, failed_max: 1, ..StallPolicy::of_chain(STILL, move |_| spare) };
-            let mut it = execution(on_failure, Some(policy));
+            let mut it = started(on_failure, Some(policy), &not_started);
             let (mut now, mut cancelled, mut asked) = (at(0), BTreeSet::new(), false);
             let mut take = |it: &mut Execution<'_>, event, now| {
                 let before = it.report().clone();
-                for action in it.on(event, now) {
+                let actions = it.on(event, now);
+                let all = actions.iter().position(|action| matches!(action, Action::CancelAll(_)));
+                assert!(all.is_none_or(|at| at + 1 == actions.len()), "it is not the last: {actions:?}");
+                for action in actions {
                     match action {
                         Action::Cancel(node) => drop(cancelled.insert(node)),
                         Action::CancelAll(nodes) => {
@@ -533,8 +557,11 @@ mod tests {
                     take(&mut it, Event::Cancelled, now);
                 }
             }
-            // From here on nothing is heard, but each wish is answered: it ends as soon as the client wants it to.
-            take(&mut it, Event::ClientDone(Duration::ZERO), now);
+            // From here on nothing is heard, but each action is answered. It ends by itself if it is bound to, else when the client is done.
+            let bound_to_end = it.report().held_up.is_some() || !goes_on && it.report().any_failed();
+            if !bound_to_end {
+                take(&mut it, Event::ClientDone(Duration::ZERO), now);
+            }
             for _ in 0..8 {
                 let Some(wake) = it.wake_at() else { break };
                 now = now.max(wake);
@@ -544,7 +571,8 @@ mod tests {
             }
             prop_assert!(it.has_ended(), "{:?}", it.report());
             let (report, suspect) = it.finish();
-            prop_assert!(suspect.is_none_or(|node| report.blame.is_some_and(|blame| blame.node == node)));
+            let blamed = report.blame.map(|blame| blame.node);
+            prop_assert_eq!(suspect, blamed.filter(|node| report.nodes[node].bad_blocks(*node).next().is_none()));
         }
     }
 }

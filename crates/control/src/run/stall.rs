@@ -135,7 +135,7 @@ mod tests {
         (flow, report)
     }
 
-    /// These are heard of so long after `now`, which it is then.
+    /// Advances `now`; then these nodes report.
     fn heard(flow: &mut Flow, nodes: &[u32], now: &mut Time, after: Duration) {
         *now = *now + after;
         nodes.iter().for_each(|id| flow.told(node(*id), 100, *now));
