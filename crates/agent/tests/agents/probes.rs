@@ -54,22 +54,40 @@ impl Asked {
         received.map(tonic::Response::into_inner).map_err(|status| from_status(&status))
     }
 
-    /// A node on which the last probe was broken off learns it a moment later. Each attempt is a plan of its own, as the coordinator's
-    /// are: what an attempt that was broken off has connected is not the next one's.
+    /// Each attempt is a plan of its own, as the coordinator's are: what an attempt that was broken off has connected is not the next
+    /// one's.
     async fn run(&self, cluster: &Cluster) -> Result<ReceiveProbeReply> {
+        Ok(self.done(cluster).await?.1)
+    }
+
+    /// The same, with the attempt that came through.
+    async fn done(&self, cluster: &Cluster) -> Result<(Self, ReceiveProbeReply)> {
+        self.attempts(cluster, |last| {
+            let SendProbeRequest { plan, token, .. } = Self::new(cluster, last.send.plan + 1_000, last.from, last.to).send;
+            let receive = ReceiveProbeRequest { plan, ..last.receive.clone() };
+            Self { send: SendProbeRequest { plan, token, ..last.send.clone() }, receive, ..*last }
+        })
+        .await
+    }
+
+    /// With the very right that it has: it is to be refused.
+    async fn run_with_its_right(&self, cluster: &Cluster) -> Result<ReceiveProbeReply> {
+        Ok(self.attempts(cluster, Self::clone).await?.1)
+    }
+
+    /// A node on which the last probe was broken off learns it a moment later: until then it is asked again.
+    async fn attempts(&self, cluster: &Cluster, next: impl Fn(&Self) -> Self) -> Result<(Self, ReceiveProbeReply)> {
         let both = async {
             let mut attempt = self.clone();
             loop {
                 match tokio::try_join!(attempt.received(cluster), attempt.sent(cluster)) {
                     Err(error) if error.message.contains("another probe") => tokio::time::sleep(Duration::from_millis(10)).await,
-                    other => return other,
+                    other => return other.map(|(reply, ())| (attempt, reply)),
                 }
-                let again = Self::new(cluster, attempt.send.plan + 1_000, self.from, self.to);
-                let SendProbeRequest { plan, token, .. } = again.send;
-                (attempt.send.plan, attempt.send.token, attempt.receive.plan) = (plan, token, plan);
+                attempt = next(&attempt);
             }
         };
-        Ok(tokio::time::timeout(Duration::from_secs(10), both).await.unwrap()?.0)
+        tokio::time::timeout(Duration::from_secs(10), both).await.unwrap()
     }
 }
 
@@ -112,20 +130,20 @@ async fn a_probe_needs_its_right_and_each_right_is_good_once() {
     for token in wrong {
         let mut forged = good.clone();
         forged.send.token = token;
-        says(forged.run(&cluster).await, "token");
+        says(forged.run_with_its_right(&cluster).await, "token");
     }
     // Another node than the one that is expected, with the right token and its own certificate.
     let stranger = Asked { from: NodeId(3), ..good.clone() };
     let mut named = stranger.clone();
     named.send.registration = cluster.coordinator.member(NodeId(3)).unwrap().key.id().to_vec();
-    says(named.run(&cluster).await, "node-01 is expected");
+    says(named.run_with_its_right(&cluster).await, "node-01 is expected");
     says(stranger.sent(&cluster).await, "another registration");
 
-    good.run(&cluster).await.unwrap();
+    let (good, _) = good.done(&cluster).await.unwrap();
     says(good.sent(&cluster).await, "is not open");
     let next = Asked::new(&cluster, 2, ONE, TWO);
     let replayed = Asked { send: SendProbeRequest { token: good.send.token.clone(), ..next.send.clone() }, ..next.clone() };
-    says(replayed.run(&cluster).await, "token");
+    says(replayed.run_with_its_right(&cluster).await, "token");
     next.run(&cluster).await.unwrap();
 
     let mut call = cluster.coordinator.call_with(cluster.security(&Peer::Client), ONE).await;
