@@ -247,8 +247,8 @@ impl Client {
 }
 
 impl Shared {
-    /// Whether another plan may do, a moment later. Under a delegation, that somebody is busy is told to the one who delegated: that one can
-    /// wait, or send somebody else, and takes no wait for a failure.
+    /// Whether it is worth asking for another plan a little later. Under a delegation the client does not retry when somebody is busy: it
+    /// reports that to the coordinator, which can choose another agent.
     pub(crate) fn may_try_again(&self, error: &Error) -> bool {
         match error.reaction {
             Reaction::Replan | Reaction::Corrupt => true,

@@ -84,9 +84,10 @@ impl KeptFree {
         node.disks.iter().any(|disk| !disk.failed && of(disk) >= kept(disk).saturating_add(bytes))
     }
 
-    /// The nodes to which no block of a conversion goes; [`Reaction::Retry`](weft_types::Reaction) if it has to wait for space: where too
-    /// few nodes have room, and where only for that a rack would get more blocks of a stripe than the code tolerates to lose. Whoever lacks
-    /// nodes, and not only space on them, does not wait here.
+    /// The nodes that take no block of a conversion because they lack space.
+    ///
+    /// Returns [`Reaction::Retry`](weft_types::Reaction) if the conversion has to wait for space: too few nodes have any, or only a
+    /// crowded rack would be left. Too few nodes as such is not an error here; placement reports it.
     pub fn without_room(self, view: &View, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
         let Wanted { count, bytes, held, avoid, .. } = *wanted;
         let is_asked = |node: &&NodeView| !held.contains(&node.id) && !avoid.contains(&node.id);
@@ -165,6 +166,12 @@ mod tests {
         View { nodes: (1..).zip(free).map(node).collect() }
     }
 
+    /// Two blocks of five bytes, on different nodes.
+    fn two_of(code: &SharedCode) -> Wanted<'_> {
+        let (failure_domain, held, avoid) = (FailureDomain::Node, &[], &NOBODY);
+        Wanted { code, failure_domain, count: 2, bytes: 5, spooled_bytes: 0, held, avoid }
+    }
+
     fn numbers(nodes: BTreeSet<NodeId>) -> Vec<u32> {
         nodes.into_iter().map(|node| node.0).collect()
     }
@@ -172,15 +179,7 @@ mod tests {
     #[test]
     fn a_conversion_leaves_a_share_of_each_disk_and_waits_where_too_many_have_less() {
         let code = weft_codes::parse("rs(1,1)").unwrap();
-        let wanted = Wanted {
-            code: &code,
-            failure_domain: FailureDomain::Node,
-            count: 2,
-            bytes: 5,
-            spooled_bytes: 0,
-            held: &[],
-            avoid: &NOBODY,
-        };
+        let wanted = two_of(&code);
         let without =
             |free: &[u64], count, bytes| KEPT.without_room(&view(free, 1), &Wanted { count, bytes, ..wanted }).map(numbers);
         assert_eq!(without(&[125, 124, 1000], 2, 5), Ok(vec![2]), "to the byte");
@@ -199,15 +198,7 @@ mod tests {
     #[test]
     fn one_who_cannot_be_asked_or_has_a_block_already_has_no_room() {
         let code = weft_codes::parse("rs(1,1)").unwrap();
-        let wanted = Wanted {
-            code: &code,
-            failure_domain: FailureDomain::Node,
-            count: 2,
-            bytes: 5,
-            spooled_bytes: 0,
-            held: &[],
-            avoid: &NOBODY,
-        };
+        let wanted = two_of(&code);
         let (view, one) = (view(&[500, 500, 100], 1), NodeId(1));
         assert_eq!(KEPT.without_room(&view, &wanted).map(numbers), Ok(vec![3]));
         let avoid = BTreeSet::from([one]);
@@ -229,15 +220,7 @@ mod tests {
         assert_eq!((spool(&[0, 0], 0), spool(&[], 5)), (Ok(()), Ok(())));
         // As soon as some agent may have too little memory for it.
         let code = weft_codes::parse("rs(1,1)").unwrap();
-        let wanted = Wanted {
-            code: &code,
-            failure_domain: FailureDomain::Node,
-            count: 1,
-            bytes: 5,
-            spooled_bytes: 0,
-            held: &[],
-            avoid: &NOBODY,
-        };
+        let wanted = Wanted { count: 1, ..two_of(&code) };
         let spooled = |data_len| KEPT.without_room(&view(&[500], 1), &wanted.spooled(data_len)).map_err(|error| error.reaction);
         assert_eq!((spooled(1 << 20), spooled((1 << 20) + 1)), (Ok(BTreeSet::new()), Err(Reaction::Unavailable)));
     }

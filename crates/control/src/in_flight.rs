@@ -1,5 +1,5 @@
-//! What plans under way still have to move over whose lines. Whoever plans the next one sees it, so that writers who do not know of
-//! each other keep out of each other's way (Mist, §7.7).
+//! The bytes that running plans still have to move, by network line. The planner of the next plan sees them, so independent writers
+//! avoid each other's lines (Mist, §7.7).
 
 use crate::Time;
 use std::{collections::BTreeMap, time::Duration};

@@ -14,7 +14,7 @@ pub struct RepairOptions {
     pub scheme: String,
     /// A slice of a block that is rebuilt.
     pub slice_len: AutoSize,
-    /// Somebody asked for this very length.
+    /// The request set `slice_len`: it is used as it is.
     pub slice_asked: bool,
     /// How helpers are selected.
     pub select: Select,
@@ -23,12 +23,12 @@ pub struct RepairOptions {
 }
 
 impl RepairOptions {
-    /// By a scheme, in slices of a length.
+    /// Repairs by `scheme` in slices of `slice_len`.
     pub fn new(scheme: String, slice_len: AutoSize) -> Self {
         Self { scheme, slice_len, slice_asked: false, select: Select::default(), paths: Paths::default() }
     }
 
-    /// The same with what a request says; an empty scheme and 0 bytes say nothing.
+    /// Applies a request. An empty scheme or 0 bytes keep what is set.
     pub fn with(self, scheme: &str, asked_bytes: u64, slice_auto: bool) -> Result<Self> {
         let scheme = if scheme.is_empty() { self.scheme } else { scheme.to_owned() };
         repair::check_name(&scheme)?;
@@ -84,7 +84,7 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// By a scheme, in slices of so many bytes, which somebody asked for or not.
+    /// Writes by `scheme` in slices of `slice_bytes`; `slice_is_asked` if the request set them.
     pub fn new(scheme: String, slice_bytes: u64, slice_is_asked: bool) -> Result<Self> {
         disseminate::check_name(&scheme)?;
         check_slice_len("the slice's length", AutoSize::bytes(slice_bytes))?;

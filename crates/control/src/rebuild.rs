@@ -80,9 +80,9 @@ impl Arriving {
 /// The nodes that the plans after a failure leave alone, and why.
 #[derive(Debug, Default)]
 pub struct Avoided {
-    /// They are gone, or could not do their share, whoever else took part.
+    /// Nodes that are gone or that failed by themselves.
     pub failed: BTreeSet<NodeId>,
-    /// Helpers of whom somebody complained.
+    /// Helpers that another node complained about.
     pub blamed: BTreeSet<NodeId>,
     /// In how many plans the node that was to store a block complained of a helper, or a helper of it.
     pub disputes: BTreeMap<NodeId, u32>,

@@ -69,11 +69,6 @@ impl std::ops::Add for v1::TaskTraffic {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self {
-            read_bytes: self.read_bytes.saturating_add(other.read_bytes),
-            written_bytes: self.written_bytes.saturating_add(other.written_bytes),
-            sent_bytes: self.sent_bytes.saturating_add(other.sent_bytes),
-            received_bytes: self.received_bytes.saturating_add(other.received_bytes),
-        }
+        (weft_types::TaskTraffic::from(self) + other.into()).into()
     }
 }

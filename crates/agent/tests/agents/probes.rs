@@ -54,13 +54,13 @@ impl Asked {
         received.map(tonic::Response::into_inner).map_err(|status| from_status(&status))
     }
 
-    /// Each attempt is a plan of its own, as the coordinator's are: what an attempt that was broken off has connected is not the next
-    /// one's.
+    /// Runs the probe. Each attempt has its own plan number, as the coordinator's probes have, so it cannot take a connection that a
+    /// cancelled attempt left behind.
     async fn run(&self, cluster: &Cluster) -> Result<ReceiveProbeReply> {
         Ok(self.done(cluster).await?.1)
     }
 
-    /// The same, with the attempt that came through.
+    /// Like [`run`](Self::run); also returns the attempt that succeeded.
     async fn done(&self, cluster: &Cluster) -> Result<(Self, ReceiveProbeReply)> {
         self.attempts(cluster, |last| {
             let SendProbeRequest { plan, token, .. } = Self::new(cluster, last.send.plan + 1_000, last.from, last.to).send;
@@ -70,12 +70,12 @@ impl Asked {
         .await
     }
 
-    /// With the very right that it has: it is to be refused.
+    /// Runs the probe with its own token on every attempt, for probes that must be refused.
     async fn run_with_its_right(&self, cluster: &Cluster) -> Result<ReceiveProbeReply> {
         Ok(self.attempts(cluster, Self::clone).await?.1)
     }
 
-    /// A node on which the last probe was broken off learns it a moment later: until then it is asked again.
+    /// Retries while a node is still busy with a probe that was cancelled.
     async fn attempts(&self, cluster: &Cluster, next: impl Fn(&Self) -> Self) -> Result<(Self, ReceiveProbeReply)> {
         let both = async {
             let mut attempt = self.clone();

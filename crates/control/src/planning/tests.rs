@@ -195,7 +195,7 @@ fn the_copy_that_stands_best_serves_and_of_equals_a_random_one() {
         served.blocks[1].home.node.0
     };
     assert_eq!([2, 8, 9].map(|own| own_first(&view, &stripe, own)), [2, 8, 2], "the one that drew the least serves");
-    // Lost, suspect, corrupt in part, and of whom somebody complained: the other one, whatever they drew.
+    // A copy that is lost, suspect, partly corrupt or avoided is not read, whatever it drew.
     view.nodes.get_mut(&NodeId(1)).unwrap().up = false;
     view.nodes.get_mut(&NodeId(8)).unwrap().suspect_for = Duration::from_secs(9);
     (stripe.blocks[2].state, stripe.copies[3].1.state) = (BlockState::Corrupt, BlockState::Missing);
