@@ -9,7 +9,7 @@ tools=$(dirname "$(realpath "$0")")
 FILE_LINES_MAX=800
 # How many files of a crate may import each other in a circle. One of the crates is not there yet: it may only get better.
 CIRCLE_FILES_MAX=8
-CIRCLES_YET='coordinator:32'
+CIRCLES_YET='coordinator:30'
 
 # Who may depend on whom, directly (dev-dependencies are free). Arrows point at what is used; nothing else is allowed, so
 # that the engine can never come to know a code, nor a plan a socket.

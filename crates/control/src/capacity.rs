@@ -163,7 +163,7 @@ mod tests {
             let (name, rack) = (id.to_string(), format!("r{}", id % racks));
             (NodeId(id), NodeView { id: NodeId(id), name, rack, up: true, suspect_for: Duration::ZERO, disks: vec![disk] })
         };
-        View { nodes: (1..).zip(free).map(node).collect() }
+        View { nodes: (1..).zip(free).map(node).collect(), ..View::default() }
     }
 
     /// Two blocks of five bytes, on different nodes.

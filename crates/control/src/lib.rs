@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | [`view`] | which nodes and blocks can be used, of what is known of them at one moment |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what conversions leave free |
-//! | [`rebuild`] | what is rebuilt of a stripe, and whom the plans after a failure leave alone |
+//! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
 //! | [`recovery`] | whether what is left of a stripe is enough |
 //! | [`options`], [`planning`] | what requests choose; from a stripe to a proved plan |
 //! | [`in_flight`], [`stragglers`] | what plans under way still have to move; which nodes are slow |
@@ -15,6 +15,7 @@
 
 pub mod assignment;
 pub mod capacity;
+pub mod helpers;
 pub mod in_flight;
 pub mod options;
 pub mod placement;

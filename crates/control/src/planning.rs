@@ -277,10 +277,10 @@ pub struct Readable {
 }
 
 /// Sorts a stripe's blocks by whether they can be read.
-pub fn readable(stripe: &StripeRecord, view: &View, is_suspect: impl Fn(BlockId) -> bool) -> Readable {
+pub fn readable(stripe: &StripeRecord, view: &View) -> Readable {
     let mut readable = Readable { good: Vec::new(), suspect: Vec::new(), lost: Vec::new() };
     for (index, _) in (0..=u8::MAX).zip(&stripe.blocks) {
-        let suspect = stripe.block_id(index).is_some_and(&is_suspect);
+        let suspect = stripe.block_id(index).is_some_and(|block| view.is_suspect_block(block));
         match view.standing(stripe, index) {
             Standing::Lost(why) => readable.lost.push((index, why)),
             Standing::Suspect => readable.suspect.push(index),

@@ -40,7 +40,7 @@ pub fn unreadable(code: &SharedCode, stripe: StripeRecord, view: &View) -> Optio
 /// Why a stripe's data cannot be had of what stands at a moment, if that is so.
 fn too_many_lost(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option<Error> {
     let stripe = view.serving(stripe, |_, _| false, |_| 0);
-    let readable = planning::readable(&stripe, view, |_| false);
+    let readable = planning::readable(&stripe, view);
     let available: Vec<u8> = readable.good.into_iter().chain(readable.suspect).collect();
     let data: Vec<_> = (0..code.k() as u8).map(|index| (index, stripe.layout.coded_span())).collect();
     let absent = planning::unrecoverable(code, &stripe, &available, &data)?;
@@ -104,7 +104,7 @@ mod tests {
                 let (name, rack, up) = (id.to_string(), "r".to_owned(), !down.contains(&id));
                 (NodeId(id), NodeView { id: NodeId(id), name, rack, up, suspect_for: Duration::ZERO, disks: vec![disk] })
             };
-            let view = View { nodes: (1..=6).map(node).collect() };
+            let view = View { nodes: (1..=6).map(node).collect(), ..View::default() };
             unreadable(&code, stripe.clone(), &view).map_or(Ok(()), |error| Err(error.reaction))
         };
         assert_eq!((acknowledged(&[1], &[]), acknowledged(&[], &[1])), (Ok(()), Ok(())));

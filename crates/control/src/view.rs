@@ -1,13 +1,20 @@
-//! What the coordinator knows of the nodes at one moment: a plain value, so that whoever decides by it can be tested.
+//! What the coordinator knows of the nodes at one moment: a plain value, so that decisions made by it can be tested.
 
-use std::{collections::BTreeMap, time::Duration};
-use weft_types::{BlockId, BlockState, DiskNumber, Home, NodeId, PlacedBlock, StripeRecord};
+use crate::Time;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use weft_types::{BlockId, BlockState, DiskNumber, Error, Home, NodeId, PlacedBlock, Reaction, StripeRecord};
 
 /// The nodes at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     /// By number.
     pub nodes: BTreeMap<NodeId, NodeView>,
+    /// Blocks that could not be read a moment ago, and until when each is avoided where there is a way around it.
+    pub suspect_blocks: Arc<BTreeMap<BlockId, Time>>,
+    /// That moment.
+    pub now: Time,
+    /// The coordinator has just started, and nodes that were up before it have not called yet.
+    pub coming_back: bool,
 }
 
 /// A node at one moment.
@@ -80,7 +87,26 @@ impl View {
         self.nodes.values().filter(|node| node.up).count()
     }
 
-    /// What becomes of whoever wants to read a block of a stripe now; of one that is corrupt in part, what can still be read of it.
+    /// The node's name, as its operator calls it.
+    pub fn name(&self, id: NodeId) -> String {
+        self.node(id).map_or_else(|| id.to_string(), |node| node.name.clone())
+    }
+
+    /// Whether a block could not be read a moment ago.
+    pub fn is_suspect_block(&self, block: BlockId) -> bool {
+        self.suspect_blocks.get(&block).is_some_and(|until| *until > self.now)
+    }
+
+    /// An error that tells of too few nodes. While nodes are still coming back, it helps to ask again.
+    pub fn lacking_nodes(&self, error: Error) -> Error {
+        if !self.coming_back {
+            return error;
+        }
+        let message = format!("the coordinator has just started and the nodes are still coming back: {}", error.message);
+        Error { reaction: Reaction::Retry, message, ..error }
+    }
+
+    /// Whether a block of a stripe can be read now; of one that is corrupt in part, what can still be read of it.
     pub fn standing(&self, stripe: &StripeRecord, index: u8) -> Standing {
         match stripe.blocks.get(usize::from(index)) {
             Some(block) => self.standing_of(stripe, index, block),

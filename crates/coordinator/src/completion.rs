@@ -3,7 +3,7 @@
 
 use crate::{
     options,
-    rebuild::{Destination, Rebuild},
+    rebuild::{self, Rebuilder, Shares},
     shared::Shared,
 };
 use futures::{StreamExt as _, stream};
@@ -185,21 +185,10 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
     let place = |error: Error| if error.object.is_some() { error } else { error.object(&of.name) };
     let code = shared.code(&of.code).map_err(place)?;
     let (number, options) = (stripe.number, options::usual_repair(shared));
-    let mut rebuild = Rebuild {
-        shared,
-        code: &code,
-        object: &of.name,
-        version: of.version,
-        lost: missing.iter().map(|(index, copy)| Lost::of(&stripe, *index, *copy)).collect(),
-        stripe,
-        options: &options,
-        helpers: None,
-        to: Destination::Anywhere,
-        failure_domain: of.failure_domain,
-        upload: None,
-        avoid: BTreeSet::new(),
-    };
-    let rebuilt = rebuild.repair(|_| {}).await.map_err(place)?;
+    let lost = missing.iter().map(|(index, copy)| Lost::of(&stripe, *index, *copy)).collect();
+    let request = rebuild::request(shared, (&code, &of.name), stripe, lost, &options, of.failure_domain);
+    let rebuilder = Rebuilder { shared, version: of.version, upload: None, shares: &Shares::default() };
+    let rebuilt = rebuilder.run(request, |_| {}).await.map_err(place)?;
     match rebuilt.left.into_iter().next() {
         Some(((index, _), why)) => Err(place(Error::unavailable(format!("block {index}: {why}")))),
         None => {

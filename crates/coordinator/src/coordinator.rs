@@ -13,7 +13,8 @@ use crate::{
     puts::Puts,
     read::Reads,
     service::WeftService,
-    shared::{Shared, Started},
+    shared::Shared,
+    started::Started,
     sweep, validate,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -75,13 +76,14 @@ impl Coordinator {
             let (dir, id) = (config.dir.display(), cluster.id);
             return Err(Error::invalid(format!("{dir} belongs to cluster {id}, and this coordinator is of cluster {asked}")));
         }
+        let (started, (stop, stopped)) = (Started::now_is_the_start(), watch::channel(false));
         let members = Members::new(
             meta.nodes().await?,
+            started,
             Duration::from_millis(config.down_after_ms),
             Duration::from_millis(config.suspect_ms),
         );
         members.set_blocks(&meta.blocks_per_disk().await?);
-        let (started, (stop, stopped)) = (Started::now_is_the_start(), watch::channel(false));
         let shared = Arc::new(Shared {
             meta: Arc::new(meta),
             epoch,

@@ -1,6 +1,6 @@
 //! The plans under way, as all parts of the coordinator share them.
 
-use crate::shared::Started;
+use crate::started::Started;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},

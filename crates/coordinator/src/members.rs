@@ -1,14 +1,17 @@
 //! The nodes as they are heard of: sessions, heartbeats, who is up and who is suspect. In memory; only transitions are written.
 
+use crate::started::Started;
 use rand::{Rng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::time::Instant;
 use tonic::transport::Channel;
-use weft_control::view::{DiskView, NodeView, View};
+use weft_control::{
+    Time,
+    view::{DiskView, NodeView, View},
+};
 use weft_meta::NodeRecord;
 use weft_proto::{LinkKey, v1};
 use weft_types::{BlockId, DiskNumber, Home, NodeId, NodeState};
@@ -20,6 +23,7 @@ const SUSPECT_BLOCKS_MAX: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct Members {
     state: Mutex<State>,
+    started: Started,
     down_after: Duration,
     suspect_for: Duration,
 }
@@ -27,7 +31,8 @@ pub(crate) struct Members {
 #[derive(Debug)]
 struct State {
     nodes: BTreeMap<NodeId, Member>,
-    suspect_blocks: BTreeMap<BlockId, Instant>,
+    /// Until when each is avoided. Views share it; it changes seldom.
+    suspect_blocks: Arc<BTreeMap<BlockId, Time>>,
 }
 
 #[derive(Debug)]
@@ -36,8 +41,8 @@ struct Member {
     /// None until the node has registered with this coordinator.
     session: Option<Session>,
     /// Counted from the coordinator's start until the node registers.
-    last_seen: Instant,
-    suspect_until: Option<Instant>,
+    last_seen: Time,
+    suspect_until: Option<Time>,
     free: BTreeMap<DiskNumber, u64>,
     quarantined: BTreeMap<DiskNumber, Quarantined>,
     blocks: BTreeMap<DiskNumber, u64>,
@@ -90,11 +95,11 @@ impl std::fmt::Debug for Session {
 
 impl Members {
     /// The nodes that the metadata knows; none of them has been heard of yet.
-    pub(crate) fn new(records: Vec<NodeRecord>, down_after: Duration, suspect_for: Duration) -> Self {
+    pub(crate) fn new(records: Vec<NodeRecord>, started: Started, down_after: Duration, suspect_for: Duration) -> Self {
         let member = |record: NodeRecord| {
             let member = Member {
                 session: None,
-                last_seen: Instant::now(),
+                last_seen: started.now(),
                 suspect_until: None,
                 free: BTreeMap::new(),
                 quarantined: BTreeMap::new(),
@@ -104,7 +109,7 @@ impl Members {
             (member.record.id, member)
         };
         let nodes = records.into_iter().map(member).collect();
-        Self { state: Mutex::new(State { nodes, suspect_blocks: BTreeMap::new() }), down_after, suspect_for }
+        Self { state: Mutex::new(State { nodes, suspect_blocks: Arc::default() }), started, down_after, suspect_for }
     }
 
     /// A node has registered, and says this of its disks.
@@ -116,7 +121,7 @@ impl Members {
         let quarantined = told.iter().map(|(number, disk)| (*number, Quarantined::on(disk))).collect();
         let mut state = self.lock();
         let blocks = state.nodes.remove(&record.id).map(|before| before.blocks).unwrap_or_default();
-        let (session, last_seen) = (Some(session), Instant::now());
+        let (session, last_seen) = (Some(session), self.started.now());
         let member = Member { session, last_seen, suspect_until: None, free, quarantined, blocks, record };
         state.nodes.insert(member.record.id, member);
     }
@@ -125,7 +130,7 @@ impl Members {
     pub(crate) fn heartbeat(&self, node: NodeId, disks: &[v1::Disk]) -> Option<Heartbeat> {
         let mut state = self.lock();
         let member = state.nodes.get_mut(&node).filter(|member| member.session.is_some())?;
-        member.last_seen = Instant::now();
+        member.last_seen = self.started.now();
         let came_up = member.record.state == NodeState::Down;
         member.record.state = NodeState::Up;
         let mut changed = Vec::new();
@@ -143,10 +148,9 @@ impl Members {
 
     /// Takes down the nodes that were silent for too long; returns them.
     pub(crate) fn take_down_silent(&self) -> Vec<NodeRecord> {
-        let now = Instant::now();
+        let now = self.started.now();
         let mut state = self.lock();
-        let silent =
-            |member: &&mut Member| member.record.state == NodeState::Up && now.duration_since(member.last_seen) > self.down_after;
+        let silent = |member: &&mut Member| member.record.state == NodeState::Up && now.since(member.last_seen) > self.down_after;
         let down = |member: &mut Member| {
             member.record.state = NodeState::Down;
             member.record.clone()
@@ -157,14 +161,15 @@ impl Members {
     /// A node failed somebody: it is avoided for a while.
     pub(crate) fn suspect(&self, node: NodeId) {
         if let Some(member) = self.lock().nodes.get_mut(&node) {
-            member.suspect_until = Some(Instant::now() + self.suspect_for);
+            member.suspect_until = Some(self.started.now() + self.suspect_for);
         }
     }
 
     /// A block could not be read: it is avoided for a while.
     pub(crate) fn suspect_block(&self, block: BlockId) {
-        let now = Instant::now();
-        let blocks = &mut self.lock().suspect_blocks;
+        let now = self.started.now();
+        let mut state = self.lock();
+        let blocks = Arc::make_mut(&mut state.suspect_blocks);
         if blocks.len() >= SUSPECT_BLOCKS_MAX {
             blocks.retain(|_, until| *until > now);
         }
@@ -173,22 +178,21 @@ impl Members {
         }
     }
 
-    /// Whether a block is to be avoided.
-    pub(crate) fn is_suspect_block(&self, block: BlockId) -> bool {
-        let now = Instant::now();
-        self.lock().suspect_blocks.get(&block).is_some_and(|until| *until > now)
-    }
-
     /// The nodes now.
     pub(crate) fn view(&self) -> View {
-        let now = Instant::now();
+        let now = self.started.now();
         let state = self.lock();
-        View { nodes: state.nodes.values().map(|member| (member.record.id, self.node_view(member, now))).collect() }
+        View {
+            nodes: state.nodes.values().map(|member| (member.record.id, self.node_view(member, now))).collect(),
+            suspect_blocks: Arc::clone(&state.suspect_blocks),
+            now,
+            coming_back: state.are_coming_back(),
+        }
     }
 
     /// The node's session, if it is up.
     pub(crate) fn session(&self, node: NodeId) -> Option<Session> {
-        let now = Instant::now();
+        let now = self.started.now();
         let state = self.lock();
         let member = state.nodes.get(&node)?;
         member.session.clone().filter(|_| self.is_up(member, now))
@@ -208,19 +212,18 @@ impl Members {
 
     /// Whether a node of this name is up.
     pub(crate) fn is_name_up(&self, name: &str) -> bool {
-        let now = Instant::now();
+        let now = self.started.now();
         self.lock().nodes.values().any(|member| member.record.name == name && self.is_up(member, now))
     }
 
     /// Whether it is too early to say who is down: nodes that were up before are still coming back.
     pub(crate) fn are_coming_back(&self) -> bool {
-        let coming = |member: &Member| member.session.is_none() && member.record.state == NodeState::Up;
-        self.lock().nodes.values().any(coming)
+        self.lock().are_coming_back()
     }
 
     /// What each node that is up combines a second, in bytes, where that is known.
     pub(crate) fn coding_bytes_per_s(&self) -> BTreeMap<NodeId, f64> {
-        let now = Instant::now();
+        let now = self.started.now();
         let state = self.lock();
         let rate = |member: &Member| {
             let session = member.session.as_ref().filter(|_| self.is_up(member, now))?;
@@ -231,12 +234,12 @@ impl Members {
 
     /// What a status shows.
     pub(crate) fn statuses(&self) -> Vec<MemberStatus> {
-        let now = Instant::now();
+        let now = self.started.now();
         let state = self.lock();
         let status = |member: &Member| MemberStatus {
             record: member.record.clone(),
             up: self.is_up(member, now),
-            silent_for: now.duration_since(member.last_seen),
+            silent_for: now.since(member.last_seen),
             free: member.free.clone(),
             quarantined: member.quarantined.clone(),
             coding_bytes_per_s: member.session.as_ref().map_or(0, |session| session.coding_bytes_per_s),
@@ -267,7 +270,7 @@ impl Members {
         }
     }
 
-    fn node_view(&self, member: &Member, now: Instant) -> NodeView {
+    fn node_view(&self, member: &Member, now: Time) -> NodeView {
         let record = &member.record;
         let disk = |disk: &weft_meta::DiskRecord| DiskView {
             number: disk.number,
@@ -283,19 +286,25 @@ impl Members {
             name: record.name.clone(),
             rack: record.rack.clone(),
             up: self.is_up(member, now),
-            suspect_for: member.suspect_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now)),
+            suspect_for: member.suspect_until.map_or(Duration::ZERO, |until| until.since(now)),
             disks: record.disks.iter().map(disk).collect(),
         }
     }
 
     /// By the clock, not by the last look at it: a read goes around a silent node at once.
-    fn is_up(&self, member: &Member, now: Instant) -> bool {
-        member.session.is_some() && now.duration_since(member.last_seen) <= self.down_after
+    fn is_up(&self, member: &Member, now: Time) -> bool {
+        member.session.is_some() && now.since(member.last_seen) <= self.down_after
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nobody leaves it half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn are_coming_back(&self) -> bool {
+        self.nodes.values().any(|member| member.session.is_none() && member.record.state == NodeState::Up)
     }
 }
 

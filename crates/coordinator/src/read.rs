@@ -144,10 +144,10 @@ pub(crate) async fn read_stripe(
     let mut plans = 0;
     loop {
         plans += 1;
-        let is_suspect = |block, _| shared.members.is_suspect_block(block);
         // An agent to which a conversion was delegated reads what it has itself, where that is as good.
         let draw = |node| if delegation.is_some_and(|delegation| delegation.node == node) { 0 } else { shared.rng().random() };
-        let stripe = shared.members.view().serving(found.clone(), is_suspect, draw);
+        let view = shared.members.view();
+        let stripe = view.serving(found.clone(), |block, _| view.is_suspect_block(block), draw);
         let planned = plan(shared, &code, &stripe, &ranges, &options, delegation).map_err(place)?;
         if asked.explain {
             return reply(&stripe, planned, None).map_err(place);
@@ -261,7 +261,7 @@ fn plan(
 ) -> Result<PlannedRead> {
     let class = if delegation.is_some() { Class::Repair } else { Class::Foreground };
     let view = shared.members.view();
-    let readable = planning::readable(stripe, &view, |block| shared.members.is_suspect_block(block));
+    let readable = planning::readable(stripe, &view);
     let Readable { good, suspect, lost } = &readable;
     let network = shared.network_of_helpers();
     let attempt = |available: &[u8]| {
@@ -309,7 +309,7 @@ fn plan(
             let wanted = planning::wanted(stripe, &widen(stripe, ranges, &rebuilt));
             let absent = planning::unrecoverable(code, stripe, &all, &wanted).unwrap_or_default();
             let lost = planning::why_absent(stripe, &absent, lost, "unknown");
-            shared.lacking_nodes(planning::too_many_lost(code, stripe, &lost, &view))
+            view.lacking_nodes(planning::too_many_lost(code, stripe, &lost, &view))
         }
         _ => error,
     })
@@ -350,7 +350,7 @@ async fn begin(
         let is_spare = move |node| {
             let view = shared.members.view();
             let stripe = view.serving(stripe.clone(), |_, home| home == node, |_| 0);
-            let readable = planning::readable(&stripe, &view, |_| false);
+            let readable = planning::readable(&stripe, &view);
             let is_elsewhere = |index: &u8| stripe.blocks.get(usize::from(*index)).is_some_and(|placed| placed.home.node != node);
             let all = readable.good.iter().chain(&readable.suspect).copied();
             planning::unrecoverable(&code, &stripe, &all.filter(is_elsewhere).collect::<Vec<u8>>(), &wanted).is_none()

@@ -2,17 +2,17 @@
 
 use crate::{
     copies, options,
-    rebuild::{Destination, Rebuild, Told},
+    rebuild::{self, Rebuilder, Shares, Told},
     shared::Shared,
     validate,
 };
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 use tokio::{sync::mpsc, time::Instant};
 use tonic::Status;
 use weft_control::{
     options::RepairOptions,
     planning,
-    rebuild::{Lost, lost_blocks},
+    rebuild::{Destination, Lost, Request, lost_blocks},
 };
 use weft_meta::ObjectRecord;
 use weft_proto::{to_status, v1};
@@ -165,22 +165,13 @@ impl<'a> Repair<'a> {
         let code = self.shared.code(&self.object.code)?;
         let bytes: u64 = lost.iter().map(|lost| stripe.layout.block_len(lost.index.into())).sum();
         let indexes: Vec<u32> = lost.iter().map(|lost| lost.index.into()).collect();
-        let mut rebuild = Rebuild {
-            shared: self.shared,
-            code: &code,
-            object: &self.object.name,
-            version: self.object.version,
-            stripe: stripe.clone(),
-            lost,
-            options: &self.options,
-            helpers: None,
-            to: if self.to.is_empty() { Destination::Anywhere } else { Destination::Nodes(&self.to) },
-            failure_domain: self.failure_domain,
-            upload: None,
-            avoid: BTreeSet::new(),
-        };
+        let (named, failure_domain) = ((&code, &self.object.name), self.failure_domain);
+        let request = rebuild::request(self.shared, named, stripe.clone(), lost, &self.options, failure_domain);
+        let to = if self.to.is_empty() { Destination::Anywhere } else { Destination::Nodes(self.to.clone()) };
+        let (request, shares) = (Request { to, ..request }, Shares::default());
+        let rebuilder = Rebuilder { shared: self.shared, version: self.object.version, upload: None, shares: &shares };
         if self.explain {
-            let (planned, warnings) = rebuild.explain()?;
+            let (planned, warnings) = rebuilder.explain(request)?;
             for warning in warnings {
                 self.tell_warning(warning).await?;
             }
@@ -189,7 +180,7 @@ impl<'a> Repair<'a> {
         let rebuilt = {
             let (events, before, total) = (self.events, self.done_bytes, self.total_bytes);
             let tell = |told: Told<'_>| tell(events, stripe, &indexes, told, before, bytes, total);
-            rebuild.repair(tell).await?
+            rebuilder.run(request, tell).await?
         };
         done.blocks.extend(rebuilt.blocks.iter().map(|new| v1::RepairedBlock {
             stripe: stripe.number,

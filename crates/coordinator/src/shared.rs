@@ -1,6 +1,9 @@
 //! What all parts of a coordinator share.
 
-use crate::{completion::Completion, config::CoordinatorConfig, in_flight::InFlight, links::Links, members::Members, puts::Puts};
+use crate::{
+    completion::Completion, config::CoordinatorConfig, in_flight::InFlight, links::Links, members::Members, puts::Puts,
+    started::Started,
+};
 use rand::{Rng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -10,14 +13,14 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 use weft_codes::SharedCode;
-use weft_control::{Time, stragglers::Stragglers};
+use weft_control::stragglers::Stragglers;
 use weft_meta::{ClusterRecord, Meta, MetaError};
 use weft_plan::Class;
 use weft_proto::{Net, Security};
 use weft_schemes::Run;
-use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, Reaction, Result};
+use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, Result};
 
 /// Codes that are kept built, at most.
 const CODES_MAX: usize = 64;
@@ -26,32 +29,6 @@ const CODES_MAX: usize = 64;
 const SLOWEST_SLICE_BYTES_PER_MS: u64 = 1 << 10;
 /// How often it is looked whether all nodes are back.
 const COMING_BACK_POLL: Duration = Duration::from_millis(100);
-
-/// When the coordinator started: decisions count time from then.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Started(Instant);
-
-impl Started {
-    /// It starts now.
-    pub(crate) fn now_is_the_start() -> Self {
-        Self(Instant::now())
-    }
-
-    /// How long ago that was.
-    pub(crate) fn elapsed(self) -> Duration {
-        self.0.elapsed()
-    }
-
-    /// The moment of a decision on the runtime's clock.
-    pub(crate) fn instant(self, at: Time) -> Instant {
-        self.0 + at.since(Time::default())
-    }
-
-    /// Now, as decisions count time.
-    pub(crate) fn now(self) -> Time {
-        Time::after(self.elapsed())
-    }
-}
 
 /// What all parts of a coordinator share.
 pub(crate) struct Shared {
@@ -176,14 +153,5 @@ impl Shared {
             }
         };
         let _down_by_now = tokio::time::timeout(most, all_back).await;
-    }
-
-    /// The reaction to too few nodes: shortly after a start they may just be coming back.
-    pub(crate) fn lacking_nodes(&self, error: Error) -> Error {
-        if !self.members.are_coming_back() {
-            return error;
-        }
-        let message = format!("the coordinator has just started and the nodes are still coming back: {}", error.message);
-        Error { reaction: Reaction::Retry, message, ..error }
     }
 }

@@ -28,7 +28,7 @@ fn node(id: u32, rack: &str) -> NodeView {
 
 fn view(racks: &[usize]) -> View {
     let names = racks.iter().enumerate().flat_map(|(rack, nodes)| (0..*nodes).map(move |_| format!("r{rack}")));
-    View { nodes: (1..).zip(names).map(|(id, rack)| (NodeId(id), node(id, &rack))).collect() }
+    View { nodes: (1..).zip(names).map(|(id, rack)| (NodeId(id), node(id, &rack))).collect(), ..View::default() }
 }
 
 fn ask<'a>(count: usize, tolerance: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> Ask<'a> {

@@ -48,7 +48,7 @@ fn view() -> View {
             blocks: 0,
         }],
     };
-    View { nodes: (1..=8).map(|id| (NodeId(id), node(id))).collect() }
+    View { nodes: (1..=8).map(|id| (NodeId(id), node(id))).collect(), ..View::default() }
 }
 
 fn code() -> SharedCode {
@@ -146,7 +146,8 @@ fn blocks_are_sorted_by_whether_they_can_be_read_and_losses_are_named() {
     view.nodes.get_mut(&NodeId(4)).unwrap().suspect_for = Duration::from_secs(9);
     view.nodes.get_mut(&NodeId(6)).unwrap().suspect_for = Duration::from_secs(5);
     let suspected = stripe.block_id(4).unwrap();
-    let readable = readable(&stripe, &view, |block| block == suspected);
+    view.suspect_blocks = std::sync::Arc::new(BTreeMap::from([(suspected, view.now + Duration::from_secs(1))]));
+    let readable = readable(&stripe, &view);
     // Node 6 failed somebody longer ago than node 4.
     assert_eq!((readable.good, readable.suspect), (vec![], vec![4, 5, 3]));
     assert_eq!(readable.lost, [(0, "corrupt"), (1, "missing"), (2, "its node is down")]);
@@ -217,7 +218,7 @@ fn a_copy_is_read_and_rebuilt_from_another_by_one_link() {
     let mut view = wider_view();
     view.nodes.get_mut(&NodeId(2)).unwrap().up = false;
     let served = view.serving(stripe, |_, _| false, |_| 0);
-    let available = readable(&served, &view, |_| false).good;
+    let available = readable(&served, &view).good;
     assert_eq!(available, [0, 1, 2, 3, 4, 5], "nothing is lost");
     let ranges = [Range { index: 1, bytes: Span::new(0, 1 << 18) }];
     assert!(rebuilt(&served, &available, &ranges).is_empty(), "a plain read");

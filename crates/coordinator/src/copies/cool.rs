@@ -93,7 +93,7 @@ impl Cooling<'_> {
     /// What is kept of a stripe, or why nothing of it may be dropped.
     fn choose<'a>(&self, view: &'a View, stripe: &'a StripeRecord) -> Result<Vec<(u8, &'a PlacedBlock)>> {
         let (number, name) = (stripe.number, &self.object.name);
-        let kept = keep(view, stripe, |block| self.shared.members.is_suspect_block(block)).map_err(|index| {
+        let kept = keep(view, stripe, |block| view.is_suspect_block(block)).map_err(|index| {
             let copies: Vec<&PlacedBlock> = stripe.all().filter(|(at, _)| *at == index).map(|(_, placed)| placed).collect();
             let copy = |placed: &&PlacedBlock| {
                 let (node, why) = (self.shared.members.name(placed.home.node), why_not(view, stripe, index, placed));
@@ -247,7 +247,7 @@ mod tests {
             let (id, rack) = (NodeId(number), (*rack).to_owned());
             (id, NodeView { id, name: String::new(), rack, up: true, suspect_for: Duration::ZERO, disks: vec![disk] })
         };
-        View { nodes: (1..).zip(racks).map(node).collect() }
+        View { nodes: (1..).zip(racks).map(node).collect(), ..View::default() }
     }
 
     /// A stripe of rs(2,1), its blocks on nodes 1 to 3 and second copies of its data on 4 and 5.

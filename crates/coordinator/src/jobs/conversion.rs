@@ -184,7 +184,8 @@ pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result
         load: &placement::NOTHING,
         bytes: shared.config.disk_reserve.0,
     };
-    placement::place(&shared.members.view(), &ask, &mut *shared.rng()).map_err(|error| shared.lacking_nodes(error))?;
+    let view = shared.members.view();
+    placement::place(&view, &ask, &mut *shared.rng()).map_err(|error| view.lacking_nodes(error))?;
     let stripe = StripeLayout {
         layout: target.layout,
         k: target.code.k() as u32,

@@ -10,7 +10,7 @@ mod runner;
 
 use crate::{
     coordinator::until_stopped,
-    helpers::{Helpers, LastUsed},
+    rebuild::Shares,
     repair::{Events, event},
     shared::Shared,
     validate,
@@ -23,9 +23,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::watch;
+use weft_control::helpers::LastUsed;
 use weft_meta::{Amount, Conversion, JobId, JobProgress, JobRecord, JobState, JobWork, LeftBlock, NodeRepair};
 use weft_proto::{to_status, v1};
-use weft_types::{Error, HelperSelect, NodeId, Result};
+use weft_types::{Error, NodeId, Result};
 
 /// What a job waits for, of which so much is shown.
 const WAITS_SHOWN_MAX: usize = 16;
@@ -74,9 +75,9 @@ impl Jobs {
         self.lock().get(&job).cloned()
     }
 
-    /// Selects helpers, and remembers across jobs who has helped.
-    fn helpers(&self, select: HelperSelect) -> Helpers {
-        Helpers::new(select, Arc::clone(&self.helpers_used))
+    /// What the rebuilds of a new job share. Which nodes have helped is remembered across jobs.
+    fn shares(&self) -> Shares {
+        Shares::new(Arc::clone(&self.helpers_used))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Arc<Control>>> {

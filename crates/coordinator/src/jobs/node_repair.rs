@@ -8,20 +8,16 @@ use super::{
     runner::{Again, Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
 };
 use crate::{
-    helpers::Helpers,
     options,
-    rebuild::{Destination, Rebuild, Requestors, Told},
+    rebuild::{self, Rebuilder, Shares, Told},
     repair::{Events, event},
     shared::Shared,
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use std::{
-    collections::{BTreeSet, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 use weft_control::{
     options::RepairOptions,
-    rebuild::Lost,
+    rebuild::{Destination, Lost, Request},
     view::{Standing, View},
 };
 use weft_meta::{Amount, JobId, JobState, LeftBlock, MetaError, NodeRepair, ObjectRecord};
@@ -43,8 +39,7 @@ struct Work<'a> {
     shared: &'a Arc<Shared>,
     repair: NodeRepair,
     options: RepairOptions,
-    helpers: Helpers,
-    requestors: Requestors,
+    shares: Shares,
 }
 
 /// A block of the node.
@@ -68,7 +63,7 @@ enum Outcome {
 
 impl<'a> NodeRepairJob<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, repair: NodeRepair) -> Self {
-        Self { work: Work::new(shared, repair, |helpers| helpers) }
+        Self { work: Work::new(shared, repair, shared.jobs.shares()) }
     }
 }
 
@@ -157,7 +152,7 @@ pub(super) async fn explain(shared: &Arc<Shared>, repair: NodeRepair, events: &E
         sent.map_err(|_| Error::retry("whoever asked for the plans is gone"))
     };
     let warn = |message: String| repair_event::Event::Progress(v1::RepairProgress { message, ..v1::RepairProgress::default() });
-    let work = Work::new(shared, repair, |helpers| helpers.fork());
+    let work = Work::new(shared, repair, shared.jobs.shares().fork());
     let (mut blocks, mut told) = (work.blocks(), 0);
     while let Some((stripe, block)) = blocks.next().await? {
         if !work.is_wanted(&stripe, block, &shared.members.view()) {
@@ -181,10 +176,8 @@ pub(super) async fn explain(shared: &Arc<Shared>, repair: NodeRepair, events: &E
 }
 
 impl<'a> Work<'a> {
-    fn new(shared: &'a Arc<Shared>, repair: NodeRepair, remember: impl FnOnce(Helpers) -> Helpers) -> Self {
-        let (helpers, requestors) = (shared.jobs.helpers(repair.select), Requestors::new(repair.to.iter().copied()));
-        let options = options::of_node(shared, &repair);
-        Self { shared, repair, options, helpers: remember(helpers), requestors }
+    fn new(shared: &'a Arc<Shared>, repair: NodeRepair, shares: Shares) -> Self {
+        Self { shared, options: options::of_node(shared, &repair), repair, shares }
     }
 
     /// All blocks on the node's disks.
@@ -226,7 +219,11 @@ impl<'a> Work<'a> {
                 control.live().moving.insert(block.stripe.0, moved);
             }
         };
-        let rebuilt = self.with_rebuild(&object, stripe, block, async |rebuild| rebuild.repair(tell).await).await;
+        let rebuilt = async {
+            let (rebuilder, request) = self.request(&object, stripe, block).await?;
+            rebuilder.run(request, tell).await
+        };
+        let rebuilt = rebuilt.await;
         let rebuilt = rebuilt.map_err(place)?;
         match rebuilt.left.into_iter().next() {
             Some((_, reason)) => Err(place(Error::unavailable(reason))),
@@ -248,39 +245,27 @@ impl<'a> Work<'a> {
         };
         let object = self.shared.meta.object_of(version).await.map_err(|error| self.shared.meta_error(error))?;
         let number = stripe.number;
-        let explained = self.with_rebuild(&object, stripe, block, async |rebuild| rebuild.explain()).await;
+        let explained = self.request(&object, stripe, block).await.and_then(|(rebuilder, request)| rebuilder.explain(request));
         let (planned, warnings) = explained.map_err(|error| error.object(&object.name))?;
         Ok((v1::RepairPlan { plan: planned.json()?, stripe: number, lost: vec![block.index.into()] }, warnings))
     }
 
-    /// Does something with the rebuild of the node's block of a stripe. Others that the stripe may have lost stay as they are:
-    /// their nodes may come back, and to rebuild them is for who repairs those.
-    async fn with_rebuild<T>(
-        &self,
-        object: &ObjectRecord,
-        stripe: StripeRecord,
-        block: Block,
-        act: impl AsyncFnOnce(&mut Rebuild<'_>) -> Result<T>,
-    ) -> Result<T> {
+    /// What the rebuild of the node's block of a stripe takes. Other blocks that the stripe may have lost stay as they are: their nodes
+    /// may come back, and rebuilding them is for the repair of those nodes.
+    async fn request(&self, object: &ObjectRecord, stripe: StripeRecord, block: Block) -> Result<(Rebuilder<'_>, Request)> {
         let code = self.shared.code(&object.code)?;
         let bucket = self.shared.meta.bucket(&object.name.bucket).await;
         let (_, policy) = bucket.map_err(|error| self.shared.meta_error(error))?;
-        let mut rebuild = Rebuild {
-            shared: self.shared,
-            code: &code,
-            object: &object.name,
-            version: object.version,
-            lost: vec![Lost::of(&stripe, block.index, block.copy)],
-            stripe,
-            options: &self.options,
-            helpers: Some(&self.helpers),
-            to: Destination::Among(&self.requestors),
-            failure_domain: policy.failure_domain,
-            upload: None,
+        let lost = vec![Lost::of(&stripe, block.index, block.copy)];
+        let (named, options) = ((&code, &object.name), &self.options);
+        let request = Request {
+            helpers: Some(self.repair.select),
+            to: Destination::Among(self.repair.to.iter().copied().collect()),
             // A node that is up all the same gets nothing of it back.
-            avoid: if self.repair.force { BTreeSet::from([self.repair.node]) } else { BTreeSet::new() },
+            avoid: self.repair.force.then_some(self.repair.node).into_iter().collect(),
+            ..rebuild::request(self.shared, named, stripe, lost, options, policy.failure_domain)
         };
-        act(&mut rebuild).await
+        Ok((Rebuilder { shared: self.shared, version: object.version, upload: None, shares: &self.shares }, request))
     }
 }
 

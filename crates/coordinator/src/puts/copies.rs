@@ -43,7 +43,7 @@ pub(super) fn choose(
     let view = shared.members.view();
     let place = |ask: &Ask<'_>| {
         let found = placement::place(&view, ask, &mut *shared.rng());
-        found.map_err(|error| shared.lacking_nodes(error).object(&new.name))
+        found.map_err(|error| view.lacking_nodes(error).object(&new.name))
     };
     // Who has too few nodes is told at once how many it takes with all copies.
     place(&all)?;
@@ -121,7 +121,7 @@ mod tests {
             suspect_for: Duration::ZERO,
             disks: Vec::new(),
         };
-        let view = View { nodes: (1..=20).map(|id| (NodeId(id), node(id))).collect() };
+        let view = View { nodes: (1..=20).map(|id| (NodeId(id), node(id))).collect(), ..View::default() };
         // Data in racks 1, 2; of what was found, the first ones are in the same racks.
         let found = [4, 5, 3, 9].map(home).to_vec();
         let chosen: Vec<u32> = apart(&view, &[home(1), home(2)], found).iter().map(|home| home.node.0).collect();

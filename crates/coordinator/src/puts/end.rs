@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     options,
-    rebuild::{Destination, Rebuild},
+    rebuild::{self, Rebuilder, Shares},
     shared::Shared,
 };
 use std::{
@@ -21,7 +21,7 @@ use weft_control::{
     capacity::Wanted,
     options::WriteOptions,
     placement::{self, Ask, NOTHING},
-    rebuild::{Lost, RebuiltBlock},
+    rebuild::{Lost, Purpose, RebuiltBlock, Request},
     recovery,
     run::{End, NodeReport, Report, Stored},
     view::NodeView,
@@ -392,21 +392,12 @@ impl StripeEnd<'_> {
         let avoid = self.avoided(blocks.len(), &held, failure_domain)?;
         let checksums = |index: u8| self.checksums.get(usize::from(index)).cloned().flatten();
         let lost = blocks.into_iter().map(|(index, copy)| Lost { index, copy, checksums: checksums(index) });
-        let mut rebuild = Rebuild {
-            shared: self.shared,
-            code: self.code,
-            object: &self.upload.new.name,
-            version: self.upload.id,
-            stripe: readable,
-            lost: lost.collect(),
-            options: &options::usual_repair(self.shared),
-            helpers: None,
-            to: Destination::Anywhere,
-            failure_domain: self.upload.new.failure_domain,
-            upload: Some(self.upload.id),
-            avoid,
-        };
-        let rebuilt = rebuild.run(|_| {}).await?;
+        let (shared, upload, options) = (self.shared, self.upload, options::usual_repair(self.shared));
+        let named = (self.code, &upload.new.name);
+        let request = rebuild::request(shared, named, readable, lost.collect(), &options, upload.new.failure_domain);
+        let request = Request { purpose: Purpose::Put, avoid, ..request };
+        let rebuilder = Rebuilder { shared, version: upload.id, upload: Some(upload.id), shares: &Shares::default() };
+        let rebuilt = rebuilder.run(request, |_| {}).await?;
         for RebuiltBlock { block, home, checksums } in rebuilt.blocks {
             let known = self.checksums.get_mut(usize::from(block.index));
             if let (Some(placed), Some(known)) = (self.stripe.find_mut(block.index, block.copy), known) {

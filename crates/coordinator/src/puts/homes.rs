@@ -33,8 +33,9 @@ pub(super) fn choose(
         load: &placement::NOTHING,
         bytes: stripe.block_len(0).saturating_add(shared.config.disk_reserve.0),
     };
-    let placed = placement::place(&shared.members.view(), &ask, &mut *shared.rng());
-    let placed = placed.map_err(|error| shared.lacking_nodes(error).object(&new.name))?;
+    let view = shared.members.view();
+    let placed = placement::place(&view, &ask, &mut *shared.rng());
+    let placed = placed.map_err(|error| view.lacking_nodes(error).object(&new.name))?;
     if options.random {
         return Ok(placed);
     }

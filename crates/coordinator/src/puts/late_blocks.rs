@@ -94,8 +94,9 @@ pub(super) async fn require_readable(shared: &Shared, upload: &UploadRecord) -> 
         let page = page.map_err(|error| shared.meta_error(error))?;
         for stripe in page.items {
             from = stripe.number + 1;
-            if let Some(error) = recovery::unreadable(&code, stripe, &shared.members.view()) {
-                return Err(shared.lacking_nodes(error).object(&upload.new.name));
+            let view = shared.members.view();
+            if let Some(error) = recovery::unreadable(&code, stripe, &view) {
+                return Err(view.lacking_nodes(error).object(&upload.new.name));
             }
         }
         if !page.more {

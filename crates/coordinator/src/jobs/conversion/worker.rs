@@ -521,7 +521,7 @@ mod tests {
 
     #[test]
     fn who_has_copies_or_data_is_near_and_who_is_down_has_nothing() {
-        let view = View { nodes: (1..=6).map(|id| node(id, id != 3)).collect() };
+        let view = View { nodes: (1..=6).map(|id| node(id, id != 3)).collect(), ..View::default() };
         let near = |old: &[StripeRecord], start, end| {
             let near = near(old, Span::new(start, end), &view);
             near.into_iter().map(|(node, bytes)| (node.0, bytes)).collect::<Vec<_>>()

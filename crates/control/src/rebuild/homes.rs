@@ -1,87 +1,65 @@
 //! Where rebuilt blocks go.
 
-use super::Rebuild;
-use rand::{SeedableRng, rngs::StdRng};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
-use weft_control::{
+use super::{Lost, Purpose, Request};
+use crate::{
     placement::{self, NOTHING, Placed},
-    rebuild::Lost,
     view::View,
 };
+use rand::{SeedableRng, rngs::StdRng};
+use std::collections::{BTreeMap, BTreeSet};
 use weft_types::{Error, FailureDomain, Home, NodeId, PlacedBlock, Reaction, Result};
 
-/// Where rebuilt blocks go.
+/// The nodes that may get rebuilt blocks.
+#[derive(Debug, Clone)]
+pub enum Destination {
+    /// Whichever the rules of placement choose.
+    Anywhere,
+    /// These, one block of the stripe each, in the order of what is lost.
+    Nodes(Vec<NodeId>),
+    /// The requestors of a job, evenly; empty: all nodes are.
+    Among(BTreeSet<NodeId>),
+}
+
+/// How many blocks of a job each node has been given.
+pub type Given = BTreeMap<NodeId, u64>;
+
+/// Homes for what is lost.
 #[derive(Debug)]
 pub(super) struct Chosen {
-    /// For each that is lost. None: there is none for it.
+    /// For each lost block. None: there is none for it.
     pub(super) homes: Vec<Option<Home>>,
     pub(super) warnings: Vec<String>,
     /// Why there are not homes for all.
     pub(super) short: Option<Error>,
 }
 
-/// Where rebuilt blocks may go.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Destination<'a> {
-    /// Wherever the rules of placement say.
-    Anywhere,
-    /// There, one block of a stripe each, and nowhere else.
-    Nodes(&'a [NodeId]),
-    /// To the requestors of a job, evenly.
-    Among(&'a Requestors),
-}
-
-/// The nodes that get what a job rebuilds.
-#[derive(Debug, Default)]
-pub(crate) struct Requestors {
-    /// None: all nodes are.
-    only: BTreeSet<NodeId>,
-    /// How many blocks of this job each has got.
-    given: Mutex<BTreeMap<NodeId, u64>>,
-}
-
-impl Requestors {
-    /// These; none: all nodes are.
-    pub(crate) fn new(only: impl IntoIterator<Item = NodeId>) -> Self {
-        Self { only: only.into_iter().collect(), given: Mutex::default() }
-    }
-
-    fn given(&self) -> MutexGuard<'_, BTreeMap<NodeId, u64>> {
-        // Nobody leaves it half changed.
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Destination<'_> {
+impl Destination {
     /// Whether a block must go to this very node.
-    pub(super) fn names(self, node: NodeId) -> bool {
+    pub(super) fn names(&self, node: NodeId) -> bool {
         matches!(self, Self::Nodes(nodes) if nodes.contains(&node))
     }
 
-    /// Whether somebody has named the nodes that blocks may go to.
-    fn is_named(self) -> bool {
+    /// Whether the request names the nodes that blocks may go to.
+    fn is_named(&self) -> bool {
         match self {
             Self::Anywhere => false,
             Self::Nodes(_) => true,
-            Self::Among(requestors) => !requestors.only.is_empty(),
+            Self::Among(requestors) => !requestors.is_empty(),
         }
     }
 }
 
-impl Rebuild<'_> {
+impl Request {
     /// Homes for what is lost: for all of it, or for as much as there is room for.
-    pub(super) fn choose_homes(&self) -> Result<Chosen> {
-        let Destination::Nodes(nodes) = self.to else {
-            return match self.place(self.lost.len(), &BTreeSet::new()) {
+    pub(super) fn choose_homes(&self, view: &View, given: &mut Given) -> Result<Chosen> {
+        let Destination::Nodes(nodes) = &self.to else {
+            return match self.place(self.lost.len(), &BTreeSet::new(), view, given) {
                 Ok(Placed { homes, warnings }) => {
                     let mut chosen = vec![None; self.lost.len()];
                     self.fill(&mut chosen, homes);
                     Ok(Chosen { homes: chosen, warnings, short: None })
                 }
-                Err(short) => self.choose_some(short),
+                Err(short) => self.choose_some(short, view, given),
             };
         };
         let (lost, named) = (self.lost.len(), nodes.len());
@@ -94,12 +72,9 @@ impl Rebuild<'_> {
         let mut chosen = Chosen { homes: Vec::with_capacity(named), warnings: Vec::new(), short: None };
         for (at, to) in nodes.iter().enumerate() {
             if nodes[..at].contains(to) {
-                return Err(Error::invalid(format!(
-                    "{} is named twice, and a node takes one block",
-                    self.shared.members.name(*to)
-                )));
+                return Err(Error::invalid(format!("{} is named twice, and a node takes one block", view.name(*to))));
             }
-            let (home, warning) = self.home_at(*to)?;
+            let (home, warning) = self.home_at(*to, view)?;
             chosen.homes.push(Some(home));
             chosen.warnings.extend(warning);
         }
@@ -107,9 +82,8 @@ impl Rebuild<'_> {
     }
 
     /// A home on a node that was named, and what there is to say of it.
-    fn home_at(&self, to: NodeId) -> Result<(Home, Option<String>)> {
-        let view = self.shared.members.view();
-        let name = self.shared.members.name(to);
+    fn home_at(&self, to: NodeId, view: &View) -> Result<(Home, Option<String>)> {
+        let name = view.name(to);
         let node = view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists them")))?;
         if !node.up {
             return Err(Error::invalid(format!("{name} is down: nothing can be rebuilt there")));
@@ -127,16 +101,15 @@ impl Rebuild<'_> {
             in_rack += usize::from(view.node(kept).is_some_and(|kept| kept.rack == node.rack));
         }
         let (spec, nobody) = (self.code.spec(), BTreeSet::new());
-        let ask = self.ask(&spec, 1, &[], &nobody);
+        let ask = self.placement(&spec, 1, &[], &nobody);
         let warning = placement::rack_warning(&ask, &node.rack, in_rack, self.kept().count() + 1);
         Ok((Home { node: to, disk: disk.number }, warning))
     }
 
-    /// There are not nodes enough. Blocks that are lost in part stay where they are, in a new generation, and the others go where
-    /// there is room.
-    fn choose_some(&self, short: Error) -> Result<Chosen> {
-        let view = self.shared.members.view();
-        let others = self.not_asked(&view);
+    /// There are too few nodes. Blocks that are lost in part stay where they are, in a new generation, and the others go where there is
+    /// room.
+    fn choose_some(&self, short: Error, view: &View, given: &mut Given) -> Result<Chosen> {
+        let others = self.not_asked(view);
         let may_take = |node: NodeId| !self.avoid.contains(&node) && !others.contains(&node);
         let at_home = |lost: &Lost| {
             let node = self.partly_lost().find(|(block, _)| *block == (lost.index, lost.copy))?.1;
@@ -146,11 +119,11 @@ impl Rebuild<'_> {
         };
         let mut homes: Vec<Option<Home>> = self.lost.iter().map(at_home).collect();
         let homeless = homes.iter().filter(|home| home.is_none()).count();
-        let placed = (1..=homeless).rev().find_map(|count| self.place(count, &BTreeSet::new()).ok());
+        let placed = (1..=homeless).rev().find_map(|count| self.place(count, &BTreeSet::new(), view, given).ok());
         let Placed { homes: found, warnings } = placed.unwrap_or_default();
         self.fill(&mut homes, found);
         let missing = homes.iter().filter(|home| home.is_none()).count();
-        if missing == homes.len() || missing > 0 && self.upload.is_some() {
+        if missing == homes.len() || missing > 0 && self.purpose == Purpose::Put {
             return Err(short);
         }
         Ok(Chosen { homes, warnings, short: (missing > 0).then_some(short) })
@@ -177,40 +150,41 @@ impl Rebuild<'_> {
     }
 
     /// Homes for so many blocks, which get them.
-    pub(super) fn place(&self, count: usize, avoid: &BTreeSet<NodeId>) -> Result<Placed> {
-        let placed = self.find_homes(count, avoid)?;
-        for warning in &placed.warnings {
-            tracing::warn!(object = %self.object, stripe = %self.stripe.id, "{warning}");
-        }
-        if let Destination::Among(requestors) = self.to {
-            let mut given = requestors.given();
-            placed.homes.iter().for_each(|home| *given.entry(home.node).or_default() += 1);
-        }
+    pub(super) fn place(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &mut Given) -> Result<Placed> {
+        let placed = self.find_homes(count, avoid, view, given)?;
+        placed.homes.iter().for_each(|home| *given.entry(home.node).or_default() += 1);
         Ok(placed)
     }
 
-    /// Homes that there would be for so many blocks.
-    pub(super) fn find_homes(&self, count: usize, avoid: &BTreeSet<NodeId>) -> Result<Placed> {
-        let view = self.shared.members.view();
+    /// Another home for one block, for which these nodes are not considered.
+    pub(super) fn place_one(&self, avoid: &BTreeSet<NodeId>, view: &View, given: &mut Given) -> Result<(Home, Vec<String>)> {
+        let Placed { homes, warnings } = self.place(1, avoid, view, given)?;
+        let home = homes.first().copied().ok_or_else(|| Error::unavailable("no node is left"))?;
+        Ok((home, warnings))
+    }
+
+    /// Homes that so many blocks would get.
+    pub(super) fn find_homes(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &Given) -> Result<Placed> {
         let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
         let copies = self.copies_max();
         let spec = placement::described(&self.code.spec(), copies);
         // Elsewhere, if there is an elsewhere: else a node may get its own lost block back, in a new generation.
-        let others = self.not_asked(&view);
+        let others = self.not_asked(view);
         let never = avoid.iter().chain(&self.avoid).chain(&others).copied();
         let elsewhere: BTreeSet<NodeId> = never.clone().chain(self.lost_nodes()).collect();
         // What is left of a block that is lost in part helps: its node gets no other block of the stripe.
         let helping = self.partly_lost().map(|(_, node)| node);
         let anywhere: BTreeSet<NodeId> = never.chain(helping).collect();
-        let given = if let Destination::Among(requestors) = self.to { requestors.given().clone() } else { BTreeMap::new() };
-        let ask = placement::Ask { load: &given, named: self.to.is_named(), ..self.ask(&spec, count, &held, &elsewhere) };
+        // Only a job spreads what it gives; what one stripe gets goes where there is most space.
+        let load = if matches!(self.to, Destination::Among(_)) { given } else { &NOTHING };
+        let ask = placement::Ask { load, named: self.to.is_named(), ..self.placement(&spec, count, &held, &elsewhere) };
         // Drawn from the stripe: what is explained is what is done, as long as the nodes are as they were.
         let mut rng = StdRng::seed_from_u64(self.stripe.id.0);
-        placement::place(&view, &ask, &mut rng)
-            .or_else(|_| placement::place(&view, &placement::Ask { avoid: &anywhere, ..ask }, &mut rng))
+        placement::place(view, &ask, &mut rng)
+            .or_else(|_| placement::place(view, &placement::Ask { avoid: &anywhere, ..ask }, &mut rng))
             .map_err(|error| Error { reaction: Reaction::Unavailable, ..error })
-            .map_err(|error| if copies < 2 { error } else { self.too_few_for_copies(&view, count + held.len(), copies, error) })
-            .map_err(|error| self.shared.lacking_nodes(error).object(self.object))
+            .map_err(|error| if copies < 2 { error } else { self.too_few_for_copies(view, count + held.len(), copies, error) })
+            .map_err(|error| view.lacking_nodes(error).object(&self.object))
             .map_err(|error| match others.is_empty() {
                 true => error,
                 false => Error { message: format!("{}; only the nodes that were named may take it", error.message), ..error },
@@ -240,15 +214,15 @@ impl Rebuild<'_> {
 
     /// The nodes that are not among the requestors, where only some are.
     fn not_asked(&self, view: &View) -> BTreeSet<NodeId> {
-        match self.to {
-            Destination::Among(Requestors { only, .. }) if self.to.is_named() => {
+        match &self.to {
+            Destination::Among(only) if self.to.is_named() => {
                 view.nodes.keys().filter(|node| !only.contains(node)).copied().collect()
             }
             _ => BTreeSet::new(),
         }
     }
 
-    fn ask<'a>(&self, code: &'a str, count: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> placement::Ask<'a> {
+    fn placement<'a>(&self, code: &'a str, count: usize, held: &'a [NodeId], avoid: &'a BTreeSet<NodeId>) -> placement::Ask<'a> {
         let (tolerance, bytes) = (self.code.tolerance(), self.bytes_needed());
         // With copies, more blocks in a rack than the code tolerates to lose are not yet a loss.
         let has_copies = !self.stripe.copies.is_empty() || self.lost.iter().any(|lost| lost.copy > 0);
@@ -280,6 +254,6 @@ impl Rebuild<'_> {
     }
 
     fn bytes_needed(&self) -> u64 {
-        self.stripe.layout.block_len(0).saturating_add(self.shared.config.disk_reserve.0)
+        self.stripe.layout.block_len(0).saturating_add(self.disk_reserve_bytes)
     }
 }

@@ -1,0 +1,102 @@
+//! Which nodes help a repair where more could than are needed (ECPipe, section 3.3): over many stripes the work must be spread evenly.
+//!
+//! The default takes the nodes that have not helped for the longest time. It needs one number for each node, and over the stripes of a
+//! whole node every survivor helps about as often as any other, as far as the placement lets it.
+
+use rand::{RngCore, seq::SliceRandom};
+use std::collections::BTreeMap;
+use weft_types::{HelperSelect, NodeId};
+
+/// When each node was last selected. In memory: after a restart all are equal, and a few stripes later there is no difference.
+#[derive(Debug, Clone, Default)]
+pub struct LastUsed {
+    /// Counts the selections: no clock, so that the same order of repairs selects the same helpers.
+    now: u64,
+    last: BTreeMap<NodeId, u64>,
+}
+
+impl LastUsed {
+    /// The nodes in the order in which they are preferred.
+    pub fn order(&self, select: HelperSelect, mut nodes: Vec<NodeId>, rng: &mut dyn RngCore) -> Vec<NodeId> {
+        match select {
+            HelperSelect::Lru => nodes.sort_by_key(|node| (self.last.get(node).copied().unwrap_or(0), *node)),
+            HelperSelect::Random => nodes.shuffle(&mut *rng),
+            HelperSelect::Index => nodes.sort_unstable(),
+        }
+        nodes
+    }
+
+    /// These nodes help now. Each gets a time of its own, in the order in which they were due: with one time for all helpers of a stripe,
+    /// the ties would go to the lowest numbers, and those would help in every stripe.
+    pub fn selected(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
+        let mut due: Vec<(u64, NodeId)> =
+            nodes.into_iter().map(|node| (self.last.get(&node).copied().unwrap_or(0), node)).collect();
+        due.sort_unstable();
+        for (_, node) in due {
+            self.now += 1;
+            self.last.insert(node, self.now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{SeedableRng, rngs::StdRng};
+
+    const K: usize = 4;
+
+    /// How often each of `nodes` helps, over many stripes of which `held` blocks are left on random nodes: least and most.
+    fn load(select: HelperSelect, nodes: u32, held: usize) -> (u64, u64) {
+        let (mut helpers, mut rng) = (LastUsed::default(), StdRng::seed_from_u64(3));
+        let mut load: BTreeMap<NodeId, u64> = (1..=nodes).map(|node| (NodeId(node), 0)).collect();
+        for _ in 0..500 {
+            let mut homes: Vec<NodeId> = load.keys().copied().collect();
+            homes.shuffle(&mut rng);
+            homes.truncate(held);
+            let chosen = helpers.order(select, homes, &mut rng);
+            assert_eq!(chosen.len(), held, "whoever is not selected comes after those that are");
+            helpers.selected(chosen[..K].iter().copied());
+            chosen[..K].iter().for_each(|node| *load.get_mut(node).unwrap() += 1);
+        }
+        (load.values().copied().min().unwrap(), load.values().copied().max().unwrap())
+    }
+
+    #[test]
+    fn the_least_recently_used_share_the_work() {
+        // Every node has a block of every stripe: nothing stands in the way of evenness.
+        for nodes in [5, 9, 13] {
+            let (least, most) = load(HelperSelect::Lru, nodes, nodes as usize);
+            assert!(most - least <= 1, "{nodes} nodes: {least} to {most}");
+        }
+        // Few have: then what is there decides too.
+        let (least, most) = load(HelperSelect::Lru, 12, 6);
+        let mean = 500 * K as u64 / 12;
+        assert!(most - least <= mean / 5, "{least} to {most} of {mean}");
+        let (least_random, most_random) = load(HelperSelect::Random, 12, 6);
+        assert!(most_random - least_random > most - least, "random: {least_random} to {most_random}");
+    }
+
+    #[test]
+    fn by_index_the_same_ones_always_help() {
+        let mut helpers = LastUsed::default();
+        for _ in 0..2 {
+            let chosen = helpers.order(HelperSelect::Index, [2, 9, 1].map(NodeId).to_vec(), &mut StdRng::seed_from_u64(1));
+            assert_eq!(chosen, [1, 2, 9].map(NodeId));
+            helpers.selected(chosen);
+        }
+    }
+
+    #[test]
+    fn ties_go_to_the_lowest_number_and_a_clone_remembers_by_itself() {
+        let helpers = LastUsed::default();
+        let order = |helpers: &LastUsed| {
+            helpers.order(HelperSelect::Lru, [4, 2, 3, 1].map(NodeId).to_vec(), &mut StdRng::seed_from_u64(1))
+        };
+        assert_eq!(order(&helpers), [1, 2, 3, 4].map(NodeId));
+        let mut clone = helpers.clone();
+        clone.selected([NodeId(1), NodeId(2)]);
+        assert_eq!(order(&clone), [3, 4, 1, 2].map(NodeId));
+        assert_eq!(order(&helpers), [1, 2, 3, 4].map(NodeId), "explaining a repair changes nothing");
+    }
+}

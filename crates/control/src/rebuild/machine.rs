@@ -1,0 +1,484 @@
+//! The life of a rebuild: what it waits for, and what follows from each answer.
+
+use super::{
+    Action, Arriving, Event, Given, Lost, PlanAsk, Purpose, Rebuilt, RebuiltBlock, Request, World,
+    avoided::{Avoided, DISPUTES_MAX, is_known_bad, knows_bad_blocks},
+    homes::Chosen,
+};
+use crate::{
+    planning::{Planned, Target},
+    run::Report,
+    view::View,
+};
+use std::collections::{BTreeSet, VecDeque};
+use weft_types::{BlockId, Error, Home, NodeId, Party, Reaction, Result};
+
+/// How many homes are tried for a block while other rebuilds bring blocks of the stripe to them.
+pub(super) const HOMES_MAX: usize = 4;
+
+/// A rebuild.
+#[derive(Debug)]
+pub struct Rebuild {
+    request: Request,
+    state: State,
+    /// Blocks that have a home, and where their home is not allocated yet.
+    homeless: VecDeque<(Lost, Home)>,
+    arriving: Vec<Arriving>,
+    avoided: Avoided,
+    /// Why a block could not be allocated anywhere: the first time.
+    conflict: Option<Error>,
+    /// Why the plan before failed. None: the first is still to come.
+    failure: Option<Error>,
+    rebuilt: Rebuilt,
+    actions: Vec<Action>,
+}
+
+/// What it waits for.
+#[derive(Debug)]
+enum State {
+    Begin,
+    /// For a home, after `tried - 1` others.
+    Allocating {
+        lost: Lost,
+        home: Home,
+        avoid: BTreeSet<NodeId>,
+        tried: usize,
+    },
+    Releasing,
+    Planning,
+    /// For a plan that reads these blocks.
+    Running {
+        reads: Vec<BlockId>,
+    },
+    LookingUp(Failure),
+    /// For the commit of a block; the others follow.
+    Committing {
+        new: RebuiltBlock,
+        others: VecDeque<RebuiltBlock>,
+        failure: Option<Error>,
+    },
+    /// For the end of the allocation of a block that could not be committed; others are to be.
+    NotCommitted {
+        others: VecDeque<RebuiltBlock>,
+        failure: Error,
+    },
+    /// For the end of allocations that are given up.
+    Ending {
+        error: Error,
+        others: VecDeque<BlockId>,
+    },
+    Ended,
+}
+
+/// Why a plan failed.
+#[derive(Debug)]
+enum Failure {
+    /// By what the agents told.
+    Told(Report),
+    /// A node could not take its part.
+    NotOpened { node: NodeId, error: Error },
+}
+
+impl Rebuild {
+    /// Of this request.
+    pub fn new(request: Request) -> Self {
+        Self {
+            request,
+            state: State::Begin,
+            homeless: VecDeque::new(),
+            arriving: Vec::new(),
+            avoided: Avoided::default(),
+            conflict: None,
+            failure: None,
+            rebuilt: Rebuilt::default(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// What was asked for. Its stripe is as it was looked up last.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// The blocks under way.
+    pub fn arriving(&self) -> &[Arriving] {
+        &self.arriving
+    }
+
+    /// How many plans followed the first.
+    pub fn resumed(&self) -> u32 {
+        self.rebuilt.resumed
+    }
+
+    /// What the first plan would be, and what there is to say of it. Nothing begins.
+    pub fn explain(&self, world: &mut World<'_>) -> Result<(PlanAsk, Vec<String>)> {
+        let request = &self.request;
+        request.require_recoverable(world.view)?;
+        let Chosen { homes, mut warnings, short } = request.choose_homes(world.view, world.given)?;
+        let new = |(lost, home): (&Lost, &Option<Home>)| {
+            let placed = request.stripe.blocks.get(usize::from(lost.index));
+            let generation = placed.map_or(1, |placed| placed.generation_high_water + 1);
+            let block = BlockId { stripe: request.stripe.id, index: lost.index, copy: lost.copy, generation };
+            Some(Target { node: (*home)?.node, block, missing: vec![request.stripe.layout.coded_span()] })
+        };
+        let targets = request.lost.iter().zip(&homes).filter_map(new).collect();
+        warnings.extend(short.map(|error| error.message));
+        Ok((self.ask(targets, world), warnings))
+    }
+
+    /// Whether the plan that runs can be replaced by one without this node: with other helpers, or another home.
+    pub fn is_spare(&self, node: NodeId, view: &View, given: &Given) -> bool {
+        let (request, failed) = (&self.request, self.avoided.left_alone());
+        if self.pending().any(|new| new.home.node == node) {
+            let avoid = self.pending().map(|new| new.home.node).chain(failed).collect();
+            return !request.to.names(node) && request.find_homes(1, &avoid, view, given).is_ok();
+        }
+        request.can_do_without(&failed.into_iter().chain([node]).collect(), view)
+    }
+
+    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    pub fn on(&mut self, event: Event, world: &mut World<'_>) -> Vec<Action> {
+        match (std::mem::replace(&mut self.state, State::Ended), event) {
+            (State::Begin, Event::Begin) => self.begin(world),
+            (State::Allocating { lost, home, avoid, tried }, Event::Allocated(allocated)) => match allocated {
+                Ok(block) => {
+                    let missing = vec![self.request.stripe.layout.coded_span()];
+                    self.arriving.push(Arriving { block, home, expected: lost.checksums, missing, durable: None });
+                    // In the order in which they were asked for, whichever was allocated anew.
+                    let place = |new: &Arriving| {
+                        let is_it = |lost: &Lost| (lost.index, lost.copy) == (new.block.index, new.block.copy);
+                        self.request.lost.iter().position(is_it)
+                    };
+                    self.arriving.sort_by_key(place);
+                    self.go_on(world);
+                }
+                Err(error) => self.not_allocated(lost, home, avoid, tried, error, world),
+            },
+            (State::Releasing, Event::Released) => self.go_on(world),
+            (State::Planning, Event::Planned(planned)) => match planned {
+                Ok(planned) => self.planned(planned, world),
+                Err(error) => self.not_run(error, world),
+            },
+            (State::Running { reads }, Event::Ran(ran)) => match ran {
+                Ok(report) => self.ran(report, &reads, world),
+                Err(error) => self.not_run(error, world),
+            },
+            (State::LookingUp(failure), Event::LookedUp(stripe)) => {
+                if let Some(now) = stripe {
+                    self.request.refresh(&now);
+                }
+                self.failed(failure, world);
+            }
+            (State::Committing { new, others, failure }, Event::Committed(committed)) => match committed {
+                Ok(()) => {
+                    self.rebuilt.blocks.push(new);
+                    self.commit(others, failure);
+                }
+                // Something else was faster, or the object is gone: the new block belongs to nothing.
+                Err(error) => {
+                    self.leave(new.block, error.message.clone());
+                    self.actions.push(Action::Release { block: new.block, may_be_written: false });
+                    self.state = State::NotCommitted { others, failure: failure.unwrap_or(error) };
+                }
+            },
+            (State::NotCommitted { others, failure }, Event::Released) => self.commit(others, Some(failure)),
+            (State::Ending { error, others }, Event::Released) => self.release_rest(error, others),
+            (state, _) => self.state = state,
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    fn begin(&mut self, world: &mut World<'_>) {
+        let chosen = self.request.require_recoverable(world.view);
+        let chosen = chosen.and_then(|()| self.request.choose_homes(world.view, world.given));
+        let Chosen { homes, warnings, short } = match chosen {
+            Ok(chosen) => chosen,
+            Err(error) => return self.end(Err(error)),
+        };
+        self.warn(&warnings);
+        self.rebuilt.warnings = warnings;
+        let why = short.map(|error| error.message).unwrap_or_default();
+        for (lost, home) in self.request.lost.iter().cloned().zip(homes) {
+            match home {
+                Some(home) => self.homeless.push_back((lost, home)),
+                None => self.rebuilt.left.push(((lost.index, lost.copy), why.clone())),
+            }
+        }
+        self.go_on(world);
+    }
+
+    /// Gives every block a home that works, and then brings what is missing.
+    fn go_on(&mut self, world: &mut World<'_>) {
+        if let Some((lost, home)) = self.homeless.pop_front() {
+            return self.allocate(lost, home);
+        }
+        let failed = |new: &Arriving| new.durable.is_none() && self.avoided.failed.contains(&new.home.node);
+        if let Some(at) = self.arriving.iter().position(failed) {
+            return self.replace(at, world);
+        }
+        if self.arriving.is_empty() {
+            let error = self.conflict.take().unwrap_or_else(|| Error::unavailable("no block of the stripe has a home"));
+            return self.end(Err(error));
+        }
+        if self.arriving.iter().all(|new| new.durable.is_some()) {
+            return self.all_durable();
+        }
+        if let Some(error) = self.failure.take() {
+            self.rebuilt.resumed += 1;
+            if self.rebuilt.resumed > self.request.resumes_max {
+                let message = format!("given up after {} plans; the last failed with: {}", self.rebuilt.resumed, error.message);
+                return self.fail(Error { reaction: Reaction::Unavailable, message, ..error });
+            }
+            let missing: u64 = self.pending().flat_map(|new| &new.missing).map(|span| span.len()).sum();
+            self.actions.push(Action::Resumed(format!("{error}; going on with the {missing} positions that are missing")));
+        }
+        let target = |new: &Arriving| Target { node: new.home.node, block: new.block, missing: new.missing.clone() };
+        let ask = self.ask(self.pending().map(target).collect(), world);
+        self.actions.push(Action::Plan(Box::new(ask)));
+        self.state = State::Planning;
+    }
+
+    fn ask(&self, targets: Vec<Target>, world: &mut World<'_>) -> PlanAsk {
+        let World { view, used, rng, .. } = world;
+        let mut select = self.request.helpers.map(|select| move |nodes: Vec<NodeId>| used.order(select, nodes, *rng));
+        let select = select.as_mut().map(|select| select as &mut dyn FnMut(Vec<NodeId>) -> Vec<NodeId>);
+        self.request.ask(targets, &self.avoided.left_alone(), view, select)
+    }
+
+    /// Asks for a home, or for another while a second rebuild brings another block of the stripe there.
+    fn allocate(&mut self, lost: Lost, home: Home) {
+        let avoid = self.taken(&lost);
+        self.allocate_at(lost, home, avoid, 1);
+    }
+
+    fn allocate_at(&mut self, lost: Lost, home: Home, avoid: BTreeSet<NodeId>, tried: usize) {
+        self.actions.push(Action::Allocate { index: lost.index, copy: lost.copy, home });
+        self.state = State::Allocating { lost, home, avoid, tried };
+    }
+
+    fn not_allocated(
+        &mut self,
+        lost: Lost,
+        home: Home,
+        mut avoid: BTreeSet<NodeId>,
+        tried: usize,
+        error: Error,
+        world: &mut World<'_>,
+    ) {
+        if error.reaction != Reaction::Replan {
+            return self.fail(error);
+        }
+        avoid.insert(home.node);
+        if !self.request.to.names(home.node)
+            && tried < HOMES_MAX
+            && let Ok((other, warnings)) = self.request.place_one(&avoid, world.view, world.given)
+        {
+            self.warn(&warnings);
+            return self.allocate_at(lost, other, avoid, tried + 1);
+        }
+        if self.request.purpose == Purpose::Put {
+            return self.fail(error);
+        }
+        self.rebuilt.left.push(((lost.index, lost.copy), error.message.clone()));
+        self.conflict.get_or_insert(error);
+        self.go_on(world);
+    }
+
+    /// A new home for a block whose node has failed. Where there is none for one of several, the others are rebuilt without it.
+    fn replace(&mut self, at: usize, world: &mut World<'_>) {
+        let new = self.arriving.remove(at);
+        let (block, node) = (new.block, new.home.node);
+        let lost = Lost { index: block.index, copy: block.copy, checksums: new.expected.clone() };
+        if self.request.to.names(node) {
+            self.arriving.push(new);
+            let name = world.view.name(node);
+            return self.fail(Error::unavailable(format!("{name}, where the block was to go, failed")).block(block));
+        }
+        let avoid = self.taken(&lost);
+        match self.request.place_one(&avoid, world.view, world.given) {
+            Ok((home, warnings)) => {
+                self.warn(&warnings);
+                self.homeless.push_back((lost, home));
+            }
+            Err(error) if self.request.purpose == Purpose::Repair && !self.arriving.is_empty() => {
+                self.leave(block, error.message)
+            }
+            Err(error) => {
+                self.arriving.push(new);
+                return self.fail(error);
+            }
+        }
+        self.actions.push(Action::Release { block, may_be_written: true });
+        self.state = State::Releasing;
+    }
+
+    fn planned(&mut self, planned: Box<Planned>, world: &mut World<'_>) {
+        let binding = &planned.plan.binding;
+        if self.request.helpers.is_some() {
+            // The nodes whose blocks the plan reads help now.
+            let party = |block: &weft_plan::BoundBlock| binding.parties.get(usize::from(block.vertex)).copied();
+            world.used.selected(binding.blocks.iter().filter_map(party).filter_map(|party| match party {
+                Party::Node(node) => Some(node),
+                Party::Client(_) => None,
+            }));
+        }
+        self.state = State::Running { reads: binding.blocks.iter().map(|block| block.id).collect() };
+        self.actions.push(Action::Run(planned));
+    }
+
+    /// No plan could be made, or it could not be opened at all its agents.
+    fn not_run(&mut self, error: Error, world: &mut World<'_>) {
+        match (error.reaction, error.party) {
+            // A node could not be asked: another plan goes around it.
+            (Reaction::Replan, Some(Party::Node(node))) => self.look_up(Failure::NotOpened { node, error }, world),
+            // Too few nodes are left without those that were blamed: perhaps the nodes that complained are at fault.
+            (Reaction::Unavailable, _) if !self.avoided.blamed.is_empty() => {
+                if self.avoid_doubtful(1, world) || self.avoided.second_chances() {
+                    self.failure = Some(error);
+                    self.go_on(world);
+                } else {
+                    self.fail(error);
+                }
+            }
+            _ => self.fail(error),
+        }
+    }
+
+    fn ran(&mut self, report: Report, reads: &[BlockId], world: &mut World<'_>) {
+        self.rebuilt.traffic = self.rebuilt.traffic + report.traffic();
+        let whole = self.request.stripe.layout.coded_span();
+        let mut wrong = None;
+        for new in self.arriving.iter_mut().filter(|new| new.durable.is_none()) {
+            new.take(&report, whole);
+            if new.durable.is_none() && report.is_not_what_was_lost(new.block, new.home.node) {
+                wrong.get_or_insert((new.block, new.home.node));
+            }
+        }
+        if let Some((block, node)) = wrong {
+            // Or the new home spoiled it: the next attempt goes to another node, where there is one.
+            self.actions.push(Action::Suspect(node));
+            return self.fail(self.request.not_what_was_lost(block, reads, world.view));
+        }
+        if self.arriving.iter().all(|new| new.durable.is_some()) {
+            return self.all_durable();
+        }
+        self.look_up(Failure::Told(report), world);
+    }
+
+    /// Looks up what has been found out about the stripe's blocks since. Of a put's stripe nothing is written down before its end.
+    fn look_up(&mut self, failure: Failure, world: &mut World<'_>) {
+        if self.request.purpose == Purpose::Put {
+            return self.failed(failure, world);
+        }
+        self.actions.push(Action::LookUp);
+        self.state = State::LookingUp(failure);
+    }
+
+    /// Decides which nodes the next plan leaves alone, and goes on.
+    fn failed(&mut self, failure: Failure, world: &mut World<'_>) {
+        let stripe = &self.request.stripe;
+        self.failure = Some(match failure {
+            Failure::NotOpened { node, error } => {
+                // A bad block is left out of the next plan; its node is not.
+                if !error.block.is_some_and(|block| is_known_bad(stripe, block)) {
+                    self.avoided.failed.insert(node);
+                }
+                error
+            }
+            Failure::Told(report) => {
+                let is_bad = report.blame.is_some_and(|blame| knows_bad_blocks(stripe, blame.node, &report));
+                self.avoided.learn(&report, &self.arriving, is_bad);
+                let dead = self.arriving.iter().filter(|new| new.durable.is_none() && new.is_dead(&report));
+                self.avoided.failed.extend(dead.map(|new| new.home.node));
+                self.avoid_doubtful(DISPUTES_MAX, world);
+                report.cause()
+            }
+        });
+        self.go_on(world);
+    }
+
+    /// A home that was in a dispute with its helpers in so many plans is what those have in common: it is replaced, where there is
+    /// another node, and the helpers are blamed no more. Tells whether there was such a home.
+    fn avoid_doubtful(&mut self, plans: u32, world: &mut World<'_>) -> bool {
+        let avoided = &self.avoided;
+        let is_doubtful = |node: &NodeId| avoided.disputes.get(node).is_some_and(|disputes| *disputes >= plans);
+        let homes = || self.pending().map(|new| new.home.node).filter(|node| !avoided.failed.contains(node));
+        let doubtful: BTreeSet<NodeId> = homes().filter(|node| is_doubtful(node) && !self.request.to.names(*node)).collect();
+        // The homes that have failed are to be replaced, too.
+        let needed = doubtful.len() + (self.pending().count() - homes().count());
+        let avoid: BTreeSet<NodeId> = self.arriving.iter().map(|new| new.home.node).chain(avoided.left_alone()).collect();
+        if doubtful.is_empty() || self.request.find_homes(needed, &avoid, world.view, world.given).is_err() {
+            return false;
+        }
+        self.actions.extend(doubtful.iter().map(|node| Action::Suspect(*node)));
+        self.avoided.failed.extend(doubtful);
+        self.avoided.blamed.clear();
+        true
+    }
+
+    fn all_durable(&mut self) {
+        let blocks: VecDeque<RebuiltBlock> = self.arriving.drain(..).filter_map(|new| new.rebuilt()).collect();
+        match self.request.purpose {
+            Purpose::Put => {
+                self.rebuilt.blocks = blocks.into();
+                let rebuilt = std::mem::take(&mut self.rebuilt);
+                self.end(Ok(rebuilt));
+            }
+            Purpose::Repair => self.commit(blocks, None),
+        }
+    }
+
+    /// Commits one block after the other. If none could be, the rebuild has failed.
+    fn commit(&mut self, mut blocks: VecDeque<RebuiltBlock>, failure: Option<Error>) {
+        let Some(new) = blocks.pop_front() else {
+            let rebuilt = std::mem::take(&mut self.rebuilt);
+            return self.end(match failure.filter(|_| rebuilt.blocks.is_empty()) {
+                Some(error) => Err(error),
+                None => Ok(rebuilt),
+            });
+        };
+        let placed = self.request.stripe.find(new.block.index, new.block.copy);
+        self.actions.push(Action::Commit { new: new.clone(), old: placed.map_or(0, |placed| placed.generation) });
+        self.state = State::Committing { new, others: blocks, failure };
+    }
+
+    /// Gives up all that is allocated, and then ends.
+    fn fail(&mut self, error: Error) {
+        let blocks = self.arriving.drain(..).map(|new| new.block).collect();
+        self.release_rest(error, blocks);
+    }
+
+    fn release_rest(&mut self, error: Error, mut others: VecDeque<BlockId>) {
+        match others.pop_front() {
+            None => self.end(Err(error)),
+            Some(block) => {
+                self.actions.push(Action::Release { block, may_be_written: true });
+                self.state = State::Ending { error, others };
+            }
+        }
+    }
+
+    fn end(&mut self, result: Result<Rebuilt>) {
+        self.actions.push(Action::End(result));
+        self.state = State::Ended;
+    }
+
+    fn leave(&mut self, block: BlockId, why: String) {
+        self.rebuilt.left.push(((block.index, block.copy), why));
+    }
+
+    fn warn(&mut self, warnings: &[String]) {
+        self.actions.extend(warnings.iter().cloned().map(Action::Warn));
+    }
+
+    /// The nodes that a block cannot go to: they get or held other blocks, or have failed.
+    fn taken(&self, lost: &Lost) -> BTreeSet<NodeId> {
+        let others = self.arriving.iter().map(|new| new.home.node).chain(self.homeless.iter().map(|(_, home)| home.node));
+        let others = others.chain(self.request.lost_nodes_of_others(lost.index, lost.copy));
+        others.chain(self.avoided.failed.iter().copied()).collect()
+    }
+
+    fn pending(&self) -> impl Iterator<Item = &Arriving> {
+        self.arriving.iter().filter(|new| new.durable.is_none())
+    }
+}

@@ -1,0 +1,214 @@
+//! What the plans of a rebuild read: which blocks can help, and whether they are enough.
+
+use super::{Purpose, Request};
+use crate::{
+    options::RepairOptions,
+    planning::{self, Planned, Readable, Target, Way},
+    view::View,
+};
+use rand::{RngCore, SeedableRng, rngs::StdRng};
+use std::collections::BTreeSet;
+use weft_codes::SharedCode;
+use weft_plan::{Class, Network};
+use weft_schemes::{Run, repair};
+use weft_types::{BlockId, BlockState, Error, NodeId, ObjectName, Party, PlacedBlock, Reaction, Result, Span, StripeRecord};
+
+/// A plan that is to be made: all that is needed for it, so that it can be made anywhere.
+#[derive(Debug)]
+pub struct PlanAsk {
+    code: SharedCode,
+    object: ObjectName,
+    /// As the plan reads it: of each block that has copies, the copy to read.
+    stripe: StripeRecord,
+    /// The blocks that can be read by all that is known.
+    first: Vec<u8>,
+    /// Blocks that are read only where the first are not enough, the best of them first.
+    more: Vec<u8>,
+    lost: Vec<(u8, &'static str)>,
+    wanted: Vec<(u8, Span)>,
+    targets: Vec<Target>,
+    /// The nodes of all these blocks, the preferred first. None: those next to the requestor are preferred.
+    selected: Option<Vec<NodeId>>,
+    options: RepairOptions,
+    class: Class,
+}
+
+impl PlanAsk {
+    /// The plan's class.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// The stripe, as the plan reads it.
+    pub fn stripe(&self) -> &StripeRecord {
+        &self.stripe
+    }
+
+    /// Makes the plan. `run` gives the frame of a plan with slices of so many positions.
+    pub fn plan(&self, view: &View, network: &Network, mut run: impl FnMut(u64) -> Run) -> Result<Planned> {
+        let slice_len = self.options.slice_positions(&self.stripe.layout, network);
+        let rack = self.targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.as_str());
+        let mut attempt = |available: &[u8]| {
+            let prefer = self.prefer(available, view, rack);
+            let way = Way { options: &self.options, network, prefer: &prefer };
+            planning::rebuild(&self.code, &self.stripe, available, &self.targets, &way, run(slice_len))
+        };
+        // As few of the doubtful blocks as will do.
+        let all: Vec<u8> = self.first.iter().chain(&self.more).copied().collect();
+        let mut planned = attempt(&self.first);
+        for count in self.first.len() + 1..=all.len() {
+            match planned {
+                Err(error) if error.reaction == Reaction::Unavailable => planned = attempt(&all[..count]),
+                other => return other,
+            }
+        }
+        planned.map_err(|error| match error.reaction {
+            Reaction::Unavailable => self.too_many_lost(&all, view).unwrap_or(error),
+            _ => error,
+        })
+    }
+
+    /// Which of the nodes that hold `available` help a requestor in `rack`.
+    fn prefer(&self, available: &[u8], view: &View, rack: Option<&str>) -> Vec<Party> {
+        let k = self.stripe.layout.k as usize;
+        let Some(selected) = &self.selected else { return planning::preference(&self.stripe, available, view, k, rack) };
+        let homes: BTreeSet<NodeId> = available.iter().filter_map(|index| node_of(&self.stripe, *index)).collect();
+        let selected = selected.iter().copied().filter(|node| homes.contains(node)).collect();
+        planning::in_chain(selected, view, k, rack)
+    }
+
+    fn too_many_lost(&self, available: &[u8], view: &View) -> Option<Error> {
+        too_many_lost(&self.code, &self.object, &self.stripe, (available, &self.lost), &self.wanted, view)
+    }
+}
+
+impl Request {
+    /// The plan that brings these targets without the nodes that have failed. `select` puts the nodes that may help in the order in
+    /// which they are preferred; none: the requestor's neighbours are.
+    pub(super) fn ask(
+        &self,
+        targets: Vec<Target>,
+        failed: &BTreeSet<NodeId>,
+        view: &View,
+        select: Option<&mut dyn FnMut(Vec<NodeId>) -> Vec<NodeId>>,
+    ) -> PlanAsk {
+        let stripe = self.serving(view, failed);
+        let Readable { good, suspect, lost } = planning::readable(&stripe, view);
+        let has_failed = |index: u8| node_of(&stripe, index).is_none_or(|node| failed.contains(&node));
+        let is_avoided = |index: u8| node_of(&stripe, index).is_none_or(|node| self.avoid.contains(&node));
+        let usable = |index: &u8| self.is_usable(&stripe, *index);
+        let all = good.into_iter().chain(suspect.iter().copied()).filter(usable);
+        let is_last = |index: &u8| has_failed(*index) || is_avoided(*index) || suspect.contains(index);
+        let (mut more, first): (Vec<u8>, Vec<u8>) = all.partition(is_last);
+        // A node that failed a moment ago may help rather than nobody, but never one that failed in this very rebuild.
+        more.retain(|index| !has_failed(*index));
+        let nodes = first.iter().chain(&more).filter_map(|index| node_of(&stripe, *index));
+        let selected = select.map(|select| select(nodes.collect()));
+        PlanAsk {
+            code: self.code.clone(),
+            object: self.object.clone(),
+            wanted: self.wanted(),
+            options: self.options.clone(),
+            class: if self.purpose == Purpose::Put { Class::Foreground } else { Class::Repair },
+            stripe,
+            first,
+            more,
+            lost,
+            targets,
+            selected,
+        }
+    }
+
+    /// Refuses a stripe of which too little is left: that is told before where its blocks would go.
+    pub(super) fn require_recoverable(&self, view: &View) -> Result<()> {
+        let stripe = self.serving(view, &BTreeSet::new());
+        let Readable { good, suspect, lost } = planning::readable(&stripe, view);
+        let all = good.into_iter().chain(suspect);
+        let available: Vec<u8> = all.filter(|index| self.is_usable(&stripe, *index)).collect();
+        match too_many_lost(&self.code, &self.object, &stripe, (&available, &lost), &self.wanted(), view) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the blocks can be had without these nodes.
+    pub(super) fn can_do_without(&self, nodes: &BTreeSet<NodeId>, view: &View) -> bool {
+        let stripe = self.serving(view, nodes);
+        let Readable { good, suspect, .. } = planning::readable(&stripe, view);
+        let helps =
+            |index: &u8| self.is_usable(&stripe, *index) && node_of(&stripe, *index).is_some_and(|home| !nodes.contains(&home));
+        let available: Vec<u8> = good.into_iter().chain(suspect).filter(helps).collect();
+        planning::unrecoverable(&self.code, &stripe, &available, &self.wanted()).is_none()
+    }
+
+    /// The stripe as a plan without these nodes reads it: of a block that has copies, the one that stands best and is not to be rebuilt.
+    fn serving(&self, view: &View, without: &BTreeSet<NodeId>) -> StripeRecord {
+        let is_shunned = |block: BlockId, node: NodeId| {
+            let is_left_alone = without.contains(&node) || self.avoid.contains(&node);
+            is_left_alone || self.is_lost(block.index, block.copy) || view.is_suspect_block(block)
+        };
+        // Drawn from the stripe: what is explained is what is done, as long as the nodes are as they were.
+        let mut rng = StdRng::seed_from_u64(self.stripe.id.0);
+        view.serving(self.stripe.clone(), is_shunned, |_| rng.next_u32())
+    }
+
+    /// Whether a block of the stripe as a plan reads it may help: it stays, or what is still good of it can be copied.
+    fn is_usable(&self, stripe: &StripeRecord, index: u8) -> bool {
+        let stays = |placed: &PlacedBlock| !self.is_lost(index, placed.copy);
+        // What is only to be copied is read where it is.
+        self.options.scheme == repair::DIRECT
+            || stripe.blocks.get(usize::from(index)).is_some_and(stays)
+            || !stripe.corrupt_bytes(index).is_empty()
+    }
+
+    /// All that was read passed the checksums of its disks: the same helpers would make the same of it again.
+    pub(super) fn not_what_was_lost(&self, block: BlockId, reads: &[BlockId], view: &View) -> Error {
+        let name = |block: &BlockId| {
+            let home = self.stripe.find(block.index, block.copy).map(|placed| placed.home.node);
+            format!("{block} on {}", home.map(|node| view.name(node)).unwrap_or_default())
+        };
+        let read: Vec<String> = reads.iter().map(name).collect();
+        let read = read.join(", ");
+        let message = format!("what was rebuilt is not what was recorded, and is not kept; one of these must be wrong: {read}");
+        Error::corrupt(message).block(block).object(&self.object)
+    }
+
+    /// Takes what is recorded of the stripe's blocks by now. Blocks that were replaced meanwhile stay as they were known.
+    pub(super) fn refresh(&mut self, now: &StripeRecord) {
+        let stripe = &mut self.stripe;
+        for (index, known) in stripe.all_mut() {
+            // A copy that was dropped is read no more.
+            known.state = match now.find(index, known.copy) {
+                Some(now) if now.generation != known.generation => continue,
+                Some(now) => now.state,
+                None => BlockState::Missing,
+            };
+        }
+        let generation = |stripe: &StripeRecord, (index, copy)| stripe.find(index, copy).map(|placed| placed.generation);
+        let corrupt = now.corrupt.iter().filter(|(block, _)| generation(now, **block) == generation(stripe, **block));
+        stripe.corrupt = corrupt.map(|(block, bytes)| (*block, bytes.clone())).collect();
+    }
+
+    /// All positions of all that is lost.
+    fn wanted(&self) -> Vec<(u8, Span)> {
+        self.lost.iter().map(|lost| (lost.index, self.stripe.layout.coded_span())).collect()
+    }
+}
+
+fn node_of(stripe: &StripeRecord, index: u8) -> Option<NodeId> {
+    stripe.blocks.get(usize::from(index)).map(|placed| placed.home.node)
+}
+
+/// Why what is wanted of a stripe cannot be had of the blocks that are available. None: it can be had.
+fn too_many_lost(
+    code: &SharedCode,
+    object: &ObjectName,
+    stripe: &StripeRecord,
+    (available, lost): (&[u8], &[(u8, &'static str)]),
+    wanted: &[(u8, Span)],
+    view: &View,
+) -> Option<Error> {
+    let absent = planning::unrecoverable(code, stripe, available, wanted)?;
+    let lost = planning::why_absent(stripe, &absent, lost, "failed just now");
+    Some(view.lacking_nodes(planning::too_many_lost(code, stripe, &lost, view)).object(object))
+}

@@ -1,0 +1,542 @@
+//! Rebuilds against a shell that answers as the test says: planning is real, agents and metadata are played.
+
+use super::{machine::HOMES_MAX, *};
+use crate::{
+    Time,
+    run::{Blame, End, NodeReport, Stored, TaskEvent},
+    view::{DiskView, NodeView},
+};
+use proptest::prelude::*;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::collections::BTreeMap;
+use weft_plan::{Class, Network};
+use weft_schemes::Run;
+use weft_types::{
+    AutoSize, BlockState, DiskNumber, Error, Layout, Owner, Party, PlacedBlock, PlanId, Reaction, Span, StripeId, StripeLayout,
+    UploadId,
+};
+
+const BLOCK_LEN: u64 = 64 << 10;
+
+fn home(node: u32) -> Home {
+    Home { node: NodeId(node), disk: DiskNumber(node) }
+}
+
+fn view(nodes: u32, down: &[u32]) -> View {
+    let node = |id: u32| {
+        let disk = DiskView {
+            number: DiskNumber(id),
+            id: format!("disk-{id}"),
+            path: "/d".into(),
+            total_bytes: 1 << 40,
+            free_bytes: 1 << 39,
+            failed: false,
+            blocks: 0,
+        };
+        let (name, rack, up) = (format!("node-{id}"), String::new(), !down.contains(&id));
+        (NodeId(id), NodeView { id: NodeId(id), name, rack, up, suspect_for: std::time::Duration::ZERO, disks: vec![disk] })
+    };
+    View { nodes: (1..=nodes).map(node).collect(), now: Time::default(), ..View::default() }
+}
+
+/// A stripe of rs(4,2): its blocks are on nodes 1 to 6, and block `index` has the checksum `10 + index`.
+fn stripe() -> StripeRecord {
+    let layout = StripeLayout { layout: Layout::new(BLOCK_LEN, 4096, 1).unwrap(), k: 4, m: 2, data_len: 4 * BLOCK_LEN };
+    let placed = |id| PlacedBlock { generation: 1, generation_high_water: 1, home: home(id), state: BlockState::Ok, copy: 0 };
+    StripeRecord {
+        id: StripeId(7),
+        owner: Owner::Object(UploadId(3)),
+        number: 0,
+        layout,
+        ended: true,
+        seq: 0,
+        blocks: (1..=6).map(placed).collect(),
+        copies: Vec::new(),
+        checksums: (0..6).map(|index| vec![10 + index]).collect(),
+        corrupt: BTreeMap::new(),
+        incomplete: false,
+    }
+}
+
+fn request(lost: &[u8]) -> Request {
+    let stripe = stripe();
+    Request {
+        code: weft_codes::parse("rs(4,2)").unwrap(),
+        object: ObjectName { bucket: "b".into(), key: "k".into() },
+        lost: lost.iter().map(|index| Lost::of(&stripe, *index, 0)).collect(),
+        stripe,
+        options: RepairOptions::new("conventional".into(), AutoSize::bytes(16 << 10)),
+        helpers: None,
+        to: Destination::Anywhere,
+        failure_domain: FailureDomain::Node,
+        purpose: Purpose::Repair,
+        avoid: BTreeSet::new(),
+        resumes_max: 8,
+        disk_reserve_bytes: 0,
+    }
+}
+
+/// A rebuild, and what a shell knows of it.
+struct Played {
+    machine: Rebuild,
+    view: View,
+    used: LastUsed,
+    given: Given,
+    rng: StdRng,
+    generation: u32,
+    allocated: BTreeMap<BlockId, Home>,
+    committed: BTreeSet<BlockId>,
+    /// Receipts that blocks' own homes have given, with the right checksums.
+    receipts: BTreeSet<BlockId>,
+    /// The action that waits for its answer.
+    asked: Option<Action>,
+    said: Vec<String>,
+    suspects: Vec<NodeId>,
+    ended: Option<Result<Rebuilt>>,
+}
+
+impl Played {
+    fn new(request: Request, view: View) -> Self {
+        let mut it = Self {
+            machine: Rebuild::new(request),
+            view,
+            used: LastUsed::default(),
+            given: Given::new(),
+            rng: StdRng::seed_from_u64(1),
+            generation: 1,
+            allocated: BTreeMap::new(),
+            committed: BTreeSet::new(),
+            receipts: BTreeSet::new(),
+            asked: None,
+            said: Vec::new(),
+            suspects: Vec::new(),
+            ended: None,
+        };
+        it.on(Event::Begin);
+        it
+    }
+
+    fn on(&mut self, event: Event) {
+        let mut world = World { view: &self.view, used: &mut self.used, given: &mut self.given, rng: &mut self.rng };
+        for action in self.machine.on(event, &mut world) {
+            assert!(self.asked.is_none() && self.ended.is_none(), "only the last action asks: {:?}, {action:?}", self.asked);
+            match action {
+                Action::Warn(said) | Action::Resumed(said) => self.said.push(said),
+                Action::Suspect(node) => self.suspects.push(node),
+                Action::End(result) => self.ended = Some(result),
+                asks => self.asked = Some(asks),
+            }
+        }
+    }
+
+    /// Answers what is asked for as a cluster does in which nothing fails; tells what that was.
+    fn well(&mut self) -> &'static str {
+        let (what, event) = match self.asked.take().expect("something is asked for") {
+            Action::Allocate { index, copy, home } => ("allocate", self.allocated(index, copy, home)),
+            Action::Release { block, .. } => ("release", self.released(block)),
+            Action::Plan(ask) => ("plan", self.planned(&ask)),
+            Action::Run(planned) => ("run", Event::Ran(Ok(self.all_done(&planned)))),
+            Action::LookUp => ("look up", Event::LookedUp(Some(self.machine.request().stripe.clone()))),
+            Action::Commit { new, .. } => ("commit", self.committed(new.block)),
+            other => panic!("{other:?} asks for nothing"),
+        };
+        self.on(event);
+        what
+    }
+
+    fn allocated(&mut self, index: u8, copy: u8, home: Home) -> Event {
+        self.generation += 1;
+        let block = BlockId { stripe: StripeId(7), index, copy, generation: self.generation };
+        let same = self.allocated.keys().find(|other| (other.index, other.copy) == (index, copy));
+        assert_eq!(same, None, "a block has one home at a time");
+        assert!(self.allocated.values().all(|other| other.node != home.node), "a node gets one block");
+        let Request { stripe, lost, .. } = self.machine.request();
+        let stays = |index: u8| lost.iter().all(|lost| lost.index != index);
+        let kept = stripe.all().find(|(index, placed)| stays(*index) && placed.home.node == home.node);
+        assert_eq!(kept.map(|(index, _)| index), None, "{home:?} has a block of the stripe");
+        self.allocated.insert(block, home);
+        Event::Allocated(Ok(block))
+    }
+
+    fn released(&mut self, block: BlockId) -> Event {
+        assert!(self.allocated.remove(&block).is_some(), "{block} is not allocated");
+        Event::Released
+    }
+
+    fn planned(&self, ask: &PlanAsk) -> Event {
+        let run = |slice_len| Run::new(PlanId(1), 1, ask.class(), slice_len);
+        Event::Planned(ask.plan(&self.view, &Network::uniform(1e9), run).map(Box::new))
+    }
+
+    fn committed(&mut self, block: BlockId) -> Event {
+        assert!(self.receipts.contains(&block), "{block} is committed without a receipt from its home");
+        assert!(self.allocated.contains_key(&block) && self.committed.insert(block));
+        Event::Committed(Ok(()))
+    }
+
+    fn report(&self, planned: &Planned) -> Report {
+        let node = |party: &Party| if let Party::Node(node) = party { Some(*node) } else { None };
+        Report::new(planned.plan.binding.parties.iter().filter_map(node))
+    }
+
+    /// Every node has done its share.
+    fn all_done(&mut self, planned: &Planned) -> Report {
+        let mut report = self.report(planned);
+        for node in report.nodes.keys().copied().collect::<Vec<_>>() {
+            self.done(&mut report, node);
+        }
+        report
+    }
+
+    /// A node has done its share: it stored what it was to store.
+    fn done(&mut self, report: &mut Report, node: NodeId) {
+        let stored = |new: &&Arriving| new.durable.is_none() && new.home.node == node;
+        let receipt = |new: &Arriving| (new.block, Stored { len: BLOCK_LEN, checksums: vec![10 + u32::from(new.block.index)] });
+        let stored: Vec<_> = self.machine.arriving().iter().filter(stored).map(receipt).collect();
+        self.receipts.extend(stored.iter().map(|(block, _)| *block));
+        report.take(node, TaskEvent::Done { stored, traffic: TaskTraffic::default(), stages: Vec::new() });
+    }
+
+    fn check_end(&self) {
+        let Self { allocated, committed, .. } = self;
+        let purpose = self.machine.request().purpose;
+        let kept: BTreeSet<BlockId> = match self.ended.as_ref().expect("it has ended") {
+            Err(_) => BTreeSet::new(),
+            Ok(rebuilt) => rebuilt.blocks.iter().map(|new| new.block).collect(),
+        };
+        assert_eq!(allocated.keys().copied().collect::<BTreeSet<_>>(), kept, "what is not in the result is released");
+        assert_eq!(*committed, if purpose == Purpose::Repair { kept.clone() } else { BTreeSet::new() });
+        let Some(Ok(rebuilt)) = &self.ended else { return };
+        let told = kept.iter().map(|block| (block.index, block.copy)).chain(rebuilt.left.iter().map(|(block, _)| *block));
+        let asked: Vec<_> = self.machine.request().lost.iter().map(|lost| (lost.index, lost.copy)).collect();
+        let mut told: Vec<_> = told.collect();
+        told.sort_unstable();
+        assert_eq!(told, asked, "each block is rebuilt or left, and once");
+        assert!(!kept.is_empty());
+    }
+}
+
+fn steps(played: &mut Played) -> Vec<&'static str> {
+    let mut steps = Vec::new();
+    while played.ended.is_none() {
+        steps.push(played.well());
+    }
+    played.check_end();
+    steps
+}
+
+#[test]
+fn a_repair_allocates_plans_runs_and_commits() {
+    let mut played = Played::new(request(&[0, 5]), view(10, &[1, 6]));
+    assert_eq!(steps(&mut played), ["allocate", "allocate", "plan", "run", "commit", "commit"]);
+    assert_eq!((played.said.as_slice(), played.suspects.as_slice()), (&[] as &[String], &[] as &[NodeId]));
+}
+
+#[test]
+fn a_put_commits_its_blocks_itself_and_needs_no_look_at_the_metadata() {
+    let mut played = Played::new(Request { purpose: Purpose::Put, ..request(&[0]) }, view(10, &[1]));
+    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
+    let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
+    assert_eq!(planned.plan.class, Class::Foreground);
+    let mut report = played.report(&planned);
+    let helper = NodeId(2);
+    report.broken(helper, Error::replan("reset"));
+    report.give_up_rest();
+    report.blame = Some(Blame { node: helper, accuser: None });
+    played.on(Event::Ran(Ok(report)));
+    assert_eq!(steps(&mut played), ["release", "allocate", "plan", "run"], "its home said nothing either");
+}
+
+#[test]
+fn a_home_that_is_taken_is_exchanged_and_a_block_without_any_is_left() {
+    let taken = || Event::Allocated(Err(Error::replan("another block of the stripe goes there")));
+    let mut played = Played::new(request(&[0]), view(10, &[1]));
+    let mut homes = BTreeSet::new();
+    for _ in 0..HOMES_MAX - 1 {
+        let Some(Action::Allocate { home, .. }) = played.asked.take() else { panic!("a home is asked for") };
+        assert!(homes.insert(home.node), "each home is tried once");
+        played.on(taken());
+    }
+    assert_eq!(steps(&mut played), ["allocate", "plan", "run", "commit"]);
+
+    let mut played = Played::new(request(&[0, 1]), view(10, &[1, 2]));
+    for _ in 0..HOMES_MAX {
+        played.asked = None;
+        played.on(taken());
+    }
+    assert_eq!(steps(&mut played), ["allocate", "plan", "run", "commit"]);
+    assert_eq!(played.ended.unwrap().unwrap().left.len(), 1);
+}
+
+#[test]
+fn a_helper_that_cannot_be_asked_is_left_out_of_the_next_plan() {
+    let mut played = Played::new(request(&[0]), view(10, &[1]));
+    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
+    let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
+    let home = played.machine.arriving()[0].home.node;
+    let helper = played.report(&planned).nodes.into_keys().find(|node| *node != home).unwrap();
+    played.on(Event::Ran(Err(Error::replan("no answer in time").party(Party::Node(helper)))));
+    assert_eq!([played.well(), played.well()], ["look up", "plan"]);
+    let Some(Action::Run(planned)) = &played.asked else { panic!("a plan runs") };
+    assert!(!played.report(planned).nodes.contains_key(&helper));
+    assert!(played.said[0].contains("no answer in time; going on with the 65536 positions"), "{:?}", played.said);
+    assert_eq!(steps(&mut played), ["run", "commit"]);
+}
+
+#[test]
+fn a_failed_home_is_replaced_and_what_arrived_elsewhere_is_not_brought_again() {
+    let mut played = Played::new(request(&[0, 5]), view(10, &[1, 6]));
+    assert_eq!([played.well(), played.well(), played.well()], ["allocate", "allocate", "plan"]);
+    let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
+    let arriving: Vec<(BlockId, NodeId)> = played.machine.arriving().iter().map(|new| (new.block, new.home.node)).collect();
+    let mut report = played.report(&planned);
+    played.done(&mut report, arriving[1].1);
+    report.broken(arriving[0].1, Error::replan("it is gone"));
+    report.give_up_rest();
+    report.blame = Some(Blame { node: arriving[0].1, accuser: None });
+    played.on(Event::Ran(Ok(report)));
+    assert_eq!([played.well(), played.well(), played.well()], ["look up", "release", "allocate"]);
+    let Some(Action::Plan(ask)) = &played.asked else { panic!("a plan is made") };
+    let Event::Planned(Ok(planned)) = played.planned(ask) else { panic!("a plan can be made") };
+    let stores: Vec<u8> = planned.job.wants.iter().map(|want| want.index).collect();
+    assert_eq!(stores, [0], "block 5 is durable");
+    assert_ne!(played.machine.arriving()[0].home.node, arriving[0].1);
+    assert_eq!(steps(&mut played), ["plan", "run", "commit", "commit"]);
+}
+
+#[test]
+fn a_named_home_is_not_exchanged() {
+    let to = Destination::Nodes(vec![NodeId(9)]);
+    let mut played = Played::new(Request { to: to.clone(), ..request(&[0]) }, view(10, &[1]));
+    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
+    played.asked = None;
+    played.on(Event::Ran(Err(Error::replan("no answer in time").party(Party::Node(NodeId(9))))));
+    assert_eq!(steps(&mut played), ["look up", "release"]);
+    let error = played.ended.unwrap().unwrap_err();
+    assert!(error.message.contains("node-9, where the block was to go, failed"), "{error}");
+    let mut down = Played::new(Request { to, ..request(&[0]) }, view(10, &[1, 9]));
+    assert!(down.asked.is_none() && down.ended.take().unwrap().unwrap_err().message.contains("node-9 is down"));
+}
+
+#[test]
+fn what_is_rebuilt_wrong_is_given_up_and_its_sources_are_named() {
+    let mut played = Played::new(request(&[0]), view(10, &[1]));
+    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
+    let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
+    let (mut report, new) = (played.report(&planned), played.machine.arriving()[0].clone());
+    let stored = vec![(new.block, Stored { len: BLOCK_LEN, checksums: vec![99] })];
+    report.take(new.home.node, TaskEvent::Done { stored, traffic: TaskTraffic::default(), stages: Vec::new() });
+    played.on(Event::Ran(Ok(report)));
+    assert_eq!(steps(&mut played), ["release"]);
+    let error = played.ended.unwrap().unwrap_err();
+    assert!(error.reaction == Reaction::Corrupt && error.message.contains("on node-2"), "{error}");
+    assert_eq!(played.suspects, [new.home.node]);
+}
+
+#[test]
+fn a_block_that_cannot_be_committed_is_released_and_left() {
+    let mut played = Played::new(request(&[0, 5]), view(10, &[1, 6]));
+    assert_eq!([played.well(), played.well(), played.well(), played.well()], ["allocate", "allocate", "plan", "run"]);
+    let Some(Action::Commit { new, old }) = played.asked.take() else { panic!("a commit is asked for") };
+    assert_eq!((new.block.index, old), (0, 1));
+    played.on(Event::Committed(Err(Error::replan("another repair was faster"))));
+    assert!(matches!(played.asked, Some(Action::Release { may_be_written: false, .. })));
+    assert_eq!(steps(&mut played), ["release", "commit"]);
+    assert_eq!(played.ended.unwrap().unwrap().left, [((0, 0), "another repair was faster".to_owned())]);
+
+    let mut played = Played::new(request(&[0]), view(10, &[1]));
+    assert_eq!([played.well(), played.well(), played.well()], ["allocate", "plan", "run"]);
+    played.asked = None;
+    played.on(Event::Committed(Err(Error::replan("the object is gone"))));
+    assert_eq!(steps(&mut played), ["release"]);
+    assert_eq!(played.ended.unwrap().unwrap_err().message, "the object is gone");
+}
+
+#[test]
+fn too_much_is_lost_before_anything_is_allocated() {
+    let played = Played::new(request(&[0, 1, 2]), view(10, &[1, 2, 3]));
+    let error = played.ended.unwrap().unwrap_err();
+    assert!(played.asked.is_none() && error.message.contains("rs(4,2) tolerates the loss of 2"), "{error}");
+    let view = View { coming_back: true, ..view(10, &[1, 2, 3]) };
+    let error = Played::new(request(&[0, 1, 2]), view).ended.unwrap().unwrap_err();
+    assert_eq!(error.reaction, Reaction::Retry, "nodes are still coming back");
+}
+
+#[test]
+fn what_is_explained_is_what_is_done() {
+    let (view, request) = (view(12, &[1]), Request { helpers: Some(HelperSelect::Lru), ..request(&[0]) });
+    let mut played = Played::new(request.clone(), view.clone());
+    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
+    let Some(Action::Run(done)) = &played.asked else { panic!("a plan runs") };
+    let (mut used, mut given, mut rng) = (LastUsed::default(), Given::new(), StdRng::seed_from_u64(1));
+    let mut world = World { view: &view, used: &mut used, given: &mut given, rng: &mut rng };
+    let (ask, warnings) = Rebuild::new(request).explain(&mut world).unwrap();
+    let Event::Planned(Ok(explained)) = played.planned(&ask) else { panic!("a plan can be made") };
+    assert_eq!((explained.plan.binding.parties, warnings), (done.plan.binding.parties.clone(), Vec::<String>::new()));
+}
+
+/// What may go wrong at a step; the numbers choose among the nodes.
+#[derive(Debug, Clone)]
+enum Fate {
+    Well,
+    /// The answer is an error of this kind.
+    Refused(u8),
+    /// A node fails in the plan, in this way, and is blamed by another or by nobody.
+    NodeFails {
+        way: u8,
+        node: usize,
+        accuser: Option<usize>,
+        held_up: bool,
+    },
+    /// The view changes: another node is down, or is up again.
+    Turns(u32),
+    /// An event comes that nobody asked for.
+    Stray(u8),
+}
+
+fn any_fate() -> impl Strategy<Value = Fate> {
+    prop_oneof![
+        6 => Just(Fate::Well),
+        2 => (0..4u8).prop_map(Fate::Refused),
+        4 => (0..5u8, 0..8usize, proptest::option::of(0..8usize), any::<bool>())
+            .prop_map(|(way, node, accuser, held_up)| Fate::NodeFails { way, node, accuser, held_up }),
+        1 => (1..=12u32).prop_map(Fate::Turns),
+        1 => (0..5u8).prop_map(Fate::Stray),
+    ]
+}
+
+impl Played {
+    fn step(&mut self, fate: &Fate) {
+        match fate {
+            Fate::Well => {
+                self.well();
+            }
+            Fate::Turns(id) => {
+                let node = self.view.nodes.get_mut(&NodeId(*id)).unwrap();
+                node.up = !node.up;
+            }
+            Fate::Stray(kind) => self.stray(*kind),
+            Fate::Refused(kind) => {
+                let error = match kind {
+                    0 => Error::replan("not now"),
+                    1 => Error::replan("no answer in time").party(Party::Node(NodeId(self.rng.random_range(1..=12)))),
+                    2 => Error::unavailable("too few"),
+                    _ => Error::fatal("the disk of the metadata is full"),
+                };
+                let event = match self.asked.as_ref().unwrap() {
+                    Action::Allocate { .. } => Event::Allocated(Err(error)),
+                    Action::Plan(_) => Event::Planned(Err(error)),
+                    Action::Run(_) => Event::Ran(Err(error)),
+                    Action::Commit { .. } => Event::Committed(Err(error)),
+                    Action::LookUp => Event::LookedUp(None),
+                    _ => {
+                        self.well();
+                        return;
+                    }
+                };
+                self.asked = None;
+                self.on(event);
+            }
+            Fate::NodeFails { way, node, accuser, held_up } => {
+                let Some(Action::Run(planned)) = &self.asked else {
+                    self.well();
+                    return;
+                };
+                let mut report = self.report(planned);
+                let nodes: Vec<NodeId> = report.nodes.keys().copied().collect();
+                let node = nodes[node % nodes.len()];
+                let accuser = accuser.map(|accuser| nodes[accuser % nodes.len()]).filter(|accuser| *accuser != node);
+                let others: Vec<NodeId> = nodes.iter().copied().filter(|other| *other != node).collect();
+                for other in others {
+                    if self.rng.random_bool(0.5) {
+                        self.done(&mut report, other);
+                    }
+                }
+                self.fail(&mut report, node, *way);
+                report.give_up_rest();
+                let blame = Blame { node, accuser };
+                report.blame = Some(blame);
+                report.held_up = held_up.then(|| (blame, Error::replan("it holds up everybody")));
+                self.asked = None;
+                self.on(Event::Ran(Ok(report)));
+            }
+        }
+    }
+
+    fn fail(&self, report: &mut Report, node: NodeId, way: u8) {
+        let new = self.machine.arriving().iter().find(|new| new.home.node == node && new.durable.is_none());
+        let told: &mut NodeReport = report.nodes.get_mut(&node).unwrap();
+        match way {
+            0 => told.end = Some(End::GivenUp),
+            1 => {
+                let block = self.machine.request().stripe.all().find(|(_, placed)| placed.home.node == node);
+                let block = block.and_then(|(index, _)| self.machine.request().stripe.block_id(index));
+                let error = Error::corrupt("page 3").party(Party::Node(node));
+                told.end = Some(End::Failed(vec![match block {
+                    Some(block) => error.block(block),
+                    None => error,
+                }]));
+            }
+            2 => {
+                let arrived = new.map(|new| (new.block, vec![Span::new(0, BLOCK_LEN / 2)]));
+                told.arrived.extend(arrived);
+                told.end = Some(End::Failed(vec![Error::replan("reset")]));
+            }
+            3 => {
+                let stored = new.map(|new| (new.block, Stored { len: BLOCK_LEN, checksums: vec![99] }));
+                told.stored.extend(stored);
+                told.end = Some(End::Done);
+            }
+            _ => told.end = Some(End::Broken(Error::replan("it went down"))),
+        }
+    }
+
+    /// An event that answers nothing changes nothing.
+    fn stray(&mut self, kind: u8) {
+        let asked = self.asked.take();
+        let event = match (kind, &asked) {
+            (0, _) => Event::Begin,
+            (1, Some(Action::Release { .. })) | (2, Some(Action::Commit { .. })) => Event::LookedUp(None),
+            (1, _) => Event::Released,
+            (2, _) => Event::Committed(Ok(())),
+            (3, Some(Action::LookUp)) => Event::Begin,
+            (3, _) => Event::LookedUp(Some(stripe())),
+            (_, Some(Action::Allocate { .. })) => Event::Begin,
+            (_, _) => Event::Allocated(Err(Error::fatal("late"))),
+        };
+        self.on(event);
+        assert!(self.asked.is_none() && self.ended.is_none());
+        self.asked = asked;
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_it_ends_and_nothing_stays_allocated(
+        fates in proptest::collection::vec(any_fate(), 0..60),
+        lost in proptest::sample::subsequence(vec![0u8, 2, 5], 1..=2),
+        nodes in 7..=12u32,
+        put in any::<bool>(),
+        select in proptest::option::of(Just(HelperSelect::Lru)),
+    ) {
+        let purpose = if put { Purpose::Put } else { Purpose::Repair };
+        let down: Vec<u32> = lost.iter().map(|index| u32::from(*index) + 1).collect();
+        let mut world = view(12, &down);
+        world.nodes.values_mut().filter(|node| node.id.0 > nodes).for_each(|node| node.up = false);
+        let mut played = Played::new(Request { purpose, helpers: select, ..request(&lost) }, world);
+        for fate in &fates {
+            if played.ended.is_some() {
+                break;
+            }
+            played.step(fate);
+        }
+        // Nothing more fails: then it ends soon.
+        let mut rest = 0;
+        while played.ended.is_none() {
+            played.well();
+            rest += 1;
+            prop_assert!(rest < 100, "it goes on and on: {:?}", played.asked);
+        }
+        played.check_end();
+    }
+}
