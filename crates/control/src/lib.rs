@@ -8,20 +8,24 @@
 //! | [`view`] | which nodes and blocks can be used, of what is known of them at one moment |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what conversions leave free |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
-//! | [`recovery`] | whether what is left of a stripe is enough |
+//! | [`recovery`], [`retries`] | whether what is left of a stripe is enough; when what failed is tried again |
+//! | [`put`] | which blocks of a put's stripe are stored, and which receivers failed |
 //! | [`options`], [`planning`] | what requests choose; from a stripe to a proved plan |
-//! | [`in_flight`], [`stragglers`] | what plans under way still have to move; which nodes are slow |
+//! | [`links`], [`in_flight`], [`stragglers`] | what links carry; what plans under way still have to move; which nodes are slow |
 //! | [`run`] | what the agents of a plan have told, when it stalls, and who is to blame |
 
 pub mod assignment;
 pub mod capacity;
 pub mod helpers;
 pub mod in_flight;
+pub mod links;
 pub mod options;
 pub mod placement;
 pub mod planning;
+pub mod put;
 pub mod rebuild;
 pub mod recovery;
+pub mod retries;
 pub mod run;
 pub mod stragglers;
 mod time;

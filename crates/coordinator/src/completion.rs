@@ -3,16 +3,11 @@
 
 use crate::{
     options,
-    rebuild::{self, Rebuilder, Shares},
+    rebuild::{self, Rebuilder, shares::Shares},
     shared::Shared,
 };
 use futures::{StreamExt as _, stream};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
-use tokio::time::Instant;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use weft_control::rebuild::Lost;
 use weft_meta::{Meta, MetaError};
 use weft_types::{Error, FailureDomain, ObjectName, Owner, Result, StripeId, StripeRecord, UploadId};
@@ -24,61 +19,6 @@ const STRIPES_PER_PAGE: u32 = 256;
 /// It is looked for stripes whenever one was left incomplete, and no less often than this.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
-/// The first pause before a stripe that could not be completed is tried again; each next one is twice as long, up to the last. There
-/// may be too few nodes for it, for hours.
-const PAUSE_FIRST: Duration = Duration::from_secs(1);
-const PAUSE_LAST: Duration = Duration::from_secs(60);
-/// Stripes of which it is kept why they could not be completed. While there are so many, others wait: what those lack is not likely
-/// to be there for them.
-const TRIED_MAX: usize = 65_536;
-
-/// What is known of stripes that could not be completed yet.
-#[derive(Debug, Default)]
-pub(crate) struct Completion(Mutex<BTreeMap<StripeId, Tried>>);
-
-/// What came of a stripe so far.
-#[derive(Debug, Clone)]
-struct Tried {
-    times: u32,
-    again_at: Instant,
-    why: String,
-}
-
-impl Completion {
-    /// Why a stripe could not be completed when that was last tried; empty: it did not fail yet.
-    pub(crate) fn why(&self, stripe: StripeId) -> String {
-        self.lock().get(&stripe).map(|tried| tried.why.clone()).unwrap_or_default()
-    }
-
-    /// Whether it is a stripe's turn.
-    fn is_due(&self, stripe: StripeId) -> bool {
-        let all = self.lock();
-        all.get(&stripe).map_or(all.len() < TRIED_MAX, |tried| tried.again_at <= Instant::now())
-    }
-
-    /// When the next of them is tried again.
-    fn next(&self) -> Instant {
-        let soonest = self.lock().values().map(|tried| tried.again_at).min();
-        let latest = Instant::now() + LOOK_INTERVAL;
-        soonest.map_or(latest, |soonest| soonest.min(latest))
-    }
-
-    /// Notes a failure; how often there has been one, and how long it waits.
-    fn failed(&self, stripe: StripeId, why: String) -> (u32, Duration) {
-        let mut all = self.lock();
-        let times = all.get(&stripe).map_or(0, |tried| tried.times) + 1;
-        let pause = PAUSE_FIRST.saturating_mul(1 << (times - 1).min(16)).min(PAUSE_LAST);
-        if all.len() < TRIED_MAX || all.contains_key(&stripe) {
-            all.insert(stripe, Tried { times, again_at: Instant::now() + pause, why });
-        }
-        (times, pause)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<StripeId, Tried>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Completes stripes for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut changes = shared.puts.late_blocks.changes();
@@ -90,9 +30,11 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         }
         // Several may end at the same time.
         tokio::time::sleep(LOOK_PAUSE).await;
+        let latest = shared.started.now() + LOOK_INTERVAL;
+        let next = shared.completion().next().map_or(latest, |next| next.min(latest));
         tokio::select! {
             Ok(()) = changes.changed() => {}
-            () = tokio::time::sleep_until(shared.completion.next()) => {}
+            () = tokio::time::sleep_until(shared.started.instant(next)) => {}
         }
     }
 }
@@ -105,13 +47,13 @@ async fn look(shared: &Arc<Shared>) -> Result<()> {
         let page = page.map_err(|error| shared.meta_error(error))?;
         after = page.items.last().map(|stripe| stripe.id);
         seen.extend(page.items.iter().map(|stripe| stripe.id));
-        let due = page.items.into_iter().filter(|it| shared.completion.is_due(it.id));
+        let due = page.items.into_iter().filter(|it| shared.completion().is_due(&it.id, shared.started.now()));
         stream::iter(due).for_each_concurrent(CONCURRENCY, |stripe| complete(shared, stripe)).await;
         if !page.more {
             break;
         }
     }
-    shared.completion.lock().retain(|stripe, _| seen.contains(stripe));
+    shared.completion().retain(|stripe| seen.contains(stripe));
     Ok(())
 }
 
@@ -127,10 +69,11 @@ async fn complete(shared: &Arc<Shared>, stripe: StripeRecord) {
         Err(error) => Err(shared.meta_error(error)),
     };
     match completed {
-        Ok(()) => drop(shared.completion.lock().remove(&id)),
+        Ok(()) => shared.completion().done(&id),
         Err(error) => {
             let object = error.object.clone().unwrap_or_default();
-            let (times, pause) = shared.completion.failed(id, Error { object: None, ..error.clone() }.to_string());
+            let why = Error { object: None, ..error.clone() }.to_string();
+            let (times, pause) = shared.completion().failed(id, why, shared.started.now());
             let again_ms = pause.as_millis();
             if times == 1 {
                 tracing::warn!(object, stripe = number, %error, again_ms, "a stripe could not be completed; it is tried again");
@@ -241,18 +184,5 @@ mod tests {
         assert_eq!(lacking(&meta, stripe).await, Ok(None), "what had been looked up before is not true any more");
         meta.abort_put(epoch, upload, 1).await.unwrap();
         assert_eq!(lacking(&meta, stripe).await, Ok(None), "nobody needs it any more");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_fails_again_and_again_is_tried_less_and_less_often() {
-        let (completion, stripe) = (Completion::default(), StripeId(3));
-        assert!(completion.is_due(stripe) && completion.why(stripe).is_empty());
-        let pauses: Vec<u64> = (0..8).map(|_| completion.failed(stripe, "too few nodes".into()).1.as_secs()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert!(!completion.is_due(stripe) && completion.is_due(StripeId(4)));
-        assert_eq!(completion.why(stripe), "too few nodes");
-        assert_eq!(completion.next(), Instant::now() + LOOK_INTERVAL, "others are looked for meanwhile");
-        tokio::time::advance(PAUSE_LAST).await;
-        assert!(completion.is_due(stripe));
     }
 }

@@ -1,19 +1,19 @@
 //! Starting and stopping a coordinator.
 
 use crate::{
-    completion::{self, Completion},
+    completion,
     config::{self, CoordinatorConfig},
     delegations::Delegations,
     in_flight::InFlight,
-    jobs::{self, Jobs},
-    links::{self, Links},
+    jobs::{self, control::Jobs},
+    links,
     members::Members,
     membership::MembershipService,
     orphans,
-    puts::Puts,
-    read::Reads,
+    puts::under_way::Puts,
+    read::under_way::Reads,
     service::WeftService,
-    shared::Shared,
+    shared::{Shared, until_stopped, wait_for_stop},
     started::Started,
     sweep, validate,
 };
@@ -91,11 +91,11 @@ impl Coordinator {
             security: security.clone(),
             clock: seams.clock,
             members,
-            links: Links::default(),
+            links: Mutex::default(),
             stragglers: Mutex::default(),
             in_flight: InFlight::new(started),
             puts: Puts::default(),
-            completion: Completion::default(),
+            completion: Mutex::default(),
             reads: Reads::default(),
             jobs: Jobs::default(),
             delegations: Delegations::default(),
@@ -179,17 +179,4 @@ async fn watch_nodes(shared: Arc<Shared>) {
             }
         }
     }
-}
-
-pub(crate) async fn until_stopped(stopped: watch::Receiver<bool>, work: impl Future<Output = ()>) {
-    tokio::select! {
-        biased;
-        () = wait_for_stop(stopped) => {}
-        () = work => {}
-    }
-}
-
-async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
-    // An error means that nobody is left who could say it.
-    let _gone = stopped.wait_for(|stopped| *stopped).await;
 }

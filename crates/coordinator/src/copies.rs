@@ -5,17 +5,10 @@ mod cool;
 
 pub(crate) use cool::cool;
 
-use crate::shared::Shared;
+use crate::{shared::Shared, validate};
 use weft_control::{placement, rebuild::Lost};
 use weft_meta::PolicyRecord;
 use weft_types::{Error, REPLICAS_MAX, Result, StripeRecord};
-
-/// A number of copies of a data block, with the coded one, as it is asked for; 0: one.
-pub(crate) fn replicas(asked: u32) -> Result<u8> {
-    let replicas = u8::try_from(asked.max(1)).ok().filter(|replicas| *replicas <= REPLICAS_MAX);
-    replicas
-        .ok_or_else(|| Error::invalid(format!("{asked} copies of each data block are too many: at most {REPLICAS_MAX} are kept")))
-}
 
 impl Shared {
     /// What there is to say of a new policy: whether the cluster has the nodes that copies take.
@@ -34,7 +27,7 @@ impl Shared {
 
 /// How many copies there shall be where somebody asks for them; 0: what the policy says.
 pub(crate) fn asked_to_heat(asked: u32, policy: &PolicyRecord) -> Result<u8> {
-    let replicas = if asked == 0 { policy.replicas } else { replicas(asked)? };
+    let replicas = if asked == 0 { policy.replicas } else { validate::replicas(asked)? };
     if replicas < 2 {
         let name = &policy.name;
         let message = format!("the policy {name} keeps one copy of everything: say how many there shall be, 2 or more");

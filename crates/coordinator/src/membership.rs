@@ -7,6 +7,7 @@ use crate::{
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status, async_trait};
+use weft_control::run::Report;
 use weft_meta::{NewDisk, NewNode};
 use weft_proto::{PROTOCOL, Peer, ProtocolRange, rpc, to_status, v1};
 use weft_types::{BlockId, BlockState, Error, NodeId, NodeState, Result, Span};
@@ -219,5 +220,21 @@ impl v1::membership_server::Membership for MembershipService {
         let caller = rpc::caller(&request).peer;
         let reply = self.heard(&caller, request.into_inner()).await;
         reply.map(Response::new).map_err(|error| to_status(&error))
+    }
+}
+
+/// Writes down the blocks that agents found to be bad, or not to have, in a plan.
+pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
+    for (id, node) in &report.nodes {
+        for (block, state, error) in node.bad_blocks(*id) {
+            // Where nobody says which bytes are, the block is lost as a whole.
+            let finding = match node.corrupt.get(&block) {
+                Some(bytes) if state == BlockState::Corrupt => Finding::Corrupt(bytes.clone()),
+                _ => Finding::Lost(state),
+            };
+            if let Err(error) = mark(shared, *id, block, &finding, &error.message).await {
+                tracing::error!(%block, %error, "a bad block could not be written down");
+            }
+        }
     }
 }

@@ -1,15 +1,15 @@
 //! What requests choose, with the settings for what they do not say; and what is known of the network for it.
 
-use crate::{delegations::Delegation, links, shared::Shared};
+use crate::{delegations::Delegation, shared::Shared};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     time::Duration,
 };
-use tokio::time::Instant;
 use weft_control::{
     capacity::{KeptFree, Wanted},
     in_flight::Lines,
+    links,
     options::{RepairOptions, WriteOptions},
     stragglers,
     view::{NodeView, View},
@@ -110,7 +110,7 @@ impl Shared {
     /// What is known of the network: where everybody stands, and what was measured of links lately.
     pub(crate) fn network(&self) -> Network {
         let age_max = Duration::from_millis(self.config.link_age_max_ms);
-        let measured = self.links.network(Instant::now(), age_max, LINK_BYTES_PER_S);
+        let measured = self.links().network(self.started.now(), age_max, LINK_BYTES_PER_S);
         let mut network = Network { racks: racks(&self.members.view()), ..measured };
         links::set_rack_lines(&mut network);
         network

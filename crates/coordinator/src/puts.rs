@@ -6,31 +6,32 @@
 mod copies;
 mod end;
 mod homes;
-pub(crate) mod late_blocks;
+mod late_blocks;
+mod late_plans;
+pub(crate) mod under_way;
 
 use crate::{
     delegations::{Delegation, Who},
-    in_flight::Moving,
-    options, rebuild,
+    options,
     shared::Shared,
     show,
     sign::{self, Signed},
-    supervise::{self, Settle},
+    supervise,
     validate::{self, Coding},
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError},
     time::Duration,
 };
-use tokio::task::JoinHandle;
+use under_way::{EarlierPlans, Key, Known, Learnt, Sending, Underway};
 use weft_codes::SharedCode;
 use weft_control::{
     capacity::Wanted,
     options::WriteOptions,
     placement::{self, Ask},
     planning::{self, Writing},
-    run::{OnFailure, Report, StallPolicy},
+    run::{OnFailure, StallPolicy},
     view::NodeView,
 };
 use weft_meta::{MetaError, NewStripe, NewUpload, ObjectRecord, UploadRecord};
@@ -42,198 +43,6 @@ const HELD_UP_MAX: u32 = 3;
 
 /// A writer that complains has its answer within this time.
 const COMPLAINT_LOOK: Duration = Duration::from_millis(100);
-
-/// A stripe of a put, by its number.
-type Key = (UploadId, u64);
-
-/// The stripes that clients are sending.
-#[derive(Default)]
-pub(crate) struct Puts {
-    stripes: Mutex<BTreeMap<Key, Underway>>,
-    /// Who begins or ends a stripe, or waits to.
-    turns: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
-    /// What puts that are under way have taught.
-    learnt: Mutex<BTreeMap<UploadId, Learnt>>,
-    /// The plans that go on although their stripes have ended.
-    pub(crate) late_blocks: late_blocks::LateBlocks,
-    /// Those that have begun, and of which no stripe has been planned yet.
-    announced: Mutex<BTreeMap<UploadId, Moving>>,
-    /// Stripes are planned one after another, though not sent so: each sees what those before it will move.
-    planning: tokio::sync::Mutex<()>,
-}
-
-/// What a put has taught for its next stripes.
-#[derive(Debug, Clone, Copy, Default)]
-struct Learnt {
-    /// How often a plan of it was ended since somebody held it up.
-    held_up: u32,
-    /// Some node has too little memory for any but the simplest scheme.
-    simplest: bool,
-    /// What there is to say of where its blocks go has been said.
-    is_warned: bool,
-}
-
-/// Of the calls that begin or end a stripe, one at a time has the turn: they may come twice, and late.
-struct Turn<'a> {
-    puts: &'a Puts,
-    key: Key,
-    held: Option<tokio::sync::OwnedMutexGuard<()>>,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut turns = self.puts.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        self.held = None;
-        if turns.get(&self.key).is_some_and(|turn| Arc::strong_count(turn) == 1) {
-            turns.remove(&self.key);
-        }
-    }
-}
-
-/// A stripe that is under way.
-enum Underway {
-    Sending(Sending),
-    /// Its blocks are being looked at.
-    Ending,
-}
-
-/// A stripe that a client is sending.
-struct Sending {
-    plan: PlanId,
-    stripe: Box<StripeRecord>,
-    options: WriteOptions,
-    settle: Arc<Settle>,
-    report: JoinHandle<Report>,
-    /// How far from the writer each of its stages is, by node, lane and stage.
-    levels: BTreeMap<(NodeId, u32, u32), u32>,
-    /// What came of the plans before this one, which brings again what they did not.
-    before: Option<Box<end::EarlierPlans>>,
-    /// The plan whose end was answered with this one, and the answer: it may have been lost.
-    answer: Option<Box<(PlanId, v1::EndStripeReply)>>,
-}
-
-/// What is known of a plan that is to be ended.
-enum Known {
-    /// It is under way: end it.
-    Now(Sending),
-    /// It has ended, and this was to be sent again.
-    Again(v1::EndStripeReply),
-    Nothing,
-}
-
-impl Puts {
-    /// Whether something of a put is under way right now.
-    pub(crate) fn is_active(&self, upload: UploadId) -> bool {
-        let active = |underway: &Underway| match underway {
-            Underway::Sending(sending) => !sending.report.is_finished(),
-            Underway::Ending => true,
-        };
-        self.is_turning(upload)
-            || self.late_blocks.has_put(upload)
-            || self.lock().range((upload, 0)..=(upload, u64::MAX)).any(|(_, underway)| active(underway))
-    }
-
-    /// Whether nobody takes anything of a plan any more, and what to ask of it if that is not so.
-    fn is_over(&self, key: Key, plan: PlanId) -> (bool, Option<Arc<Settle>>) {
-        match self.lock().get(&key) {
-            Some(Underway::Sending(sending)) if sending.plan == plan => {
-                (sending.report.is_finished(), Some(Arc::clone(&sending.settle)))
-            }
-            Some(Underway::Sending(_) | Underway::Ending) => (false, None),
-            // It went down with an earlier coordinator.
-            None => (true, None),
-        }
-    }
-
-    /// Whether a stripe of a put is being begun or ended right now.
-    fn is_turning(&self, upload: UploadId) -> bool {
-        let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.range((upload, 0)..=(upload, u64::MAX)).next().is_some()
-    }
-
-    /// Waits until nobody else begins or ends the stripe.
-    async fn turn(&self, key: Key) -> Turn<'_> {
-        let turn = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(turns.entry(key).or_default())
-        };
-        Turn { puts: self, key, held: Some(turn.lock_owned().await) }
-    }
-
-    /// Takes the stripe that `plan` sent, to end it.
-    fn begin_end(&self, key: Key, plan: PlanId) -> Result<Known> {
-        let mut stripes = self.lock();
-        let known = match stripes.remove(&key) {
-            None => return Ok(Known::Nothing),
-            Some(Underway::Sending(sending)) if sending.plan == plan => {
-                stripes.insert(key, Underway::Ending);
-                return Ok(Known::Now(sending));
-            }
-            Some(known) => known,
-        };
-        let again = match &known {
-            Underway::Sending(Sending { answer: Some(answer), .. }) if answer.0 == plan => Ok(Known::Again(answer.1.clone())),
-            _ => Err(Error::replan(format!("stripe {} is sent by another plan than {plan} by now", key.1))),
-        };
-        stripes.insert(key, known);
-        again
-    }
-
-    /// What a put was expected to move, until it is known better.
-    fn take_announced(&self, upload: UploadId) -> Option<Moving> {
-        self.announced.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload)
-    }
-
-    /// A put has taught something.
-    async fn learn(&self, shared: &Shared, upload: UploadId, learn: impl FnOnce(&mut Learnt)) {
-        learn(self.learnt.lock().unwrap_or_else(PoisonError::into_inner).entry(upload).or_default());
-        // Who gave the put up meanwhile has forgotten it already.
-        if let Err(MetaError::NotFound(_)) = shared.meta.upload(upload).await {
-            self.forget(upload);
-        }
-    }
-
-    fn learnt(&self, upload: UploadId) -> Learnt {
-        self.learnt.lock().unwrap_or_else(PoisonError::into_inner).get(&upload).copied().unwrap_or_default()
-    }
-
-    /// Keeps a stripe that is being sent, unless its put has been given up.
-    async fn keep(&self, shared: &Shared, key: Key, sending: Sending) -> Result<()> {
-        self.lock().insert(key, Underway::Sending(sending));
-        // Who gave the put up meanwhile knew nothing of these tasks.
-        match shared.meta.upload(key.0).await {
-            Ok(_) => Ok(()),
-            Err(MetaError::NotFound(what)) => {
-                self.forget(key.0);
-                Err(shared.meta_error(MetaError::NotFound(what)))
-            }
-            // The client asks again.
-            Err(error) => {
-                if let Some(Underway::Sending(sending)) = self.lock().remove(&key) {
-                    sending.settle.settle(Duration::ZERO);
-                }
-                Err(shared.meta_error(error))
-            }
-        }
-    }
-
-    /// Stops whatever of a put is under way, without waiting for it.
-    pub(crate) fn forget(&self, upload: UploadId) {
-        drop(self.take_announced(upload));
-        self.learnt.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload);
-        let mut stripes = self.lock();
-        let keys: Vec<_> = stripes.range((upload, 0)..=(upload, u64::MAX)).map(|(key, _)| *key).collect();
-        for key in keys {
-            if let Some(Underway::Sending(sending)) = stripes.remove(&key) {
-                sending.settle.settle(Duration::ZERO);
-            }
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Underway>> {
-        self.stripes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Begins a put, or for `explain` tells what its first stripe's plan would be.
 pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, caller: &Caller) -> Result<v1::BeginPutReply> {
@@ -249,7 +58,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         layout,
         failure_domain: policy.failure_domain,
         ack: validate::ack_of_put(&asked.ack, &code, &policy)?,
-        replicas: if asked.replicas == 0 { policy.replicas } else { crate::copies::replicas(asked.replicas)? },
+        replicas: if asked.replicas == 0 { policy.replicas } else { validate::replicas(asked.replicas)? },
         created_ms: shared.now_ms(),
         expires_ms: shared.lease_end_ms(),
         replaces: None,
@@ -305,13 +114,13 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
     let key = (upload.id, asked.number);
     let _turn = shared.puts.turn(key).await;
     if let Some(Underway::Sending(sending)) = shared.puts.lock().remove(&key) {
-        sending.settle.settle(Duration::ZERO);
+        sending.handle.client_done(Duration::ZERO);
     }
     let mut avoid = BTreeSet::new();
     loop {
         match begin_stripe(shared, &upload, &code, &layout, asked.number, &options, &avoid).await {
             Ok((sending, client)) => {
-                shared.puts.keep(shared, key, sending).await.map_err(place)?;
+                keep_sending(shared, key, sending).await.map_err(place)?;
                 let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
                 return Ok(v1::PutStripeReply { task: Some(client), layout });
             }
@@ -334,7 +143,7 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
 /// Whom some node lacks memory for goes on by a scheme that asks for less, with this stripe and the put's next ones.
 async fn simpler(shared: &Shared, upload: &UploadRecord, stripe: u64, options: WriteOptions, error: &Error) -> WriteOptions {
     tracing::info!(object = %upload.new.name, stripe, %error, "the writer sends every block itself");
-    shared.puts.learn(shared, upload.id, |learnt| learnt.simplest = true).await;
+    learn_of(shared, upload.id, |learnt| learnt.simplest = true).await;
     options.by_the_simplest()
 }
 
@@ -356,7 +165,7 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     if let Some((sending, task)) = again {
         reply.again = Some(task);
         let answer = Some(Box::new((PlanId(asked.plan), reply.clone())));
-        shared.puts.keep(shared, key, Sending { answer, ..sending }).await?;
+        keep_sending(shared, key, Sending { answer, ..sending }).await?;
     }
     Ok(reply)
 }
@@ -474,6 +283,35 @@ async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
     shared.meta.upload(id).await.map_err(|error| shared.meta_error(error))
 }
 
+/// A put has taught something.
+async fn learn_of(shared: &Shared, upload: UploadId, learn: impl FnOnce(&mut Learnt)) {
+    learn(shared.puts.learnt.lock().unwrap_or_else(PoisonError::into_inner).entry(upload).or_default());
+    // Who gave the put up meanwhile has forgotten it already.
+    if let Err(MetaError::NotFound(_)) = shared.meta.upload(upload).await {
+        shared.puts.forget(upload);
+    }
+}
+
+/// Keeps a stripe that is being sent, unless its put has been given up.
+async fn keep_sending(shared: &Shared, key: Key, sending: Sending) -> Result<()> {
+    shared.puts.lock().insert(key, Underway::Sending(sending));
+    // Who gave the put up meanwhile knew nothing of these tasks.
+    match shared.meta.upload(key.0).await {
+        Ok(_) => Ok(()),
+        Err(MetaError::NotFound(what)) => {
+            shared.puts.forget(key.0);
+            Err(shared.meta_error(MetaError::NotFound(what)))
+        }
+        // The client asks again.
+        Err(error) => {
+            if let Some(Underway::Sending(sending)) = shared.puts.lock().remove(&key) {
+                sending.handle.client_done(Duration::ZERO);
+            }
+            Err(shared.meta_error(error))
+        }
+    }
+}
+
 /// Allocates a stripe and starts the plan that brings it to its homes; what of it is the client's.
 async fn begin_stripe(
     shared: &Arc<Shared>,
@@ -506,7 +344,7 @@ async fn begin_stripe(
     // Whoever puts something himself was told when he began.
     if upload.new.replaces.is_some() && !placed.warnings.is_empty() && !shared.puts.learnt(upload.id).is_warned {
         tracing::warn!(object = %upload.new.name, stripe = number, warnings = ?placed.warnings, "a conversion crowds racks");
-        shared.puts.learn(shared, upload.id, |learnt| learnt.is_warned = true).await;
+        learn_of(shared, upload.id, |learnt| learnt.is_warned = true).await;
     }
     start(shared, upload, code, prepared).await
 }
@@ -515,7 +353,7 @@ async fn begin_stripe(
 struct Prepared {
     stripe: Box<StripeRecord>,
     options: WriteOptions,
-    before: Option<Box<end::EarlierPlans>>,
+    before: Option<Box<EarlierPlans>>,
     plan: weft_plan::Plan,
     signed: Signed,
 }
@@ -528,7 +366,7 @@ fn prepare(
     stripe: StripeRecord,
     options: &WriteOptions,
     blocks: &[u8],
-    before: Option<Box<end::EarlierPlans>>,
+    before: Option<Box<EarlierPlans>>,
 ) -> Result<Prepared> {
     let placed = |index: &u8| Some((*index, stripe.blocks.get(usize::from(*index))?));
     // What is sent again is sent once: other copies are made of it.
@@ -540,7 +378,7 @@ fn prepare(
     let view = shared.members.view();
     let mut orders = BTreeMap::new();
     for (block, home) in placed {
-        let order = rebuild::store_order(shared, code, &upload.new.name, upload.id, &stripe, block, home, &view)?;
+        let order = sign::store_order(shared, code, &upload.new.name, upload.id, &stripe, block, home, &view)?;
         orders.insert(block, order);
     }
     let signed = sign::sign(shared, &planned, &stripe, &orders, &options.agent)?;
@@ -557,12 +395,12 @@ async fn start(
     let Prepared { stripe, options, before, plan, mut signed } = prepared;
     let client = signed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
     supervise::open(shared, &signed).await?;
-    let (running, settle) = supervise::start(shared, signed, OnFailure::GoOn).await;
+    let (running, handle) = supervise::start(shared, signed, OnFailure::GoOn).await;
     let running = running.all_started().await?;
     let stall_policy = stall_policy(shared, upload, code, &stripe, &plan);
     let report = tokio::spawn(running.finish(|_, _| {}, stall_policy));
-    let (plan, levels, settle) = (plan.id, levels(&plan), Arc::new(settle));
-    let sending = Sending { plan, stripe, options, settle, report, levels, before, answer: None };
+    let (plan, levels, handle) = (plan.id, levels(&plan), Arc::new(handle));
+    let sending = Sending { plan, stripe, options, handle, report, levels, before, answer: None };
     Ok((sending, client))
 }
 

@@ -1,23 +1,19 @@
 //! Reads: a plan that brings ranges of a stripe's data blocks to a client, around what is lost.
 
-use crate::{
-    delegations::Delegation,
-    options, rebuild,
-    shared::Shared,
-    show, sign,
-    supervise::{self, Settle},
-    validate,
-};
+pub(crate) mod under_way;
+
+use crate::{delegations::Delegation, membership, options, shared::Shared, show, sign, supervise, validate};
 use rand::Rng;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::time::Instant;
+use under_way::Reading;
 use weft_codes::SharedCode;
 use weft_control::{
     options::RepairOptions,
@@ -27,97 +23,12 @@ use weft_control::{
 use weft_meta::ObjectRecord;
 use weft_plan::Class;
 use weft_proto::{status::decode_error, v1};
-use weft_types::{BlockId, BlockState, Error, Party, PlanId, Reaction, Result, Span, StripeId, StripeRecord, UploadId};
+use weft_types::{BlockId, BlockState, Error, Party, PlanId, Reaction, Result, Span, StripeRecord, UploadId};
 
 /// Ranges of one request, at most.
 const RANGES_MAX: usize = 4096;
 /// How often a read is planned anew because somebody could not be asked.
 const PLANS_MAX: usize = 8;
-/// How often it is looked whether failing plans have ended.
-const VERDICT_LOOK_MS: u64 = 25;
-
-/// What became of a read is known for so long: whoever saw one fail comes a moment later.
-const ENDED_KEPT: Duration = Duration::from_secs(10);
-/// How often, at most, it is looked whose time is over.
-const FORGET_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The reads that are under way, and those that have ended a moment ago.
-#[derive(Default)]
-pub(crate) struct Reads {
-    running: Mutex<BTreeMap<PlanId, Reading>>,
-    /// When those were last forgotten that had ended.
-    forgotten: Mutex<Option<Instant>>,
-}
-
-struct Reading {
-    stripe: StripeId,
-    /// Whose it is; None: a client's.
-    delegation: Option<Delegation>,
-    settle: Settle,
-    watching: JoinHandle<()>,
-    /// Somebody was found to be to blame for its end.
-    blames: Arc<AtomicBool>,
-    ended: Arc<OnceLock<Instant>>,
-}
-
-impl Reads {
-    /// A read begins.
-    fn begin(&self, plan: PlanId, reading: Reading) {
-        self.forget_ended();
-        self.lock().insert(plan, reading);
-    }
-
-    /// Forgets reads that have ended long enough ago.
-    pub(crate) fn forget_ended(&self) {
-        let now = Instant::now();
-        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
-        if forgotten.is_some_and(|last| now.duration_since(last) < FORGET_INTERVAL) {
-            return;
-        }
-        *forgotten = Some(now);
-        drop(forgotten);
-        self.lock().retain(|_, reading| {
-            let has_ended = reading.ended.get().is_some() || reading.watching.is_finished();
-            !has_ended || now.duration_since(*reading.ended.get_or_init(|| now)) < ENDED_KEPT
-        });
-    }
-
-    /// Waits until the plan that a client saw fail has ended, if it does soon, or where that is not known all of its stripe that are
-    /// failing right now: the agents know better than a client, who sees only its own links, who is to blame. Tells whether they have
-    /// said.
-    async fn verdict(&self, failed: PlanId, stripe: StripeId, delegation: Option<&Delegation>, grace_ms: u64) -> bool {
-        let is_own = |reading: &Reading| reading.stripe == stripe && reading.delegation.as_ref() == delegation;
-        let known = self.lock().get(&failed).filter(|reading| is_own(reading)).map(|reading| {
-            // The client may know of it before the coordinator does.
-            reading.settle.settle(Duration::from_millis(grace_ms));
-            failed
-        });
-        // Whether that is so of any of those that are meant.
-        let any = |is_so: &dyn Fn(&Reading) -> bool| match known {
-            Some(known) => self.lock().get(&known).is_some_and(is_so),
-            None => self.lock().values().any(|reading| reading.stripe == stripe && reading.settle.is_failing() && is_so(reading)),
-        };
-        for _ in 0..grace_ms.saturating_mul(3) / VERDICT_LOOK_MS {
-            if !any(&|reading| !reading.watching.is_finished()) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(VERDICT_LOOK_MS)).await;
-        }
-        any(&|reading| reading.blames.load(Ordering::Relaxed))
-    }
-
-    /// Whose read it is wants no more of it; its tasks may take that long to end.
-    fn end(&self, plan: PlanId, delegation: Option<&Delegation>, within: Duration) {
-        if let Some(reading) = self.lock().get(&plan).filter(|reading| reading.delegation.as_ref() == delegation) {
-            reading.settle.settle(within);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PlanId, Reading>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Plans a read; unless it is only to be explained, opens and starts it.
 pub(crate) async fn read_stripe(
     shared: &Arc<Shared>,
@@ -341,7 +252,7 @@ async fn begin(
     let client = signed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
     let id = signed.id;
     supervise::open(shared, &signed).await?;
-    let (running, settle) = supervise::start(shared, signed, OnFailure::EndAll).await;
+    let (running, handle) = supervise::start(shared, signed, OnFailure::EndAll).await;
     let running = running.all_started().await?;
     let slice_bytes = plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
     let stall_policy = shared.stall_after(slice_bytes, resumed).map(|still| {
@@ -363,10 +274,10 @@ async fn begin(
     let watching = tokio::spawn(async move {
         let report = running.finish(|_, _| {}, stall_policy).await;
         found.store(report.blame.is_some(), Ordering::Relaxed);
-        rebuild::note_bad_blocks(&watcher, &report).await;
+        membership::note_bad_blocks(&watcher, &report).await;
         let _only_once = ends.set(Instant::now());
     });
-    shared.reads.begin(id, Reading { stripe: stripe.id, delegation: delegation.cloned(), settle, watching, blames, ended });
+    shared.reads.begin(id, Reading { stripe: stripe.id, delegation: delegation.cloned(), handle, watching, blames, ended });
     Ok(client)
 }
 
@@ -387,7 +298,7 @@ fn reply(stripe: &StripeRecord, read: PlannedRead, task: Option<v1::ClientTask>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_types::{DiskNumber, Home, Layout, NodeId, ObjectName, Owner, PlacedBlock, StripeLayout};
+    use weft_types::{DiskNumber, Home, Layout, NodeId, Owner, PlacedBlock, StripeId, StripeLayout};
 
     #[test]
     fn who_is_on_an_errand_may_complain_of_its_stripe_only() {
@@ -420,51 +331,5 @@ mod tests {
         assert!(about.iter().all(|error| is_about(error, &stripe)));
         let not = [error().party(other), error().block(block(8)), error().block(block(8)).party(own)];
         assert!(!not.iter().any(|error| is_about(error, &stripe)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_became_of_a_read_is_known_for_a_moment() {
-        let reads = Reads::default();
-        let begin = |plan| {
-            let (settle, watching) = (Settle::of_nothing().0, tokio::spawn(std::future::pending()));
-            let ended = Arc::<OnceLock<Instant>>::default();
-            let (stripe, blames) = (StripeId(7), Arc::default());
-            reads.begin(PlanId(plan), Reading { stripe, delegation: None, settle, watching, blames, ended: Arc::clone(&ended) });
-            ended
-        };
-        let known = || reads.lock().keys().map(|plan| plan.0).collect::<Vec<_>>();
-        let _still_runs = begin(1);
-        begin(2).set(Instant::now()).unwrap();
-        tokio::time::advance(ENDED_KEPT - Duration::from_millis(1)).await;
-        begin(3).set(Instant::now()).unwrap();
-        assert_eq!(known(), [1, 2, 3]);
-        tokio::time::advance(FORGET_INTERVAL).await;
-        let _still_runs = begin(4);
-        assert_eq!(known(), [1, 3, 4]);
-    }
-
-    #[tokio::test]
-    async fn nobody_ends_a_read_of_another() {
-        let delegation = |number| Delegation {
-            node: NodeId(3),
-            agent: "node-03".into(),
-            object: ObjectName { bucket: "b".into(), key: "k".into() },
-            version: UploadId(5),
-            upload: UploadId(9),
-            number,
-        };
-        let (own, other, within) = (delegation(2), delegation(3), Duration::from_secs(1));
-        for (whose, others) in [(Some(&own), [Some(&other), None]), (None, [Some(&other), Some(&own)])] {
-            let (reads, (settle, told)) = (Reads::default(), Settle::of_nothing());
-            let (stripe, watching) = (StripeId(7), tokio::spawn(std::future::pending()));
-            let reading =
-                Reading { stripe, delegation: whose.cloned(), settle, watching, blames: Arc::default(), ended: Arc::default() };
-            reads.lock().insert(PlanId(1), reading);
-            reads.end(PlanId(2), whose, within);
-            others.into_iter().for_each(|other| reads.end(PlanId(1), other, within));
-            assert_eq!(*told.borrow(), None);
-            reads.end(PlanId(1), whose, within);
-            assert_eq!(*told.borrow(), Some(within));
-        }
     }
 }

@@ -1,58 +1,31 @@
 //! Rebuilds blocks of one stripe: the shell around [`weft_control::rebuild`], which decides.
 
+pub(crate) mod shares;
+
 use crate::{
     membership,
     shared::Shared,
     sign::{self, StoreOrder},
     supervise,
 };
+use shares::{Shares, lock};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 use weft_codes::SharedCode;
 use weft_control::{
-    helpers::LastUsed,
     options::RepairOptions,
     planning::Planned,
-    rebuild::{self, Action, Arriving, Destination, Event, Given, Lost, PlanAsk, Purpose, Rebuilt, RebuiltBlock, Request, World},
+    rebuild::{self, Action, Arriving, Destination, Event, Lost, PlanAsk, Purpose, Rebuilt, RebuiltBlock, Request, World},
     run::{OnFailure, Report, StallPolicy},
     view::View,
 };
 use weft_meta::NewRepair;
-use weft_types::{
-    BlockId, BlockMeta, BlockState, Error, FailureDomain, Home, NodeId, ObjectName, Party, Result, StripeId, StripeRecord,
-    UploadId,
-};
+use weft_types::{BlockId, Error, FailureDomain, Home, NodeId, ObjectName, Result, StripeId, StripeRecord, UploadId};
 
 /// A repair that is slower than this for as long as its lease has failed.
 const SLOWEST_BYTES_PER_MS: u64 = 64;
-
-/// What the rebuilds of a job share: which nodes have helped, and how many blocks each has been given.
-#[derive(Debug, Default)]
-pub(crate) struct Shares {
-    /// Across jobs.
-    used: Arc<Mutex<LastUsed>>,
-    given: Mutex<Given>,
-}
-
-impl Shares {
-    /// Of a job that selects helpers together with all that have `used`.
-    pub(crate) fn new(used: Arc<Mutex<LastUsed>>) -> Self {
-        Self { used, given: Mutex::default() }
-    }
-
-    /// Starts from what is known, and remembers by itself: explaining a repair must change nothing.
-    pub(crate) fn fork(&self) -> Self {
-        let (used, given) = (lock(&self.used).clone(), lock(&self.given).clone());
-        Self { used: Arc::new(Mutex::new(used)), given: Mutex::new(given) }
-    }
-}
-
-/// Every change to it is one call: a panic elsewhere leaves it whole.
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Who rebuilds.
 #[derive(Clone, Copy)]
@@ -182,7 +155,7 @@ impl Rebuilder<'_> {
         let coming: BTreeMap<NodeId, u64> =
             pending.filter_map(|node| Some((node, signed.agents.get(&node)?.incoming_bytes))).collect();
         let total: u64 = coming.values().sum::<u64>().max(1);
-        let (running, _settle) = supervise::start(shared, signed, OnFailure::EndAll).await;
+        let (running, _client) = supervise::start(shared, signed, OnFailure::EndAll).await;
         let mut moved: BTreeMap<NodeId, u64> = BTreeMap::new();
         let progress = |node: NodeId, bytes: u64| {
             if let Some(most) = coming.get(&node) {
@@ -194,13 +167,13 @@ impl Rebuilder<'_> {
         let is_spare = |node: NodeId| machine.is_spare(node, &shared.members.view(), &lock(&self.shares.given));
         let stall_policy = shared.stall_after(slice_bytes, machine.resumed());
         let report = running.finish(progress, stall_policy.map(|still| StallPolicy::of_chain(still, is_spare))).await;
-        note_bad_blocks(shared, &report).await;
+        membership::note_bad_blocks(shared, &report).await;
         Ok(report)
     }
 
     fn order(self, request: &Request, new: &Arriving, view: &View) -> Result<StoreOrder> {
         let Request { code, object, stripe, .. } = request;
-        let order = store_order(self.shared, code, object, self.version, stripe, new.block, new.home, view)?;
+        let order = sign::store_order(self.shared, code, object, self.version, stripe, new.block, new.home, view)?;
         Ok(StoreOrder { expected_checksums: new.expected.clone().unwrap_or_default(), ..order })
     }
 
@@ -249,48 +222,5 @@ pub(crate) fn request(
         avoid: BTreeSet::new(),
         resumes_max: shared.config.resumes_max,
         disk_reserve_bytes: shared.config.disk_reserve.0,
-    }
-}
-
-/// What an agent needs to know of a block that it is to store.
-#[expect(clippy::too_many_arguments, reason = "a sidecar says all of this")]
-pub(crate) fn store_order(
-    shared: &Shared,
-    code: &SharedCode,
-    object: &ObjectName,
-    version: UploadId,
-    stripe: &StripeRecord,
-    block: BlockId,
-    home: Home,
-    view: &View,
-) -> Result<StoreOrder> {
-    let disk = view.disk(home).ok_or_else(|| Error::replan("its disk is gone").party(Party::Node(home.node)).block(block))?;
-    let meta = BlockMeta {
-        cluster: shared.cluster.id,
-        id: block,
-        object: object.to_string(),
-        version: version.0,
-        object_offset: stripe.object_offset(),
-        code: code.spec(),
-        generator_hash: weft_codes::generator_hash(code.as_ref()),
-        stripe: stripe.layout,
-        seq: stripe.seq,
-    };
-    Ok(StoreOrder { meta, expected_checksums: Vec::new(), disk: disk.id.clone() })
-}
-
-/// Writes down the blocks that agents found to be bad, or not to have, in a plan.
-pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
-    for (id, node) in &report.nodes {
-        for (block, state, error) in node.bad_blocks(*id) {
-            // Where nobody says which bytes are, the block is lost as a whole.
-            let finding = match node.corrupt.get(&block) {
-                Some(bytes) if state == BlockState::Corrupt => membership::Finding::Corrupt(bytes.clone()),
-                _ => membership::Finding::Lost(state),
-            };
-            if let Err(error) = membership::mark(shared, *id, block, &finding, &error.message).await {
-                tracing::error!(%block, %error, "a bad block could not be written down");
-            }
-        }
     }
 }

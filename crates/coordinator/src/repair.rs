@@ -2,7 +2,7 @@
 
 use crate::{
     copies, options,
-    rebuild::{self, Rebuilder, Shares, Told},
+    rebuild::{self, Rebuilder, Told, shares::Shares},
     shared::Shared,
     validate,
 };

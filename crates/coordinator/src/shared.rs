@@ -1,9 +1,6 @@
 //! What all parts of a coordinator share.
 
-use crate::{
-    completion::Completion, config::CoordinatorConfig, in_flight::InFlight, links::Links, members::Members, puts::Puts,
-    started::Started,
-};
+use crate::{config::CoordinatorConfig, in_flight::InFlight, members::Members, puts::under_way::Puts, started::Started};
 use rand::{Rng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
@@ -15,12 +12,12 @@ use std::{
 };
 use tokio::sync::watch;
 use weft_codes::SharedCode;
-use weft_control::stragglers::Stragglers;
+use weft_control::{links::Links, retries::Retries, stragglers::Stragglers};
 use weft_meta::{ClusterRecord, Meta, MetaError};
 use weft_plan::Class;
 use weft_proto::{Net, Security};
 use weft_schemes::Run;
-use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, Result};
+use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, Result, StripeId};
 
 /// Codes that are kept built, at most.
 const CODES_MAX: usize = 64;
@@ -40,13 +37,14 @@ pub(crate) struct Shared {
     pub(crate) security: Security,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) members: Members,
-    pub(crate) links: Links,
+    pub(crate) links: Mutex<Links>,
     pub(crate) stragglers: Mutex<Stragglers>,
     pub(crate) in_flight: InFlight,
     pub(crate) puts: Puts,
-    pub(crate) completion: Completion,
-    pub(crate) reads: crate::read::Reads,
-    pub(crate) jobs: crate::jobs::Jobs,
+    /// Stripes that could not be completed yet.
+    pub(crate) completion: Mutex<Retries<StripeId>>,
+    pub(crate) reads: crate::read::under_way::Reads,
+    pub(crate) jobs: crate::jobs::control::Jobs,
     pub(crate) delegations: crate::delegations::Delegations,
     pub(crate) started: Started,
     /// Turns true once the coordinator must end.
@@ -61,6 +59,16 @@ impl Shared {
     pub(crate) fn stragglers(&self) -> MutexGuard<'_, Stragglers> {
         // Nobody leaves it half changed.
         self.stragglers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which stripes could not be completed, and when they are tried again.
+    pub(crate) fn completion(&self) -> MutexGuard<'_, Retries<StripeId>> {
+        self.completion.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was measured of links.
+    pub(crate) fn links(&self) -> MutexGuard<'_, Links> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The code of a spec.
@@ -154,4 +162,17 @@ impl Shared {
         };
         let _down_by_now = tokio::time::timeout(most, all_back).await;
     }
+}
+
+pub(crate) async fn until_stopped(stopped: watch::Receiver<bool>, work: impl Future<Output = ()>) {
+    tokio::select! {
+        biased;
+        () = wait_for_stop(stopped) => {}
+        () = work => {}
+    }
+}
+
+pub(crate) async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
+    // An error means that nobody is left who could say it.
+    let _gone = stopped.wait_for(|stopped| *stopped).await;
 }

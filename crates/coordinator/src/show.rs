@@ -95,7 +95,7 @@ fn incomplete(shared: &Shared, stripe: &StripeRecord) -> v1::IncompleteStripe {
     let mut blocks: Vec<u32> = stripe.on_their_way().into_iter().map(|(index, _)| index.into()).collect();
     blocks.sort_unstable();
     blocks.dedup();
-    v1::IncompleteStripe { number: stripe.number, blocks, why: shared.completion.why(stripe.id) }
+    v1::IncompleteStripe { number: stripe.number, blocks, why: shared.completion().why(&stripe.id) }
 }
 
 /// An object with its stripes from one on: at least that one, at most `stripes_max` (0: whatever fits), and no more than fit into

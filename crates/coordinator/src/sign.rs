@@ -2,10 +2,11 @@
 
 use crate::{in_flight::Moving, members::Session, shared::Shared};
 use std::collections::BTreeMap;
-use weft_control::planning::Planned;
+use weft_codes::SharedCode;
+use weft_control::{planning::Planned, view::View};
 use weft_plan::Task;
 use weft_proto::{LinkRights, encode_task, token::task_hash, v1};
-use weft_types::{BlockId, BlockMeta, Error, NodeId, Party, PlanId, Result, StripeRecord};
+use weft_types::{BlockId, BlockMeta, Error, Home, NodeId, ObjectName, Party, PlanId, Result, StripeRecord, UploadId};
 
 /// A plan that is ready to be opened.
 pub(crate) struct Signed {
@@ -34,6 +35,33 @@ pub(crate) struct StoreOrder {
     pub(crate) expected_checksums: Vec<u32>,
     /// The disk, as its agent calls it.
     pub(crate) disk: String,
+}
+
+/// What an agent needs to know of a block that it is to store.
+#[expect(clippy::too_many_arguments, reason = "a sidecar says all of this")]
+pub(crate) fn store_order(
+    shared: &Shared,
+    code: &SharedCode,
+    object: &ObjectName,
+    version: UploadId,
+    stripe: &StripeRecord,
+    block: BlockId,
+    home: Home,
+    view: &View,
+) -> Result<StoreOrder> {
+    let disk = view.disk(home).ok_or_else(|| Error::replan("its disk is gone").party(Party::Node(home.node)).block(block))?;
+    let meta = BlockMeta {
+        cluster: shared.cluster.id,
+        id: block,
+        object: object.to_string(),
+        version: version.0,
+        object_offset: stripe.object_offset(),
+        code: code.spec(),
+        generator_hash: weft_codes::generator_hash(code.as_ref()),
+        stripe: stripe.layout,
+        seq: stripe.seq,
+    };
+    Ok(StoreOrder { meta, expected_checksums: Vec::new(), disk: disk.id.clone() })
 }
 
 /// Cuts the plan of a stripe and signs its links. An agent that is the plan's client has the name `client`; empty: it is none.

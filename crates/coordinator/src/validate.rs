@@ -1,14 +1,14 @@
 //! What may be asked: names, keys, codes and sizes. Every message says what would be right.
 
-use crate::{config::CoordinatorConfig, copies};
+use crate::config::CoordinatorConfig;
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_control::options::SLICE_BYTES_MAX;
 use weft_meta::{Conversion, NodeRepair, PolicyRecord};
 use weft_proto::v1;
 use weft_types::{
-    Ack, ByteSize, CELL_BYTES_USUAL, Error, FailureDomain, HelperSelect, Layout, NodeId, ObjectName, PAGE_LEN, Result,
-    usual_cell_len,
+    Ack, ByteSize, CELL_BYTES_USUAL, Error, FailureDomain, HelperSelect, Layout, NodeId, ObjectName, PAGE_LEN, REPLICAS_MAX,
+    Result, usual_cell_len,
 };
 
 /// The longest name of a bucket, a policy or a node, bytes.
@@ -148,7 +148,7 @@ pub(crate) fn policy(asked: &v1::Policy) -> Result<PolicyRecord> {
         cell_len: layout.cell_len,
         failure_domain: failure_domain(&asked.failure_domain)?,
         ack: ack(&asked.ack, &code)?,
-        replicas: copies::replicas(asked.replicas)?,
+        replicas: replicas(asked.replicas)?,
         is_default: asked.is_default,
     })
 }
@@ -280,6 +280,13 @@ fn ack(text: &str, code: &SharedCode) -> Result<Ack> {
         return Err(Error::invalid(format!("{spec} tolerates {tolerance} missing blocks, not {missing_max}")));
     }
     Ok(Ack { missing_max })
+}
+
+/// A number of copies of a data block, with the coded one, as it is asked for; 0: one.
+pub(crate) fn replicas(asked: u32) -> Result<u8> {
+    let replicas = u8::try_from(asked.max(1)).ok().filter(|replicas| *replicas <= REPLICAS_MAX);
+    replicas
+        .ok_or_else(|| Error::invalid(format!("{asked} copies of each data block are too many: at most {REPLICAS_MAX} are kept")))
 }
 
 #[cfg(test)]

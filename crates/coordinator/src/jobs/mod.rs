@@ -4,93 +4,28 @@
 //! What a job is to do and how far it has come is in the metadata; what of it is under way is here. A job's state is written
 //! before its work is told of it: so whatever a coordinator does when it dies, the next one does what was asked last.
 
+pub(crate) mod control;
 mod conversion;
 mod node_repair;
 mod runner;
 
 use crate::{
-    coordinator::until_stopped,
-    rebuild::Shares,
     repair::{Events, event},
-    shared::Shared,
+    shared::{Shared, until_stopped},
     validate,
 };
+use control::{Control, Live};
 use conversion::ConversionJob;
 use node_repair::NodeRepairJob;
 use runner::{Runner, Work};
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
 };
 use tokio::sync::watch;
-use weft_control::helpers::LastUsed;
-use weft_meta::{Amount, Conversion, JobId, JobProgress, JobRecord, JobState, JobWork, LeftBlock, NodeRepair};
+use weft_meta::{Amount, Conversion, JobId, JobRecord, JobState, JobWork, LeftBlock, NodeRepair};
 use weft_proto::{to_status, v1};
 use weft_types::{Error, NodeId, Result};
-
-/// What a job waits for, of which so much is shown.
-const WAITS_SHOWN_MAX: usize = 16;
-
-/// The jobs that this coordinator works on.
-#[derive(Debug, Default)]
-pub(crate) struct Jobs {
-    running: Mutex<BTreeMap<JobId, Arc<Control>>>,
-    /// One change of a job's state at a time, so that what is told last is what is written last.
-    changing: tokio::sync::Mutex<()>,
-    helpers_used: Arc<Mutex<LastUsed>>,
-}
-
-/// What a job's work and those who ask after it share.
-#[derive(Debug)]
-struct Control {
-    /// The state that it shall be in.
-    state: watch::Sender<JobState>,
-    live: Mutex<Live>,
-}
-
-/// How far a job has come.
-#[derive(Debug, Default)]
-struct Live {
-    progress: JobProgress,
-    /// What has come in of the stripes that are under way, each by a number of its own.
-    moving: BTreeMap<u64, u64>,
-    /// Bytes that are done, of what is done as a whole or not at all.
-    gathered_bytes: u64,
-    /// What those wait for who do, each by a number of its own.
-    waits_for: BTreeMap<u64, String>,
-    /// The last of these numbers.
-    waiters: u64,
-}
-
-impl Live {
-    /// What it waits for right now, each once.
-    fn waits(&self) -> Vec<String> {
-        let distinct: BTreeSet<&String> = self.waits_for.values().collect();
-        distinct.into_iter().take(WAITS_SHOWN_MAX).cloned().collect()
-    }
-}
-
-impl Jobs {
-    fn control(&self, job: JobId) -> Option<Arc<Control>> {
-        self.lock().get(&job).cloned()
-    }
-
-    /// What the rebuilds of a new job share. Which nodes have helped is remembered across jobs.
-    fn shares(&self) -> Shares {
-        Shares::new(Arc::clone(&self.helpers_used))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Arc<Control>>> {
-        // Nobody leaves it half changed.
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Control {
-    fn live(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Takes up the jobs that earlier coordinators have left.
 pub(crate) async fn go_on(shared: &Arc<Shared>) -> Result<()> {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     options,
-    rebuild::{self, Rebuilder, Shares, Told},
+    rebuild::{self, Rebuilder, Told, shares::Shares},
     repair::{Events, event},
     shared::Shared,
 };

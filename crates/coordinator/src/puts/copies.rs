@@ -7,11 +7,10 @@ use weft_codes::SharedCode;
 use weft_control::{
     options::WriteOptions,
     placement::{self, Ask, Placed},
-    run::Report,
     view::View,
 };
 use weft_meta::NewUpload;
-use weft_types::{BlockState, FailureDomain, Home, NodeId, PlacedBlock, Result, StripeLayout, StripeRecord};
+use weft_types::{FailureDomain, Home, NodeId, Result, StripeLayout};
 
 /// Homes for the blocks of a stripe, by index, and then for further copies of its data, by copy and index.
 ///
@@ -76,28 +75,6 @@ pub(super) fn named(homes: &[Home], k: usize, n: usize) -> impl Iterator<Item = 
         Some(beyond) => ((beyond % k) as u8, (1 + beyond / k) as u8),
     };
     homes.iter().enumerate().map(move |(at, home)| (name(at), home))
-}
-
-/// Notes which blocks and copies a plan has stored, as the writer's checksums have them. Of a block of which the first copy was not
-/// stored and another was, that one stands for it.
-pub(super) fn note(stripe: &mut StripeRecord, checksums: &[Option<Vec<u32>>], report: &Report) {
-    let is_stored = |stripe: &StripeRecord, index: u8, placed: &PlacedBlock| {
-        let node = report.nodes.get(&placed.home.node);
-        let stored = node.and_then(|node| node.stored.get(&stripe.id_of(index, placed)));
-        let sent = checksums.get(usize::from(index)).and_then(Option::as_ref);
-        stored.is_some_and(|stored| stored.len == stripe.layout.block_len(index.into()) && sent == Some(&stored.checksums))
-    };
-    let stored: Vec<(u8, u8)> = stripe
-        .all()
-        .filter(|(index, placed)| is_stored(stripe, *index, placed))
-        .map(|(index, placed)| (index, placed.copy))
-        .collect();
-    for (index, copy) in stored {
-        if let Some(placed) = stripe.find_mut(index, copy) {
-            placed.state = BlockState::Ok;
-        }
-    }
-    stripe.put_first(|_, _, placed| placed.state != BlockState::Ok);
 }
 
 #[cfg(test)]

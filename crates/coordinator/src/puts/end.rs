@@ -2,13 +2,13 @@
 //! is rebuilt elsewhere from what has been stored, and only where that is not enough, the writer sends again the data that is missing.
 
 use super::{
-    Key, Sending, copies,
     late_blocks::{self, Arrived, LateStripe},
-    prepare, simpler, start, touched,
+    learn_of, prepare, simpler, start, touched,
+    under_way::{EarlierPlans, Key, Sending},
 };
 use crate::{
     options,
-    rebuild::{self, Rebuilder, Shares},
+    rebuild::{self, Rebuilder, shares::Shares},
     shared::Shared,
 };
 use std::{
@@ -21,9 +21,10 @@ use weft_control::{
     capacity::Wanted,
     options::WriteOptions,
     placement::{self, Ask, NOTHING},
+    put,
     rebuild::{Lost, Purpose, RebuiltBlock, Request},
     recovery,
-    run::{End, NodeReport, Report, Stored},
+    run::{End, Report},
     view::NodeView,
 };
 use weft_meta::{EndStripe, NewRepair, UploadRecord};
@@ -32,21 +33,6 @@ use weft_types::{
     BlockState, Error, FailureDomain, Home, NodeId, Party, PlacedBlock, Reaction, Result, StageTimes, StripeRecord, TaskTraffic,
     UploadId,
 };
-
-/// What is known of a stripe after a plan that did not bring enough of it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct EarlierPlans {
-    /// The checksums of all blocks, as the writer made them.
-    checksums: Vec<Option<Vec<u32>>>,
-    /// Which blocks were not stored, and why.
-    missing: BTreeMap<u8, String>,
-    /// Who failed.
-    failed: BTreeSet<NodeId>,
-    /// How many plans there have been.
-    plans: u32,
-    /// The blocks that the next plan brings.
-    again: Vec<u8>,
-}
 
 /// What came of a plan.
 pub(super) struct PlanEnd {
@@ -62,25 +48,26 @@ pub(super) struct PlanEnd {
 pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, asked: &v1::EndStripeRequest) -> Result<PlanEnd> {
     let upload = touched(shared, id).await?;
     let name = &upload.new.name;
-    let Sending { stripe, options, settle, report, levels, before, .. } = sending;
+    let Sending { stripe, options, handle, report, levels, before, .. } = sending;
     let mut complaints = BTreeSet::new();
     for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
         tracing::warn!(object = %name, stripe = asked.number, %error, "a client could not send everything");
-        complaints.extend(error.party.and_then(node_of));
+        complaints.extend(error.party.and_then(put::node_of));
     }
     // An agent may be busy with its disk for as long as a stall takes.
-    settle.settle(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
+    handle.client_done(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
     let code = shared.code(&upload.new.code)?;
     let all: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
     let EarlierPlans { checksums, missing: earlier, failed: mut failed_before, plans, again: blocks } = match before {
         None => EarlierPlans { checksums: sent_checksums(&stripe, &asked.sent), again: all, ..EarlierPlans::default() },
         Some(before) => *before,
     };
+    let view = shared.members.view();
     // The stripe, with a copy of each block in its place that has come, and the blocks of which none has.
     let arrived_by = |report: &Report| {
         let (mut stripe, mut missing) = ((*stripe).clone(), earlier.clone());
-        copies::note(&mut stripe, &checksums, report);
-        for (index, why) in received(shared, &stripe, &blocks, &checksums, report) {
+        put::note_stored(&mut stripe, &checksums, report);
+        for (index, why) in put::received(&stripe, &blocks, &checksums, report, &view) {
             match why {
                 Some(why) => missing.insert(index, why),
                 None => missing.remove(&index),
@@ -97,7 +84,7 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
         missing_max > 0 && is_enough(&stripe, &missing)
     };
     let arrived =
-        late_blocks::wait(shared, (stripe.id, id), report, &settle, may_end).await.map_err(|error| error.object(name))?;
+        late_blocks::wait(shared, (stripe.id, id), report, &handle, may_end).await.map_err(|error| error.object(name))?;
     let (report, following) = match arrived {
         Arrived::All(report) => (report, None),
         Arrived::Enough(report, following) => (report, Some(following)),
@@ -114,11 +101,11 @@ pub(super) async fn end(shared: &Arc<Shared>, id: UploadId, sending: Sending, as
     }
     failed_before.extend(learn(shared, &report, &complaints));
     if report.held_up.is_some() {
-        shared.puts.learn(shared, id, |learnt| learnt.held_up += 1).await;
+        learn_of(shared, id, |learnt| learnt.held_up += 1).await;
     }
     // Data come from the writer itself: who stored something else got them right.
-    let data = missing.keys().filter(|index| usize::from(**index) < code.k() && is_known(&checksums, **index));
-    failed_before.extend(data.filter_map(|index| stored_at(&stripe, *index, &report).map(|(node, _)| node)));
+    let data = missing.keys().filter(|index| usize::from(**index) < code.k() && put::is_known(&checksums, **index));
+    failed_before.extend(data.filter_map(|index| put::stored_at(&stripe, *index, &report).map(|(node, _)| node)));
     let enough = is_enough(&stripe, &missing);
     let ending = StripeEnd { shared, upload: &upload, code: &code, stripe, checksums, missing, failed: failed_before };
     let ended = PlanEnd { again: None, traffic, stages };
@@ -134,33 +121,14 @@ fn stages(shared: &Shared, report: &Report, levels: &BTreeMap<(NodeId, u32, u32)
     report.nodes.iter().flat_map(|(id, node)| node.stages.iter().map(|times| stage(*id, times))).collect()
 }
 
-/// Who failed in a plan that has ended. Those of whom the writer complained too are avoided for a while.
-fn learn(shared: &Shared, report: &Report, complaints: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
-    let failed = who_failed(report, complaints, shared.config.stall_ms / WAIT_SHARE);
-    complaints.intersection(&failed).for_each(|node| shared.members.suspect(*node));
-    failed
-}
-
 /// Who has waited for somebody for this part of a stall when a plan ended has failed for that.
 const WAIT_SHARE: u32 = 4;
 
-/// Those whose blocks must go elsewhere: who is gone, who is to blame, whose own doing it was, and of whom the writer complains. Who
-/// only waited for others in vain is not, nor who was cancelled because somebody else held up all.
-fn who_failed(report: &Report, complaints: &BTreeSet<NodeId>, long_ms: u32) -> BTreeSet<NodeId> {
-    let failed = |(id, node): (&NodeId, &NodeReport)| {
-        let own = Party::Node(*id);
-        let waited = |is: &dyn Fn(Party) -> bool| node.waiting.iter().any(|(party, ms)| *ms >= long_ms && is(*party));
-        let failed = match &node.end {
-            Some(End::Broken(_) | End::GivenUp) | None => true,
-            Some(End::Failed(_)) if report.held_up.is_none() => {
-                let is_own = || complaints.contains(id) || node.first_error().is_some_and(|error| error.party == Some(own));
-                waited(&|party| party == own) || is_own() && !waited(&|party| party != own && node_of(party).is_some())
-            }
-            Some(End::Failed(_) | End::Done) => false,
-        };
-        failed.then_some(*id)
-    };
-    report.nodes.iter().filter_map(failed).chain(report.blame.map(|blame| blame.node)).collect()
+/// Who failed in a plan that has ended. Those of whom the writer complained too are avoided for a while.
+fn learn(shared: &Shared, report: &Report, complaints: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+    let failed = put::who_failed(report, complaints, shared.config.stall_ms / WAIT_SHARE);
+    complaints.intersection(&failed).for_each(|node| shared.members.suspect(*node));
+    failed
 }
 
 /// A stripe that is to end.
@@ -177,7 +145,7 @@ struct StripeEnd<'a> {
 impl StripeEnd<'_> {
     /// Whether something is missing of which nobody knows what it should be.
     fn unknown(&self) -> bool {
-        self.missing.keys().any(|index| !is_known(&self.checksums, *index))
+        self.missing.keys().any(|index| !put::is_known(&self.checksums, *index))
     }
 
     /// Too much is missing: it is rebuilt of what has been stored or, where that is not enough, sent again.
@@ -419,7 +387,7 @@ impl StripeEnd<'_> {
         stripe.put_first(|_, _, placed| placed.copy);
         let blocks = stripe.all().map(|(_, placed)| (placed.generation, placed.home, placed.state)).collect();
         let garbage_not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
-        let checksums = whole(&stripe, checksums).map_err(|error| error.object(name))?;
+        let checksums = put::whole_checksums(&stripe, checksums).map_err(|error| error.object(name))?;
         let end = EndStripe { upload: upload.id, stripe: stripe.id, blocks, checksums, garbage_not_before_ms };
         let ended = shared.meta.end_stripe(shared.epoch, end).await.map_err(|error| shared.meta_error(error).object(name))?;
         if ended.incomplete {
@@ -444,67 +412,6 @@ fn suspect_failed(shared: &Shared, report: &Report) {
     }
 }
 
-fn node_of(party: Party) -> Option<NodeId> {
-    match party {
-        Party::Node(node) => Some(node),
-        Party::Client(_) => None,
-    }
-}
-
-/// Whether the writer's checksums of a block are known.
-fn is_known(checksums: &[Option<Vec<u32>>], index: u8) -> bool {
-    checksums.get(usize::from(index)).is_some_and(Option::is_some)
-}
-
-/// Where a block of a stripe was to go, and its receipt, if there is one.
-fn stored_at<'a>(stripe: &StripeRecord, index: u8, report: &'a Report) -> Option<(NodeId, &'a Stored)> {
-    let placed = stripe.blocks.get(usize::from(index))?;
-    Some((placed.home.node, report.nodes.get(&placed.home.node)?.stored.get(&stripe.id_of(index, placed))?))
-}
-
-/// Of these blocks: nothing if it is durable with the checksums that the client sent, else why not.
-fn received(
-    shared: &Shared,
-    stripe: &StripeRecord,
-    blocks: &[u8],
-    sent: &[Option<Vec<u32>>],
-    report: &Report,
-) -> BTreeMap<u8, Option<String>> {
-    let placed = |index: &u8| Some((*index, stripe.blocks.get(usize::from(*index))?));
-    let why = |(index, placed)| (index, why_not_received(shared, stripe, (index, placed), sent, report));
-    blocks.iter().filter_map(placed).map(why).collect()
-}
-
-/// Why a copy of a block is not durable with the checksums that the client sent; nothing, if it is.
-pub(super) fn why_not_received(
-    shared: &Shared,
-    stripe: &StripeRecord,
-    (index, placed): (u8, &PlacedBlock),
-    sent: &[Option<Vec<u32>>],
-    report: &Report,
-) -> Option<String> {
-    let told = report.nodes.get(&placed.home.node);
-    let node = || shared.members.name(placed.home.node);
-    match told.and_then(|node| node.stored.get(&stripe.id_of(index, placed))) {
-        None => {
-            let error = told.and_then(|node| node.first_error());
-            let why = error.map_or_else(|| "did not store it in time".to_owned(), |error| error.message.clone());
-            Some(format!("block {index}: {} {why}", node()))
-        }
-        Some(stored) if stored.len != stripe.layout.block_len(index.into()) => {
-            Some(format!("block {index}: {} stored {} bytes of it", node(), stored.len))
-        }
-        Some(stored) => match sent.get(usize::from(index)).and_then(Option::as_ref) {
-            Some(checksums) if *checksums == stored.checksums => None,
-            Some(_) => {
-                tracing::error!(stripe = %stripe.id, index, node = %node(), "what was stored is not what was sent");
-                Some(format!("block {index}: {} stored something else than was sent", node()))
-            }
-            None => Some(format!("block {index}: the client did not come to its end")),
-        },
-    }
-}
-
 /// The client's checksums of the blocks that it sent whole, as many as each block's length asks for.
 fn sent_checksums(stripe: &StripeRecord, sent: &[v1::BlockChecksums]) -> Vec<Option<Vec<u32>>> {
     let mut checksums: Vec<Option<Vec<u32>>> = vec![None; stripe.blocks.len()];
@@ -517,16 +424,6 @@ fn sent_checksums(stripe: &StripeRecord, sent: &[v1::BlockChecksums]) -> Vec<Opt
     checksums
 }
 
-/// The checksums of all blocks.
-fn whole(stripe: &StripeRecord, checksums: Vec<Option<Vec<u32>>>) -> Result<Vec<Vec<u32>>> {
-    let count = checksums.iter().flatten().count();
-    let checksums: Option<Vec<Vec<u32>>> = checksums.into_iter().collect();
-    checksums.ok_or_else(|| {
-        let n = stripe.layout.n();
-        Error::unavailable(format!("the client told the checksums of {count} of {n} blocks of stripe {}", stripe.number))
-    })
-}
-
 /// An end that is told again after its answer was lost is no error; a stripe that went down with an earlier coordinator is begun
 /// anew.
 pub(super) async fn ended_already(shared: &Shared, (upload, number): Key) -> Result<v1::EndStripeReply> {
@@ -534,58 +431,5 @@ pub(super) async fn ended_already(shared: &Shared, (upload, number): Key) -> Res
         Ok(stripe) if stripe.ended => Ok(v1::EndStripeReply::default()),
         Ok(_) => Err(Error::replan(format!("stripe {number} of put {upload} is not under way any more: send it again"))),
         Err(error) => Err(shared.meta_error(error)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use weft_control::run::Blame;
-
-    const LONG_MS: u32 = 2_500;
-
-    fn node(id: u32) -> Party {
-        Party::Node(NodeId(id))
-    }
-
-    /// Of nodes that failed: of whom each complained, and for whom it waited for long.
-    fn report(nodes: &[(u32, Party, &[Party])]) -> Report {
-        let mut report = Report::new(nodes.iter().map(|(id, ..)| NodeId(*id)));
-        for (id, party, waits) in nodes {
-            let told = report.nodes.get_mut(&NodeId(*id)).unwrap();
-            told.end = Some(End::Failed(vec![Error::replan("it broke").party(*party)]));
-            told.waiting = waits.iter().map(|party| (*party, LONG_MS)).collect();
-        }
-        report
-    }
-
-    fn failed(report: &Report, complaints: &[u32]) -> Vec<u32> {
-        let complaints = complaints.iter().map(|id| NodeId(*id)).collect();
-        who_failed(report, &complaints, LONG_MS).into_iter().map(|node| node.0).collect()
-    }
-
-    #[test]
-    fn of_whom_the_writer_complains_has_failed_unless_it_waited_for_another() {
-        let writer = Party::Client(1);
-        // A link to the writer broke, at one who waited for the writer, as all do now and then.
-        assert_eq!(failed(&report(&[(1, writer, &[writer]), (2, node(1), &[node(1)])]), &[1]), [1]);
-        // 3 hangs on its disk, 1 and 2 wait for it, and the writer gives up both of them.
-        let hangs = report(&[(1, writer, &[node(3)]), (2, writer, &[node(3)]), (3, node(1), &[node(3), node(1)])]);
-        assert_eq!(failed(&hangs, &[1, 2]), [3]);
-        // A wait of a moment is no reason.
-        let mut moment = report(&[(1, writer, &[])]);
-        moment.nodes.get_mut(&NodeId(1)).unwrap().waiting = vec![(node(2), LONG_MS - 1)];
-        assert_eq!(failed(&moment, &[1]), [1]);
-    }
-
-    #[test]
-    fn where_one_held_up_all_the_others_were_only_cancelled() {
-        let mut all = report(&[(1, node(1), &[node(3)]), (2, node(2), &[]), (3, node(3), &[])]);
-        assert_eq!(failed(&all, &[]), [2, 3], "who was cancelled without having waited was late itself");
-        let blame = Blame { node: NodeId(3), accuser: Some(NodeId(1)) };
-        (all.blame, all.held_up) = (Some(blame), Some((blame, Error::replan("it holds up everybody"))));
-        assert_eq!(failed(&all, &[1, 2]), [3]);
-        all.nodes.get_mut(&NodeId(2)).unwrap().end = Some(End::GivenUp);
-        assert_eq!(failed(&all, &[]), [2, 3], "who says nothing when it is cancelled is gone as well");
     }
 }

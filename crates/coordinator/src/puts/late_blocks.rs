@@ -1,84 +1,19 @@
 //! Stripes that may be acknowledged before all their blocks are durable: when that is, and what becomes of the plans that still bring
 //! the rest of them.
 
-use super::end::why_not_received;
-use crate::{coordinator::until_stopped, shared::Shared, supervise::Settle};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use super::late_plans::Place;
+use crate::{
+    shared::{Shared, until_stopped},
+    supervise::handle::PlanHandle,
+};
+use std::sync::Arc;
 use tokio::{sync::watch, task::JoinHandle};
-use weft_control::{recovery, run::Report};
+use weft_control::{put, recovery, run::Report};
 use weft_meta::UploadRecord;
 use weft_types::{BlockId, BlockState, Error, ObjectName, Owner, PlacedBlock, Result, StripeId, StripeRecord, UploadId};
 
-/// Plans of one put whose stripes have ended, at most: with more of them under way a stripe ends when all have done their share, so that
-/// a writer is not ahead of its receivers without bound. Each holds memory at those who have not done theirs.
-const PLANS_PER_PUT_MAX: usize = 4;
-/// And of all puts.
-const PLANS_MAX: usize = 256;
 /// Stripes that are looked up together.
 const STRIPES_PER_PAGE: u32 = 256;
-
-/// The plans that go on although their stripes have ended.
-#[derive(Debug)]
-pub(crate) struct LateBlocks(Arc<watch::Sender<Plans>>);
-
-type Plans = BTreeMap<StripeId, (UploadId, Arc<Settle>)>;
-
-impl Default for LateBlocks {
-    fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(Plans::new())))
-    }
-}
-
-/// A plan's place among them, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Place {
-    plans: Arc<watch::Sender<Plans>>,
-    stripe: StripeId,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.plans.send_if_modified(|plans| plans.remove(&self.stripe).is_some());
-    }
-}
-
-impl LateBlocks {
-    /// A place for a stripe's plan, if there is room.
-    fn enter(&self, stripe: StripeId, upload: UploadId, settle: &Arc<Settle>) -> Option<Place> {
-        let entered = self.0.send_if_modified(|plans| {
-            let own = plans.values().filter(|(of, _)| *of == upload).count();
-            let has_room = own < PLANS_PER_PUT_MAX && plans.len() < PLANS_MAX;
-            has_room && plans.insert(stripe, (upload, Arc::clone(settle))).is_none()
-        });
-        entered.then(|| Place { plans: Arc::clone(&self.0), stripe })
-    }
-
-    /// Whether blocks of a stripe are still being brought by the plan of its put.
-    pub(crate) fn has_stripe(&self, stripe: StripeId) -> bool {
-        self.0.borrow().contains_key(&stripe)
-    }
-
-    /// Whether blocks of a put are.
-    pub(super) fn has_put(&self, upload: UploadId) -> bool {
-        self.0.borrow().values().any(|(of, _)| *of == upload)
-    }
-
-    /// Stops those of a put.
-    pub(super) fn stop(&self, upload: UploadId) {
-        let plans = self.0.borrow();
-        plans.values().filter(|(of, _)| *of == upload).for_each(|(_, settle)| settle.settle(Duration::ZERO));
-    }
-
-    /// A stripe has ended without some of its blocks, and nobody brings them.
-    pub(super) fn has_left(&self) {
-        self.0.send_modify(|_| {});
-    }
-
-    /// Tells whenever a plan comes or ends, or a stripe is left incomplete.
-    pub(crate) fn changes(&self) -> watch::Receiver<Plans> {
-        self.0.subscribe()
-    }
-}
 
 /// Refuses to acknowledge a put of which too much has been lost since its stripes ended. What was lost only with nodes that are down may be
 /// back soon: [`Reaction::Retry`](weft_types::Reaction). One that waited for all blocks is not looked
@@ -125,16 +60,16 @@ pub(super) async fn wait(
     shared: &Shared,
     (stripe, upload): (StripeId, UploadId),
     mut report: JoinHandle<Report>,
-    settle: &Arc<Settle>,
+    handle: &Arc<PlanHandle>,
     is_enough: impl Fn(&Report) -> bool,
 ) -> Result<Arrived> {
     let late_blocks = &shared.puts.late_blocks;
-    let (mut so_far, mut changes) = (settle.so_far(), late_blocks.changes());
+    let (mut so_far, mut changes) = (handle.so_far(), late_blocks.changes());
     let mut enough = is_enough(&so_far.borrow_and_update());
     loop {
         if enough
             && !report.is_finished()
-            && let Some(place) = late_blocks.enter(stripe, upload, settle)
+            && let Some(place) = late_blocks.enter(stripe, upload, handle)
         {
             let arrived = so_far.borrow().clone();
             return Ok(Arrived::Enough(arrived, Following { report, so_far, place }));
@@ -200,10 +135,10 @@ impl LateStripe {
         let Self { object, stripe, checksums } = self;
         let left = stripe.all().filter(|(_, placed)| placed.state != BlockState::Ok);
         let left: Vec<(u8, PlacedBlock)> = left.map(|(index, placed)| (index, *placed)).collect();
-        let mut reasons = Vec::new();
+        let (view, mut reasons) = (shared.members.view(), Vec::new());
         for (index, placed) in left {
             let block = stripe.id_of(index, &placed);
-            if let Some(reason) = why_not_received(shared, stripe, (index, &placed), checksums, report) {
+            if let Some(reason) = put::why_not_received(stripe, (index, &placed), checksums, report, &view) {
                 reasons.push((block, reason));
                 continue;
             }

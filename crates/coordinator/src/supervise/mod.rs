@@ -4,6 +4,7 @@
 //! again a little later. Puts, reads and repairs all come through here.
 
 mod decode;
+pub(crate) mod handle;
 
 use crate::{
     config::CoordinatorConfig,
@@ -14,16 +15,14 @@ use crate::{
     sign::{Signed, SignedTask},
 };
 use futures::future::join_all;
+use handle::{ClientEvents, PlanHandle};
 use rand::Rng;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
-use tokio::{
-    sync::{mpsc, watch},
-    time::Instant,
-};
+use tokio::{sync::mpsc, time::Instant};
 use tonic::{Request, Streaming};
 use weft_control::{
     Time,
@@ -50,20 +49,8 @@ pub(crate) struct Running {
     started_at: Time,
     events: mpsc::Receiver<Event>,
     on_failure: OnFailure,
-    settle: watch::Receiver<Option<Duration>>,
-    failing: watch::Sender<bool>,
-    complaints: watch::Receiver<BTreeSet<NodeId>>,
-    so_far: watch::Sender<Report>,
+    client: ClientEvents,
     moving: Moving,
-}
-
-/// Tells a running plan that its client is done with it: whoever has not ended after a while is cancelled. And what it waits for meanwhile.
-#[derive(Debug)]
-pub(crate) struct Settle {
-    settle: watch::Sender<Option<Duration>>,
-    failing: watch::Receiver<bool>,
-    complaints: watch::Sender<BTreeSet<NodeId>>,
-    so_far: watch::Receiver<Report>,
 }
 
 /// Opens a plan at all its agents, or at none.
@@ -89,7 +76,7 @@ pub(crate) fn opening_ms(config: &CoordinatorConfig) -> u64 {
 }
 
 /// Starts a plan that is open at all its agents.
-pub(crate) async fn start(shared: &Arc<Shared>, signed: Signed, on_failure: OnFailure) -> (Running, Settle) {
+pub(crate) async fn start(shared: &Arc<Shared>, signed: Signed, on_failure: OnFailure) -> (Running, PlanHandle) {
     let (sender, events) = mpsc::channel(EVENTS_MAX);
     let plan = signed.id;
     let started = join_all(signed.agents.iter().map(|(node, task)| async move { (*node, start_one(shared, plan, task).await) }));
@@ -100,55 +87,10 @@ pub(crate) async fn start(shared: &Arc<Shared>, signed: Signed, on_failure: OnFa
             Err(error) => drop(not_started.insert(node, error)),
         }
     }
-    let ((settle_sender, settle), (failing_sender, failing)) = (watch::channel(None), watch::channel(false));
-    let ((complain, complaints), (so_far_sender, so_far)) = (watch::channel(BTreeSet::new()), watch::channel(Report::default()));
     let (shared, started_at) = (Arc::clone(shared), shared.started.now());
     let Signed { agents: tasks, moving, .. } = signed;
-    let running = Running {
-        shared,
-        plan,
-        tasks,
-        not_started,
-        started_at,
-        events,
-        on_failure,
-        settle,
-        failing: failing_sender,
-        complaints,
-        so_far: so_far_sender,
-        moving,
-    };
-    (running, Settle { settle: settle_sender, failing, complaints: complain, so_far })
-}
-
-impl Settle {
-    /// Of a plan that does not run, and what is told of it.
-    #[cfg(test)]
-    pub(crate) fn of_nothing() -> (Self, watch::Receiver<Option<Duration>>) {
-        let (settle, told) = watch::channel(None);
-        let (complaints, so_far) = (watch::Sender::default(), watch::Sender::default().subscribe());
-        (Self { settle, failing: watch::Sender::new(false).subscribe(), complaints, so_far }, told)
-    }
-
-    /// The client is done; the tasks may take that long to end.
-    pub(crate) fn settle(&self, within: Duration) {
-        self.settle.send_replace(Some(within));
-    }
-
-    /// The client cannot go on for these nodes. If the plan does not hear of one either, it does without it.
-    pub(crate) fn complain(&self, nodes: BTreeSet<NodeId>) {
-        self.complaints.send_replace(nodes);
-    }
-
-    /// What those that have ended have told, each time that one more has: of plans whose nodes do not depend on each other.
-    pub(crate) fn so_far(&self) -> watch::Receiver<Report> {
-        self.so_far.clone()
-    }
-
-    /// Whether somebody has failed already.
-    pub(crate) fn is_failing(&self) -> bool {
-        *self.failing.borrow()
-    }
+    let (handle, client) = PlanHandle::new();
+    (Running { shared, plan, tasks, not_started, started_at, events, on_failure, client, moving }, handle)
 }
 
 impl Running {
@@ -179,14 +121,14 @@ impl Running {
             let event = tokio::select! {
                 biased;
                 Some(event) = self.events.recv() => event,
-                changed = self.settle.changed(), if may_settle => {
+                changed = self.client.done.changed(), if may_settle => {
                     // Whoever dropped its end does not ask: the tasks end by themselves, or by their stall. Who asked may not want them
                     // any more later.
                     may_settle = changed.is_ok();
-                    let Some(within) = *self.settle.borrow() else { continue };
+                    let Some(within) = *self.client.done.borrow() else { continue };
                     Event::ClientDone(within)
                 }
-                Ok(()) = self.complaints.changed() => Event::Complaint(self.complaints.borrow_and_update().clone()),
+                Ok(()) = self.client.complaints.changed() => Event::Complaint(self.client.complaints.borrow_and_update().clone()),
                 _ = look.tick() => Event::Looked { down: self.down(execution.report()) },
                 () = until(execution.wake_at().map(|at| self.shared.started.instant(at))) => Event::Woken,
             };
@@ -197,7 +139,7 @@ impl Running {
             }
         }
         if self.on_failure == OnFailure::EndAll && execution.report().any_failed() {
-            self.failing.send_replace(true);
+            self.client.failing.send_replace(true);
         }
         let (report, suspect) = execution.finish();
         if let Some(blame) = report.blame {
@@ -232,8 +174,8 @@ impl Running {
                 }
                 Action::Cancel(node) => self.cancel_one(node),
                 Action::CancelAll(nodes) => cancelled = Some(nodes),
-                Action::Failing => drop(self.failing.send_replace(true)),
-                Action::SoFar => drop(self.so_far.send_replace(execution.report().clone())),
+                Action::Failing => drop(self.client.failing.send_replace(true)),
+                Action::SoFar => drop(self.client.so_far.send_replace(execution.report().clone())),
             }
         }
         cancelled

@@ -1,0 +1,94 @@
+//! When what failed is tried again: less and less often, for as long as it fails.
+
+use crate::Time;
+use std::{collections::BTreeMap, time::Duration};
+
+/// The first pause before another try; each next one is twice as long, up to the last. What it takes may be lacking for hours.
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+const PAUSE_LAST: Duration = Duration::from_secs(60);
+/// Failures that are remembered. While there are so many, nothing else is tried: it is likely to lack the same.
+const TRIED_MAX: usize = 65_536;
+
+/// What has failed so far, by what it is.
+#[derive(Debug)]
+pub struct Retries<K>(BTreeMap<K, Tried>);
+
+#[derive(Debug)]
+struct Tried {
+    times: u32,
+    again_at: Time,
+    why: String,
+}
+
+impl<K> Default for Retries<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> Retries<K> {
+    /// Why the last try failed; empty: none has.
+    pub fn why(&self, what: &K) -> String {
+        self.0.get(what).map(|tried| tried.why.clone()).unwrap_or_default()
+    }
+
+    /// Whether it may be tried now.
+    pub fn is_due(&self, what: &K, now: Time) -> bool {
+        self.0.get(what).map_or(self.0.len() < TRIED_MAX, |tried| tried.again_at <= now)
+    }
+
+    /// When the next try is due. None: nothing has failed.
+    pub fn next(&self) -> Option<Time> {
+        self.0.values().map(|tried| tried.again_at).min()
+    }
+
+    /// A try has failed. Tells how many have, and after which pause the next is due.
+    pub fn failed(&mut self, what: K, why: String, now: Time) -> (u32, Duration) {
+        let times = self.0.get(&what).map_or(0, |tried| tried.times).saturating_add(1);
+        let pause = PAUSE_FIRST.saturating_mul(1 << (times - 1).min(16)).min(PAUSE_LAST);
+        if self.0.len() < TRIED_MAX || self.0.contains_key(&what) {
+            self.0.insert(what, Tried { times, again_at: now + pause, why });
+        }
+        (times, pause)
+    }
+
+    /// It has succeeded.
+    pub fn done(&mut self, what: &K) {
+        self.0.remove(what);
+    }
+
+    /// Forgets what is not there any more.
+    pub fn retain(&mut self, is_there: impl Fn(&K) -> bool) {
+        self.0.retain(|what, _| is_there(what));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_again_and_again_is_tried_less_and_less_often() {
+        let (mut retries, now) = (Retries::default(), Time::after(Duration::from_secs(100)));
+        assert!(retries.is_due(&3, now) && retries.why(&3).is_empty() && retries.next().is_none());
+        let pauses: Vec<u64> = (0..8).map(|_| retries.failed(3, "too few nodes".into(), now).1.as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert!(!retries.is_due(&3, now) && retries.is_due(&4, now));
+        assert_eq!((retries.why(&3).as_str(), retries.next()), ("too few nodes", Some(now + PAUSE_LAST)));
+        assert!(retries.is_due(&3, now + PAUSE_LAST));
+        retries.done(&3);
+        assert_eq!(retries.failed(3, "again".into(), now).0, 1, "it begins anew");
+        retries.retain(|_| false);
+        assert_eq!(retries.next(), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut retries = Retries::default();
+        for number in 0..=TRIED_MAX {
+            retries.failed(number, String::new(), Time::default());
+        }
+        let late = Time::after(PAUSE_LAST);
+        assert!(retries.is_due(&0, late) && !retries.is_due(&TRIED_MAX, late), "others wait for those");
+    }
+}

@@ -1,0 +1,234 @@
+use super::{super::report::End, *};
+use proptest::prelude::*;
+use weft_types::{BlockId, Span, StripeId, TaskTraffic};
+
+const GRACE: Duration = Duration::from_secs(2);
+const STILL: Duration = Duration::from_secs(1);
+
+fn at(ms: u64) -> Time {
+    Time::after(Duration::from_millis(ms))
+}
+
+fn ids(ids: &[u32]) -> Vec<NodeId> {
+    ids.iter().copied().map(NodeId).collect()
+}
+
+/// Four tasks, each of which moves 100 bytes.
+fn execution(on_failure: OnFailure, policy: Option<StallPolicy<'static>>) -> Execution<'static> {
+    started(on_failure, policy, &[])
+}
+
+/// The same, but that some could not be started.
+fn started(on_failure: OnFailure, policy: Option<StallPolicy<'static>>, not_started: &[NodeId]) -> Execution<'static> {
+    let share = |id: u32| (NodeId(id), Share { name: format!("node-{id}"), link_bytes: 100 });
+    let error = |node: &NodeId| (*node, Error::replan("no answer in time").party(Party::Node(*node)));
+    let not_started = not_started.iter().map(error).collect();
+    Execution::new((1..=4).map(share).collect(), not_started, on_failure, GRACE, policy, at(0))
+}
+
+fn done() -> TaskEvent {
+    TaskEvent::Done { stored: Vec::new(), traffic: TaskTraffic::default(), stages: Vec::new() }
+}
+
+fn failed(error: Error, arrived: Vec<(BlockId, Vec<Span>)>) -> TaskEvent {
+    let (stored, corrupt, traffic) = (Vec::new(), Vec::new(), TaskTraffic::default());
+    TaskEvent::Failed { stored, arrived, corrupt, traffic, errors: vec![error] }
+}
+
+fn progress(moved_bytes: u64, waiting: &[(u32, u32)]) -> TaskEvent {
+    TaskEvent::Progress { moved_bytes, waiting: waiting.iter().map(|(id, ms)| (Party::Node(NodeId(*id)), *ms)).collect() }
+}
+
+fn end(execution: &Execution<'_>, id: u32) -> Option<End> {
+    execution.report().nodes[&NodeId(id)].end.clone()
+}
+
+#[test]
+fn when_one_fails_the_others_have_a_grace_are_cancelled_and_then_given_up() {
+    let mut it = execution(OnFailure::EndAll, None);
+    assert_eq!(it.wake_at(), None, "nobody waits for it to end");
+    let error = Error::replan("no slice in time").party(Party::Node(NodeId(1)));
+    assert_eq!(it.on(Event::Told(NodeId(2), failed(error, Vec::new())), at(100)), [Action::Failing]);
+    assert_eq!(it.wake_at(), Some(at(2_100)));
+    assert_eq!(it.on(Event::Told(NodeId(4), done()), at(200)), [Action::Moved(0.25), Action::Ended(NodeId(4))]);
+    assert_eq!(it.on(Event::Woken, at(2_099)), [], "too early");
+    assert_eq!(it.on(Event::Woken, at(2_100)), [Action::CancelAll(ids(&[1, 3]))]);
+    assert_eq!(it.wake_at(), None, "they are asked");
+    assert_eq!(it.on(Event::Cancelled, at(2_200)), []);
+    assert_eq!(it.wake_at(), Some(at(4_200)));
+    assert_eq!(it.on(Event::Cancelled, at(3_000)), [], "an answer that comes twice puts nothing off");
+    it.on(Event::Woken, at(4_200));
+    assert!(it.has_ended() && end(&it, 1) == Some(End::GivenUp) && end(&it, 4) == Some(End::Done));
+    let (report, suspect) = it.finish();
+    let blame = Blame { node: NodeId(1), accuser: Some(NodeId(2)) };
+    assert_eq!((report.blame, suspect), (Some(blame), Some(NodeId(1))));
+}
+
+#[test]
+fn one_that_could_not_be_started_fails_the_others_without_any_event() {
+    let mut it = started(OnFailure::EndAll, None, &[NodeId(3)]);
+    assert_eq!(it.wake_at(), Some(at(2_000)));
+    assert_eq!(it.on(Event::Woken, at(2_000)), [Action::Failing, Action::CancelAll(ids(&[1, 2, 4]))]);
+}
+
+#[test]
+fn receivers_of_a_put_go_on_without_one_that_fails_until_the_client_is_done() {
+    let mut it = execution(OnFailure::GoOn, None);
+    let lost = it.on(Event::Lost(NodeId(3), None), at(10));
+    assert_eq!(lost, [Action::Suspect(NodeId(3)), Action::SoFar]);
+    assert_eq!((it.wake_at(), it.on(Event::Lost(NodeId(3), None), at(20))), (None, vec![]), "it is lost once");
+    it.on(Event::ClientDone(Duration::from_secs(9)), at(1_000));
+    it.on(Event::ClientDone(Duration::from_secs(1)), at(1_500));
+    it.on(Event::ClientDone(Duration::from_secs(9)), at(1_600));
+    assert_eq!(it.wake_at(), Some(at(2_500)), "the soonest that was asked for");
+    for id in [1, 2, 4] {
+        it.on(Event::Told(NodeId(id), done()), at(2_000));
+    }
+    assert!(it.has_ended() && it.finish().0.blame.is_some_and(|blame| blame.node == NodeId(3)));
+}
+
+#[test]
+fn who_holds_up_a_plan_may_still_say_what_has_arrived() {
+    let block = BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 1 };
+    let stalled = |it: &mut Execution<'_>| {
+        for id in 1..=4 {
+            it.on(Event::Told(NodeId(id), progress(50, &[])), at(0));
+        }
+        for id in [1, 3, 4] {
+            it.on(Event::Told(NodeId(id), progress(60, &[(2, 900)])), at(1_000));
+        }
+        let down = BTreeSet::new();
+        it.on(Event::Looked { down }, at(1_000))
+    };
+    let policy = |spare: bool| Some(StallPolicy::of_chain(STILL, move |_| spare));
+    assert_eq!(stalled(&mut execution(OnFailure::EndAll, policy(false))), [], "there is no way around it");
+    for says in [true, false] {
+        let mut it = execution(OnFailure::EndAll, policy(true));
+        let node = NodeId(2);
+        let expected = [Action::Suspect(node), Action::Cancel(node), Action::CancelAll(ids(&[1, 3, 4]))];
+        assert_eq!(stalled(&mut it), expected);
+        assert_eq!(it.on(Event::Cancelled, at(1_100)), [Action::Failing]);
+        assert_eq!(it.wake_at(), Some(at(1_400)));
+        if says {
+            it.on(Event::Told(node, failed(Error::replan("cancelled"), vec![(block, vec![Span::new(0, 9)])])), at(1_200));
+        }
+        it.on(Event::Woken, at(1_400));
+        assert_eq!(matches!(end(&it, 2), Some(End::Failed(_))), says, "else it is gone");
+        assert_eq!(it.report().nodes[&node].arrived.contains_key(&block), says);
+        it.on(Event::Woken, at(3_100));
+        let (report, _) = it.finish();
+        assert_eq!(report.blame.map(|blame| blame.node), Some(node));
+        assert!(report.cause().message.starts_with("node-2 holds up everybody"), "{}", report.cause());
+    }
+}
+
+#[test]
+fn a_silent_receiver_is_given_up_for_a_complaint_only_where_nobody_else_waits_for_it() {
+    let complaint = |id| Event::Complaint(BTreeSet::from([NodeId(id)]));
+    let policy = |one_by_one, failed_max| Some(StallPolicy { one_by_one, failed_max, ..StallPolicy::of_chain(STILL, |_| false) });
+    let mut chained = execution(OnFailure::GoOn, policy(false, 1));
+    assert_eq!(chained.on(complaint(2), at(5_000)), []);
+    let mut none_may_fail = execution(OnFailure::GoOn, policy(true, 0));
+    assert_eq!(none_may_fail.on(complaint(2), at(5_000)), []);
+    let mut it = execution(OnFailure::GoOn, policy(true, 1));
+    it.on(Event::Told(NodeId(2), progress(1, &[])), at(4_500));
+    assert_eq!(it.on(complaint(2), at(5_000)), [], "it was heard of");
+    let actions = it.on(complaint(2), at(5_500));
+    assert!(matches!(&actions[..], [Action::GoOnWithout(..), Action::Suspect(_), Action::Cancel(_), Action::SoFar]));
+    assert_eq!(it.on(complaint(3), at(5_500)), [], "no more may fail");
+}
+
+#[test]
+fn a_node_that_went_down_has_no_task() {
+    let mut it = execution(OnFailure::EndAll, None);
+    it.on(Event::Told(NodeId(1), done()), at(0));
+    let down = BTreeSet::from([1, 2, 9].map(NodeId));
+    assert_eq!(it.on(Event::Looked { down }, at(250)), [Action::Failing]);
+    assert_eq!(end(&it, 1), Some(End::Done));
+    assert!(matches!(end(&it, 2), Some(End::Broken(error)) if error.message == "node-2 went down"));
+}
+
+/// Whatever may happen, in any order, late or twice.
+fn any_event() -> impl Strategy<Value = Event> {
+    let node = || (0..=5u32).prop_map(NodeId);
+    let waiting = proptest::collection::vec((1..=4u32, 0..3_000u32), 0..3);
+    let error = || {
+        (1..=4u32, 0..3u8).prop_map(|(id, kind)| {
+            let error = if kind == 0 { Error::corrupt("page 3") } else { Error::replan("reset") };
+            error.party(if kind == 2 { Party::Client(7) } else { Party::Node(NodeId(id)) })
+        })
+    };
+    prop_oneof![
+        4 => (node(), 0..200u64, waiting).prop_map(|(node, bytes, waiting)| Event::Told(node, progress(bytes, &waiting))),
+        2 => node().prop_map(|node| Event::Told(node, done())),
+        2 => (node(), error()).prop_map(|(node, error)| Event::Told(node, failed(error, Vec::new()))),
+        1 => (node(), proptest::option::of(error())).prop_map(|(node, error)| Event::Lost(node, error)),
+        1 => (0..5_000u64).prop_map(|ms| Event::ClientDone(Duration::from_millis(ms))),
+        1 => proptest::collection::btree_set(node(), 0..3).prop_map(Event::Complaint),
+        3 => proptest::collection::btree_set(node(), 0..2).prop_map(|down| Event::Looked { down }),
+        1 => Just(Event::Cancelled),
+        2 => Just(Event::Woken),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn it_ends_whatever_happens_and_gives_up_nobody_who_was_not_cancelled(
+        events in proptest::collection::vec((any_event(), 0..1_500u64), 0..60),
+        goes_on: bool,
+        spare: bool,
+        one_by_one: bool,
+        to_the_last: bool,
+        not_started in proptest::collection::vec((1..=4u32).prop_map(NodeId), 0..2),
+    ) {
+        let on_failure = if goes_on { OnFailure::GoOn } else { OnFailure::EndAll };
+        let policy = StallPolicy { one_by_one, to_the_last, failed_max: 1, ..StallPolicy::of_chain(STILL, move |_| spare) };
+        let mut it = started(on_failure, Some(policy), &not_started);
+        let (mut now, mut cancelled, mut asked) = (at(0), BTreeSet::new(), false);
+        let mut take = |it: &mut Execution<'_>, event, now| {
+            let before = it.report().clone();
+            let actions = it.on(event, now);
+            let all = actions.iter().position(|action| matches!(action, Action::CancelAll(_)));
+            assert!(all.is_none_or(|at| at + 1 == actions.len()), "it is not the last: {actions:?}");
+            for action in actions {
+                match action {
+                    Action::Cancel(node) => drop(cancelled.insert(node)),
+                    Action::CancelAll(nodes) => {
+                        cancelled.extend(nodes);
+                        asked = true;
+                    }
+                    Action::Moved(share) => assert!((0.0..=1.0).contains(&share)),
+                    _ => {}
+                }
+            }
+            for (id, node) in &it.report().nodes {
+                let ended = before.nodes[id].end.is_some();
+                assert!(!ended || before.nodes[id].end == node.end, "a task ends once");
+                assert!(node.end != Some(End::GivenUp) || cancelled.contains(id), "{id} was given up and not cancelled");
+            }
+            std::mem::take(&mut asked)
+        };
+        for (event, ms) in events {
+            now = now + Duration::from_millis(ms);
+            if take(&mut it, event, now) {
+                take(&mut it, Event::Cancelled, now);
+            }
+        }
+        // From here on nothing is heard, but each action is answered. It ends by itself if it is bound to, else when the client is done.
+        let bound_to_end = it.report().held_up.is_some() || !goes_on && it.report().any_failed();
+        if !bound_to_end {
+            take(&mut it, Event::ClientDone(Duration::ZERO), now);
+        }
+        for _ in 0..8 {
+            let Some(wake) = it.wake_at() else { break };
+            now = now.max(wake);
+            if take(&mut it, Event::Woken, now) {
+                take(&mut it, Event::Cancelled, now);
+            }
+        }
+        prop_assert!(it.has_ended(), "{:?}", it.report());
+        let (report, suspect) = it.finish();
+        let blamed = report.blame.map(|blame| blame.node);
+        prop_assert_eq!(suspect, blamed.filter(|node| report.nodes[node].bad_blocks(*node).next().is_none()));
+    }
+}

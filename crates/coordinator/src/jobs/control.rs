@@ -1,0 +1,74 @@
+//! The jobs that this coordinator works on: what their work shares with the calls that ask after them.
+
+use crate::rebuild::shares::Shares;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::watch;
+use weft_control::helpers::LastUsed;
+use weft_meta::{JobId, JobProgress, JobState};
+
+/// What a job waits for, of which so much is shown.
+const WAITS_SHOWN_MAX: usize = 16;
+
+/// The jobs that this coordinator works on.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    running: Mutex<BTreeMap<JobId, Arc<Control>>>,
+    /// One change of a job's state at a time, so that what is told last is what is written last.
+    pub(super) changing: tokio::sync::Mutex<()>,
+    helpers_used: Arc<Mutex<LastUsed>>,
+}
+
+/// What a job's work and those who ask after it share.
+#[derive(Debug)]
+pub(crate) struct Control {
+    /// The state that it shall be in.
+    pub(super) state: watch::Sender<JobState>,
+    pub(super) live: Mutex<Live>,
+}
+
+/// How far a job has come.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    pub(super) progress: JobProgress,
+    /// What has come in of the stripes that are under way, each by a number of its own.
+    pub(super) moving: BTreeMap<u64, u64>,
+    /// Bytes that are done, of what is done as a whole or not at all.
+    pub(super) gathered_bytes: u64,
+    /// What those wait for who do, each by a number of its own.
+    pub(super) waits_for: BTreeMap<u64, String>,
+    /// The last of these numbers.
+    pub(super) waiters: u64,
+}
+
+impl Live {
+    /// What it waits for right now, each once.
+    pub(super) fn waits(&self) -> Vec<String> {
+        let distinct: BTreeSet<&String> = self.waits_for.values().collect();
+        distinct.into_iter().take(WAITS_SHOWN_MAX).cloned().collect()
+    }
+}
+
+impl Jobs {
+    pub(super) fn control(&self, job: JobId) -> Option<Arc<Control>> {
+        self.lock().get(&job).cloned()
+    }
+
+    /// What the rebuilds of a new job share. Which nodes have helped is remembered across jobs.
+    pub(super) fn shares(&self) -> Shares {
+        Shares::new(Arc::clone(&self.helpers_used))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Arc<Control>>> {
+        // Nobody leaves it half changed.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Control {
+    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,150 @@
+//! The reads that are under way, and what became of those that ended a moment ago.
+
+use crate::{delegations::Delegation, supervise::handle::PlanHandle};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{task::JoinHandle, time::Instant};
+use weft_types::{PlanId, StripeId};
+
+/// How often it is looked whether failing plans have ended.
+const VERDICT_LOOK_MS: u64 = 25;
+
+/// What became of a read is known for so long: whoever saw one fail comes a moment later.
+const ENDED_KEPT: Duration = Duration::from_secs(10);
+/// How often, at most, it is looked whose time is over.
+const FORGET_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The reads that are under way, and those that have ended a moment ago.
+#[derive(Default)]
+pub(crate) struct Reads {
+    running: Mutex<BTreeMap<PlanId, Reading>>,
+    /// When those were last forgotten that had ended.
+    forgotten: Mutex<Option<Instant>>,
+}
+
+pub(super) struct Reading {
+    pub(super) stripe: StripeId,
+    /// Whose it is; None: a client's.
+    pub(super) delegation: Option<Delegation>,
+    pub(super) handle: PlanHandle,
+    pub(super) watching: JoinHandle<()>,
+    /// Somebody was found to be to blame for its end.
+    pub(super) blames: Arc<AtomicBool>,
+    pub(super) ended: Arc<OnceLock<Instant>>,
+}
+
+impl Reads {
+    /// A read begins.
+    pub(super) fn begin(&self, plan: PlanId, reading: Reading) {
+        self.forget_ended();
+        self.lock().insert(plan, reading);
+    }
+
+    /// Forgets reads that have ended long enough ago.
+    pub(crate) fn forget_ended(&self) {
+        let now = Instant::now();
+        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        if forgotten.is_some_and(|last| now.duration_since(last) < FORGET_INTERVAL) {
+            return;
+        }
+        *forgotten = Some(now);
+        drop(forgotten);
+        self.lock().retain(|_, reading| {
+            let has_ended = reading.ended.get().is_some() || reading.watching.is_finished();
+            !has_ended || now.duration_since(*reading.ended.get_or_init(|| now)) < ENDED_KEPT
+        });
+    }
+
+    /// Waits until the plan that a client saw fail has ended, if it does soon, or where that is not known all of its stripe that are
+    /// failing right now: the agents know better than a client, who sees only its own links, who is to blame. Tells whether they have
+    /// said.
+    pub(super) async fn verdict(&self, failed: PlanId, stripe: StripeId, delegation: Option<&Delegation>, grace_ms: u64) -> bool {
+        let is_own = |reading: &Reading| reading.stripe == stripe && reading.delegation.as_ref() == delegation;
+        let known = self.lock().get(&failed).filter(|reading| is_own(reading)).map(|reading| {
+            // The client may know of it before the coordinator does.
+            reading.handle.client_done(Duration::from_millis(grace_ms));
+            failed
+        });
+        // Whether that is so of any of those that are meant.
+        let any = |is_so: &dyn Fn(&Reading) -> bool| match known {
+            Some(known) => self.lock().get(&known).is_some_and(is_so),
+            None => self.lock().values().any(|reading| reading.stripe == stripe && reading.handle.is_failing() && is_so(reading)),
+        };
+        for _ in 0..grace_ms.saturating_mul(3) / VERDICT_LOOK_MS {
+            if !any(&|reading| !reading.watching.is_finished()) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(VERDICT_LOOK_MS)).await;
+        }
+        any(&|reading| reading.blames.load(Ordering::Relaxed))
+    }
+
+    /// Whose read it is wants no more of it; its tasks may take that long to end.
+    pub(super) fn end(&self, plan: PlanId, delegation: Option<&Delegation>, within: Duration) {
+        if let Some(reading) = self.lock().get(&plan).filter(|reading| reading.delegation.as_ref() == delegation) {
+            reading.handle.client_done(within);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PlanId, Reading>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::{NodeId, ObjectName, UploadId};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_became_of_a_read_is_known_for_a_moment() {
+        let reads = Reads::default();
+        let begin = |plan| {
+            let (handle, watching) = (PlanHandle::of_nothing().0, tokio::spawn(std::future::pending()));
+            let ended = Arc::<OnceLock<Instant>>::default();
+            let (stripe, blames) = (StripeId(7), Arc::default());
+            reads.begin(PlanId(plan), Reading { stripe, delegation: None, handle, watching, blames, ended: Arc::clone(&ended) });
+            ended
+        };
+        let known = || reads.lock().keys().map(|plan| plan.0).collect::<Vec<_>>();
+        let _still_runs = begin(1);
+        begin(2).set(Instant::now()).unwrap();
+        tokio::time::advance(ENDED_KEPT - Duration::from_millis(1)).await;
+        begin(3).set(Instant::now()).unwrap();
+        assert_eq!(known(), [1, 2, 3]);
+        tokio::time::advance(FORGET_INTERVAL).await;
+        let _still_runs = begin(4);
+        assert_eq!(known(), [1, 3, 4]);
+    }
+
+    #[tokio::test]
+    async fn nobody_ends_a_read_of_another() {
+        let delegation = |number| Delegation {
+            node: NodeId(3),
+            agent: "node-03".into(),
+            object: ObjectName { bucket: "b".into(), key: "k".into() },
+            version: UploadId(5),
+            upload: UploadId(9),
+            number,
+        };
+        let (own, other, within) = (delegation(2), delegation(3), Duration::from_secs(1));
+        for (whose, others) in [(Some(&own), [Some(&other), None]), (None, [Some(&other), Some(&own)])] {
+            let (reads, (handle, told)) = (Reads::default(), PlanHandle::of_nothing());
+            let (stripe, watching) = (StripeId(7), tokio::spawn(std::future::pending()));
+            let reading =
+                Reading { stripe, delegation: whose.cloned(), handle, watching, blames: Arc::default(), ended: Arc::default() };
+            reads.lock().insert(PlanId(1), reading);
+            reads.end(PlanId(2), whose, within);
+            others.into_iter().for_each(|other| reads.end(PlanId(1), other, within));
+            assert_eq!(*told.borrow(), None);
+            reads.end(PlanId(1), whose, within);
+            assert_eq!(*told.borrow(), Some(within));
+        }
+    }
+}
