@@ -6,10 +6,12 @@ use tokio::time::Instant;
 
 const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "256KiB", "--cell-size", "64KiB"];
 const STRIPE: usize = 1 << 20;
+/// Nodes that take no more than this a second: a put of some MiB has a middle, however fast the machine is.
+const SLOW_NODES: (&str, &str) = ("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "6MiB");
 
 #[test]
 fn a_put_that_dies_half_way_leaves_nothing() {
-    let cluster = Setup::nodes(7).with(&[("WEFT_COORDINATOR_UPLOAD_LEASE_MS", "1500")]).up();
+    let cluster = Setup::nodes(7).with(&[("WEFT_COORDINATOR_UPLOAD_LEASE_MS", "1500"), SLOW_NODES]).up();
     let kept = bytes(2 * STRIPE, 1);
     cluster.put("kept", &kept, &CODING).ok();
     let before: BTreeSet<_> = cluster.files().into_iter().collect();
@@ -39,7 +41,7 @@ fn a_put_that_dies_half_way_leaves_nothing() {
 
 #[test]
 fn a_put_goes_on_without_a_node_that_dies_or_stands_still() {
-    let cluster = Setup::nodes(10).up();
+    let cluster = Setup::nodes(10).with(&[SLOW_NODES]).up();
     for (key, signal) in [("killed", "KILL"), ("stopped", "STOP")] {
         let content = bytes(48 << 20, 4);
         let file = cluster.write("data", &content);
@@ -125,7 +127,7 @@ fn writing_node(cluster: &Cluster, put: &mut Running) -> String {
 fn a_put_with_an_early_ack_does_not_wait_for_who_stands_still_and_is_completed() {
     // Links and settling plans would wait for half a minute; there is no node to spare.
     let stall = [("WEFT_COORDINATOR_STALL_MS", "30000"), ("WEFT_COORDINATOR_SUSPECT_MS", "60000")];
-    let cluster = Setup::nodes(6).with(&stall).up();
+    let cluster = Setup::nodes(6).with(&stall).with(&[SLOW_NODES]).up();
     let content = bytes(64 << 20, 7);
     let file = cluster.write("data", &content);
     let coding = ["--code", "rs(4,2)", "--block-size", "16MiB", "--cell-size", "256KiB", "--ack", "k+1"];
@@ -161,7 +163,7 @@ fn a_put_with_an_early_ack_does_not_wait_for_who_stands_still_and_is_completed()
 #[test]
 fn what_is_on_its_way_is_told() {
     let stall = [("WEFT_COORDINATOR_STALL_MS", "30000"), ("WEFT_COORDINATOR_SUSPECT_MS", "60000")];
-    let cluster = Setup::nodes(6).with(&stall).up();
+    let cluster = Setup::nodes(6).with(&stall).with(&[SLOW_NODES]).up();
     cluster.weft(["put", "/etc/hostname", "x", "--ack", "k+3", "--code", "rs(4,2)"]).refused(2, &["rs(4,2) has k+2 blocks"]);
     cluster.weft(["put", "/etc/hostname", "x", "--ack", "soon", "--code", "rs(4,2)"]).refused(2, &["k+N", "tolerate=N"]);
     cluster.weft(["policy", "create", "quick", "--code", "rs(4,2)", "--block-size", "16MiB", "--ack", "k+1"]).ok();
