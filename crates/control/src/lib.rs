@@ -8,6 +8,7 @@
 //! | [`view`] | which nodes and blocks can be used, of what is known of them at one moment |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what conversions leave free |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
+//! | [`read`] | what a read brings, and when it is planned anew |
 //! | [`recovery`], [`retries`] | whether what is left of a stripe is enough; when what failed is tried again |
 //! | [`put`] | which blocks of a put's stripe are stored, and which receivers failed |
 //! | [`options`], [`planning`] | what requests choose; from a stripe to a proved plan |
@@ -16,6 +17,8 @@
 
 pub mod assignment;
 pub mod capacity;
+#[cfg(test)]
+mod fixtures;
 pub mod helpers;
 pub mod in_flight;
 pub mod links;
@@ -23,6 +26,7 @@ pub mod options;
 pub mod placement;
 pub mod planning;
 pub mod put;
+pub mod read;
 pub mod rebuild;
 pub mod recovery;
 pub mod retries;

@@ -1,0 +1,55 @@
+//! A stripe and the nodes around it, for tests.
+
+use crate::{
+    Time,
+    view::{DiskView, NodeView, View},
+};
+use std::{collections::BTreeMap, time::Duration};
+use weft_types::{
+    BlockState, DiskNumber, Home, Layout, NodeId, Owner, PlacedBlock, StripeId, StripeLayout, StripeRecord, UploadId,
+};
+
+/// Bytes of a block of [`stripe`].
+pub(crate) const BLOCK_LEN: u64 = 64 << 10;
+
+/// The only disk of a node.
+pub(crate) fn home(node: u32) -> Home {
+    Home { node: NodeId(node), disk: DiskNumber(node) }
+}
+
+/// So many nodes without racks, of which some are down.
+pub(crate) fn view(nodes: u32, down: &[u32]) -> View {
+    let node = |id: u32| {
+        let disk = DiskView {
+            number: DiskNumber(id),
+            id: format!("disk-{id}"),
+            path: "/d".into(),
+            total_bytes: 1 << 40,
+            free_bytes: 1 << 39,
+            failed: false,
+            blocks: 0,
+        };
+        let (name, rack, up) = (format!("node-{id}"), String::new(), !down.contains(&id));
+        (NodeId(id), NodeView { id: NodeId(id), name, rack, up, suspect_for: Duration::ZERO, disks: vec![disk] })
+    };
+    View { nodes: (1..=nodes).map(node).collect(), now: Time::default(), ..View::default() }
+}
+
+/// A stripe of rs(4,2): its blocks are on nodes 1 to 6, and block `index` has the checksum `10 + index`.
+pub(crate) fn stripe() -> StripeRecord {
+    let layout = StripeLayout { layout: Layout::new(BLOCK_LEN, 4096, 1).unwrap(), k: 4, m: 2, data_len: 4 * BLOCK_LEN };
+    let placed = |id| PlacedBlock { generation: 1, generation_high_water: 1, home: home(id), state: BlockState::Ok, copy: 0 };
+    StripeRecord {
+        id: StripeId(7),
+        owner: Owner::Object(UploadId(3)),
+        number: 0,
+        layout,
+        ended: true,
+        seq: 0,
+        blocks: (1..=6).map(placed).collect(),
+        copies: Vec::new(),
+        checksums: (0..6).map(|index| vec![10 + index]).collect(),
+        corrupt: BTreeMap::new(),
+        incomplete: false,
+    }
+}

@@ -1,0 +1,263 @@
+//! A read of ranges of a stripe's data blocks, around what is lost: it is planned, and planned anew while a node cannot take its part.
+//!
+//! Events go in, actions come out ([`Read::on`]); the last action asks for the next event. A read that fails later, while its client
+//! takes its share, is another read: what its client complains of ([`avoided`]) is left alone then.
+
+use crate::{
+    options::{RepairOptions, usual_slice_positions},
+    planning::{self, Planned, Range, Readable, Way},
+    view::View,
+};
+use rand::{Rng, RngCore};
+use std::collections::{BTreeMap, BTreeSet};
+use weft_codes::SharedCode;
+use weft_plan::{Class, Network};
+use weft_schemes::Run;
+use weft_types::{BlockId, BlockState, Error, NodeId, Party, Reaction, Result, Span, StripeRecord};
+
+/// So many plans are made for a read whose nodes cannot take their part.
+const PLANS_MAX: u32 = 8;
+
+/// What is to be read.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The stripe's code.
+    pub code: SharedCode,
+    /// The stripe as it is known.
+    pub stripe: StripeRecord,
+    /// What of it, block by block, without overlaps.
+    pub ranges: Vec<Range>,
+    /// How lost blocks are brought back.
+    pub options: RepairOptions,
+    /// Bytes of a slice where nothing is rebuilt.
+    pub slice_bytes: u64,
+    /// The node that reads for a conversion. None: a client reads.
+    pub delegate: Option<NodeId>,
+}
+
+/// A plan that is to be made: all that is needed for it, so that it can be made anywhere.
+#[derive(Debug)]
+pub struct PlanAsk(Request);
+
+/// A plan that was made.
+#[derive(Debug)]
+pub struct PlannedRead {
+    /// The plan.
+    pub planned: Planned,
+    /// What it brings: what is asked for, widened to what can be checked.
+    pub delivers: Vec<Range>,
+    /// The blocks of which something is rebuilt.
+    pub rebuilt: Vec<u8>,
+    /// The stripe, as the plan reads it.
+    pub stripe: StripeRecord,
+    code: SharedCode,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// The read begins.
+    Begin,
+    /// Answers [`Action::Plan`].
+    Planned(Result<Box<PlannedRead>>),
+    /// Answers [`Action::Start`]: all agents run their part, or why not.
+    Started(Result<()>),
+    /// Answers [`Action::LookUp`].
+    LookedUp(Result<StripeRecord>),
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Action {
+    /// Avoid a node for a while.
+    Suspect(NodeId),
+    /// Make a plan; [`Event::Planned`] answers.
+    Plan(Box<PlanAsk>),
+    /// Open and start it; [`Event::Started`] answers.
+    Start(Box<PlannedRead>),
+    /// Look up the stripe as it is now; [`Event::LookedUp`] answers.
+    LookUp,
+    /// The plan that was started last runs, or there is none.
+    End(Result<()>),
+}
+
+/// A read, until its plan runs.
+#[derive(Debug)]
+pub struct Read {
+    request: Request,
+    plans: u32,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Begin,
+    Planning,
+    Starting,
+    LookingUp,
+    Ended,
+}
+
+impl Read {
+    /// Of this request.
+    pub fn new(request: Request) -> Self {
+        Self { request, plans: 0, state: State::Begin }
+    }
+
+    /// What the plan would be now.
+    pub fn ask(&self, view: &View, rng: &mut dyn RngCore) -> PlanAsk {
+        let Request { stripe, delegate, .. } = &self.request;
+        // The delegate reads what it has itself, where that is as good.
+        let draw = |node| if *delegate == Some(node) { 0 } else { rng.random() };
+        let stripe = view.serving(stripe.clone(), |block, _| view.is_suspect_block(block), draw);
+        PlanAsk(Request { stripe, ..self.request.clone() })
+    }
+
+    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    pub fn on(&mut self, event: Event, view: &View, rng: &mut dyn RngCore) -> Vec<Action> {
+        match (self.state, event) {
+            (State::Begin, Event::Begin) => self.plan(view, rng),
+            (State::Planning, Event::Planned(Ok(planned))) => {
+                self.state = State::Starting;
+                vec![Action::Start(planned)]
+            }
+            (State::Starting, Event::Started(Err(error))) if error.reaction == Reaction::Replan && self.plans < PLANS_MAX => {
+                self.state = State::LookingUp;
+                // Of a bad block the block is avoided, and not its whole node.
+                let suspect = match (error.party, error.block) {
+                    (Some(Party::Node(node)), None) => Some(Action::Suspect(node)),
+                    _ => None,
+                };
+                suspect.into_iter().chain([Action::LookUp]).collect()
+            }
+            (State::LookingUp, Event::LookedUp(Ok(stripe))) => {
+                self.request.stripe = stripe;
+                self.plan(view, rng)
+            }
+            (State::Starting, Event::Started(result)) => self.end(result),
+            (State::Planning, Event::Planned(Err(error))) | (State::LookingUp, Event::LookedUp(Err(error))) => {
+                self.end(Err(error))
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn plan(&mut self, view: &View, rng: &mut dyn RngCore) -> Vec<Action> {
+        (self.state, self.plans) = (State::Planning, self.plans + 1);
+        vec![Action::Plan(Box::new(self.ask(view, rng)))]
+    }
+
+    fn end(&mut self, result: Result<()>) -> Vec<Action> {
+        self.state = State::Ended;
+        vec![Action::End(result)]
+    }
+}
+
+impl PlanAsk {
+    /// Makes the plan. `frame` gives the run of a plan with slices of so many positions, and its reader.
+    pub fn plan(&self, view: &View, network: &Network, mut frame: impl FnMut(&Self, u64) -> (Run, Party)) -> Result<PlannedRead> {
+        let Request { code, stripe, ranges, options, slice_bytes, delegate } = &self.0;
+        let Readable { good, suspect, lost } = planning::readable(stripe, view);
+        let mut attempt = |available: &[u8]| {
+            let rebuilt = planning::rebuilt(stripe, available, ranges);
+            let delivers = widen(stripe, ranges, &rebuilt);
+            let slice_len = match rebuilt.is_empty() {
+                true => usual_slice_positions(&stripe.layout.layout, *slice_bytes),
+                false => options.slice_positions(&stripe.layout, network),
+            };
+            let prefer = planning::preference(stripe, available, view, stripe.layout.k as usize, None);
+            let (run, reader) = frame(self, slice_len);
+            let way = Way { options, network, prefer: &prefer };
+            let planned = planning::read(code, stripe, available, &delivers, reader, &way, run)?;
+            let (rebuilt, stripe, code) = (rebuilt.into_iter().collect(), stripe.clone(), code.clone());
+            Ok::<_, Error>(PlannedRead { planned, delivers, rebuilt, stripe, code })
+        };
+        // Of one data block every block is a copy: a delegate that has one reads that.
+        let is_own =
+            |index: &u8| delegate.is_some() && stripe.blocks.get(usize::from(*index)).map(|it| it.home.node) == *delegate;
+        if let Some(own) = good.iter().copied().find(is_own).filter(|_| code.k() == 1)
+            && let Ok(planned) = attempt(&[own])
+        {
+            return Ok(planned);
+        }
+        // As few of the suspect blocks as will do. Two nodes that were each blamed for the link between them are both suspect, and with
+        // one of them it works.
+        let all: Vec<u8> = good.iter().chain(&suspect).copied().collect();
+        let mut planned = attempt(&good);
+        for count in good.len() + 1..=all.len() {
+            match planned {
+                Err(error) if error.reaction == Reaction::Unavailable => planned = attempt(&all[..count]),
+                other => return other,
+            }
+        }
+        planned.map_err(|error| match error.reaction {
+            Reaction::Unavailable => {
+                let rebuilt = planning::rebuilt(stripe, &all, ranges);
+                let wanted = planning::wanted(stripe, &widen(stripe, ranges, &rebuilt));
+                let absent = planning::unrecoverable(code, stripe, &all, &wanted).unwrap_or_default();
+                let lost = planning::why_absent(stripe, &absent, &lost, "unknown");
+                view.lacking_nodes(planning::too_many_lost(code, stripe, &lost, view))
+            }
+            _ => error,
+        })
+    }
+
+    /// The stripe, as the plan reads it.
+    pub fn stripe(&self) -> &StripeRecord {
+        &self.0.stripe
+    }
+
+    /// The plan's class.
+    pub fn class(&self) -> Class {
+        if self.0.delegate.is_some() { Class::Repair } else { Class::Foreground }
+    }
+}
+
+impl PlannedRead {
+    /// Whether another plan could read around a node.
+    pub fn is_spare(&self, node: NodeId, view: &View) -> bool {
+        let wanted = planning::wanted(&self.stripe, &self.delivers);
+        let stripe = view.serving(self.stripe.clone(), |_, home| home == node, |_| 0);
+        let Readable { good, suspect, .. } = planning::readable(&stripe, view);
+        let is_elsewhere = |index: &u8| stripe.blocks.get(usize::from(*index)).is_some_and(|placed| placed.home.node != node);
+        let available: Vec<u8> = good.into_iter().chain(suspect).filter(is_elsewhere).collect();
+        planning::unrecoverable(&self.code, &stripe, &available, &wanted).is_none()
+    }
+}
+
+/// Whether an error is about nothing but a stripe and the homes of its blocks.
+pub fn is_about(error: &Error, stripe: &StripeRecord) -> bool {
+    let is_home = |node| stripe.all().any(|(_, placed)| placed.home.node == node);
+    let is_party = |party| matches!(party, Party::Node(node) if is_home(node));
+    error.block.is_none_or(|block| block.stripe == stripe.id) && error.party.is_none_or(is_party)
+}
+
+/// Which node and which block to avoid for a while, since a client complains of an error: for a bad block the block, and not its whole
+/// node; no node where the agents have said already which one is to blame.
+pub fn avoided(error: &Error, stripe: &StripeRecord, blamed: bool) -> (Option<NodeId>, Option<BlockId>) {
+    let node = match (error.reaction, error.party) {
+        (Reaction::Retry, _) | (_, None | Some(Party::Client(_))) => None,
+        (Reaction::Corrupt, _) if error.block.is_some() => None,
+        (_, Some(Party::Node(node))) => Some(node).filter(|_| !blamed),
+    };
+    // Of a block that is known to be corrupt, it is known what can be read.
+    let is_known = |block: &BlockId| {
+        let placed = stripe.find(block.index, block.copy);
+        stripe.id == block.stripe && placed.is_some_and(|placed| placed.state != BlockState::Ok)
+    };
+    (node, error.block.filter(|block| !is_known(block)))
+}
+
+/// Widens the ranges to what can be read and checked; those that come to overlap become one.
+fn widen(stripe: &StripeRecord, ranges: &[Range], rebuilt: &BTreeSet<u8>) -> Vec<Range> {
+    let mut by_block: BTreeMap<u8, Vec<Span>> = BTreeMap::new();
+    for range in ranges {
+        let wide = planning::widened(&stripe.layout, *range, rebuilt.contains(&range.index));
+        by_block.entry(range.index).or_default().push(wide.bytes);
+    }
+    let merged = |(index, spans): (u8, Vec<Span>)| Span::normalize(spans).into_iter().map(move |bytes| Range { index, bytes });
+    by_block.into_iter().flat_map(merged).collect()
+}
+
+#[cfg(test)]
+mod tests;

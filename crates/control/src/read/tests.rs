@@ -1,0 +1,191 @@
+use super::*;
+use crate::fixtures::{BLOCK_LEN, home, stripe, view};
+use proptest::prelude::*;
+use rand::{SeedableRng, rngs::StdRng};
+use weft_types::{AutoSize, PlacedBlock, PlanId, StripeId};
+
+fn request(index: u8) -> Request {
+    Request {
+        code: weft_codes::parse("rs(4,2)").unwrap(),
+        stripe: stripe(),
+        ranges: vec![Range { index, bytes: Span::new(5, 6000) }],
+        options: RepairOptions::new("pipeline".into(), AutoSize::bytes(16 << 10)),
+        slice_bytes: 16 << 10,
+        delegate: None,
+    }
+}
+
+fn rng() -> StdRng {
+    StdRng::seed_from_u64(1)
+}
+
+fn made(ask: &PlanAsk, view: &View) -> Result<PlannedRead> {
+    let frame = |ask: &PlanAsk, slice_len| (Run::new(PlanId(1), 1, ask.class(), slice_len), Party::Client(9));
+    ask.plan(view, &Network::uniform(1e9), frame)
+}
+
+/// The nodes that a plan reads from.
+fn read_from(read: &PlannedRead) -> BTreeSet<NodeId> {
+    let binding = &read.planned.plan.binding;
+    let homes = binding.blocks.iter().filter_map(|block| read.stripe.find(block.id.index, block.id.copy));
+    homes.map(|placed| placed.home.node).collect()
+}
+
+/// Answers what a read asks for: `start` says what comes of each start. What it came to, and the plan that was started last.
+fn played(
+    request: Request,
+    mut view: View,
+    mut start: impl FnMut(u32, &PlannedRead) -> Result<()>,
+) -> (Result<()>, Option<PlannedRead>) {
+    let (mut read, mut rng, mut event, mut last, mut starts) = (Read::new(request), rng(), Event::Begin, None, 0);
+    for _ in 0..100 {
+        let mut answer = None;
+        for action in read.on(event, &view, &mut rng) {
+            assert!(answer.is_none(), "only the last action asks");
+            answer = match action {
+                Action::Suspect(node) => {
+                    view.nodes.get_mut(&node).unwrap().suspect_for = std::time::Duration::from_secs(9);
+                    None
+                }
+                Action::Plan(ask) => Some(Event::Planned(made(&ask, &view).map(Box::new))),
+                Action::Start(planned) => {
+                    starts += 1;
+                    let started = start(starts, &planned);
+                    last = Some(*planned);
+                    Some(Event::Started(started))
+                }
+                Action::LookUp => Some(Event::LookedUp(Ok(stripe()))),
+                Action::End(result) => return (result, last),
+            };
+        }
+        event = answer.expect("something is asked for, or it has ended");
+    }
+    panic!("it goes on and on");
+}
+
+#[test]
+fn a_block_that_is_there_is_read_in_whole_pages_and_one_that_is_lost_rebuilt_in_whole_units() {
+    let (ended, read) = played(request(0), view(8, &[]), |_, _| Ok(()));
+    let read = read.unwrap();
+    assert_eq!((ended, read.rebuilt.as_slice()), (Ok(()), &[][..]));
+    assert_eq!(read.delivers, [Range { index: 0, bytes: Span::new(0, 8192) }]);
+    assert_eq!(read_from(&read), BTreeSet::from([NodeId(1)]));
+    assert_eq!(read.planned.plan.class, Class::Foreground);
+
+    let (_, read) = played(request(0), view(8, &[1]), |_, _| Ok(()));
+    let read = read.unwrap();
+    assert_eq!(read.rebuilt, [0]);
+    assert_eq!(read.delivers, [Range { index: 0, bytes: Span::new(0, BLOCK_LEN) }]);
+    assert_eq!(read_from(&read).len(), 4);
+    assert!(read.is_spare(NodeId(2), &view(8, &[1])) && !read.is_spare(NodeId(2), &view(8, &[1, 6])));
+}
+
+#[test]
+fn a_node_that_cannot_be_asked_is_read_around_and_of_a_bad_block_only_the_block() {
+    let away = |node| Error::replan("no answer in time").party(Party::Node(NodeId(node)));
+    let (ended, read) = played(request(0), view(8, &[]), |start, _| if start == 1 { Err(away(1)) } else { Ok(()) });
+    let read = read.unwrap();
+    assert_eq!((ended, read.rebuilt.as_slice()), (Ok(()), &[0][..]));
+    assert!(!read_from(&read).contains(&NodeId(1)));
+
+    // The block is not known as bad by then, and its node is not avoided: it is read there again, and so on.
+    let bad = || away(1).block(stripe().block_id(0).unwrap());
+    let mut starts = 0;
+    let (ended, _) = played(request(0), view(8, &[]), |_, read| {
+        starts += 1;
+        assert!(read_from(read).contains(&NodeId(1)));
+        Err(bad())
+    });
+    assert_eq!((ended, starts), (Err(bad()), PLANS_MAX));
+}
+
+#[test]
+fn too_much_is_lost_and_what_planning_does_not_mend_ends_a_read() {
+    let (ended, read) = played(request(0), view(8, &[1, 2, 3]), |_, _| Ok(()));
+    let error = ended.unwrap_err();
+    assert!(read.is_none() && error.message.contains("rs(4,2) tolerates the loss of 2"), "{error}");
+    let (ended, _) = played(request(0), view(8, &[]), |_, _| Err(Error::invalid("its budget is too small")));
+    assert_eq!(ended, Err(Error::invalid("its budget is too small")));
+}
+
+#[test]
+fn a_delegate_reads_its_own_copy() {
+    let mut stripe = stripe();
+    stripe.copies = vec![(0, PlacedBlock { home: home(7), copy: 1, ..stripe.blocks[0] })];
+    for delegate in [1, 7] {
+        let request = Request { stripe: stripe.clone(), delegate: Some(NodeId(delegate)), ..request(0) };
+        let (_, read) = played(request, view(8, &[]), |_, _| Ok(()));
+        let read = read.unwrap();
+        assert_eq!((read_from(&read), read.planned.plan.class), (BTreeSet::from([NodeId(delegate)]), Class::Repair));
+    }
+    let code = weft_codes::parse("replication(6)").unwrap();
+    let layout = weft_types::StripeLayout { k: 1, m: 5, data_len: BLOCK_LEN, ..stripe.layout };
+    stripe.copies.clear();
+    let stripe = StripeRecord { layout, ..stripe };
+    let request = Request { code, stripe, delegate: Some(NodeId(3)), ..request(0) };
+    let read = made(&Read::new(request).ask(&view(8, &[]), &mut rng()), &view(8, &[])).unwrap();
+    assert_eq!(read_from(&read), BTreeSet::from([NodeId(3)]), "of one data block every block is a copy");
+}
+
+#[test]
+fn a_delegate_may_complain_of_its_stripe_only() {
+    let stripe = stripe();
+    let block = |id| BlockId { stripe: StripeId(id), ..stripe.block_id(0).unwrap() };
+    let (own, other) = (Party::Node(NodeId(2)), Party::Node(NodeId(8)));
+    let error = || Error::replan("it failed");
+    let about = [error(), error().party(own), error().block(block(7)), error().block(block(7)).party(own)];
+    assert!(about.iter().all(|error| is_about(error, &stripe)));
+    let not = [error().party(other), error().block(block(8)), error().block(block(8)).party(own)];
+    assert!(!not.iter().any(|error| is_about(error, &stripe)));
+}
+
+#[test]
+fn of_what_a_client_complains_the_least_that_helps_is_avoided() {
+    let mut stripe = stripe();
+    let (block, node) = (stripe.block_id(1).unwrap(), NodeId(2));
+    let party = Party::Node(node);
+    let lost = Error::replan("reset").party(party);
+    let corrupt = Error::corrupt("page 3").party(party).block(block);
+    assert_eq!(avoided(&lost, &stripe, false), (Some(node), None));
+    assert_eq!(avoided(&lost, &stripe, true), (None, None), "agents know better");
+    assert_eq!(avoided(&corrupt, &stripe, false), (None, Some(block)));
+    assert_eq!(avoided(&Error::retry("busy").party(party), &stripe, false), (None, None));
+    assert_eq!(avoided(&Error::replan("reset").party(Party::Client(3)), &stripe, false), (None, None));
+    stripe.blocks[1].state = BlockState::Corrupt;
+    assert_eq!(avoided(&corrupt, &stripe, false), (None, None), "what of it can be read is known");
+}
+
+proptest! {
+    #[test]
+    fn a_read_ends_whatever_is_answered_and_ignores_what_it_did_not_ask_for(
+        kinds in proptest::collection::vec((0..6u8, 1..=8u32), 0..60),
+    ) {
+        let (view, mut rng) = (view(8, &[1]), rng());
+        let mut read = Read::new(request(0));
+        let mut asked = read.on(Event::Begin, &view, &mut rng).pop();
+        for (kind, node) in kinds.into_iter().chain([(0, 1); 40]) {
+            let Some(action) = asked.take() else { break };
+            let error = Error::replan("no answer").party(Party::Node(NodeId(node)));
+            let event = match (kind, &action) {
+                (0..=2, Action::Plan(ask)) => Event::Planned(made(ask, &view).map(Box::new)),
+                (0, Action::Start(_)) => Event::Started(Ok(())),
+                (1..=3, Action::Start(_)) => Event::Started(Err(error)),
+                (0..=3, Action::LookUp) => Event::LookedUp(Ok(stripe())),
+                (3, Action::Plan(_)) => Event::Planned(Err(Error::unavailable("too few"))),
+                (_, Action::Plan(_) | Action::LookUp) => Event::Started(Ok(())),
+                _ => Event::Begin,
+            };
+            let is_answer = matches!(
+                (&event, &action),
+                (Event::Planned(_), Action::Plan(_)) | (Event::Started(_), Action::Start(_)) | (Event::LookedUp(_), Action::LookUp)
+            );
+            let mut actions = read.on(event, &view, &mut rng);
+            prop_assert_eq!(actions.is_empty(), !is_answer);
+            asked = if is_answer { actions.pop() } else { Some(action) };
+            if matches!(asked, Some(Action::End(_))) {
+                asked = None;
+            }
+        }
+        prop_assert!(asked.is_none(), "it waits for {asked:?}");
+    }
+}
