@@ -101,10 +101,14 @@ pub(crate) fn host(address: &str) -> String {
 }
 
 impl Shared {
+    /// What conversions leave free.
+    pub(crate) fn kept_free(&self) -> KeptFree {
+        KeptFree { reserve_bytes: self.config.disk_reserve.0, percent: self.config.conversion_free_percent }
+    }
+
     /// The nodes to which no block of a conversion goes: see [`KeptFree::without_room`].
     pub(crate) fn without_capacity(&self, wanted: &Wanted<'_>) -> Result<BTreeSet<NodeId>> {
-        let kept = KeptFree { reserve_bytes: self.config.disk_reserve.0, percent: self.config.conversion_free_percent };
-        kept.without_room(&self.members.view(), wanted)
+        self.kept_free().without_room(&self.members.view(), wanted)
     }
 
     /// What is known of the network: where everybody stands, and what was measured of links lately.

@@ -24,13 +24,14 @@ use std::{
     sync::{Arc, PoisonError},
     time::Duration,
 };
-use under_way::{EarlierPlans, Key, Known, Learnt, Sending, Underway};
+use under_way::{Key, Known, Learnt, Sending, Underway};
 use weft_codes::SharedCode;
 use weft_control::{
     capacity::Wanted,
     options::WriteOptions,
     placement::{self, Ask},
     planning::{self, Writing},
+    put::Sent,
     run::{OnFailure, StallPolicy},
     view::NodeView,
 };
@@ -157,7 +158,7 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
         Known::Again(reply) => return Ok(reply),
         Known::Nothing => return end::ended_already(shared, key).await,
     };
-    let ended = end::end(shared, key.0, sending, &asked).await;
+    let ended = end::end(shared, key, sending, &asked).await;
     shared.puts.lock().remove(&key);
     // To ask again would not find it any more: what was sent is used up.
     let end::PlanEnd { again, traffic, stages } = ended.map_err(not_again)?;
@@ -338,8 +339,7 @@ async fn begin_stripe(
     let not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
     let stripe = shared.meta.allocate_stripe(shared.epoch, new, not_before_ms).await.map_err(|error| shared.meta_error(error))?;
     shared.members.add_blocks(&placed.homes, layout.block_len(0));
-    let blocks: Vec<u8> = (0..=u8::MAX).take(stripe.blocks.len()).collect();
-    let prepared = prepare(shared, upload, code, stripe, options, &blocks, None)?;
+    let prepared = prepare(shared, upload, code, Sent::new(stripe, options.clone()))?;
     drop(planning);
     // Whoever puts something himself was told when he began.
     if upload.new.replaces.is_some() && !placed.warnings.is_empty() && !shared.puts.learnt(upload.id).is_warned {
@@ -351,38 +351,25 @@ async fn begin_stripe(
 
 /// A stripe's plan that is ready to be opened.
 struct Prepared {
-    stripe: Box<StripeRecord>,
-    options: WriteOptions,
-    before: Option<Box<EarlierPlans>>,
+    sent: Box<Sent>,
     plan: weft_plan::Plan,
     signed: Signed,
 }
 
 /// Makes the plan that brings blocks of a stripe from its writer to their homes. The first such plan has the writer sum up all blocks.
-fn prepare(
-    shared: &Arc<Shared>,
-    upload: &UploadRecord,
-    code: &SharedCode,
-    stripe: StripeRecord,
-    options: &WriteOptions,
-    blocks: &[u8],
-    before: Option<Box<EarlierPlans>>,
-) -> Result<Prepared> {
-    let placed = |index: &u8| Some((*index, stripe.blocks.get(usize::from(*index))?));
-    // What is sent again is sent once: other copies are made of it.
-    let copies = stripe.copies.iter().filter(|_| before.is_none()).map(|(index, placed)| (*index, placed));
-    let placed = blocks.iter().filter_map(placed).chain(copies);
-    let placed: Vec<(BlockId, Home)> = placed.map(|(index, placed)| (stripe.id_of(index, placed), placed.home)).collect();
+fn prepare(shared: &Arc<Shared>, upload: &UploadRecord, code: &SharedCode, sent: Sent) -> Result<Prepared> {
+    let (stripe, options) = (&sent.stripe, &sent.options);
+    let placed: Vec<(BlockId, Home)> = sent.brings().collect();
     let stores: Vec<(Party, BlockId)> = placed.iter().map(|(block, home)| (Party::Node(home.node), *block)).collect();
-    let planned = plan(shared, code, &stripe.layout, &stores, options, before.is_none())?;
+    let planned = plan(shared, code, &stripe.layout, &stores, options, sent.is_first())?;
     let view = shared.members.view();
     let mut orders = BTreeMap::new();
     for (block, home) in placed {
-        let order = sign::store_order(shared, code, &upload.new.name, upload.id, &stripe, block, home, &view)?;
+        let order = sign::store_order(shared, code, &upload.new.name, upload.id, stripe, block, home, &view)?;
         orders.insert(block, order);
     }
-    let signed = sign::sign(shared, &planned, &stripe, &orders, &options.agent)?;
-    Ok(Prepared { stripe: Box::new(stripe), options: options.clone(), before, plan: planned.plan, signed })
+    let signed = sign::sign(shared, &planned, stripe, &orders, &options.agent)?;
+    Ok(Prepared { sent: Box::new(sent), plan: planned.plan, signed })
 }
 
 /// Opens and starts a stripe's plan; what of it is the client's.
@@ -392,16 +379,15 @@ async fn start(
     code: &SharedCode,
     prepared: Prepared,
 ) -> Result<(Sending, v1::ClientTask)> {
-    let Prepared { stripe, options, before, plan, mut signed } = prepared;
+    let Prepared { sent, plan, mut signed } = prepared;
     let client = signed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
     supervise::open(shared, &signed).await?;
     let (running, handle) = supervise::start(shared, signed, OnFailure::GoOn).await;
     let running = running.all_started().await?;
-    let stall_policy = stall_policy(shared, upload, code, &stripe, &plan);
+    let stall_policy = stall_policy(shared, upload, code, &sent.stripe, &plan);
     let report = tokio::spawn(running.finish(|_, _| {}, stall_policy));
     let (plan, levels, handle) = (plan.id, levels(&plan), Arc::new(handle));
-    let sending = Sending { plan, stripe, options, handle, report, levels, before, answer: None };
-    Ok((sending, client))
+    Ok((Sending { plan, sent, handle, report, levels, answer: None }, client))
 }
 
 /// How many links what a node's stages get has come over.

@@ -1,49 +1,425 @@
+//! Ends of stripes against a shell that answers as the test says.
+
 use super::*;
-use crate::run::Blame;
+use crate::{
+    fixtures::{BLOCK_LEN, home, stripe, view},
+    options::WriteOptions,
+    rebuild::RebuiltBlock,
+    run::{Blame, End, Stored, TaskEvent},
+};
+use proptest::prelude::*;
+use rand::{SeedableRng, rngs::StdRng};
+use std::collections::BTreeMap;
+use weft_types::{AutoSize, Owner, Party, PlacedBlock, Reaction, StripeRecord, UploadId};
 
-const LONG_MS: u32 = 2_500;
+const BLOCKS: u8 = 6;
 
-fn node(id: u32) -> Party {
-    Party::Node(NodeId(id))
+fn request() -> Request {
+    Request {
+        code: weft_codes::parse("rs(4,2)").unwrap(),
+        object: ObjectName { bucket: "b".into(), key: "k".into() },
+        failure_domain: FailureDomain::Node,
+        replicas: 1,
+        missing_max: 0,
+        kept_free: None,
+        repair: RepairOptions::new("conventional".into(), AutoSize::bytes(16 << 10)),
+        resumes_max: 3,
+        disk_reserve_bytes: 0,
+        long_wait_ms: 2_500,
+    }
 }
 
-/// Of nodes that failed: of whom each complained, and for whom it waited for long.
-fn report(nodes: &[(u32, Party, &[Party])]) -> Report {
-    let mut report = Report::new(nodes.iter().map(|(id, ..)| NodeId(*id)));
-    for (id, party, waits) in nodes {
-        let told = report.nodes.get_mut(&NodeId(*id)).unwrap();
-        told.end = Some(End::Failed(vec![Error::replan("it broke").party(*party)]));
-        told.waiting = waits.iter().map(|party| (*party, LONG_MS)).collect();
+/// A stripe whose blocks are on their way to nodes 1 to 6.
+fn new_stripe() -> StripeRecord {
+    let mut stripe = StripeRecord { owner: Owner::Upload(UploadId(3)), ended: false, checksums: Vec::new(), ..stripe() };
+    stripe.blocks.iter_mut().for_each(|placed| placed.state = BlockState::Missing);
+    stripe
+}
+
+/// The stripe as its writer has sent it by `scheme`.
+fn sent(scheme: &str) -> Sent {
+    let mut sent = Sent::new(new_stripe(), WriteOptions::new(scheme.into(), 16 << 10, false).unwrap());
+    sent.take_checksums((0..u32::from(BLOCKS)).map(|index| (index, vec![10 + index])));
+    sent
+}
+
+/// The receivers that stored their block, and the others: they are gone.
+fn report(sent: &Sent, is_stored: impl Fn(u8) -> bool) -> Report {
+    let homes: Vec<(BlockId, Home)> = sent.brings().collect();
+    let mut report = Report::new(homes.iter().map(|(_, home)| home.node));
+    for (block, home) in homes {
+        if is_stored(block.index) {
+            let receipt = Stored { len: BLOCK_LEN, checksums: vec![10 + u32::from(block.index)] };
+            let (stored, traffic, stages) = (vec![(block, receipt)], TaskTraffic::default(), Vec::new());
+            report.take(home.node, TaskEvent::Done { stored, traffic, stages });
+        } else {
+            report.broken(home.node, Error::replan("reset"));
+        }
     }
     report
 }
 
-fn failed(report: &Report, complaints: &[u32]) -> Vec<u32> {
-    let complaints = complaints.iter().map(|id| NodeId(*id)).collect();
-    who_failed(report, &complaints, LONG_MS).into_iter().map(|node| node.0).collect()
+/// A stripe's end, and what a shell knows of it.
+struct Played {
+    machine: StripeEnd,
+    view: View,
+    rng: StdRng,
+    generation: u32,
+    asked: Option<Action>,
+    suspects: BTreeSet<NodeId>,
+    said: Vec<String>,
+    /// Where each block is, in which generation, that was stored or rebuilt.
+    there: BTreeMap<(u8, u8), (u32, Home)>,
+    committed: Option<Vec<(u32, Home, BlockState)>>,
+    ended: Option<Result<Ended>>,
+}
+
+impl Played {
+    /// Of what these receivers have stored.
+    fn new(request: Request, sent: Sent, view: View, is_stored: impl Fn(u8) -> bool) -> Self {
+        let report = report(&sent, is_stored);
+        Self::told(request, sent, view, report, false)
+    }
+
+    fn told(request: Request, sent: Sent, view: View, report: Report, early: bool) -> Self {
+        let stored = |(block, home): (BlockId, Home)| {
+            report.stored(block, home.node).map(|_| ((block.index, block.copy), (block.generation, home)))
+        };
+        let mut there: BTreeMap<_, _> = sent.brings().filter_map(stored).collect();
+        let earlier = |(index, placed): (u8, &PlacedBlock)| ((index, placed.copy), (placed.generation, placed.home));
+        let stays = |(index, _): &(u8, &PlacedBlock)| !sent.blocks().contains(index) && !sent.missing.contains_key(index);
+        there.extend(sent.stripe.all().filter(stays).map(earlier));
+        let mut it = Self {
+            machine: StripeEnd::new(request, sent),
+            view,
+            rng: StdRng::seed_from_u64(1),
+            generation: 1,
+            asked: None,
+            suspects: BTreeSet::new(),
+            said: Vec::new(),
+            there,
+            committed: None,
+            ended: None,
+        };
+        it.on(Event::Begin { report, early, complaints: BTreeSet::new() });
+        it
+    }
+
+    fn on(&mut self, event: Event) {
+        for action in self.machine.on(event, &mut World { view: &self.view, rng: &mut self.rng }) {
+            assert!(self.asked.is_none() && self.ended.is_none(), "only the last action asks: {:?}, {action:?}", self.asked);
+            match action {
+                Action::Warn(said) => self.said.push(said),
+                Action::Suspect(node) => drop(self.suspects.insert(node)),
+                Action::HeldUp => self.said.push("held up".into()),
+                Action::Simplest(error) => self.said.push(error.message),
+                Action::End(ended) => self.ended = Some(ended),
+                asks => self.asked = Some(asks),
+            }
+        }
+    }
+
+    /// Answers what is asked for as a cluster does in which nothing fails; tells what that was.
+    fn well(&mut self) -> &'static str {
+        let (what, event) = match self.asked.take().expect("something is asked for") {
+            Action::Rebuild(request) => ("rebuild", Event::Rebuilt(Ok(self.rebuilt(&request)))),
+            Action::Allocate { index, copy, home } => ("allocate", self.allocated(index, copy, home)),
+            Action::Send(sent) => {
+                let homes: BTreeSet<NodeId> = sent.brings().map(|(_, home)| home.node).collect();
+                assert_eq!(homes.len(), sent.blocks().len(), "a node gets one block");
+                ("send", Event::Started(Ok(())))
+            }
+            Action::Commit { blocks, checksums } => ("commit", self.committed(blocks, &checksums)),
+            other => panic!("{other:?} asks for nothing"),
+        };
+        self.on(event);
+        what
+    }
+
+    fn rebuilt(&mut self, request: &rebuild::Request) -> Rebuilt {
+        assert_eq!(request.purpose, rebuild::Purpose::Put);
+        let readable = request.stripe.blocks.iter().filter(|placed| placed.state == BlockState::Ok).count();
+        assert!(readable >= 4, "it can be made of what is there");
+        let new = |lost: &rebuild::Lost| {
+            self.generation += 1;
+            let block = BlockId { stripe: request.stripe.id, index: lost.index, copy: lost.copy, generation: self.generation };
+            let home = home(7 + u32::from(lost.index));
+            self.there.insert((lost.index, lost.copy), (block.generation, home));
+            RebuiltBlock { block, home, checksums: lost.checksums.clone().expect("what it must be is known") }
+        };
+        Rebuilt { blocks: request.lost.iter().map(new).collect(), ..Rebuilt::default() }
+    }
+
+    fn allocated(&mut self, index: u8, copy: u8, home: Home) -> Event {
+        self.generation += 1;
+        assert!(!self.there.contains_key(&(index, copy)), "block {index} is there");
+        assert!(self.there.values().all(|(_, other)| other.node != home.node), "{home:?} has another block");
+        Event::Allocated(Ok(BlockId { stripe: new_stripe().id, index, copy, generation: self.generation }))
+    }
+
+    fn committed(&mut self, blocks: Vec<(u32, Home, BlockState)>, checksums: &[Vec<u32>]) -> Event {
+        assert_eq!(checksums.len(), usize::from(BLOCKS));
+        for (index, (generation, home, state)) in (0..BLOCKS).zip(&blocks) {
+            let is_there = self.there.iter().any(|(block, at)| block.0 == index && *at == (*generation, *home));
+            assert_eq!(is_there, *state == BlockState::Ok, "block {index} at {home:?}");
+        }
+        assert!(self.committed.replace(blocks).is_none(), "a stripe is committed once");
+        Event::Committed(Ok(()))
+    }
+}
+
+fn steps(played: &mut Played) -> Vec<&'static str> {
+    let mut steps = Vec::new();
+    while played.ended.is_none() {
+        steps.push(played.well());
+    }
+    steps
+}
+
+fn error(played: Played) -> Error {
+    played.ended.expect("it has ended").expect_err("it is given up")
 }
 
 #[test]
-fn of_whom_the_writer_complains_has_failed_unless_it_waited_for_another() {
-    let writer = Party::Client(1);
-    // A link to the writer broke, at one who waited for the writer, as all do now and then.
-    assert_eq!(failed(&report(&[(1, writer, &[writer]), (2, node(1), &[node(1)])]), &[1]), [1]);
-    // 3 hangs on its disk, 1 and 2 wait for it, and the writer gives up both of them.
-    let hangs = report(&[(1, writer, &[node(3)]), (2, writer, &[node(3)]), (3, node(1), &[node(3), node(1)])]);
-    assert_eq!(failed(&hangs, &[1, 2]), [3]);
-    // A wait of a moment is no reason.
-    let mut moment = report(&[(1, writer, &[])]);
-    moment.nodes.get_mut(&NodeId(1)).unwrap().waiting = vec![(node(2), LONG_MS - 1)];
-    assert_eq!(failed(&moment, &[1]), [1]);
+fn a_stripe_of_which_all_is_stored_is_written_down() {
+    let mut played = Played::new(request(), sent("direct"), view(8, &[]), |_| true);
+    assert_eq!(steps(&mut played), ["commit"]);
+    assert!(!played.ended.unwrap().unwrap().again && played.suspects.is_empty() && played.said.is_empty());
 }
 
 #[test]
-fn where_one_held_up_all_the_others_were_only_cancelled() {
-    let mut all = report(&[(1, node(1), &[node(3)]), (2, node(2), &[]), (3, node(3), &[])]);
-    assert_eq!(failed(&all, &[]), [2, 3], "who was cancelled without having waited was late itself");
-    let blame = Blame { node: NodeId(3), accuser: Some(NodeId(1)) };
-    (all.blame, all.held_up) = (Some(blame), Some((blame, Error::replan("it holds up everybody"))));
-    assert_eq!(failed(&all, &[1, 2]), [3]);
-    all.nodes.get_mut(&NodeId(2)).unwrap().end = Some(End::GivenUp);
-    assert_eq!(failed(&all, &[]), [2, 3], "who says nothing when it is cancelled is gone as well");
+fn what_is_missing_is_rebuilt_or_left_for_later_as_the_put_asks() {
+    let is_stored = |index| index != 2 && index != 5;
+    let mut played = Played::new(request(), sent("direct"), view(12, &[]), is_stored);
+    assert_eq!(steps(&mut played), ["rebuild", "commit"]);
+    let committed = played.committed.unwrap();
+    assert_eq!((committed[2].1, committed[5].1), (home(9), home(12)));
+
+    let late = Request { missing_max: 2, ..request() };
+    let mut played = Played::new(late.clone(), sent("direct"), view(12, &[]), is_stored);
+    assert_eq!(steps(&mut played), ["commit"]);
+    assert_eq!(played.committed.unwrap()[2].2, BlockState::Missing);
+
+    let (sent, view) = (sent("direct"), view(12, &[]));
+    let report = report(&sent, |index| index > 0);
+    let mut early = Played::told(late, sent, view, report, true);
+    assert_eq!((steps(&mut early), early.suspects.len()), (vec!["commit"], 0), "what fails is seen when the plan ends");
+}
+
+#[test]
+fn data_of_which_too_little_is_stored_is_sent_again_to_others() {
+    let mut played = Played::new(request(), sent("direct"), view(12, &[]), |index| index == 1 || index == 4);
+    assert_eq!(steps(&mut played), ["allocate", "allocate", "allocate", "send"]);
+    assert!(played.ended.unwrap().unwrap().again);
+    let again = played.machine.sent().clone();
+    assert_eq!((again.blocks(), again.is_first()), (&[0, 2, 3][..], false));
+    let homes: Vec<u32> = again.brings().map(|(_, home)| home.node.0).collect();
+    assert!(homes.iter().all(|node| *node > 6), "those that failed get nothing: {homes:?}");
+
+    // Now it comes; what is missing still is made of it.
+    let mut checksums = again.clone();
+    checksums.take_checksums([(5, vec![99])]);
+    assert_eq!(checksums.checksums(), again.checksums(), "the writer sums up once");
+    let mut played = Played::new(request(), again, view(12, &[]), |_| true);
+    assert_eq!(steps(&mut played), ["rebuild", "commit"]);
+    assert!(played.committed.unwrap().iter().all(|(_, _, state)| *state == BlockState::Ok));
+}
+
+#[test]
+fn a_stripe_whose_checksums_are_not_known_is_given_up() {
+    let unknown = Sent::new(new_stripe(), WriteOptions::new("direct".into(), 16 << 10, false).unwrap());
+    let played = Played::new(request(), unknown, view(12, &[]), |_| true);
+    let suspects = played.suspects.clone();
+    let error = error(played);
+    assert!(error.reaction == Reaction::Replan && error.message.contains("the client did not come to its end"), "{error}");
+    assert!(suspects.is_empty(), "the nodes have done what they could");
+}
+
+#[test]
+fn a_node_that_cannot_be_asked_is_replaced_and_too_many_are_too_many() {
+    let mut played = Played::new(request(), sent("direct"), view(16, &[]), |index| index > 2);
+    for failures in 0..=3 {
+        let allocated = if failures == 0 { 3 } else { 1 };
+        for _ in 0..allocated {
+            assert_eq!(played.well(), "allocate");
+        }
+        let Some(Action::Send(sent)) = played.asked.take() else { panic!("it is sent") };
+        let node = sent.brings().next().unwrap().1.node;
+        played.on(Event::Started(Err(Error::replan("no answer in time").party(Party::Node(node)))));
+    }
+    let error = error(played);
+    assert!(error.reaction == Reaction::Replan && error.message.contains("too few blocks of stripe 0"), "{error}");
+}
+
+#[test]
+fn a_scheme_that_asks_too_much_of_a_node_gives_way_to_the_simplest() {
+    let mut played = Played::new(request(), sent("auto"), view(12, &[]), |index| index > 2);
+    assert_eq!([played.well(), played.well(), played.well()], ["allocate"; 3]);
+    played.asked = None;
+    played.on(Event::Started(Err(Error::invalid("its budget is too small"))));
+    let Some(Action::Send(sent)) = &played.asked else { panic!("it is sent") };
+    assert_eq!((sent.options.scheme.as_str(), played.said.last().unwrap().as_str()), ("direct", "its budget is too small"));
+    played.asked = None;
+    played.on(Event::Started(Err(Error::invalid("its budget is too small"))));
+    assert!(error(played).message.contains("too few blocks"), "the simplest asks too much as well");
+}
+
+#[test]
+fn where_no_node_is_left_for_missing_data_other_missing_blocks_are_sent() {
+    // Data blocks 0 and 1 have nowhere to go; parity 5 has: its node only stored something else.
+    let sent = sent("direct");
+    let mut told = report(&sent, |index| index > 1 && index != 5);
+    let node = told.nodes.get_mut(&NodeId(6)).unwrap();
+    node.end = Some(End::Failed(vec![Error::replan("reset").party(Party::Node(NodeId(1)))]));
+    let late = Request { missing_max: 2, ..request() };
+    let mut played = Played::told(late, sent, view(6, &[]), told, false);
+    assert_eq!(steps(&mut played), ["allocate", "send"]);
+    assert_eq!(played.machine.sent().blocks(), [5]);
+    let mut none = Played::new(request(), self::sent("direct"), view(6, &[]), |index| index > 2);
+    assert!(none.asked.take().is_none() && error(none).reaction == Reaction::Replan);
+}
+
+#[test]
+fn what_cannot_be_rebuilt_is_given_up_where_sending_all_again_may_help() {
+    let stored = |index| index != 2;
+    let too_few = || Event::Rebuilt(Err(Error::unavailable("no node is left")));
+    // Nothing more was lost, and there is nowhere to go.
+    let mut played = Played::new(request(), sent("direct"), view(6, &[]), stored);
+    played.asked = None;
+    played.on(too_few());
+    let told = error(played);
+    assert!(told.reaction == Reaction::Unavailable && told.message.ends_with("; no node is left"), "{told}");
+    assert!(told.message.contains("block 2: node-3"), "why it had to be rebuilt is told: {told}");
+    // There are nodes for all of it; or what was stored is gone.
+    for (nodes, down) in [(7, None), (6, Some(1))] {
+        let mut played = Played::new(request(), sent("direct"), view(nodes, &[]), stored);
+        down.into_iter().for_each(|id| played.view.nodes.get_mut(&NodeId(id)).unwrap().up = false);
+        played.asked = None;
+        played.on(too_few());
+        let suspects = played.suspects.clone();
+        let told = error(played);
+        assert!(told.reaction == Reaction::Replan && told.message.contains("nor could they be rebuilt"), "{told}");
+        assert_eq!(suspects, BTreeSet::from([NodeId(3)]));
+    }
+}
+
+#[test]
+fn copies_are_completed_unless_blocks_may_come_later() {
+    let mut with_copy = sent("direct");
+    let copied = PlacedBlock { home: home(7), copy: 1, ..with_copy.stripe.blocks[1] };
+    with_copy.stripe.copies = vec![(1, copied)];
+    let told = |sent: &Sent| {
+        let mut told = report(sent, |_| true);
+        told.nodes.insert(NodeId(7), crate::run::NodeReport::default());
+        told.broken(NodeId(7), Error::replan("reset"));
+        told
+    };
+    let begin = |request, with_copy: Sent| {
+        let told = told(&with_copy);
+        Played::told(request, with_copy, view(12, &[]), told, false)
+    };
+    let mut played = begin(request(), with_copy.clone());
+    assert_eq!(steps(&mut played), ["rebuild", "commit"]);
+    let mut later = begin(Request { missing_max: 1, ..request() }, with_copy.clone());
+    assert_eq!(steps(&mut later), ["commit"]);
+    let mut played = begin(request(), with_copy.clone());
+    played.asked = None;
+    played.on(Event::Rebuilt(Err(Error::unavailable("no node is left"))));
+    assert_eq!(error(played).message, "no node is left", "the writer can do nothing about it");
+    let mut played = begin(request(), with_copy);
+    played.view.nodes.get_mut(&NodeId(2)).unwrap().up = false;
+    played.asked = None;
+    played.on(Event::Rebuilt(Err(Error::unavailable("no node is left"))));
+    assert_eq!(error(played).reaction, Reaction::Replan, "what had been stored is gone");
+}
+
+#[test]
+fn a_put_that_was_held_up_says_so() {
+    let sent = sent("direct");
+    let (mut told, blame) = (report(&sent, |index| index != 3), Blame { node: NodeId(4), accuser: Some(NodeId(1)) });
+    (told.blame, told.held_up) = (Some(blame), Some((blame, Error::replan("it holds up everybody"))));
+    let mut played = Played::told(request(), sent, view(12, &[]), told, false);
+    assert_eq!(played.said[0], "held up");
+    assert_eq!(steps(&mut played), ["rebuild", "commit"]);
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_it_ends_and_is_written_down_at_most_once(
+        stored in proptest::collection::vec(any::<bool>(), usize::from(BLOCKS)),
+        answers in proptest::collection::vec((0..8u8, 1..=12u32), 0..40),
+        nodes in 6..=12u32,
+        missing_max in 0..=2u32,
+        scheme in prop_oneof![Just("direct"), Just("auto")],
+        kinds in proptest::collection::vec(0..3u8, usize::from(BLOCKS)),
+    ) {
+        let sent = sent(scheme);
+        let mut told = report(&sent, |index| stored[usize::from(index)]);
+        // Some of those that failed say more, or stored something else.
+        for (block, home) in sent.brings().filter(|(block, _)| !stored[usize::from(block.index)]) {
+            let node = told.nodes.get_mut(&home.node).unwrap();
+            match kinds[usize::from(block.index)] {
+                0 => {}
+                1 => node.end = Some(End::Failed(vec![Error::replan("reset").party(Party::Node(NodeId(1)))])),
+                _ => {
+                    let wrong = TaskEvent::Done {
+                        stored: vec![(block, Stored { len: BLOCK_LEN, checksums: vec![99] })],
+                        traffic: TaskTraffic::default(),
+                        stages: Vec::new(),
+                    };
+                    node.end = None;
+                    told.take(home.node, wrong);
+                }
+            }
+        }
+        let mut played = Played::told(Request { missing_max, ..request() }, sent, view(nodes, &[]), told, false);
+        // What was stored wrong is not there.
+        played.there.retain(|(index, _), _| stored[usize::from(*index)]);
+        for (kind, node) in answers {
+            let Some(asked) = &played.asked else { break };
+            let error = match kind {
+                0 => Error::replan("no answer in time").party(Party::Node(NodeId(node))),
+                1 => Error::unavailable("too few"),
+                2 => Error::invalid("its budget is too small"),
+                3 => {
+                    let up = &mut played.view.nodes.get_mut(&NodeId(node.min(nodes))).unwrap().up;
+                    *up = !*up;
+                    continue;
+                }
+                4 => {
+                    // An event that answers nothing changes nothing.
+                    let asked = played.asked.take();
+                    let stray = match &asked {
+                        Some(Action::Commit { .. }) => Event::Rebuilt(Ok(Rebuilt::default())),
+                        _ => Event::Committed(Ok(())),
+                    };
+                    played.on(stray);
+                    prop_assert!(played.asked.is_none() && played.ended.is_none());
+                    played.asked = asked;
+                    continue;
+                }
+                _ => {
+                    played.well();
+                    continue;
+                }
+            };
+            let event = match asked {
+                Action::Rebuild(_) => Event::Rebuilt(Err(error)),
+                Action::Allocate { .. } => Event::Allocated(Err(error)),
+                Action::Send(_) => Event::Started(Err(error)),
+                Action::Commit { .. } => Event::Committed(Err(error)),
+                other => panic!("{other:?} asks for nothing"),
+            };
+            played.asked = None;
+            played.on(event);
+        }
+        let mut rest = 0;
+        while played.ended.is_none() {
+            played.well();
+            rest += 1;
+            prop_assert!(rest < 50, "it goes on and on: {:?}", played.asked);
+        }
+        let ended = played.ended.unwrap();
+        prop_assert!(played.committed.is_none() || ended.is_err() || ended.is_ok_and(|ended| !ended.again));
+    }
 }

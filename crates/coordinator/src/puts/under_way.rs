@@ -3,14 +3,14 @@
 use super::late_plans::LateBlocks;
 use crate::{in_flight::Moving, supervise::handle::PlanHandle};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::task::JoinHandle;
-use weft_control::{options::WriteOptions, run::Report};
+use weft_control::{put::Sent, run::Report};
 use weft_proto::v1;
-use weft_types::{Error, NodeId, PlanId, Result, StripeRecord, UploadId};
+use weft_types::{Error, NodeId, PlanId, Result, UploadId};
 
 /// A stripe of a put, by its number.
 pub(super) type Key = (UploadId, u64);
@@ -69,14 +69,11 @@ pub(super) enum Underway {
 /// A stripe that a client is sending.
 pub(super) struct Sending {
     pub(super) plan: PlanId,
-    pub(super) stripe: Box<StripeRecord>,
-    pub(super) options: WriteOptions,
+    pub(super) sent: Box<Sent>,
     pub(super) handle: Arc<PlanHandle>,
     pub(super) report: JoinHandle<Report>,
     /// How far from the writer each of its stages is, by node, lane and stage.
     pub(super) levels: BTreeMap<(NodeId, u32, u32), u32>,
-    /// What came of the plans before this one, which brings again what they did not.
-    pub(super) before: Option<Box<EarlierPlans>>,
     /// The plan whose end was answered with this one, and the answer: it may have been lost.
     pub(super) answer: Option<Box<(PlanId, v1::EndStripeReply)>>,
 }
@@ -173,19 +170,4 @@ impl Puts {
     pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Underway>> {
         self.stripes.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What is known of a stripe after a plan that did not bring enough of it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct EarlierPlans {
-    /// The checksums of all blocks, as the writer made them.
-    pub(super) checksums: Vec<Option<Vec<u32>>>,
-    /// Which blocks were not stored, and why.
-    pub(super) missing: BTreeMap<u8, String>,
-    /// Who failed.
-    pub(super) failed: BTreeSet<NodeId>,
-    /// How many plans there have been.
-    pub(super) plans: u32,
-    /// The blocks that the next plan brings.
-    pub(super) again: Vec<u8>,
 }

@@ -1,4 +1,4 @@
-//! How a plan of a put ended: which blocks its receivers have stored, by their own receipts, and which of them failed.
+//! Which blocks a plan's receivers have stored, by their own receipts, and which receivers failed.
 
 use crate::{
     run::{End, NodeReport, Report, Stored},
@@ -35,18 +35,18 @@ pub fn node_of(party: Party) -> Option<NodeId> {
 }
 
 /// Whether the writer's checksums of a block are known.
-pub fn is_known(checksums: &[Option<Vec<u32>>], index: u8) -> bool {
+pub(super) fn is_known(checksums: &[Option<Vec<u32>>], index: u8) -> bool {
     checksums.get(usize::from(index)).is_some_and(Option::is_some)
 }
 
 /// Where a block of a stripe was to go, and its receipt, if there is one.
-pub fn stored_at<'a>(stripe: &StripeRecord, index: u8, report: &'a Report) -> Option<(NodeId, &'a Stored)> {
+pub(super) fn stored_at<'a>(stripe: &StripeRecord, index: u8, report: &'a Report) -> Option<(NodeId, &'a Stored)> {
     let placed = stripe.blocks.get(usize::from(index))?;
     Some((placed.home.node, report.nodes.get(&placed.home.node)?.stored.get(&stripe.id_of(index, placed))?))
 }
 
 /// Of these blocks: nothing if it is durable with the checksums that the client sent, else why not.
-pub fn received(
+pub(super) fn received(
     stripe: &StripeRecord,
     blocks: &[u8],
     sent: &[Option<Vec<u32>>],
@@ -86,7 +86,7 @@ pub fn why_not_received(
 }
 
 /// The checksums of all blocks.
-pub fn whole_checksums(stripe: &StripeRecord, checksums: Vec<Option<Vec<u32>>>) -> Result<Vec<Vec<u32>>> {
+pub(super) fn whole_checksums(stripe: &StripeRecord, checksums: Vec<Option<Vec<u32>>>) -> Result<Vec<Vec<u32>>> {
     let count = checksums.iter().flatten().count();
     let checksums: Option<Vec<Vec<u32>>> = checksums.into_iter().collect();
     checksums.ok_or_else(|| {
@@ -97,7 +97,7 @@ pub fn whole_checksums(stripe: &StripeRecord, checksums: Vec<Option<Vec<u32>>>) 
 
 /// Notes which blocks and copies a plan has stored, as the writer's checksums have them. Of a block of which the first copy was not
 /// stored and another was, that one stands for it.
-pub fn note_stored(stripe: &mut StripeRecord, checksums: &[Option<Vec<u32>>], report: &Report) {
+pub(super) fn note_stored(stripe: &mut StripeRecord, checksums: &[Option<Vec<u32>>], report: &Report) {
     let is_stored = |stripe: &StripeRecord, index: u8, placed: &PlacedBlock| {
         let node = report.nodes.get(&placed.home.node);
         let stored = node.and_then(|node| node.stored.get(&stripe.id_of(index, placed)));

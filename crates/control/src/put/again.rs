@@ -1,0 +1,156 @@
+//! The writer sends data again: the data that is missing goes to new homes, and all else can be made of it.
+
+use super::{
+    Action, Event, Sent, World,
+    end::{State, StripeEnd},
+};
+use crate::{
+    capacity::Wanted,
+    placement::{self, Ask, NOTHING},
+    view::View,
+};
+use std::collections::{BTreeSet, VecDeque};
+use weft_types::{BlockId, Error, FailureDomain, Home, NodeId, Party, PlacedBlock, Reaction, Result};
+
+/// What is being prepared.
+#[derive(Debug, Default)]
+pub(super) struct Again {
+    /// Blocks whose new home is not allocated yet; the first is being allocated.
+    homeless: VecDeque<(u8, Home)>,
+    /// How many nodes could not take their part.
+    failures: u32,
+    /// There was no home for the data that is missing: other blocks are sent instead.
+    others: bool,
+}
+
+impl StripeEnd {
+    /// Begins to send the data that is missing again.
+    pub(super) fn send_again(&mut self, world: &mut World<'_>) {
+        let data = |index: &&u8| usize::from(**index) < self.request.code.k();
+        self.sent.blocks = self.sent.missing.keys().filter(data).copied().collect();
+        self.sent.resent += 1;
+        self.place_again(self.sent.blocks.clone(), Again::default(), world);
+    }
+
+    pub(super) fn on_again(&mut self, mut again: Again, event: Event, world: &mut World<'_>) {
+        match event {
+            Event::Allocated(allocated) if !again.homeless.is_empty() => match allocated {
+                Ok(block) => {
+                    let home = again.homeless.pop_front();
+                    home.into_iter().for_each(|(_, home)| self.moved(block, home));
+                    self.allocate_next(again);
+                }
+                Err(error) => self.not_placed(error, again, world),
+            },
+            Event::Started(Ok(())) if again.homeless.is_empty() => self.end_again(),
+            Event::Started(Err(error)) if again.homeless.is_empty() => self.not_started(error, again, world),
+            _ => self.state = State::Again(again),
+        }
+    }
+
+    fn moved(&mut self, block: BlockId, home: Home) {
+        if let Some(placed) = self.sent.stripe.blocks.get_mut(usize::from(block.index)) {
+            *placed = PlacedBlock { generation: block.generation, home, ..*placed };
+        }
+    }
+
+    fn not_started(&mut self, error: Error, mut again: Again, world: &mut World<'_>) {
+        match (error.reaction, error.party) {
+            // A receiver that makes its block of many others needs more memory than some node has.
+            (Reaction::InvalidInput, _) if self.sent.options.is_left_open() => {
+                self.sent.options = self.sent.options.clone().by_the_simplest();
+                self.actions.push(Action::Simplest(error));
+                self.allocate_next(again);
+            }
+            // A node could not be asked: what was to go there goes elsewhere.
+            (Reaction::Replan, Some(Party::Node(node))) if again.failures < self.request.resumes_max => {
+                self.sent.failed.insert(node);
+                again.failures += 1;
+                let is_there = |index: &u8| self.home(*index).is_some_and(|home| home.node == node);
+                let homeless = self.sent.blocks.iter().copied().filter(is_there).collect();
+                self.place_again(homeless, again, world);
+            }
+            _ => self.not_sent(&error),
+        }
+    }
+
+    /// Allocates blocks anew: where they were, unless that node failed.
+    fn place_again(&mut self, blocks: Vec<u8>, again: Again, world: &mut World<'_>) {
+        match self.new_homes(&blocks, world) {
+            Ok(homes) => self.allocate_next(Again { homeless: blocks.into_iter().zip(homes).collect(), ..again }),
+            Err(error) => self.not_placed(error, again, world),
+        }
+    }
+
+    /// There is no home for what is to be sent: what else is missing, of the blocks that their nodes can still store, may be enough to be
+    /// acknowledged.
+    fn not_placed(&mut self, error: Error, again: Again, world: &mut World<'_>) {
+        let stays = |index: &u8| self.home(*index).is_some_and(|home| !self.sent.failed.contains(&home.node));
+        let others: Vec<u8> = self.sent.missing.keys().copied().filter(stays).collect();
+        if again.others || again.failures > 0 || others.is_empty() {
+            return self.not_sent(&error);
+        }
+        self.sent.blocks.clone_from(&others);
+        self.place_again(others, Again { others: true, homeless: VecDeque::new(), ..again }, world);
+    }
+
+    fn allocate_next(&mut self, again: Again) {
+        self.actions.push(match again.homeless.front() {
+            Some((index, home)) => {
+                let placed = self.sent.stripe.blocks.get(usize::from(*index));
+                Action::Allocate { index: *index, copy: placed.map_or(0, |placed| placed.copy), home: *home }
+            }
+            None => Action::Send(Box::new(self.sent.clone())),
+        });
+        self.state = State::Again(again);
+    }
+
+    fn not_sent(&mut self, error: &Error) {
+        self.actions.push(Action::Warn(format!("nor can what is missing be sent again: {error}")));
+        self.give_up();
+    }
+
+    fn home(&self, index: u8) -> Option<Home> {
+        self.sent.stripe.blocks.get(usize::from(index)).map(|placed| placed.home)
+    }
+
+    /// Homes for blocks: where they were, unless that node failed.
+    fn new_homes(&self, blocks: &[u8], world: &mut World<'_>) -> Result<Vec<Home>> {
+        let (request, Sent { stripe, failed, .. }) = (&self.request, &self.sent);
+        let stays = |home: &Home| !failed.contains(&home.node);
+        let mut homes: Vec<Option<Home>> = blocks.iter().map(|index| self.home(*index).filter(stays)).collect();
+        let held: Vec<NodeId> = stripe.all().map(|(_, placed)| placed.home).filter(stays).map(|home| home.node).collect();
+        let (spec, count) = (request.code.spec(), homes.iter().filter(|home| home.is_none()).count());
+        let avoid = self.avoided(count, &held, request.failure_domain, world.view)?;
+        let ask = Ask {
+            code: &spec,
+            count,
+            tolerance: request.code.tolerance(),
+            failure_domain: request.failure_domain,
+            held: &held,
+            avoid: &avoid,
+            named: false,
+            load: &NOTHING,
+            bytes: stripe.layout.block_len(0).saturating_add(request.disk_reserve_bytes),
+        };
+        let mut found = placement::place(world.view, &ask, &mut world.rng)?.homes.into_iter();
+        homes.iter_mut().filter(|home| home.is_none()).for_each(|home| *home = found.next());
+        Ok(homes.into_iter().flatten().collect())
+    }
+
+    /// The nodes that get none of so many further blocks: those that failed and, of a conversion's stripe, those that have only left what
+    /// puts need.
+    pub(super) fn avoided(
+        &self,
+        count: usize,
+        held: &[NodeId],
+        failure_domain: FailureDomain,
+        view: &View,
+    ) -> Result<BTreeSet<NodeId>> {
+        let (request, Sent { stripe, failed, .. }) = (&self.request, &self.sent);
+        let Some(kept_free) = request.kept_free else { return Ok(failed.clone()) };
+        let whole = Wanted::stripe(&request.code, request.replicas, failure_domain, &stripe.layout);
+        let full = kept_free.without_room(view, &Wanted { count, held, avoid: failed, ..whole })?;
+        Ok(failed | &full)
+    }
+}

@@ -1,0 +1,271 @@
+//! The end of a stripe: what it waits for, and what follows from each answer.
+
+use super::{
+    Action, Ended, Event, Request, Sent, World,
+    again::Again,
+    receipts::{is_known, stored_at, who_failed, whole_checksums},
+};
+use crate::{
+    rebuild::{self, Destination, Lost, Purpose, RebuiltBlock},
+    recovery,
+    run::{End, Report},
+    view::{NodeView, View},
+};
+use std::collections::BTreeSet;
+use weft_types::{BlockState, Error, FailureDomain, NodeId, Party, PlacedBlock, Reaction, Result, TaskTraffic};
+
+/// A stripe that is to end.
+#[derive(Debug)]
+pub struct StripeEnd {
+    pub(super) request: Request,
+    pub(super) sent: Sent,
+    pub(super) state: State,
+    /// What the plan's agents told.
+    report: Report,
+    traffic: TaskTraffic,
+    pub(super) actions: Vec<Action>,
+}
+
+/// What it waits for.
+#[derive(Debug)]
+pub(super) enum State {
+    Begin,
+    Rebuilding(Rebuilding),
+    /// For what it takes to send data again.
+    Again(Again),
+    Committing,
+    Ended,
+}
+
+/// What is rebuilt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rebuilding {
+    /// Blocks of which no copy was stored.
+    Missing,
+    /// Further copies.
+    Copies,
+}
+
+impl StripeEnd {
+    /// Of a stripe as its writer has sent it.
+    pub fn new(request: Request, sent: Sent) -> Self {
+        let (report, traffic, actions) = (Report::default(), TaskTraffic::default(), Vec::new());
+        Self { request, sent, state: State::Begin, report, traffic, actions }
+    }
+
+    /// The stripe as it is known now.
+    pub fn sent(&self) -> &Sent {
+        &self.sent
+    }
+
+    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    pub fn on(&mut self, event: Event, world: &mut World<'_>) -> Vec<Action> {
+        match (std::mem::replace(&mut self.state, State::Ended), event) {
+            (State::Begin, Event::Begin { report, early, complaints }) => self.begin(report, early, &complaints, world),
+            (State::Rebuilding(what), Event::Rebuilt(rebuilt)) => {
+                let rebuilt = rebuilt.map(|rebuilt| {
+                    self.traffic = self.traffic + rebuilt.traffic;
+                    rebuilt.blocks.into_iter().for_each(|new| self.take(new));
+                });
+                match (what, rebuilt) {
+                    (Rebuilding::Missing, Ok(())) => self.complete_copies(world),
+                    (Rebuilding::Copies, Ok(())) => self.commit(),
+                    (Rebuilding::Missing, Err(error)) => self.not_rebuilt(error, world.view),
+                    (Rebuilding::Copies, Err(error)) => self.not_copied(error, world.view),
+                }
+            }
+            (State::Again(again), event @ (Event::Allocated(_) | Event::Started(_))) => self.on_again(again, event, world),
+            (State::Committing, Event::Committed(committed)) => {
+                let traffic = self.traffic;
+                self.end(committed.map(|()| Ended { traffic, again: false }));
+            }
+            (state, _) => self.state = state,
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    fn begin(&mut self, report: Report, early: bool, complaints: &BTreeSet<NodeId>, world: &mut World<'_>) {
+        self.sent = self.sent.after(&report, world.view);
+        self.traffic = report.traffic();
+        self.report = report;
+        // What the others fail at is seen when their plan ends.
+        if early {
+            return self.commit();
+        }
+        let failed = who_failed(&self.report, complaints, self.request.long_wait_ms);
+        self.actions.extend(complaints.intersection(&failed).map(|node| Action::Suspect(*node)));
+        self.sent.failed.extend(failed);
+        if self.report.held_up.is_some() {
+            self.actions.push(Action::HeldUp);
+        }
+        // Data come from the writer itself: a node that stored something else got the right bytes.
+        let Sent { stripe, checksums, missing, .. } = &self.sent;
+        let data = missing.keys().filter(|index| usize::from(**index) < self.request.code.k() && is_known(checksums, **index));
+        let wrong: Vec<NodeId> = data.filter_map(|index| Some(stored_at(stripe, *index, &self.report)?.0)).collect();
+        self.sent.failed.extend(wrong);
+        match self.sent.is_enough(&self.request) {
+            true => self.complete_copies(world),
+            false => self.mend(world),
+        }
+    }
+
+    /// Too much is missing: it is rebuilt of what has been stored or, where that is not enough, sent again.
+    fn mend(&mut self, world: &mut World<'_>) {
+        self.actions.push(Action::Warn(format!("blocks of a put were not stored: {}", self.sent.reasons())));
+        let missing: Vec<u8> = self.sent.missing.keys().copied().collect();
+        // Of a block whose checksums are not known, nobody could say whether it was rebuilt right: all is sent again, to others.
+        if self.sent.lacks_unknown() {
+            self.give_up();
+        } else if recovery::is_recoverable(&self.request.code, &self.sent.stripe, &missing) {
+            let copy = |index: u8| self.sent.stripe.blocks.get(usize::from(index)).map_or(0, |placed| placed.copy);
+            let missing = missing.iter().map(|index| (*index, copy(*index))).collect();
+            self.rebuild(Rebuilding::Missing, missing, world);
+        } else if self.sent.resent < self.request.resumes_max {
+            self.send_again(world);
+        } else {
+            self.give_up();
+        }
+    }
+
+    /// Makes the copies that are missing of what is there, unless they may come later, as blocks may.
+    fn complete_copies(&mut self, world: &mut World<'_>) {
+        let lacks = |(_, placed): &&(u8, PlacedBlock)| placed.state != BlockState::Ok;
+        let lacking = self.sent.stripe.copies.iter().filter(lacks).map(|(index, placed)| (*index, placed.copy));
+        let lacking: Vec<(u8, u8)> = lacking.filter(|_| self.request.missing_max == 0).collect();
+        if lacking.is_empty() {
+            return self.commit();
+        }
+        self.actions.push(Action::Warn(format!("copies of blocks of a put were not stored: {lacking:?} (block, copy)")));
+        self.rebuild(Rebuilding::Copies, lacking, world);
+    }
+
+    /// Makes blocks, by index and copy, from what has been stored, elsewhere.
+    fn rebuild(&mut self, what: Rebuilding, blocks: Vec<(u8, u8)>, world: &World<'_>) {
+        let (request, Sent { checksums, missing, .. }) = (&self.request, &self.sent);
+        let mut stripe = self.sent.stripe.clone();
+        for (index, placed) in (0..=u8::MAX).zip(&mut stripe.blocks) {
+            // The blocks that were stored are as good as those of a visible stripe.
+            placed.state = if missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
+        }
+        let stays = |(index, placed): &(u8, &PlacedBlock)| !blocks.contains(&(*index, placed.copy));
+        let held: Vec<NodeId> = stripe.all().filter(stays).map(|(_, placed)| placed.home.node).collect();
+        // Copies go wherever there is a node.
+        let failure_domain = if stripe.copies.is_empty() { request.failure_domain } else { FailureDomain::Node };
+        let avoid = match self.avoided(blocks.len(), &held, failure_domain, world.view) {
+            Ok(avoid) => avoid,
+            Err(error) if what == Rebuilding::Missing => return self.not_rebuilt(error, world.view),
+            Err(error) => return self.not_copied(error, world.view),
+        };
+        let known = |index: u8| checksums.get(usize::from(index)).cloned().flatten();
+        let lost = blocks.into_iter().map(|(index, copy)| Lost { index, copy, checksums: known(index) });
+        let rebuild = rebuild::Request {
+            code: request.code.clone(),
+            object: request.object.clone(),
+            lost: lost.collect(),
+            stripe,
+            options: request.repair.clone(),
+            helpers: None,
+            to: Destination::Anywhere,
+            failure_domain: request.failure_domain,
+            purpose: Purpose::Put,
+            avoid,
+            resumes_max: request.resumes_max,
+            disk_reserve_bytes: request.disk_reserve_bytes,
+        };
+        self.actions.push(Action::Rebuild(Box::new(rebuild)));
+        self.state = State::Rebuilding(what);
+    }
+
+    /// Takes a block that was rebuilt.
+    fn take(&mut self, new: RebuiltBlock) {
+        let RebuiltBlock { block, home, checksums } = new;
+        let known = self.sent.checksums.get_mut(usize::from(block.index));
+        if let (Some(placed), Some(known)) = (self.sent.stripe.find_mut(block.index, block.copy), known) {
+            *placed = PlacedBlock { generation: block.generation, home, state: BlockState::Ok, ..*placed };
+            *known = Some(checksums);
+        }
+        self.sent.missing.remove(&block.index);
+    }
+
+    fn not_rebuilt(&mut self, error: Error, view: &View) {
+        // What had been stored may have been lost since: the writer still has everything.
+        if goes_again(&error) && (self.has_lost_more(view) || self.could_go_elsewhere(view)) {
+            self.actions.push(Action::Warn(format!("nor can what is missing be rebuilt: {error}")));
+            return self.give_up_since(|given_up| format!("{given_up}; nor could they be rebuilt: {}", error.message));
+        }
+        // Why it had to be rebuilt is what a person can mend.
+        let message = format!("{}; {}", self.sent.reasons(), error.message);
+        self.end(Err(Error { message, ..error }));
+    }
+
+    fn not_copied(&mut self, error: Error, view: &View) {
+        if !self.has_lost_more(view) {
+            return self.end(Err(error));
+        }
+        self.actions.push(Action::Warn(format!("copies of blocks cannot be made: {error}")));
+        let number = self.sent.stripe.number;
+        self.give_up_since(|_| format!("copies of blocks of stripe {number} cannot be made: {}", error.message));
+    }
+
+    /// Whether a node that had stored its block is gone, or failed another since.
+    fn has_lost_more(&self, view: &View) -> bool {
+        let Sent { stripe, missing, .. } = &self.sent;
+        let stored = (0..=u8::MAX).zip(&stripe.blocks).filter(|(index, _)| !missing.contains_key(index));
+        let is_good = |node: &NodeView| node.up && !node.is_suspect();
+        stored.map(|(_, placed)| placed.home.node).any(|node| !view.node(node).is_some_and(is_good))
+    }
+
+    /// Whether there are nodes for all of the stripe without those that failed: the writer still has everything, and a node that could
+    /// not help to rebuild it may have been blamed for a moment only.
+    fn could_go_elsewhere(&self, view: &View) -> bool {
+        let others = view.nodes.values().filter(|node| node.up && !self.sent.failed.contains(&node.id));
+        others.count() >= self.request.code.n()
+    }
+
+    /// Ends the stripe's life under its number: its writer sends all of it as a new one, to other nodes.
+    pub(super) fn give_up(&mut self) {
+        self.give_up_since(str::to_owned);
+    }
+
+    fn give_up_since(&mut self, message: impl FnOnce(&str) -> String) {
+        // Nodes that did not end their share are avoided for a while.
+        let broken = self.report.nodes.iter().filter(|(_, node)| matches!(node.end, Some(End::Broken(_) | End::GivenUp)));
+        self.actions.extend(broken.map(|(node, _)| Action::Suspect(*node)));
+        let given_up = format!("too few blocks of stripe {} were stored: {}", self.sent.stripe.number, self.sent.reasons());
+        self.end(Err(Error::replan(message(&given_up)).object(&self.request.object)));
+    }
+
+    /// Writes down that the stripe has ended, and what of it is missing for now.
+    fn commit(&mut self) {
+        let Sent { mut stripe, checksums, missing, .. } = self.sent.clone();
+        for (index, placed) in (0..=u8::MAX).zip(&mut stripe.blocks) {
+            placed.state = if missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
+        }
+        stripe.put_first(|_, _, placed| placed.copy);
+        let blocks = stripe.all().map(|(_, placed)| (placed.generation, placed.home, placed.state)).collect();
+        match whole_checksums(&stripe, checksums) {
+            Ok(checksums) => {
+                self.actions.push(Action::Commit { blocks, checksums });
+                self.state = State::Committing;
+            }
+            Err(error) => self.end(Err(error.object(&self.request.object))),
+        }
+    }
+
+    pub(super) fn end(&mut self, result: Result<Ended>) {
+        self.actions.push(Action::End(result));
+        self.state = State::Ended;
+    }
+
+    /// The writer sends again: what agents have moved so far is told now.
+    pub(super) fn end_again(&mut self) {
+        self.end(Ok(Ended { traffic: self.traffic, again: true }));
+    }
+}
+
+/// Whether a stripe of which blocks could not be rebuilt may be stored if all of it is sent again, to others: it was a matter of what
+/// stood, and not of what was asked.
+fn goes_again(error: &Error) -> bool {
+    let is_too_much_for_a_node = error.reaction == Reaction::InvalidInput && matches!(error.party, Some(Party::Node(_)));
+    is_too_much_for_a_node || matches!(error.reaction, Reaction::Unavailable | Reaction::Replan | Reaction::Retry)
+}

@@ -1,0 +1,107 @@
+//! A stripe that its writer sends: what is known of it after the plans so far.
+
+use super::{
+    Request,
+    receipts::{is_known, note_stored, received},
+};
+use crate::{options::WriteOptions, recovery, run::Report, view::View};
+use std::collections::{BTreeMap, BTreeSet};
+use weft_types::{BlockId, Home, NodeId, StripeRecord};
+
+/// A stripe that its writer sends.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    /// The stripe, with the homes of its blocks.
+    pub stripe: StripeRecord,
+    /// How it is sent.
+    pub options: WriteOptions,
+    /// The checksums of all blocks, as the writer made them.
+    pub(super) checksums: Vec<Option<Vec<u32>>>,
+    /// Which blocks were not stored, and why.
+    pub(super) missing: BTreeMap<u8, String>,
+    /// Nodes that failed.
+    pub(super) failed: BTreeSet<NodeId>,
+    /// How often data was sent again.
+    pub(super) resent: u32,
+    /// The blocks that the plan brings.
+    pub(super) blocks: Vec<u8>,
+}
+
+impl Sent {
+    /// A new stripe: its plan brings all blocks.
+    pub fn new(stripe: StripeRecord, options: WriteOptions) -> Self {
+        Self {
+            checksums: vec![None; stripe.blocks.len()],
+            missing: BTreeMap::new(),
+            failed: BTreeSet::new(),
+            resent: 0,
+            blocks: (0..=u8::MAX).take(stripe.blocks.len()).collect(),
+            stripe,
+            options,
+        }
+    }
+
+    /// Whether this is the plan that brings all of it.
+    pub fn is_first(&self) -> bool {
+        self.resent == 0
+    }
+
+    /// The blocks that the plan brings, by index.
+    pub fn blocks(&self) -> &[u8] {
+        &self.blocks
+    }
+
+    /// All that the plan brings, copies too, and where to.
+    pub fn brings(&self) -> impl Iterator<Item = (BlockId, Home)> {
+        let placed = self.blocks.iter().filter_map(|index| Some((*index, self.stripe.blocks.get(usize::from(*index))?)));
+        // What is sent again is sent once: other copies are made of it.
+        let copies = self.stripe.copies.iter().filter(|_| self.is_first()).map(|(index, placed)| (*index, placed));
+        placed.chain(copies).map(|(index, placed)| (self.stripe.id_of(index, placed), placed.home))
+    }
+
+    /// Takes the checksums that the writer made of the blocks. It makes them once, of all: a plan that sends data again has none.
+    pub fn take_checksums(&mut self, made: impl IntoIterator<Item = (u32, Vec<u32>)>) {
+        for (index, checksums) in made.into_iter().filter(|_| self.resent == 0) {
+            let fits = checksums.len() as u64 == self.stripe.layout.checksum_units(index);
+            if let Some(known) = self.checksums.get_mut(index as usize).filter(|_| fits) {
+                *known = Some(checksums);
+            }
+        }
+    }
+
+    /// The checksums of all blocks, as the writer made them.
+    pub fn checksums(&self) -> &[Option<Vec<u32>>] {
+        &self.checksums
+    }
+
+    /// The same after what a plan has brought: a copy of each block that has come stands in its place, and those of which none has are
+    /// missing.
+    pub fn after(&self, report: &Report, view: &View) -> Self {
+        let mut after = self.clone();
+        note_stored(&mut after.stripe, &self.checksums, report);
+        for (index, why) in received(&after.stripe, &self.blocks, &self.checksums, report, view) {
+            match why {
+                Some(why) => after.missing.insert(index, why),
+                None => after.missing.remove(&index),
+            };
+        }
+        after
+    }
+
+    /// Whether what has come is enough to end the stripe.
+    pub fn is_enough(&self, request: &Request) -> bool {
+        let missing: Vec<u8> = self.missing.keys().copied().collect();
+        recovery::is_enough(&request.code, &self.stripe, &self.checksums, &missing, request.missing_max)
+    }
+
+    /// Whether a block is missing of which it is not known what it should be.
+    pub(super) fn lacks_unknown(&self) -> bool {
+        self.missing.keys().any(|index| !is_known(&self.checksums, *index))
+    }
+
+    /// Why blocks are missing.
+    pub(super) fn reasons(&self) -> String {
+        let reasons: Vec<&str> = self.missing.values().map(String::as_str).collect();
+        reasons.join("; ")
+    }
+}
