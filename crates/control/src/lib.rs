@@ -10,13 +10,15 @@
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
 //! | [`read`] | what a read brings, and when it is planned anew |
 //! | [`recovery`], [`retries`] | whether what is left of a stripe is enough; when what failed is tried again |
-//! | [`put`] | which blocks of a put's stripe are stored, and which receivers failed |
+//! | [`put`] | a stripe of a put: where it goes, and what is rebuilt, sent again or written down at its end |
 //! | [`options`], [`planning`] | what requests choose; from a stripe to a proved plan |
-//! | [`links`], [`in_flight`], [`stragglers`] | what links carry; what plans under way still have to move; which nodes are slow |
+//! | [`links`], [`in_flight`] | what links carry; what plans under way still have to move |
+//! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault where nodes complain of each other |
 //! | [`run`] | what the agents of a plan have told, when it stalls, and who is to blame |
 
 pub mod assignment;
 pub mod capacity;
+pub mod disputes;
 #[cfg(test)]
 mod fixtures;
 pub mod helpers;

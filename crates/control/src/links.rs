@@ -50,7 +50,7 @@ impl Links {
     }
 
     /// The network as it was measured, by what is no older than `age_max`. A node carries up and down what the best of its links
-    /// carries, one of which nothing is known what the median of the others does. Where nothing at all is, all carry `otherwise`,
+    /// carries, a node without figures is taken to carry the median of the others. Where nothing at all is, all carry `otherwise`,
     /// bytes a second.
     pub fn network(&self, now: Time, age_max: Duration, otherwise: f64) -> Network {
         let fresh: Vec<(Pair, Figure)> = (self.0.iter())
@@ -113,7 +113,7 @@ pub fn due(mut pairs: Vec<Pair>, tried: &mut BTreeMap<Pair, Time>, figures: &BTr
     pairs
 }
 
-/// The links from some to others; from or to all that are up, where nobody is named.
+/// The links from some to others; an empty list means all nodes that are up.
 pub fn among(ups: &[NodeId], from: &[NodeId], to: &[NodeId]) -> Vec<Pair> {
     let said = |named: &[NodeId]| -> BTreeSet<NodeId> { if named.is_empty() { ups } else { named }.iter().copied().collect() };
     let (from, to) = (said(from), said(to));
@@ -131,7 +131,7 @@ pub enum Used {
     RackDown(String),
 }
 
-/// What the probe of a link has for itself.
+/// What no other probe may use at the same time.
 pub fn used(racks: &BTreeMap<Party, String>, (from, to): Pair) -> Vec<Used> {
     let rack = |node: NodeId| racks.get(&Party::Node(node));
     let crosses = rack(from) != rack(to);

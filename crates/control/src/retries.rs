@@ -37,9 +37,9 @@ impl<K: Ord> Retries<K> {
         self.0.get(what).map_or(self.0.len() < TRIED_MAX, |tried| tried.again_at <= now)
     }
 
-    /// When the next try is due. None: nothing has failed.
-    pub fn next(&self) -> Option<Time> {
-        self.0.values().map(|tried| tried.again_at).min()
+    /// When to look again: when the next try is due, and no later than `latest`.
+    pub fn next(&self, latest: Time) -> Time {
+        self.0.values().map(|tried| tried.again_at).min().map_or(latest, |next| next.min(latest))
     }
 
     /// A try has failed. Tells how many have, and after which pause the next is due.
@@ -70,16 +70,17 @@ mod tests {
     #[test]
     fn what_fails_again_and_again_is_tried_less_and_less_often() {
         let (mut retries, now) = (Retries::default(), Time::after(Duration::from_secs(100)));
-        assert!(retries.is_due(&3, now) && retries.why(&3).is_empty() && retries.next().is_none());
+        assert!(retries.is_due(&3, now) && retries.why(&3).is_empty());
         let pauses: Vec<u64> = (0..8).map(|_| retries.failed(3, "too few nodes".into(), now).1.as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
         assert!(!retries.is_due(&3, now) && retries.is_due(&4, now));
-        assert_eq!((retries.why(&3).as_str(), retries.next()), ("too few nodes", Some(now + PAUSE_LAST)));
+        assert_eq!((retries.why(&3).as_str(), retries.next(now + 2 * PAUSE_LAST)), ("too few nodes", now + PAUSE_LAST));
+        assert_eq!(retries.next(now + PAUSE_FIRST), now + PAUSE_FIRST, "others are looked for meanwhile");
         assert!(retries.is_due(&3, now + PAUSE_LAST));
         retries.done(&3);
         assert_eq!(retries.failed(3, "again".into(), now).0, 1, "it begins anew");
         retries.retain(|_| false);
-        assert_eq!(retries.next(), None);
+        assert_eq!(retries.next(now + 2 * PAUSE_LAST), now + 2 * PAUSE_LAST);
     }
 
     #[test]

@@ -19,6 +19,7 @@ const STRIPES_PER_PAGE: u32 = 256;
 /// It is looked for stripes whenever one was left incomplete, and no less often than this.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
+
 /// Completes stripes for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut changes = shared.puts.late_blocks.changes();
@@ -31,7 +32,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         // Several may end at the same time.
         tokio::time::sleep(LOOK_PAUSE).await;
         let latest = shared.started.now() + LOOK_INTERVAL;
-        let next = shared.completion().next().map_or(latest, |next| next.min(latest));
+        let next = shared.completion().next(latest);
         tokio::select! {
             Ok(()) = changes.changed() => {}
             () = tokio::time::sleep_until(shared.started.instant(next)) => {}
@@ -130,7 +131,7 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
     let (number, options) = (stripe.number, options::usual_repair(shared));
     let lost = missing.iter().map(|(index, copy)| Lost::of(&stripe, *index, *copy)).collect();
     let request = rebuild::request(shared, (&code, &of.name), stripe, lost, &options, of.failure_domain);
-    let rebuilder = Rebuilder { shared, version: of.version, upload: None, shares: &Shares::default() };
+    let rebuilder = Rebuilder { shared, version: of.version, shares: &Shares::default() };
     let rebuilt = rebuilder.run(request, |_| {}).await.map_err(place)?;
     match rebuilt.left.into_iter().next() {
         Some(((index, _), why)) => Err(place(Error::unavailable(format!("block {index}: {why}")))),

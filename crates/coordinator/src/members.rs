@@ -10,6 +10,7 @@ use std::{
 use tonic::transport::Channel;
 use weft_control::{
     Time,
+    disputes::Disputes,
     view::{DiskView, NodeView, View},
 };
 use weft_meta::NodeRecord;
@@ -31,6 +32,7 @@ pub(crate) struct Members {
 #[derive(Debug)]
 struct State {
     nodes: BTreeMap<NodeId, Member>,
+    disputes: Disputes,
     /// Until when each is avoided. Views share it; it changes seldom.
     suspect_blocks: Arc<BTreeMap<BlockId, Time>>,
 }
@@ -109,7 +111,12 @@ impl Members {
             (member.record.id, member)
         };
         let nodes = records.into_iter().map(member).collect();
-        Self { state: Mutex::new(State { nodes, suspect_blocks: Arc::default() }), started, down_after, suspect_for }
+        Self {
+            state: Mutex::new(State { nodes, disputes: Disputes::default(), suspect_blocks: Arc::default() }),
+            started,
+            down_after,
+            suspect_for,
+        }
     }
 
     /// A node has registered, and says this of its disks.
@@ -158,11 +165,19 @@ impl Members {
         state.nodes.values_mut().filter(silent).map(down).collect()
     }
 
-    /// A node failed somebody: it is avoided for a while.
+    /// A node failed another: it is avoided for a while.
     pub(crate) fn suspect(&self, node: NodeId) {
-        if let Some(member) = self.lock().nodes.get_mut(&node) {
-            member.suspect_until = Some(self.started.now() + self.suspect_for);
-        }
+        let until = self.started.now() + self.suspect_for;
+        self.lock().suspect(node, until);
+    }
+
+    /// A node complained of another, which is suspect for it. A node that is in a dispute with several is avoided for twice as long: it
+    /// is taken after those that are in a dispute with it.
+    pub(crate) fn dispute(&self, node: NodeId, accuser: NodeId) {
+        let now = self.started.now();
+        let mut state = self.lock();
+        let common = state.disputes.note(node, accuser, now, self.suspect_for);
+        common.into_iter().for_each(|node| state.suspect(node, now + self.suspect_for * 2));
     }
 
     /// A block could not be read: it is avoided for a while.
@@ -297,12 +312,18 @@ impl Members {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nobody leaves it half changed.
+        // Each change is one call, so a panic leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
+    fn suspect(&mut self, node: NodeId, until: Time) {
+        if let Some(member) = self.nodes.get_mut(&node) {
+            member.suspect_until = member.suspect_until.max(Some(until));
+        }
+    }
+
     fn are_coming_back(&self) -> bool {
         self.nodes.values().any(|member| member.session.is_none() && member.record.state == NodeState::Up)
     }

@@ -227,7 +227,7 @@ impl v1::membership_server::Membership for MembershipService {
 pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
     for (id, node) in &report.nodes {
         for (block, state, error) in node.bad_blocks(*id) {
-            // Where nobody says which bytes are, the block is lost as a whole.
+            // Where the corrupt bytes are not told, the block is lost as a whole.
             let finding = match node.corrupt.get(&block) {
                 Some(bytes) if state == BlockState::Corrupt => Finding::Corrupt(bytes.clone()),
                 _ => Finding::Lost(state),

@@ -3,15 +3,15 @@
 //! A stripe's blocks are allocated before a byte moves; the client then sends its data by the plan of a write scheme, and sums up
 //! all blocks, also those that others make of it. How a stripe ends: [`end`]. The commit makes all stripes visible at once.
 
-mod copies;
 mod end;
-mod homes;
 mod late_blocks;
 mod late_plans;
+mod stall;
 pub(crate) mod under_way;
 
 use crate::{
     delegations::{Delegation, Who},
+    in_flight::Moving,
     options,
     shared::Shared,
     show,
@@ -19,6 +19,7 @@ use crate::{
     supervise,
     validate::{self, Coding},
 };
+use stall::{levels, stall_policy};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, PoisonError},
@@ -27,20 +28,21 @@ use std::{
 use under_way::{Key, Known, Learnt, Sending, Underway};
 use weft_codes::SharedCode;
 use weft_control::{
-    capacity::Wanted,
     options::WriteOptions,
-    placement::{self, Ask},
+    placement::Placed,
     planning::{self, Writing},
-    put::Sent,
-    run::{OnFailure, StallPolicy},
-    view::NodeView,
+    put::{
+        self, Sent, Site, StripeBegin,
+        begin::{Action, Event},
+    },
+    run::OnFailure,
 };
 use weft_meta::{MetaError, NewStripe, NewUpload, ObjectRecord, UploadRecord};
 use weft_proto::{rpc::Caller, v1};
-use weft_types::{BlockId, Error, Home, NodeId, Party, PlanId, Reaction, Result, StripeId, StripeLayout, StripeRecord, UploadId};
+use weft_types::{BlockId, Error, Home, NodeId, Party, PlanId, Result, StripeId, StripeLayout, StripeRecord, UploadId};
 
-/// Of how often a put was held up counts no more: how long a node may hold it up doubles with each.
-const HELD_UP_MAX: u32 = 3;
+/// A node that has waited for another for this part of a stall when a plan ended did not fail itself.
+const WAIT_SHARE: u32 = 4;
 
 /// A writer that complains has its answer within this time.
 const COMPLAINT_LOOK: Duration = Duration::from_millis(100);
@@ -70,7 +72,8 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         0 => full,
         size => StripeLayout { data_len: size.min(full.data_len), ..full },
     };
-    let placed = copies::choose(shared, &new, &code, &stripe, &options, &BTreeSet::new())?;
+    let request = request(shared, UploadId(0), &new, &code);
+    let placed = with_site(shared, &options, |site| request.homes(&stripe, &options, &BTreeSet::new(), site))?;
     let (mut plan, mut upload) = (Vec::new(), UploadId(0));
     if asked.explain {
         plan = explain(shared, &code, &stripe, &placed.homes, &options)?;
@@ -117,35 +120,10 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
     if let Some(Underway::Sending(sending)) = shared.puts.lock().remove(&key) {
         sending.handle.client_done(Duration::ZERO);
     }
-    let mut avoid = BTreeSet::new();
-    loop {
-        match begin_stripe(shared, &upload, &code, &layout, asked.number, &options, &avoid).await {
-            Ok((sending, client)) => {
-                keep_sending(shared, key, sending).await.map_err(place)?;
-                let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
-                return Ok(v1::PutStripeReply { task: Some(client), layout });
-            }
-            // A receiver that makes its block of many others needs more memory than some node has.
-            Err(error) if error.reaction == Reaction::InvalidInput && options.is_left_open() => {
-                options = simpler(shared, &upload, asked.number, options, &error).await;
-            }
-            // Somebody could not be asked: the stripe goes to others, under another number.
-            Err(error) => match (error.reaction, error.party) {
-                (Reaction::Replan, Some(Party::Node(node))) if avoid.len() < shared.config.resumes_max as usize => {
-                    tracing::warn!(object = %upload.new.name, stripe = asked.number, %error, "a stripe is placed anew");
-                    avoid.insert(node);
-                }
-                _ => return Err(place(error)),
-            },
-        }
-    }
-}
-
-/// Whom some node lacks memory for goes on by a scheme that asks for less, with this stripe and the put's next ones.
-async fn simpler(shared: &Shared, upload: &UploadRecord, stripe: u64, options: WriteOptions, error: &Error) -> WriteOptions {
-    tracing::info!(object = %upload.new.name, stripe, %error, "the writer sends every block itself");
-    learn_of(shared, upload.id, |learnt| learnt.simplest = true).await;
-    options.by_the_simplest()
+    let (sending, client) = begin_stripe(shared, &upload, &code, layout, asked.number, options).await.map_err(place)?;
+    keep_sending(shared, key, sending).await.map_err(place)?;
+    let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
+    Ok(v1::PutStripeReply { task: Some(client), layout })
 }
 
 /// The client has sent a stripe, as well as it could: checks the receipts, mends what is missing, ends the stripe, or says what is to
@@ -161,7 +139,7 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     let ended = end::end(shared, key, sending, &asked).await;
     shared.puts.lock().remove(&key);
     // To ask again would not find it any more: what was sent is used up.
-    let end::PlanEnd { again, traffic, stages } = ended.map_err(not_again)?;
+    let end::PlanEnd { again, traffic, stages } = ended.map_err(put::begin::not_again)?;
     let mut reply = v1::EndStripeReply { again: None, traffic: Some(traffic.into()), stages };
     if let Some((sending, task)) = again {
         reply.again = Some(task);
@@ -169,12 +147,6 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
         keep_sending(shared, key, Sending { answer, ..sending }).await?;
     }
     Ok(reply)
-}
-
-/// The same error, but that the very same may not be asked again.
-fn not_again(error: Error) -> Error {
-    let reaction = if error.reaction == Reaction::Retry { Reaction::Replan } else { error.reaction };
-    Error { reaction, ..error }
 }
 
 /// Refuses who meddles with a conversion's put without being sent: it is the coordinator's own, whoever knows its number.
@@ -287,7 +259,7 @@ async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
 /// A put has taught something.
 async fn learn_of(shared: &Shared, upload: UploadId, learn: impl FnOnce(&mut Learnt)) {
     learn(shared.puts.learnt.lock().unwrap_or_else(PoisonError::into_inner).entry(upload).or_default());
-    // Who gave the put up meanwhile has forgotten it already.
+    // An abort in the meantime has already removed the entry: it is removed again.
     if let Err(MetaError::NotFound(_)) = shared.meta.upload(upload).await {
         shared.puts.forget(upload);
     }
@@ -296,7 +268,7 @@ async fn learn_of(shared: &Shared, upload: UploadId, learn: impl FnOnce(&mut Lea
 /// Keeps a stripe that is being sent, unless its put has been given up.
 async fn keep_sending(shared: &Shared, key: Key, sending: Sending) -> Result<()> {
     shared.puts.lock().insert(key, Underway::Sending(sending));
-    // Who gave the put up meanwhile knew nothing of these tasks.
+    // An abort in the meantime did not see these tasks.
     match shared.meta.upload(key.0).await {
         Ok(_) => Ok(()),
         Err(MetaError::NotFound(what)) => {
@@ -318,35 +290,108 @@ async fn begin_stripe(
     shared: &Arc<Shared>,
     upload: &UploadRecord,
     code: &SharedCode,
-    layout: &StripeLayout,
+    layout: StripeLayout,
     number: u64,
-    options: &WriteOptions,
-    avoid: &BTreeSet<NodeId>,
+    options: WriteOptions,
 ) -> Result<(Sending, v1::ClientTask)> {
-    let planning = shared.puts.planning.lock().await;
-    drop(shared.puts.take_announced(upload.id));
-    let full = match upload.new.replaces {
-        Some(_) => {
-            let wanted = Wanted::stripe(code, upload.new.replicas, upload.new.failure_domain, layout);
-            // Where it is those that could not be asked who have the space, it is not space that is waited for.
-            let unasked = |error: Error| if avoid.is_empty() { error } else { not_again(error) };
-            shared.without_capacity(&Wanted { avoid, ..wanted }).map_err(unasked)?
+    let name = &upload.new.name;
+    let mut machine = StripeBegin::new(request(shared, upload.id, &upload.new, code), layout, options.clone());
+    let (mut event, mut begun, mut estimate) = (Event::Begin, None, None);
+    loop {
+        let mut answer = None;
+        for action in place_next(shared, upload.id, &mut machine, event, &options, &mut estimate) {
+            match action {
+                Action::Warn(warning) => tracing::warn!(object = %name, stripe = number, "{warning}"),
+                Action::Simplest(error) => simplest(shared, upload, number, &error).await,
+                Action::Allocate(placed) => {
+                    answer = Some(Event::Allocated(allocate(shared, upload, layout, number, placed).await.map(Box::new)));
+                }
+                Action::Send(sent) => {
+                    let prepared = prepare(shared, upload, code, *sent);
+                    // What the plan moves counts from now on.
+                    drop(estimate.take());
+                    let started = match prepared {
+                        Ok(prepared) => start(shared, upload, code, prepared).await,
+                        Err(error) => Err(error),
+                    };
+                    answer = Some(Event::Started(started.map(|started| begun = Some(started))));
+                }
+                Action::End(Err(error)) => return Err(error),
+                Action::End(Ok(())) => return begun.ok_or_else(|| Error::fatal("a stripe that was not started")),
+            }
         }
-        None => BTreeSet::new(),
-    };
-    let placed = copies::choose(shared, &upload.new, code, layout, options, &(avoid | &full))?;
-    let new = NewStripe { upload: upload.id, number, layout: *layout, homes: placed.homes.clone() };
+        event = answer.ok_or_else(|| Error::fatal("a stripe's begin waits for nothing"))?;
+    }
+}
+
+/// Decides what is next. What a stripe will move is counted as soon as it is placed: of stripes that are placed at the same time, each sees
+/// those before it. How its plan moves it is known later.
+fn place_next(
+    shared: &Shared,
+    upload: UploadId,
+    machine: &mut StripeBegin,
+    event: Event,
+    options: &WriteOptions,
+    estimate: &mut Option<Moving>,
+) -> Vec<Action> {
+    let _one_at_a_time = shared.puts.placing.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(shared.puts.take_announced(upload));
+    drop(estimate.take());
+    let actions = with_site(shared, options, |site| machine.on(event, site));
+    if let Some(Action::Allocate(Placed { homes, .. })) = actions.last() {
+        let lines = options::announced(options, shared, homes, machine.layout().block_len(0));
+        *estimate = Some(shared.in_flight.announce(lines));
+    }
+    actions
+}
+
+fn with_site<T>(shared: &Shared, options: &WriteOptions, act: impl FnOnce(&mut Site<'_>) -> T) -> T {
+    let view = shared.members.view();
+    let coding = |node| shared.members.session(node).map_or(0, |session| session.coding_bytes_per_s) as f64;
+    let network = |writer| options::write_network(options, shared, writer);
+    act(&mut Site { view: &view, coding_bytes_per_s: &coding, network: &network, rng: &mut *shared.rng() })
+}
+
+async fn allocate(
+    shared: &Shared,
+    upload: &UploadRecord,
+    layout: StripeLayout,
+    number: u64,
+    Placed { homes, warnings }: Placed,
+) -> Result<StripeRecord> {
+    let new = NewStripe { upload: upload.id, number, layout, homes: homes.clone() };
     let not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
     let stripe = shared.meta.allocate_stripe(shared.epoch, new, not_before_ms).await.map_err(|error| shared.meta_error(error))?;
-    shared.members.add_blocks(&placed.homes, layout.block_len(0));
-    let prepared = prepare(shared, upload, code, Sent::new(stripe, options.clone()))?;
-    drop(planning);
-    // Whoever puts something himself was told when he began.
-    if upload.new.replaces.is_some() && !placed.warnings.is_empty() && !shared.puts.learnt(upload.id).is_warned {
-        tracing::warn!(object = %upload.new.name, stripe = number, warnings = ?placed.warnings, "a conversion crowds racks");
+    shared.members.add_blocks(&homes, layout.block_len(0));
+    // A client was told when it began its put.
+    if upload.new.replaces.is_some() && !warnings.is_empty() && !shared.puts.learnt(upload.id).is_warned {
+        tracing::warn!(object = %upload.new.name, stripe = number, ?warnings, "a conversion crowds racks");
         learn_of(shared, upload.id, |learnt| learnt.is_warned = true).await;
     }
-    start(shared, upload, code, prepared).await
+    Ok(stripe)
+}
+
+/// The writer sends this put's stripes by the simplest scheme from now on.
+async fn simplest(shared: &Shared, upload: &UploadRecord, stripe: u64, error: &Error) {
+    tracing::info!(object = %upload.new.name, stripe, %error, "the writer sends every block itself");
+    learn_of(shared, upload.id, |learnt| learnt.simplest = true).await;
+}
+
+/// What all stripes of a put have in common.
+fn request(shared: &Shared, upload: UploadId, new: &NewUpload, code: &SharedCode) -> put::Request {
+    put::Request {
+        upload,
+        code: Arc::clone(code),
+        object: new.name.clone(),
+        failure_domain: new.failure_domain,
+        replicas: new.replicas,
+        missing_max: new.ack.missing_max,
+        kept_free: new.replaces.map(|_| shared.kept_free()),
+        repair: options::usual_repair(shared),
+        resumes_max: shared.config.resumes_max,
+        disk_reserve_bytes: shared.config.disk_reserve.0,
+        long_wait_ms: shared.config.stall_ms / WAIT_SHARE,
+    }
 }
 
 /// A stripe's plan that is ready to be opened.
@@ -390,58 +435,6 @@ async fn start(
     Ok((Sending { plan, sent, handle, report, levels, answer: None }, client))
 }
 
-/// How many links what a node's stages get has come over.
-fn levels(plan: &weft_plan::Plan) -> BTreeMap<(NodeId, u32, u32), u32> {
-    let mut levels = BTreeMap::new();
-    for (number, lane) in (0..).zip(&plan.shape.lanes) {
-        let mut of = vec![0u32; lane.stages.len()];
-        // A link makes the level at its end one more than at its beginning; no way is longer than there are stages.
-        for _ in 0..lane.stages.len() {
-            for link in &lane.links {
-                let from = of.get(usize::from(link.from)).copied().unwrap_or(0);
-                if let Some(to) = of.get_mut(usize::from(link.to)) {
-                    *to = from.saturating_add(1).max(*to);
-                }
-            }
-        }
-        for ((at, stage), level) in (0..).zip(&lane.stages).zip(of) {
-            if let Some(Party::Node(node)) = plan.binding.parties.get(usize::from(stage.vertex)) {
-                levels.insert((*node, number, at), level);
-            }
-        }
-    }
-    levels
-}
-
-/// How long receivers wait for one of them that holds them up, where another node could take its block. A disk may be busy with what
-/// others put, too: so who says that it is has longer, and still less than it takes the writer to give up all that wait for it.
-fn stall_policy(
-    shared: &Arc<Shared>,
-    upload: &UploadRecord,
-    code: &SharedCode,
-    stripe: &StripeRecord,
-    plan: &weft_plan::Plan,
-) -> Option<StallPolicy<'static>> {
-    let slice_bytes = plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
-    let still = shared.stall_after(slice_bytes, shared.puts.learnt(upload.id).held_up.min(HELD_UP_MAX))?;
-    let busy = still.max(Duration::from_millis(u64::from(shared.config.stall_ms) / 4));
-    let homes: BTreeSet<NodeId> = stripe.all().map(|(_, placed)| placed.home.node).collect();
-    let (spec, bytes) = (code.spec(), stripe.layout.block_len(0).saturating_add(shared.config.disk_reserve.0));
-    let (shared, failure_domain, tolerance) = (Arc::clone(shared), upload.new.failure_domain, code.tolerance());
-    let is_spare = move |_| {
-        let (held, avoid, load) = (&[], &homes, &placement::NOTHING);
-        let ask = Ask { code: &spec, count: 1, tolerance, failure_domain, held, avoid, named: false, load, bytes };
-        let view = shared.members.view();
-        // One who has failed somebody itself is no way around.
-        let is_trusted = |node: &NodeView| node.up && !node.is_suspect() && !homes.contains(&node.id);
-        view.nodes.values().any(is_trusted) && placement::place(&view, &ask, &mut *shared.rng()).is_ok()
-    };
-    // All links come from the writer: nobody else waits for one who takes nothing.
-    let one_by_one = levels(plan).values().all(|level| *level <= 1);
-    let failed_max = upload.new.ack.missing_max as usize;
-    Some(StallPolicy { still, busy, to_the_last: true, is_spare: Box::new(is_spare), one_by_one, failed_max })
-}
-
 fn plan(
     shared: &Shared,
     code: &SharedCode,
@@ -459,7 +452,7 @@ fn plan(
 
 fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[Home], options: &WriteOptions) -> Result<Vec<u8>> {
     let block = |(index, copy)| BlockId { stripe: StripeId(0), index, copy, generation: 1 };
-    let named = copies::named(homes, code.k(), code.n());
+    let named = put::named(homes, code.k(), code.n());
     let stores: Vec<(Party, BlockId)> = named.map(|(name, home)| (Party::Node(home.node), block(name))).collect();
     plan(shared, code, layout, &stores, options, true)?.json()
 }

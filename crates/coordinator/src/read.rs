@@ -25,6 +25,7 @@ use weft_types::{Error, PlanId, Result, Span, StripeRecord, UploadId};
 
 /// Ranges of one request, at most.
 const RANGES_MAX: usize = 4096;
+
 /// Plans a read; unless it is only to be explained, opens and starts it.
 pub(crate) async fn read_stripe(
     shared: &Arc<Shared>,
@@ -154,11 +155,11 @@ async fn begin(
     let agent = delegation.map_or("", |delegation| &delegation.agent);
     let mut signed = sign::sign(shared, &read.planned, stripe, &BTreeMap::new(), agent)?;
     let client = signed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
-    let id = signed.id;
+    let (id, reply) = (signed.id, reply(&read, Some(client))?);
     supervise::open(shared, &signed).await?;
     let (running, handle) = supervise::start(shared, signed, OnFailure::EndAll).await;
     let running = running.all_started().await?;
-    let (reply, stripe) = (reply(&read, Some(client))?, stripe.id);
+    let stripe = stripe.id;
     let slice_bytes = plan.binding.slice_len.saturating_mul(read.stripe.layout.layout.alpha.into());
     let stall_policy = shared.stall_after(slice_bytes, resumed).map(|still| {
         let shared = Arc::clone(shared);

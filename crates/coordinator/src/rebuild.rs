@@ -27,14 +27,12 @@ use weft_types::{BlockId, Error, FailureDomain, Home, NodeId, ObjectName, Result
 /// A repair that is slower than this for as long as its lease has failed.
 const SLOWEST_BYTES_PER_MS: u64 = 64;
 
-/// Who rebuilds.
+/// What the shell of a rebuild needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Rebuilder<'a> {
     pub(crate) shared: &'a Arc<Shared>,
     /// The version of the object that the stripe belongs to.
     pub(crate) version: UploadId,
-    /// The put that has not ended the stripe, if one asks.
-    pub(crate) upload: Option<UploadId>,
     pub(crate) shares: &'a Shares,
 }
 
@@ -54,7 +52,9 @@ impl Rebuilder<'_> {
         let machine = rebuild::Rebuild::new(request);
         let view = self.shared.members.view();
         let (ask, warnings) = self.with_world(&view, |world| machine.explain(world))?;
-        Ok((self.plan(&ask, &view)?, warnings))
+        let planned = self.plan(&ask, &view)?;
+        self.with_world(&view, |world| machine.note_helpers(&planned, world));
+        Ok((planned, warnings))
     }
 
     /// Rebuilds what is lost, or as much of it as there is room for; or gives back what was allocated. The blocks of a repair are
@@ -74,7 +74,7 @@ impl Rebuilder<'_> {
                         tell(Told::Resumed(message));
                     }
                     Action::Suspect(node) => shared.members.suspect(node),
-                    Action::End(result) => return result.inspect(|rebuilt| tell_left(&machine, rebuilt)),
+                    Action::End(result) => return result,
                     asked => answer = Some(self.answer(asked, &machine, &view, &mut tell).await),
                 }
             }
@@ -82,7 +82,7 @@ impl Rebuilder<'_> {
         }
     }
 
-    /// Does what is answered.
+    /// Does an action that asks for an answer.
     async fn answer(
         self,
         action: Action,
@@ -92,7 +92,7 @@ impl Rebuilder<'_> {
     ) -> Option<Event> {
         let request = machine.request();
         Some(match action {
-            Action::Allocate { index, copy, home } => Event::Allocated(self.allocate(&request.stripe, index, copy, home).await),
+            Action::Allocate { index, copy, home } => Event::Allocated(self.allocate(request, (index, copy), home).await),
             Action::Release { block, may_be_written } => {
                 self.release(block, may_be_written).await;
                 Event::Released
@@ -110,12 +110,13 @@ impl Rebuilder<'_> {
         act(&mut World { view, used: &mut used, given: &mut given, rng: &mut *self.shared.rng() })
     }
 
-    async fn allocate(self, stripe: &StripeRecord, index: u8, copy: u8, home: Home) -> Result<BlockId> {
-        let shared = self.shared;
+    async fn allocate(self, request: &Request, (index, copy): (u8, u8), home: Home) -> Result<BlockId> {
+        let (shared, stripe) = (self.shared, &request.stripe);
         let len = stripe.layout.block_len(index.into());
         // Nothing extends a repair's lease: it allows for a slow link from the start.
         let expires_ms = shared.lease_end_ms().saturating_add(len / SLOWEST_BYTES_PER_MS);
-        let repair = NewRepair { stripe: stripe.id, index, copy, home, upload: self.upload, expires_ms };
+        let upload = if let Purpose::Put(upload) = request.purpose { Some(upload) } else { None };
+        let repair = NewRepair { stripe: stripe.id, index, copy, home, upload, expires_ms };
         let block = shared.meta.allocate_repair(shared.epoch, repair).await.map_err(|error| shared.meta_error(error))?;
         shared.members.add_blocks(&[home], len);
         Ok(block)
@@ -190,13 +191,6 @@ impl Rebuilder<'_> {
         committed.map_err(|error| shared.meta_error(error))?;
         tracing::info!(%object, %block, node = %shared.members.name(new.home.node), "a block was rebuilt");
         Ok(())
-    }
-}
-
-fn tell_left(machine: &rebuild::Rebuild, rebuilt: &Rebuilt) {
-    let Request { object, stripe, .. } = machine.request();
-    for ((index, copy), reason) in &rebuilt.left {
-        tracing::warn!(%object, stripe = stripe.number, index, copy, reason, "a lost block was not rebuilt");
     }
 }
 

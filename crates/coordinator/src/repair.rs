@@ -169,7 +169,7 @@ impl<'a> Repair<'a> {
         let request = rebuild::request(self.shared, named, stripe.clone(), lost, &self.options, failure_domain);
         let to = if self.to.is_empty() { Destination::Anywhere } else { Destination::Nodes(self.to.clone()) };
         let (request, shares) = (Request { to, ..request }, Shares::default());
-        let rebuilder = Rebuilder { shared: self.shared, version: self.object.version, upload: None, shares: &shares };
+        let rebuilder = Rebuilder { shared: self.shared, version: self.object.version, shares: &shares };
         if self.explain {
             let (planned, warnings) = rebuilder.explain(request)?;
             for warning in warnings {

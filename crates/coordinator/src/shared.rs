@@ -57,7 +57,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// Which nodes are slow.
     pub(crate) fn stragglers(&self) -> MutexGuard<'_, Stragglers> {
-        // Nobody leaves it half changed.
+        // Each change is one call, so a panic leaves it whole.
         self.stragglers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -173,6 +173,6 @@ pub(crate) async fn until_stopped(stopped: watch::Receiver<bool>, work: impl Fut
 }
 
 pub(crate) async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
-    // An error means that nobody is left who could say it.
+    // An error means that the sender is gone: the coordinator ends.
     let _gone = stopped.wait_for(|stopped| *stopped).await;
 }

@@ -43,6 +43,16 @@ pub enum Party {
     Client(u64),
 }
 
+impl Party {
+    /// Its node. None: it is a client.
+    pub const fn node(self) -> Option<NodeId> {
+        match self {
+            Self::Node(node) => Some(node),
+            Self::Client(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for ClusterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)

@@ -3,7 +3,7 @@
 use super::{
     Action, Ended, Event, Request, Sent, World,
     again::Again,
-    receipts::{is_known, stored_at, who_failed, whole_checksums},
+    receipts::{is_known, stored_at, stored_wrong, who_failed, whole_checksums},
 };
 use crate::{
     rebuild::{self, Destination, Lost, Purpose, RebuiltBlock},
@@ -88,9 +88,17 @@ impl StripeEnd {
         self.sent = self.sent.after(&report, world.view);
         self.traffic = report.traffic();
         self.report = report;
-        // What the others fail at is seen when their plan ends.
+        let Sent { stripe, checksums, .. } = &self.sent;
+        let wrong = stored_wrong(stripe, checksums, &self.report);
+        self.actions.extend(wrong.into_iter().map(|(block, node)| Action::StoredWrong(block, node)));
+        // What the other receivers fail at is seen when their plan ends.
         if early {
-            return self.commit();
+            return match self.sent.is_enough(&self.request) {
+                true => self.commit(),
+                false => {
+                    self.end(Err(Error::fatal("a stripe was to end without enough of its blocks").object(&self.request.object)))
+                }
+            };
         }
         let failed = who_failed(&self.report, complaints, self.request.long_wait_ms);
         self.actions.extend(complaints.intersection(&failed).map(|node| Action::Suspect(*node)));
@@ -167,7 +175,7 @@ impl StripeEnd {
             helpers: None,
             to: Destination::Anywhere,
             failure_domain: request.failure_domain,
-            purpose: Purpose::Put,
+            purpose: Purpose::Put(request.upload),
             avoid,
             resumes_max: request.resumes_max,
             disk_reserve_bytes: request.disk_reserve_bytes,
@@ -209,9 +217,9 @@ impl StripeEnd {
 
     /// Whether a node that had stored its block is gone, or failed another since.
     fn has_lost_more(&self, view: &View) -> bool {
-        let Sent { stripe, missing, .. } = &self.sent;
+        let Sent { stripe, missing, failed, .. } = &self.sent;
         let stored = (0..=u8::MAX).zip(&stripe.blocks).filter(|(index, _)| !missing.contains_key(index));
-        let is_good = |node: &NodeView| node.up && !node.is_suspect();
+        let is_good = |node: &NodeView| node.up && !node.is_suspect() && !failed.contains(&node.id);
         stored.map(|(_, placed)| placed.home.node).any(|node| !view.node(node).is_some_and(is_good))
     }
 

@@ -1,5 +1,5 @@
-//! A stripe of a put, from when its writer is done with it: blocks that were not stored are rebuilt from what was, or the writer sends
-//! data again, until the stripe can be written down.
+//! A stripe of a put. It is placed, allocated and sent ([`begin`]). When its writer is done with it, blocks that were not stored are
+//! rebuilt from what was, or the writer sends data again, until the stripe can be written down.
 //!
 //! Events go in, actions come out ([`StripeEnd::on`]). At most the last action of an event asks for an answer, which is the next event.
 //!
@@ -11,12 +11,16 @@
 //! A stripe that can neither be completed nor sent again is given up: its writer then sends all of it, as a new stripe.
 
 mod again;
+pub mod begin;
 mod end;
+mod homes;
 mod receipts;
 mod sent;
 
+pub use begin::StripeBegin;
 pub use end::StripeEnd;
-pub use receipts::{node_of, who_failed, why_not_received};
+pub use homes::{Site, named};
+pub use receipts::{who_failed, why_not_received};
 pub use sent::Sent;
 
 use crate::{
@@ -29,11 +33,13 @@ use crate::{
 use rand::RngCore;
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
-use weft_types::{BlockId, BlockState, Error, FailureDomain, Home, NodeId, ObjectName, Result, TaskTraffic};
+use weft_types::{BlockId, BlockState, Error, FailureDomain, Home, NodeId, ObjectName, Result, TaskTraffic, UploadId};
 
 /// What all stripes of a put have in common.
 #[derive(Debug, Clone)]
 pub struct Request {
+    /// The put.
+    pub upload: UploadId,
     /// The code.
     pub code: SharedCode,
     /// The object, for messages.
@@ -93,6 +99,8 @@ pub enum Action {
     Warn(String),
     /// Avoid a node for a while.
     Suspect(NodeId),
+    /// Log an error: a node has stored something else than the writer sent.
+    StoredWrong(BlockId, NodeId),
     /// Remember that a node held up the put.
     HeldUp,
     /// Send this put's stripes by the simplest scheme from now on: a node has too little memory for another.

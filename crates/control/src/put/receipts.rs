@@ -5,10 +5,10 @@ use crate::{
     view::View,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use weft_types::{BlockState, Error, NodeId, Party, PlacedBlock, Result, StripeRecord};
+use weft_types::{BlockId, BlockState, Error, NodeId, Party, PlacedBlock, Result, StripeRecord};
 
-/// Those whose blocks must go elsewhere: who is gone, who is to blame, whose own doing it was, and of whom the writer complains. Who
-/// only waited for others in vain is not, nor who was cancelled because somebody else held up all.
+/// The nodes whose blocks must go elsewhere: nodes that are gone, that are blamed, that failed by themselves, or of which the writer
+/// complains. A node that only waited for another, or was cancelled because another held up the plan, is not among them.
 pub fn who_failed(report: &Report, complaints: &BTreeSet<NodeId>, long_ms: u32) -> BTreeSet<NodeId> {
     let failed = |(id, node): (&NodeId, &NodeReport)| {
         let own = Party::Node(*id);
@@ -17,21 +17,13 @@ pub fn who_failed(report: &Report, complaints: &BTreeSet<NodeId>, long_ms: u32) 
             Some(End::Broken(_) | End::GivenUp) | None => true,
             Some(End::Failed(_)) if report.held_up.is_none() => {
                 let is_own = || complaints.contains(id) || node.first_error().is_some_and(|error| error.party == Some(own));
-                waited(&|party| party == own) || is_own() && !waited(&|party| party != own && node_of(party).is_some())
+                waited(&|party| party == own) || is_own() && !waited(&|party| party != own && party.node().is_some())
             }
             Some(End::Failed(_) | End::Done) => false,
         };
         failed.then_some(*id)
     };
     report.nodes.iter().filter_map(failed).chain(report.blame.map(|blame| blame.node)).collect()
-}
-
-/// The node, if it is one.
-pub fn node_of(party: Party) -> Option<NodeId> {
-    match party {
-        Party::Node(node) => Some(node),
-        Party::Client(_) => None,
-    }
 }
 
 /// Whether the writer's checksums of a block are known.
@@ -43,6 +35,17 @@ pub(super) fn is_known(checksums: &[Option<Vec<u32>>], index: u8) -> bool {
 pub(super) fn stored_at<'a>(stripe: &StripeRecord, index: u8, report: &'a Report) -> Option<(NodeId, &'a Stored)> {
     let placed = stripe.blocks.get(usize::from(index))?;
     Some((placed.home.node, report.nodes.get(&placed.home.node)?.stored.get(&stripe.id_of(index, placed))?))
+}
+
+/// Blocks that a node has stored with other checksums than the writer made, and the node.
+pub(super) fn stored_wrong(stripe: &StripeRecord, checksums: &[Option<Vec<u32>>], report: &Report) -> Vec<(BlockId, NodeId)> {
+    let wrong = |(index, placed): (u8, &PlacedBlock)| {
+        let (block, node) = (stripe.id_of(index, placed), placed.home.node);
+        let stored = report.stored(block, node)?;
+        let made = checksums.get(usize::from(index))?.as_ref()?;
+        (stored.checksums != *made).then_some((block, node))
+    };
+    stripe.all().filter_map(wrong).collect()
 }
 
 /// Of these blocks: nothing if it is durable with the checksums that the client sent, else why not.

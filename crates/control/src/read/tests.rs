@@ -32,9 +32,15 @@ fn read_from(read: &PlannedRead) -> BTreeSet<NodeId> {
 }
 
 /// Answers what a read asks for: `start` says what comes of each start. What it came to, and the plan that was started last.
-fn played(
+fn played(request: Request, view: View, start: impl FnMut(u32, &PlannedRead) -> Result<()>) -> (Result<()>, Option<PlannedRead>) {
+    played_while(request, view, &stripe(), start)
+}
+
+/// The same of a stripe that is found to be so `now` when it is looked up.
+fn played_while(
     request: Request,
     mut view: View,
+    now: &StripeRecord,
     mut start: impl FnMut(u32, &PlannedRead) -> Result<()>,
 ) -> (Result<()>, Option<PlannedRead>) {
     let (mut read, mut rng, mut event, mut last, mut starts) = (Read::new(request), rng(), Event::Begin, None, 0);
@@ -54,7 +60,7 @@ fn played(
                     last = Some(*planned);
                     Some(Event::Started(started))
                 }
-                Action::LookUp => Some(Event::LookedUp(Ok(stripe()))),
+                Action::LookUp => Some(Event::LookedUp(Ok(now.clone()))),
                 Action::End(result) => return (result, last),
             };
         }
@@ -97,6 +103,11 @@ fn a_node_that_cannot_be_asked_is_read_around_and_of_a_bad_block_only_the_block(
         Err(bad())
     });
     assert_eq!((ended, starts), (Err(bad()), PLANS_MAX));
+    // As soon as it is known, it is rebuilt.
+    let mut now = stripe();
+    now.blocks[0].state = BlockState::Corrupt;
+    let (ended, read) = played_while(request(0), view(8, &[]), &now, |start, _| if start == 1 { Err(bad()) } else { Ok(()) });
+    assert_eq!((ended, read.unwrap().rebuilt), (Ok(()), vec![0]));
 }
 
 #[test]

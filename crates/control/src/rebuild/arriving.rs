@@ -13,7 +13,7 @@ pub struct Lost {
     pub index: u8,
     /// Which copy of it; it may be one that there was not yet.
     pub copy: u8,
-    /// The checksums that it must have, if anybody knows them.
+    /// The checksums that it must have, if they are recorded.
     pub checksums: Option<Vec<u32>>,
 }
 
@@ -35,7 +35,7 @@ pub struct Arriving {
     pub block: BlockId,
     /// Where it goes.
     pub home: Home,
-    /// The checksums that it must have, if anybody knows them.
+    /// The checksums that it must have, if they are recorded.
     pub expected: Option<Vec<u32>>,
     /// The positions that have not arrived.
     pub missing: Vec<Span>,

@@ -1,6 +1,6 @@
 //! Where rebuilt blocks go.
 
-use super::{Lost, Purpose, Request};
+use super::{Lost, Request};
 use crate::{
     placement::{self, NOTHING, Placed},
     view::View,
@@ -123,7 +123,7 @@ impl Request {
         let Placed { homes: found, warnings } = placed.unwrap_or_default();
         self.fill(&mut homes, found);
         let missing = homes.iter().filter(|home| home.is_none()).count();
-        if missing == homes.len() || missing > 0 && self.purpose == Purpose::Put {
+        if missing == homes.len() || missing > 0 && self.purpose.is_put() {
             return Err(short);
         }
         Ok(Chosen { homes, warnings, short: (missing > 0).then_some(short) })

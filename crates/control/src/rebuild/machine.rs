@@ -21,8 +21,8 @@ pub(super) const HOMES_MAX: usize = 4;
 pub struct Rebuild {
     request: Request,
     state: State,
-    /// Blocks that have a home, and where their home is not allocated yet.
-    homeless: VecDeque<(Lost, Home)>,
+    /// Blocks whose home is chosen and not allocated yet.
+    unallocated: VecDeque<(Lost, Home)>,
     arriving: Vec<Arriving>,
     avoided: Avoided,
     /// Why a block could not be allocated anywhere: the first time.
@@ -85,7 +85,7 @@ impl Rebuild {
         Self {
             request,
             state: State::Begin,
-            homeless: VecDeque::new(),
+            unallocated: VecDeque::new(),
             arriving: Vec::new(),
             avoided: Avoided::default(),
             conflict: None,
@@ -110,7 +110,7 @@ impl Rebuild {
         self.rebuilt.resumed
     }
 
-    /// What the first plan would be, and what there is to say of it. Nothing begins.
+    /// What the first plan would be, and what there is to say of it. Nothing begins, but its homes count in `world.given`.
     pub fn explain(&self, world: &mut World<'_>) -> Result<(PlanAsk, Vec<String>)> {
         let request = &self.request;
         request.require_recoverable(world.view)?;
@@ -124,6 +124,15 @@ impl Rebuild {
         let targets = request.lost.iter().zip(&homes).filter_map(new).collect();
         warnings.extend(short.map(|error| error.message));
         Ok((self.ask(targets, world), warnings))
+    }
+
+    /// The nodes whose blocks a plan reads help now: the next rebuilds prefer others.
+    pub fn note_helpers(&self, planned: &Planned, world: &mut World<'_>) {
+        let binding = &planned.plan.binding;
+        let node = |block: &weft_plan::BoundBlock| binding.parties.get(usize::from(block.vertex))?.node();
+        if self.request.helpers.is_some() {
+            world.used.selected(binding.blocks.iter().filter_map(node));
+        }
     }
 
     /// Whether the plan that runs can be replaced by one without this node: with other helpers, or another home.
@@ -176,7 +185,7 @@ impl Rebuild {
                 }
                 // Something else was faster, or the object is gone: the new block belongs to nothing.
                 Err(error) => {
-                    self.leave(new.block, error.message.clone());
+                    self.leave((new.block.index, new.block.copy), error.message.clone());
                     self.actions.push(Action::Release { block: new.block, may_be_written: false });
                     self.state = State::NotCommitted { others, failure: failure.unwrap_or(error) };
                 }
@@ -198,10 +207,10 @@ impl Rebuild {
         self.warn(&warnings);
         self.rebuilt.warnings = warnings;
         let why = short.map(|error| error.message).unwrap_or_default();
-        for (lost, home) in self.request.lost.iter().cloned().zip(homes) {
+        for (lost, home) in self.request.lost.clone().into_iter().zip(homes) {
             match home {
-                Some(home) => self.homeless.push_back((lost, home)),
-                None => self.rebuilt.left.push(((lost.index, lost.copy), why.clone())),
+                Some(home) => self.unallocated.push_back((lost, home)),
+                None => self.leave((lost.index, lost.copy), why.clone()),
             }
         }
         self.go_on(world);
@@ -209,7 +218,7 @@ impl Rebuild {
 
     /// Gives every block a home that works, and then brings what is missing.
     fn go_on(&mut self, world: &mut World<'_>) {
-        if let Some((lost, home)) = self.homeless.pop_front() {
+        if let Some((lost, home)) = self.unallocated.pop_front() {
             return self.allocate(lost, home);
         }
         let failed = |new: &Arriving| new.durable.is_none() && self.avoided.failed.contains(&new.home.node);
@@ -276,10 +285,10 @@ impl Rebuild {
             self.warn(&warnings);
             return self.allocate_at(lost, other, avoid, tried + 1);
         }
-        if self.request.purpose == Purpose::Put {
+        if self.request.purpose.is_put() {
             return self.fail(error);
         }
-        self.rebuilt.left.push(((lost.index, lost.copy), error.message.clone()));
+        self.leave((lost.index, lost.copy), error.message.clone());
         self.conflict.get_or_insert(error);
         self.go_on(world);
     }
@@ -298,10 +307,10 @@ impl Rebuild {
         match self.request.place_one(&avoid, world.view, world.given) {
             Ok((home, warnings)) => {
                 self.warn(&warnings);
-                self.homeless.push_back((lost, home));
+                self.unallocated.push_back((lost, home));
             }
-            Err(error) if self.request.purpose == Purpose::Repair && !self.arriving.is_empty() => {
-                self.leave(block, error.message)
+            Err(error) if !self.request.purpose.is_put() && !self.arriving.is_empty() => {
+                self.leave((block.index, block.copy), error.message);
             }
             Err(error) => {
                 self.arriving.push(new);
@@ -313,16 +322,8 @@ impl Rebuild {
     }
 
     fn planned(&mut self, planned: Box<Planned>, world: &mut World<'_>) {
-        let binding = &planned.plan.binding;
-        if self.request.helpers.is_some() {
-            // The nodes whose blocks the plan reads help now.
-            let party = |block: &weft_plan::BoundBlock| binding.parties.get(usize::from(block.vertex)).copied();
-            world.used.selected(binding.blocks.iter().filter_map(party).filter_map(|party| match party {
-                Party::Node(node) => Some(node),
-                Party::Client(_) => None,
-            }));
-        }
-        self.state = State::Running { reads: binding.blocks.iter().map(|block| block.id).collect() };
+        self.note_helpers(&planned, world);
+        self.state = State::Running { reads: planned.plan.binding.blocks.iter().map(|block| block.id).collect() };
         self.actions.push(Action::Run(planned));
     }
 
@@ -367,7 +368,7 @@ impl Rebuild {
 
     /// Looks up what has been found out about the stripe's blocks since. Of a put's stripe nothing is written down before its end.
     fn look_up(&mut self, failure: Failure, world: &mut World<'_>) {
-        if self.request.purpose == Purpose::Put {
+        if self.request.purpose.is_put() {
             return self.failed(failure, world);
         }
         self.actions.push(Action::LookUp);
@@ -419,7 +420,7 @@ impl Rebuild {
     fn all_durable(&mut self) {
         let blocks: VecDeque<RebuiltBlock> = self.arriving.drain(..).filter_map(|new| new.rebuilt()).collect();
         match self.request.purpose {
-            Purpose::Put => {
+            Purpose::Put(_) => {
                 self.rebuilt.blocks = blocks.into();
                 let rebuilt = std::mem::take(&mut self.rebuilt);
                 self.end(Ok(rebuilt));
@@ -463,8 +464,9 @@ impl Rebuild {
         self.state = State::Ended;
     }
 
-    fn leave(&mut self, block: BlockId, why: String) {
-        self.rebuilt.left.push(((block.index, block.copy), why));
+    fn leave(&mut self, (index, copy): (u8, u8), why: String) {
+        self.actions.push(Action::Warn(format!("block {index}, copy {copy}, is not rebuilt: {why}")));
+        self.rebuilt.left.push(((index, copy), why));
     }
 
     fn warn(&mut self, warnings: &[String]) {
@@ -473,7 +475,7 @@ impl Rebuild {
 
     /// The nodes that a block cannot go to: they get or held other blocks, or have failed.
     fn taken(&self, lost: &Lost) -> BTreeSet<NodeId> {
-        let others = self.arriving.iter().map(|new| new.home.node).chain(self.homeless.iter().map(|(_, home)| home.node));
+        let others = self.arriving.iter().map(|new| new.home.node).chain(self.unallocated.iter().map(|(_, home)| home.node));
         let others = others.chain(self.request.lost_nodes_of_others(lost.index, lost.copy));
         others.chain(self.avoided.failed.iter().copied()).collect()
     }

@@ -10,7 +10,8 @@
 //!              │               ▼                  │
 //!              └──────── another home ◄───────────┘
 //! ```
-//! Blocks for which there is no home are left, as long as one is not; a put's rebuild leaves none.
+//! A repair leaves out blocks that have no home, and fails if all have none. A put's rebuild fails if one has none; it looks up and
+//! commits nothing.
 
 mod arriving;
 mod avoided;
@@ -27,7 +28,7 @@ use crate::{helpers::LastUsed, options::RepairOptions, planning::Planned, run::R
 use rand::RngCore;
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
-use weft_types::{BlockId, FailureDomain, HelperSelect, Home, NodeId, ObjectName, Result, StripeRecord, TaskTraffic};
+use weft_types::{BlockId, FailureDomain, HelperSelect, Home, NodeId, ObjectName, Result, StripeRecord, TaskTraffic, UploadId};
 
 /// What is to be rebuilt.
 #[derive(Debug, Clone)]
@@ -64,7 +65,14 @@ pub enum Purpose {
     /// A repair: each block becomes the stripe's own by a commit, and some may be left.
     Repair,
     /// A put that has not ended its stripe: it needs all blocks, and commits them itself. Nothing else changes the stripe meanwhile.
-    Put,
+    Put(UploadId),
+}
+
+impl Purpose {
+    /// Whether a put asks.
+    pub const fn is_put(self) -> bool {
+        matches!(self, Self::Put(_))
+    }
 }
 
 /// What came of a rebuild.
@@ -99,7 +107,7 @@ pub struct World<'a> {
 pub enum Event {
     /// The rebuild begins.
     Begin,
-    /// Answers [`Action::Allocate`]; [`Reaction::Replan`](weft_types::Reaction::Replan): the node is taken.
+    /// Answers [`Action::Allocate`]; [`Reaction::Replan`](weft_types::Reaction::Replan): the node is taken, or the stripe was changed meanwhile.
     Allocated(Result<BlockId>),
     /// Answers [`Action::Release`].
     Released,

@@ -1,6 +1,6 @@
 //! What the plans of a rebuild read: which blocks can help, and whether they are enough.
 
-use super::{Purpose, Request};
+use super::Request;
 use crate::{
     options::RepairOptions,
     planning::{self, Planned, Readable, Target, Way},
@@ -109,7 +109,7 @@ impl Request {
             object: self.object.clone(),
             wanted: self.wanted(),
             options: self.options.clone(),
-            class: if self.purpose == Purpose::Put { Class::Foreground } else { Class::Repair },
+            class: if self.purpose.is_put() { Class::Foreground } else { Class::Repair },
             stripe,
             first,
             more,

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
 use weft_plan::{Class, Network};
 use weft_schemes::Run;
-use weft_types::{AutoSize, Error, Party, PlanId, Reaction, Span, StripeId};
+use weft_types::{AutoSize, BlockState, Error, Party, PlacedBlock, PlanId, Reaction, Span, StripeId, UploadId};
 
 fn request(lost: &[u8]) -> Request {
     let stripe = stripe();
@@ -42,6 +42,8 @@ struct Played {
     committed: BTreeSet<BlockId>,
     /// Receipts that blocks' own homes have given, with the right checksums.
     receipts: BTreeSet<BlockId>,
+    /// Blocks that a task may be writing.
+    written: BTreeSet<BlockId>,
     /// The action that waits for its answer.
     asked: Option<Action>,
     said: Vec<String>,
@@ -61,6 +63,7 @@ impl Played {
             allocated: BTreeMap::new(),
             committed: BTreeSet::new(),
             receipts: BTreeSet::new(),
+            written: BTreeSet::new(),
             asked: None,
             said: Vec::new(),
             suspects: Vec::new(),
@@ -81,13 +84,16 @@ impl Played {
                 asks => self.asked = Some(asks),
             }
         }
+        if let Some(Action::Run(_)) = self.asked {
+            self.written.extend(self.machine.arriving().iter().map(|new| new.block));
+        }
     }
 
     /// Answers what is asked for as a cluster does in which nothing fails; tells what that was.
     fn well(&mut self) -> &'static str {
         let (what, event) = match self.asked.take().expect("something is asked for") {
             Action::Allocate { index, copy, home } => ("allocate", self.allocated(index, copy, home)),
-            Action::Release { block, .. } => ("release", self.released(block)),
+            Action::Release { block, may_be_written } => ("release", self.released(block, may_be_written)),
             Action::Plan(ask) => ("plan", self.planned(&ask)),
             Action::Run(planned) => ("run", Event::Ran(Ok(self.all_done(&planned)))),
             Action::LookUp => ("look up", Event::LookedUp(Some(self.machine.request().stripe.clone()))),
@@ -104,15 +110,17 @@ impl Played {
         let same = self.allocated.keys().find(|other| (other.index, other.copy) == (index, copy));
         assert_eq!(same, None, "a block has one home at a time");
         assert!(self.allocated.values().all(|other| other.node != home.node), "a node gets one block");
-        let Request { stripe, lost, .. } = self.machine.request();
-        let stays = |index: u8| lost.iter().all(|lost| lost.index != index);
-        let kept = stripe.all().find(|(index, placed)| stays(*index) && placed.home.node == home.node);
-        assert_eq!(kept.map(|(index, _)| index), None, "{home:?} has a block of the stripe");
+        // As the metadata has it: only a block's own node may get it back.
+        let stripe = &self.machine.request().stripe;
+        let other = stripe.all().find(|(other, placed)| *other != index && placed.home.node == home.node);
+        assert_eq!(other.map(|(index, _)| index), None, "{home:?} has or had another block of the stripe");
         self.allocated.insert(block, home);
         Event::Allocated(Ok(block))
     }
 
-    fn released(&mut self, block: BlockId) -> Event {
+    fn released(&mut self, block: BlockId, may_be_written: bool) -> Event {
+        let is_written = self.written.contains(&block) && !self.receipts.contains(&block);
+        assert!(may_be_written || !is_written, "a task may still write {block}");
         assert!(self.allocated.remove(&block).is_some(), "{block} is not allocated");
         Event::Released
     }
@@ -188,7 +196,7 @@ fn a_repair_allocates_plans_runs_and_commits() {
 
 #[test]
 fn a_put_commits_its_blocks_itself_and_needs_no_look_at_the_metadata() {
-    let mut played = Played::new(Request { purpose: Purpose::Put, ..request(&[0]) }, view(10, &[1]));
+    let mut played = Played::new(Request { purpose: Purpose::Put(UploadId(3)), ..request(&[0]) }, view(10, &[1]));
     assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
     let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
     assert_eq!(planned.plan.class, Class::Foreground);
@@ -324,9 +332,107 @@ fn what_is_explained_is_what_is_done() {
     let Some(Action::Run(done)) = &played.asked else { panic!("a plan runs") };
     let (mut used, mut given, mut rng) = (LastUsed::default(), Given::new(), StdRng::seed_from_u64(1));
     let mut world = World { view: &view, used: &mut used, given: &mut given, rng: &mut rng };
-    let (ask, warnings) = Rebuild::new(request).explain(&mut world).unwrap();
+    let machine = Rebuild::new(request.clone());
+    let (ask, warnings) = machine.explain(&mut world).unwrap();
     let Event::Planned(Ok(explained)) = played.planned(&ask) else { panic!("a plan can be made") };
-    assert_eq!((explained.plan.binding.parties, warnings), (done.plan.binding.parties.clone(), Vec::<String>::new()));
+    assert_eq!((&explained.plan.binding.parties, warnings), (&done.plan.binding.parties, Vec::<String>::new()));
+
+    // The second stripe's helpers are others, explained or done.
+    machine.note_helpers(&explained, &mut world);
+    let (ask, _) = Rebuild::new(request.clone()).explain(&mut world).unwrap();
+    let Event::Planned(Ok(explained)) = played.planned(&ask) else { panic!("a plan can be made") };
+    let mut next = Played { used: played.used.clone(), ..Played::new(request, view.clone()) };
+    assert_eq!([next.well(), next.well()], ["allocate", "plan"]);
+    let Some(Action::Run(next_done)) = &next.asked else { panic!("a plan runs") };
+    assert_eq!(explained.plan.binding.parties, next_done.plan.binding.parties);
+    assert_ne!(read_by(next_done), read_by(done), "five nodes can help, and four are needed");
+}
+
+fn read_by(planned: &Planned) -> BTreeSet<u8> {
+    planned.plan.binding.blocks.iter().map(|block| block.id.index).collect()
+}
+
+#[test]
+fn after_so_many_plans_it_is_given_up() {
+    let mut played = Played::new(Request { resumes_max: 2, ..request(&[0]) }, view(20, &[1]));
+    let mut plans = 0;
+    while played.ended.is_none() {
+        let Some(Action::Run(_)) = &played.asked else {
+            played.well();
+            continue;
+        };
+        plans += 1;
+        let home = played.machine.arriving()[0].home.node;
+        played.asked = None;
+        played.on(Event::Ran(Err(Error::replan("no answer in time").party(Party::Node(home)))));
+    }
+    played.check_end();
+    let error = played.ended.unwrap().unwrap_err();
+    assert!(error.reaction == Reaction::Unavailable && error.message.starts_with("given up after 3 plans"), "{error}");
+    assert_eq!(plans, 3);
+}
+
+#[test]
+fn what_was_found_out_meanwhile_counts_for_the_next_plan() {
+    let mut played = Played::new(request(&[0]), view(10, &[1]));
+    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
+    let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
+    let bad = *read_by(&planned).first().unwrap();
+    let block = stripe().block_id(bad).unwrap();
+    let error = Error::corrupt("page 3").party(Party::Node(NodeId(u32::from(bad) + 1))).block(block);
+    played.on(Event::Ran(Err(Error { reaction: Reaction::Replan, ..error })));
+    let mut now = stripe();
+    now.blocks[usize::from(bad)].state = BlockState::Corrupt;
+    // Another repair has replaced block 5: what is said of its new generation is not said of the one that is known.
+    now.blocks[5] = PlacedBlock { generation: 2, state: BlockState::Missing, ..now.blocks[5] };
+    played.asked = None;
+    played.on(Event::LookedUp(Some(now)));
+    assert_eq!(played.well(), "plan");
+    let Some(Action::Run(planned)) = &played.asked else { panic!("a plan runs") };
+    assert!(!read_by(planned).contains(&bad) && read_by(planned).contains(&5));
+    assert_eq!(steps(&mut played), ["run", "commit"]);
+}
+
+#[test]
+fn requestors_get_blocks_in_turn_and_other_nodes_none() {
+    let to = Destination::Among([8, 9, 10].map(NodeId).into());
+    let (mut given, mut homes) = (Given::new(), Vec::new());
+    for _ in 0..6 {
+        let mut played = Played { given, ..Played::new(Request { to: to.clone(), ..request(&[0]) }, view(12, &[1])) };
+        // The first event has placed it already, without what had been given: begin again with that.
+        (played.machine, played.asked) = (Rebuild::new(Request { to: to.clone(), ..request(&[0]) }), None);
+        played.on(Event::Begin);
+        let Some(Action::Allocate { home, .. }) = &played.asked else { panic!("a home is asked for") };
+        homes.push(home.node.0);
+        steps(&mut played);
+        given = played.given;
+    }
+    homes.sort_unstable();
+    assert_eq!(homes, [8, 8, 9, 9, 10, 10]);
+}
+
+#[test]
+fn what_plans_move_adds_up() {
+    let mut played = Played::new(request(&[0]), view(10, &[1]));
+    assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
+    let moved = TaskTraffic { read_bytes: 5, ..TaskTraffic::default() };
+    let Some(Action::Run(planned)) = played.asked.take() else { panic!("a plan runs") };
+    let mut report = played.report(&planned);
+    let helper = NodeId(u32::from(*read_by(&planned).first().unwrap()) + 1);
+    let failed = |traffic| TaskEvent::Failed {
+        stored: Vec::new(),
+        arrived: Vec::new(),
+        corrupt: Vec::new(),
+        traffic,
+        errors: vec![Error::fatal("its disk failed").party(Party::Node(helper))],
+    };
+    report.take(helper, failed(moved));
+    report.give_up_rest();
+    report.blame = Some(Blame { node: helper, accuser: None });
+    played.on(Event::Ran(Ok(report)));
+    assert_eq!(steps(&mut played).last(), Some(&"commit"));
+    let rebuilt = played.ended.unwrap().unwrap();
+    assert_eq!((rebuilt.traffic, rebuilt.resumed), (moved, 1));
 }
 
 /// What may go wrong at a step; the numbers choose among the nodes.
@@ -473,7 +579,7 @@ proptest! {
         put in any::<bool>(),
         select in proptest::option::of(Just(HelperSelect::Lru)),
     ) {
-        let purpose = if put { Purpose::Put } else { Purpose::Repair };
+        let purpose = if put { Purpose::Put(UploadId(3)) } else { Purpose::Repair };
         let down: Vec<u32> = lost.iter().map(|index| u32::from(*index) + 1).collect();
         let mut world = view(12, &down);
         world.nodes.values_mut().filter(|node| node.id.0 > nodes).for_each(|node| node.up = false);

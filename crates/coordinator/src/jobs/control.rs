@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use weft_control::helpers::LastUsed;
 use weft_meta::{JobId, JobProgress, JobState};
 
-/// What a job waits for, of which so much is shown.
+/// At most so many reasons for waiting are shown.
 const WAITS_SHOWN_MAX: usize = 16;
 
 /// The jobs that this coordinator works on.
@@ -21,7 +21,7 @@ pub(crate) struct Jobs {
     helpers_used: Arc<Mutex<LastUsed>>,
 }
 
-/// What a job's work and those who ask after it share.
+/// State that a job's worker shares with the calls that show it.
 #[derive(Debug)]
 pub(crate) struct Control {
     /// The state that it shall be in.
@@ -37,7 +37,7 @@ pub(crate) struct Live {
     pub(super) moving: BTreeMap<u64, u64>,
     /// Bytes that are done, of what is done as a whole or not at all.
     pub(super) gathered_bytes: u64,
-    /// What those wait for who do, each by a number of its own.
+    /// Reasons for which workers wait, by the worker's number.
     pub(super) waits_for: BTreeMap<u64, String>,
     /// The last of these numbers.
     pub(super) waiters: u64,
@@ -62,7 +62,7 @@ impl Jobs {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Arc<Control>>> {
-        // Nobody leaves it half changed.
+        // Each change is one call, so a panic leaves it whole.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -265,7 +265,7 @@ impl<'a> Work<'a> {
             avoid: self.repair.force.then_some(self.repair.node).into_iter().collect(),
             ..rebuild::request(self.shared, named, stripe, lost, options, policy.failure_domain)
         };
-        Ok((Rebuilder { shared: self.shared, version: object.version, upload: None, shares: &self.shares }, request))
+        Ok((Rebuilder { shared: self.shared, version: object.version, shares: &self.shares }, request))
     }
 }
 

@@ -3,11 +3,10 @@
 
 use super::{
     late_blocks::{self, Arrived, LateStripe},
-    learn_of, prepare, start, touched,
+    learn_of, prepare, request, simplest, start, touched,
     under_way::{Key, Sending},
 };
 use crate::{
-    options,
     rebuild::{Rebuilder, shares::Shares},
     shared::Shared,
 };
@@ -18,15 +17,12 @@ use std::{
 };
 use weft_codes::SharedCode;
 use weft_control::{
-    put::{self, Action, Ended, Event, Request, StripeEnd, World},
+    put::{self, Action, Ended, Event, StripeEnd, World},
     run::Report,
 };
 use weft_meta::{EndStripe, NewRepair, UploadRecord};
 use weft_proto::{status::decode_error, v1};
-use weft_types::{BlockId, BlockState, Error, Home, NodeId, Result, StageTimes, StripeRecord, TaskTraffic};
-
-/// A node that has waited for another for this part of a stall when a plan ended has failed for that.
-const WAIT_SHARE: u32 = 4;
+use weft_types::{BlockId, BlockState, Error, Home, NodeId, Party, Result, StageTimes, StripeRecord, TaskTraffic};
 
 /// What came of a plan.
 pub(super) struct PlanEnd {
@@ -46,13 +42,13 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
     let mut complaints = BTreeSet::new();
     for error in asked.errors.iter().filter_map(|bytes| decode_error(bytes)) {
         tracing::warn!(object = %name, stripe = asked.number, %error, "a client could not send everything");
-        complaints.extend(error.party.and_then(put::node_of));
+        complaints.extend(error.party.and_then(Party::node));
     }
     // An agent may be busy with its disk for as long as a stall takes.
     handle.client_done(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
     sent.take_checksums(asked.sent.iter().map(|block| (block.index, block.checksums.clone())));
     let ending = Ending { shared, upload: &upload, code: shared.code(&upload.new.code)? };
-    let (request, view) = (ending.request(), shared.members.view());
+    let (request, view) = (request(shared, upload.id, &upload.new, &ending.code), shared.members.view());
     let may_end = |report: &Report| request.missing_max > 0 && sent.after(report, &view).is_enough(&request);
     let arrived = late_blocks::wait(shared, (sent.stripe.id, key.0), report, &handle, may_end).await;
     let (report, following) = match arrived.map_err(|error| error.object(name))? {
@@ -66,7 +62,7 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
     });
     let (long_wait_ms, early) = (request.long_wait_ms, late.is_some());
     let event = Event::Begin { report, early, complaints: complaints.clone() };
-    let (Ended { traffic, .. }, again) = ending.run(StripeEnd::new(request, *sent), event).await?;
+    let (traffic, again) = ending.run(StripeEnd::new(request, *sent), event).await?;
     if let Some((following, late)) = late {
         let learner = Arc::clone(shared);
         following.go_on(shared, late, move |report| {
@@ -94,24 +90,8 @@ struct Ending<'a> {
 }
 
 impl Ending<'_> {
-    fn request(&self) -> Request {
-        let (config, new) = (&self.shared.config, &self.upload.new);
-        Request {
-            code: Arc::clone(&self.code),
-            object: new.name.clone(),
-            failure_domain: new.failure_domain,
-            replicas: new.replicas,
-            missing_max: new.ack.missing_max,
-            kept_free: new.replaces.map(|_| self.shared.kept_free()),
-            repair: options::usual_repair(self.shared),
-            resumes_max: config.resumes_max,
-            disk_reserve_bytes: config.disk_reserve.0,
-            long_wait_ms: config.stall_ms / WAIT_SHARE,
-        }
-    }
-
-    /// Does what is decided. With what came of it comes what the client is to do next, if that is so.
-    async fn run(&self, mut machine: StripeEnd, mut event: Event) -> Result<(Ended, Option<(Sending, v1::ClientTask)>)> {
+    /// Does what is decided. Returns what agents have moved and, if data is sent again, the client's part in that.
+    async fn run(&self, mut machine: StripeEnd, mut event: Event) -> Result<(TaskTraffic, Option<(Sending, v1::ClientTask)>)> {
         let (shared, name) = (self.shared, &self.upload.new.name);
         let (mut started, stripe) = (None, machine.sent().stripe.clone());
         loop {
@@ -122,15 +102,15 @@ impl Ending<'_> {
                 match action {
                     Action::Warn(warning) => tracing::warn!(object = %name, stripe = stripe.number, "{warning}"),
                     Action::Suspect(node) => shared.members.suspect(node),
-                    Action::HeldUp => learn_of(shared, self.upload.id, |learnt| learnt.held_up += 1).await,
-                    Action::Simplest(error) => {
-                        tracing::info!(object = %name, stripe = stripe.number, %error, "the writer sends every block itself");
-                        learn_of(shared, self.upload.id, |learnt| learnt.simplest = true).await;
+                    Action::StoredWrong(block, node) => {
+                        let node = shared.members.name(node);
+                        tracing::error!(object = %name, %block, node, "what was stored is not what was sent");
                     }
+                    Action::HeldUp => learn_of(shared, self.upload.id, |learnt| learnt.held_up += 1).await,
+                    Action::Simplest(error) => simplest(shared, self.upload, stripe.number, &error).await,
                     Action::Rebuild(request) => {
                         let shares = Shares::default();
-                        let (version, upload) = (self.upload.id, Some(self.upload.id));
-                        let rebuilder = Rebuilder { shared, version, upload, shares: &shares };
+                        let rebuilder = Rebuilder { shared, version: self.upload.id, shares: &shares };
                         answer = Some(Event::Rebuilt(rebuilder.run(*request, |_| {}).await));
                     }
                     Action::Allocate { index, copy, home } => {
@@ -147,7 +127,7 @@ impl Ending<'_> {
                     Action::Commit { blocks, checksums } => {
                         answer = Some(Event::Committed(self.commit(&stripe, blocks, checksums).await));
                     }
-                    Action::End(ended) => return ended.map(|ended| (ended, started)),
+                    Action::End(ended) => return ended.map(|Ended { traffic, again }| (traffic, started.filter(|_| again))),
                 }
             }
             event = answer.ok_or_else(|| Error::fatal("a stripe's end waits for nothing"))?;

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use weft_types::{StripeId, UploadId};
 
 /// Plans of one put whose stripes have ended, at most: with more of them under way a stripe ends when all have done their share, so that
-/// a writer is not ahead of its receivers without bound. Each holds memory at those who have not done theirs.
+/// a writer is not ahead of its receivers without bound. Each holds memory at the receivers that are not done.
 const PLANS_PER_PUT_MAX: usize = 4;
 /// And of all puts.
 const PLANS_MAX: usize = 256;
@@ -63,7 +63,7 @@ impl LateBlocks {
         plans.values().filter(|(of, _)| *of == upload).for_each(|(_, handle)| handle.client_done(Duration::ZERO));
     }
 
-    /// A stripe has ended without some of its blocks, and nobody brings them.
+    /// A stripe has ended without some of its blocks, and no plan brings them.
     pub(super) fn has_left(&self) {
         self.0.send_modify(|_| {});
     }

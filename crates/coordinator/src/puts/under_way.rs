@@ -19,7 +19,7 @@ pub(super) type Key = (UploadId, u64);
 #[derive(Default)]
 pub(crate) struct Puts {
     stripes: Mutex<BTreeMap<Key, Underway>>,
-    /// Who begins or ends a stripe, or waits to.
+    /// One lock for each stripe that is being begun or ended.
     turns: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
     /// What puts that are under way have taught.
     pub(super) learnt: Mutex<BTreeMap<UploadId, Learnt>>,
@@ -27,14 +27,14 @@ pub(crate) struct Puts {
     pub(crate) late_blocks: LateBlocks,
     /// Those that have begun, and of which no stripe has been planned yet.
     pub(super) announced: Mutex<BTreeMap<UploadId, Moving>>,
-    /// Stripes are planned one after another, though not sent so: each sees what those before it will move.
-    pub(super) planning: tokio::sync::Mutex<()>,
+    /// Stripes are placed one after another: each sees what those before it will move.
+    pub(super) placing: Mutex<()>,
 }
 
 /// What a put has taught for its next stripes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Learnt {
-    /// How often a plan of it was ended since somebody held it up.
+    /// How often a plan of it was ended because a node held it up.
     pub(super) held_up: u32,
     /// Some node has too little memory for any but the simplest scheme.
     pub(super) simplest: bool,
@@ -99,7 +99,7 @@ impl Puts {
             || self.lock().range((upload, 0)..=(upload, u64::MAX)).any(|(_, underway)| active(underway))
     }
 
-    /// Whether nobody takes anything of a plan any more, and what to ask of it if that is not so.
+    /// Whether a plan is over; its handle, if it is not.
     pub(super) fn is_over(&self, key: Key, plan: PlanId) -> (bool, Option<Arc<PlanHandle>>) {
         match self.lock().get(&key) {
             Some(Underway::Sending(sending)) if sending.plan == plan => {

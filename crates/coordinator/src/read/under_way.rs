@@ -15,7 +15,7 @@ use weft_types::{PlanId, StripeId};
 /// How often it is looked whether failing plans have ended.
 const VERDICT_LOOK_MS: u64 = 25;
 
-/// What became of a read is known for so long: whoever saw one fail comes a moment later.
+/// What became of a read is known for so long: a client that saw it fail asks again soon.
 const ENDED_KEPT: Duration = Duration::from_secs(10);
 /// How often, at most, it is looked whose time is over.
 const FORGET_INTERVAL: Duration = Duration::from_secs(1);
@@ -30,11 +30,11 @@ pub(crate) struct Reads {
 
 pub(super) struct Reading {
     pub(super) stripe: StripeId,
-    /// Whose it is; None: a client's.
+    /// The delegation that reads. None: a client.
     pub(super) delegation: Option<Delegation>,
     pub(super) handle: PlanHandle,
     pub(super) watching: JoinHandle<()>,
-    /// Somebody was found to be to blame for its end.
+    /// A node was blamed for its failure.
     pub(super) blames: Arc<AtomicBool>,
     pub(super) ended: Arc<OnceLock<Instant>>,
 }
@@ -85,7 +85,7 @@ impl Reads {
         any(&|reading| reading.blames.load(Ordering::Relaxed))
     }
 
-    /// Whose read it is wants no more of it; its tasks may take that long to end.
+    /// Its reader is done; its tasks may take that long to end.
     pub(super) fn end(&self, plan: PlanId, delegation: Option<&Delegation>, within: Duration) {
         if let Some(reading) = self.lock().get(&plan).filter(|reading| reading.delegation.as_ref() == delegation) {
             reading.handle.client_done(within);

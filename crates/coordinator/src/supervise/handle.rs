@@ -14,7 +14,7 @@ pub(crate) struct PlanHandle {
     so_far: watch::Receiver<Report>,
 }
 
-/// The other end of it.
+/// The plan's end of a [`PlanHandle`].
 #[derive(Debug)]
 pub(super) struct ClientEvents {
     pub(super) done: watch::Receiver<Option<Duration>>,

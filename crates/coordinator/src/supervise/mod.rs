@@ -26,7 +26,7 @@ use tokio::{sync::mpsc, time::Instant};
 use tonic::{Request, Streaming};
 use weft_control::{
     Time,
-    run::{self, Action, Event, Execution, OnFailure, Report, Share, StallPolicy},
+    run::{self, Action, Blame, Event, Execution, OnFailure, Report, Share, StallPolicy},
 };
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
@@ -147,6 +147,9 @@ impl Running {
         }
         // The next plans avoid it for a while.
         suspect.into_iter().for_each(|node| self.shared.members.suspect(node));
+        if let Some(Blame { node, accuser: Some(accuser) }) = report.blame.filter(|blame| suspect == Some(blame.node)) {
+            self.shared.members.dispute(node, accuser);
+        }
         report
     }
 

@@ -1,0 +1,257 @@
+//! The begin of a stripe: it is placed, allocated and started, and placed anew while a node cannot take its part.
+
+use super::{Request, Sent, homes::Site};
+use crate::{capacity::Wanted, options::WriteOptions, placement::Placed};
+use std::collections::BTreeSet;
+use weft_types::{Error, NodeId, Party, Reaction, Result, StripeLayout, StripeRecord};
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// The stripe begins.
+    Begin,
+    /// Answers [`Action::Allocate`].
+    Allocated(Result<Box<StripeRecord>>),
+    /// Answers [`Action::Send`]: all agents run their part, or why not.
+    Started(Result<()>),
+}
+
+/// What is to be done. At most the last action of an event asks for an answer, which is the next event.
+#[derive(Debug)]
+pub enum Action {
+    /// Log a warning.
+    Warn(String),
+    /// Send this put's stripes by the simplest scheme from now on: a node has too little memory for another.
+    Simplest(Error),
+    /// Allocate the stripe's blocks; [`Event::Allocated`] answers.
+    Allocate(Placed),
+    /// Make and start the plan by which the writer sends it; [`Event::Started`] answers.
+    Send(Box<Sent>),
+    /// The plan that was started last runs, or there is none.
+    End(Result<()>),
+}
+
+/// A stripe that is to be sent.
+#[derive(Debug)]
+pub struct StripeBegin {
+    request: Request,
+    layout: StripeLayout,
+    options: WriteOptions,
+    /// Nodes that could not take their part.
+    avoid: BTreeSet<NodeId>,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Begin,
+    Allocating,
+    Starting,
+    Ended,
+}
+
+impl StripeBegin {
+    /// A stripe of this layout.
+    pub fn new(request: Request, layout: StripeLayout, options: WriteOptions) -> Self {
+        Self { request, layout, options, avoid: BTreeSet::new(), state: State::Begin }
+    }
+
+    /// The stripe's layout.
+    pub fn layout(&self) -> &StripeLayout {
+        &self.layout
+    }
+
+    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    pub fn on(&mut self, event: Event, site: &mut Site<'_>) -> Vec<Action> {
+        match (self.state, event) {
+            (State::Begin, Event::Begin) => self.place(Vec::new(), site),
+            (State::Allocating, Event::Allocated(Ok(stripe))) => self.send(*stripe),
+            (State::Starting, Event::Started(Ok(()))) => self.end(Ok(())),
+            (State::Allocating, Event::Allocated(Err(error))) | (State::Starting, Event::Started(Err(error))) => {
+                self.failed(error, site)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn place(&mut self, mut actions: Vec<Action>, site: &mut Site<'_>) -> Vec<Action> {
+        match self.homes(site) {
+            Ok(placed) => {
+                self.state = State::Allocating;
+                actions.push(Action::Allocate(placed));
+            }
+            Err(error) => actions.extend(self.end(Err(error))),
+        }
+        actions
+    }
+
+    fn homes(&self, site: &mut Site<'_>) -> Result<Placed> {
+        let Request { code, replicas, failure_domain, .. } = &self.request;
+        let full = match self.request.kept_free {
+            Some(kept_free) => {
+                let wanted = Wanted::stripe(code, *replicas, *failure_domain, &self.layout);
+                // Where the nodes that could not be asked have the space, it is not space that is waited for.
+                let unasked = |error: Error| if self.avoid.is_empty() { error } else { not_again(error) };
+                kept_free.without_room(site.view, &Wanted { avoid: &self.avoid, ..wanted }).map_err(unasked)?
+            }
+            None => BTreeSet::new(),
+        };
+        self.request.homes(&self.layout, &self.options, &(&self.avoid | &full), site)
+    }
+
+    fn send(&mut self, stripe: StripeRecord) -> Vec<Action> {
+        self.state = State::Starting;
+        vec![Action::Send(Box::new(Sent::new(stripe, self.options.clone())))]
+    }
+
+    fn failed(&mut self, error: Error, site: &mut Site<'_>) -> Vec<Action> {
+        match (error.reaction, error.party) {
+            // A receiver that makes its block of many others needs more memory than some node has.
+            (Reaction::InvalidInput, _) if self.options.is_left_open() => {
+                self.options = self.options.clone().by_the_simplest();
+                self.place(vec![Action::Simplest(error)], site)
+            }
+            // A node could not be asked: the stripe goes to others, under another number.
+            (Reaction::Replan, Some(Party::Node(node))) if self.avoid.len() < self.request.resumes_max as usize => {
+                self.avoid.insert(node);
+                self.place(vec![Action::Warn(format!("a stripe is placed anew: {error}"))], site)
+            }
+            _ => self.end(Err(error)),
+        }
+    }
+
+    fn end(&mut self, result: Result<()>) -> Vec<Action> {
+        self.state = State::Ended;
+        vec![Action::End(result)]
+    }
+}
+
+/// The same error, but that the very same may not be asked again.
+pub fn not_again(error: Error) -> Error {
+    let reaction = if error.reaction == Reaction::Retry { Reaction::Replan } else { error.reaction };
+    Error { reaction, ..error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        capacity::KeptFree,
+        fixtures::{stripe, view},
+        options::RepairOptions,
+        view::View,
+    };
+    use rand::{SeedableRng, rngs::StdRng};
+    use weft_plan::Network;
+    use weft_types::{AutoSize, FailureDomain, ObjectName};
+
+    fn begin(scheme: &str, kept_free: Option<KeptFree>) -> StripeBegin {
+        let request = Request {
+            upload: weft_types::UploadId(3),
+            code: weft_codes::parse("rs(4,2)").unwrap(),
+            object: ObjectName { bucket: "b".into(), key: "k".into() },
+            failure_domain: FailureDomain::Node,
+            replicas: 1,
+            missing_max: 0,
+            kept_free,
+            repair: RepairOptions::new("conventional".into(), AutoSize::bytes(16 << 10)),
+            resumes_max: 2,
+            disk_reserve_bytes: 0,
+            long_wait_ms: 2_500,
+        };
+        StripeBegin::new(request, stripe().layout, WriteOptions::new(scheme.into(), 16 << 10, false).unwrap())
+    }
+
+    fn on(machine: &mut StripeBegin, event: Event, view: &View) -> Vec<Action> {
+        let mut rng = StdRng::seed_from_u64(1);
+        let network = |_| Network::uniform(1e9);
+        machine.on(event, &mut Site { view, coding_bytes_per_s: &|_| 0.0, network: &network, rng: &mut rng })
+    }
+
+    /// The stripe, at the homes that are to be allocated for it.
+    fn allocated(actions: &mut Vec<Action>) -> Event {
+        let Some(Action::Allocate(placed)) = actions.pop() else { panic!("homes are to be allocated") };
+        let mut stripe = stripe();
+        stripe.blocks.iter_mut().zip(placed.homes).for_each(|(block, home)| block.home = home);
+        Event::Allocated(Ok(Box::new(stripe)))
+    }
+
+    fn nodes(actions: &[Action]) -> BTreeSet<u32> {
+        match actions.last() {
+            Some(Action::Send(sent)) => sent.brings().map(|(_, home)| home.node.0).collect(),
+            other => panic!("it is to be sent, not {other:?}"),
+        }
+    }
+
+    fn away(node: u32) -> Event {
+        Event::Started(Err(Error::replan("no answer in time").party(Party::Node(NodeId(node)))))
+    }
+
+    #[test]
+    fn a_stripe_is_placed_allocated_and_sent() {
+        let (mut machine, view) = (begin("direct", None), view(8, &[2]));
+        let mut actions = on(&mut machine, Event::Begin, &view);
+        assert!(on(&mut machine, Event::Started(Ok(())), &view).is_empty(), "nothing was started");
+        let sending = on(&mut machine, allocated(&mut actions), &view);
+        assert!(nodes(&sending).len() == 6 && !nodes(&sending).contains(&2));
+        let ended = on(&mut machine, Event::Started(Ok(())), &view);
+        assert!(matches!(ended[..], [Action::End(Ok(()))]));
+        assert!(on(&mut machine, Event::Begin, &view).is_empty(), "it has ended");
+    }
+
+    #[test]
+    fn nodes_that_cannot_be_asked_get_nothing_of_the_stripe_and_too_many_are_too_many() {
+        let (mut machine, view) = (begin("direct", None), view(12, &[]));
+        let mut actions = on(&mut machine, Event::Begin, &view);
+        let mut failed = BTreeSet::new();
+        for _ in 0..2 {
+            let sending = on(&mut machine, allocated(&mut actions), &view);
+            assert!(nodes(&sending).is_disjoint(&failed));
+            let node = *nodes(&sending).first().unwrap();
+            failed.insert(node);
+            actions = on(&mut machine, away(node), &view);
+            assert!(matches!(&actions[0], Action::Warn(warning) if warning.contains("placed anew")));
+        }
+        let sending = on(&mut machine, allocated(&mut actions), &view);
+        assert!(nodes(&sending).is_disjoint(&failed));
+        let ended = on(&mut machine, away(9), &view);
+        assert!(matches!(&ended[..], [Action::End(Err(error))] if error.message == "no answer in time"));
+    }
+
+    #[test]
+    fn a_scheme_that_asks_too_much_of_a_node_gives_way_to_the_simplest_once() {
+        let (mut machine, view) = (begin("auto", None), view(8, &[]));
+        let too_small = || Event::Started(Err(Error::invalid("its budget is too small")));
+        let mut actions = on(&mut machine, Event::Begin, &view);
+        on(&mut machine, allocated(&mut actions), &view);
+        let mut actions = on(&mut machine, too_small(), &view);
+        let again = allocated(&mut actions);
+        assert!(matches!(actions[..], [Action::Simplest(_)]));
+        let sending = on(&mut machine, again, &view);
+        assert!(matches!(&sending[..], [Action::Send(sent)] if sent.options.scheme == "direct"));
+        assert!(matches!(on(&mut machine, too_small(), &view)[..], [Action::End(Err(_))]));
+    }
+
+    #[test]
+    fn too_few_nodes_end_it_and_a_conversion_waits_for_space_only_where_all_could_be_asked() {
+        let ended = on(&mut begin("direct", None), Event::Begin, &view(5, &[]));
+        assert!(matches!(&ended[..], [Action::End(Err(error))] if error.message.contains('5')), "{ended:?}");
+        // Nodes 7 and 8 have no more than what conversions leave free.
+        let kept_free = Some(KeptFree { reserve_bytes: 0, percent: 10 });
+        let mut full = view(8, &[]);
+        for id in [7, 8] {
+            full.nodes.get_mut(&NodeId(id)).unwrap().disks[0].free_bytes = 1 << 20;
+        }
+        let mut machine = begin("direct", kept_free);
+        let mut actions = on(&mut machine, Event::Begin, &full);
+        let sending = on(&mut machine, allocated(&mut actions), &full);
+        assert_eq!(nodes(&sending), (1..=6).collect());
+        let reaction = |actions: Vec<Action>| match actions.last() {
+            Some(Action::End(Err(error))) => error.reaction,
+            other => panic!("it has ended, not {other:?}"),
+        };
+        assert_eq!(reaction(on(&mut machine, away(1), &full)), Reaction::Replan, "node 1 has space, and cannot be asked");
+        full.nodes.get_mut(&NodeId(6)).unwrap().disks[0].free_bytes = 1 << 20;
+        assert_eq!(reaction(on(&mut begin("direct", kept_free), Event::Begin, &full)), Reaction::Retry, "space may come free");
+    }
+}

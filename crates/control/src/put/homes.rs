@@ -1,0 +1,140 @@
+//! Which nodes get the blocks of a new stripe and the further copies of its data (*Mist*, §3.3), and which of them gets which block.
+
+use super::Request;
+use crate::{
+    assignment,
+    options::WriteOptions,
+    placement::{self, Ask, NOTHING, Placed},
+    view::View,
+};
+use rand::{Rng, RngCore};
+use std::collections::BTreeSet;
+use weft_plan::Network;
+use weft_types::{FailureDomain, Home, NodeId, Party, Result, StripeLayout};
+
+/// What is known where a stripe is placed.
+pub struct Site<'a> {
+    /// The nodes.
+    pub view: &'a View,
+    /// Bytes a second that a node combines; 0: it is not known.
+    pub coding_bytes_per_s: &'a dyn Fn(NodeId) -> f64,
+    /// The network around a writer, with what moves over it already.
+    pub network: &'a dyn Fn(Party) -> Network,
+    /// For what is left to chance.
+    pub rng: &'a mut dyn RngCore,
+}
+
+impl Request {
+    /// Homes for the blocks of a stripe, by index, and then for further copies of its data, by copy and index ([`named`]).
+    ///
+    /// Where the blocks go is decided first, so that what is left when the copies are dropped is placed as if there had been none.
+    pub fn homes(
+        &self,
+        stripe: &StripeLayout,
+        options: &WriteOptions,
+        avoid: &BTreeSet<NodeId>,
+        site: &mut Site<'_>,
+    ) -> Result<Placed> {
+        let spec = self.code.spec();
+        let bytes = stripe.block_len(0).saturating_add(self.disk_reserve_bytes);
+        let (tolerance, failure_domain) = (self.code.tolerance(), self.failure_domain);
+        let count = self.code.n();
+        let blocks = Ask { code: &spec, count, tolerance, failure_domain, held: &[], avoid, named: false, load: &NOTHING, bytes };
+        let all = placement::nodes_needed(self.code.k(), self.code.n(), self.replicas);
+        let described = placement::described(&spec, self.replicas);
+        // A rack that is lost takes copies with it, and no data for that.
+        let copies = Ask { code: &described, count: all, failure_domain: FailureDomain::Node, ..blocks.clone() };
+        if all > count {
+            // Where there are too few nodes, it is told at once how many it takes with all copies.
+            self.place(&copies, site)?;
+        }
+        let mut placed = self.place(&blocks, site)?;
+        if !options.random {
+            placed.homes = self.in_order(stripe, options, &placed.homes, site)?;
+        }
+        if all > count {
+            let held: Vec<NodeId> = placed.homes.iter().map(|home| home.node).collect();
+            let found = self.place(&Ask { count: all - held.len(), held: &held, ..copies }, site)?.homes;
+            let of_data = placed.homes[..self.code.k()].to_vec();
+            placed.homes.extend(apart(site.view, &of_data, found));
+        }
+        Ok(placed)
+    }
+
+    fn place(&self, ask: &Ask<'_>, site: &mut Site<'_>) -> Result<Placed> {
+        let placed = placement::place(site.view, ask, &mut site.rng);
+        placed.map_err(|error| site.view.lacking_nodes(error).object(&self.object))
+    }
+
+    /// The same homes in another order: where the scheme has some nodes do more than others, those do that are faster and less busy.
+    fn in_order(&self, stripe: &StripeLayout, options: &WriteOptions, homes: &[Home], site: &mut Site<'_>) -> Result<Vec<Home>> {
+        let writer = Party::Client(site.rng.random());
+        let speed = |home: &Home| (Party::Node(home.node), (site.coding_bytes_per_s)(home.node));
+        let speeds: Vec<(Party, f64)> = homes.iter().map(speed).collect();
+        let network = (site.network)(writer);
+        let assigned = assignment::assigned(&self.code, &options.scheme, stripe.block_len(0), writer, &speeds, network)?;
+        Ok(assigned.into_iter().filter_map(|at| homes.get(at).copied()).collect())
+    }
+}
+
+/// The homes of copies, by copy and index: where there is a choice, in another rack than other copies of their block.
+fn apart(view: &View, of_data: &[Home], mut found: Vec<Home>) -> Vec<Home> {
+    let rack = |home: &Home| view.node(home.node).map(|node| node.rack.as_str());
+    let mut copies: Vec<Home> = Vec::with_capacity(found.len());
+    for at in 0..found.len() {
+        let index = at % of_data.len();
+        let others = of_data[index..].iter().take(1).chain(copies[index.min(at)..].iter().step_by(of_data.len()));
+        let racks: BTreeSet<_> = others.map(rack).collect();
+        let other = found.iter().position(|home| !racks.contains(&rack(home)));
+        copies.push(found.remove(other.unwrap_or(0)));
+    }
+    copies
+}
+
+/// By index and copy, whose homes these are, as [`Request::homes`] has found them.
+pub fn named(homes: &[Home], k: usize, n: usize) -> impl Iterator<Item = ((u8, u8), &Home)> {
+    let name = move |at: usize| match at.checked_sub(n) {
+        None => (at as u8, 0),
+        Some(beyond) => ((beyond % k) as u8, (1 + beyond / k) as u8),
+    };
+    homes.iter().enumerate().map(move |(at, home)| (name(at), home))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::NodeView;
+    use std::time::Duration;
+    use weft_types::DiskNumber;
+
+    fn home(node: u32) -> Home {
+        Home { node: NodeId(node), disk: DiskNumber(node) }
+    }
+
+    #[test]
+    fn copies_stand_in_other_racks_where_there_is_a_choice() {
+        let node = |id: u32| NodeView {
+            id: NodeId(id),
+            name: String::new(),
+            rack: format!("r{}", id % 3),
+            up: true,
+            suspect_for: Duration::ZERO,
+            disks: Vec::new(),
+        };
+        let view = View { nodes: (1..=20).map(|id| (NodeId(id), node(id))).collect(), ..View::default() };
+        // Data in racks 1, 2; of what was found, the first ones are in the same racks.
+        let found = [4, 5, 3, 9].map(home).to_vec();
+        let chosen: Vec<u32> = apart(&view, &[home(1), home(2)], found).iter().map(|home| home.node.0).collect();
+        assert_eq!(chosen, [5, 4, 3, 9], "every copy of a block in a rack of its own");
+        let all_alike = [4, 7, 10].map(home).to_vec();
+        let chosen: Vec<u32> = apart(&view, &[home(1)], all_alike).iter().map(|home| home.node.0).collect();
+        assert_eq!(chosen, [4, 7, 10], "where there is none, as they were found");
+    }
+
+    #[test]
+    fn homes_are_named_by_index_and_then_by_copy() {
+        let homes: Vec<Home> = (1..=7).map(home).collect();
+        let names: Vec<(u8, u8)> = named(&homes, 2, 3).map(|(name, _)| name).collect();
+        assert_eq!(names, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (0, 2), (1, 2)]);
+    }
+}
