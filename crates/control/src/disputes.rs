@@ -51,7 +51,7 @@ mod tests {
         assert_eq!(note(6, 8, 0), [] as [u32; 0]);
         assert_eq!(note(8, 6, 4), [] as [u32; 0], "the same dispute, seen from the other end");
         assert_eq!(note(2, 8, 8), [8]);
-        assert_eq!(note(6, 8, 12), [8], "and not who is blamed by it alone");
+        assert_eq!(note(6, 8, 12), [8], "and not the node that it alone blames");
         assert_eq!(note(3, 2, 13), [2]);
         assert_eq!(note(6, 8, 50), [] as [u32; 0], "what is long ago says nothing");
     }

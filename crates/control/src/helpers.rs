@@ -55,7 +55,7 @@ mod tests {
             homes.shuffle(&mut rng);
             homes.truncate(held);
             let chosen = helpers.order(select, homes, &mut rng);
-            assert_eq!(chosen.len(), held, "whoever is not selected comes after those that are");
+            assert_eq!(chosen.len(), held, "nodes that are not selected come after those that are");
             helpers.selected(chosen[..K].iter().copied());
             chosen[..K].iter().for_each(|node| *load.get_mut(node).unwrap() += 1);
         }

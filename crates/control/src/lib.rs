@@ -5,7 +5,7 @@
 //!
 //! | module | what it decides |
 //! | --- | --- |
-//! | [`view`] | which nodes and blocks can be used, of what is known of them at one moment |
+//! | [`members`], [`view`] | which nodes are up and suspect; which nodes and blocks can be used at one moment |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what conversions leave free |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
 //! | [`read`] | what a read brings, and when it is planned anew |
@@ -24,6 +24,7 @@ mod fixtures;
 pub mod helpers;
 pub mod in_flight;
 pub mod links;
+pub mod members;
 pub mod options;
 pub mod placement;
 pub mod planning;

@@ -226,7 +226,7 @@ mod tests {
         let begin = Time::after(Duration::from_secs(100));
         let nodes: Vec<NodeId> = (1..=40).map(NodeId).collect();
         let pairs = || among(&nodes, &[], &[]);
-        // Nobody can measure the links from the first nodes: more than one round takes.
+        // The links from the first nodes cannot be measured: more than one round takes.
         let fails = |pair: &Pair| pair.0.0 <= 30;
         let (mut links, mut tried) = (Links::default(), BTreeMap::from([((NodeId(1), NodeId(99)), begin)]));
         for round in 0..2 {
@@ -240,7 +240,7 @@ mod tests {
         }
         assert_eq!((pairs().len(), links.figures().len()), (1560, 390), "all others have had their turn");
         assert!(!tried.contains_key(&(NodeId(1), NodeId(99))), "who is gone is forgotten");
-        // What was measured because somebody asked need not be measured at once again.
+        // What was measured on request need not be measured at once again.
         let next = due(pairs(), &mut tried, links.figures())[0];
         links.note(next, figure(1.0, None, begin + Duration::from_secs(9)));
         assert!(!due(pairs(), &mut tried, links.figures()).contains(&next));

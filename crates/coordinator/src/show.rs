@@ -1,7 +1,8 @@
 //! What is answered: records as messages.
 
-use crate::{members::MemberStatus, shared::Shared};
+use crate::shared::Shared;
 use std::collections::BTreeMap;
+use weft_control::members::MemberStatus;
 use weft_control::view::View;
 use weft_meta::{BucketRecord, ObjectRecord, PolicyRecord};
 use weft_proto::v1;
@@ -140,16 +141,16 @@ pub(crate) fn checksums(stripe: &StripeRecord, index: u8) -> v1::BlockChecksums 
 /// A node.
 pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>) -> v1::Node {
     let record = &status.record;
-    let disk = |disk: &weft_meta::DiskRecord| {
-        let quarantined = status.quarantined.get(&disk.number).copied().unwrap_or_default();
+    let disk = |disk: &weft_types::DiskRecord| {
+        let state = status.disks.get(&disk.number).copied().unwrap_or_default();
         v1::Disk {
             id: disk.id.clone(),
             path: disk.path.clone(),
             total_bytes: disk.total_bytes,
-            free_bytes: status.free.get(&disk.number).copied().unwrap_or(0),
+            free_bytes: state.free_bytes,
             failed: disk.failed,
-            quarantined_blocks: quarantined.blocks,
-            quarantined_bytes: quarantined.bytes,
+            quarantined_blocks: state.quarantined.blocks,
+            quarantined_bytes: state.quarantined.bytes,
         }
     };
     v1::Node {

@@ -1,8 +1,7 @@
 //! What the metadata says, as values.
 
 use weft_types::{
-    Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, NodeState, ObjectName, StripeId,
-    StripeLayout, UploadId,
+    Ack, BlockId, BlockState, ClusterId, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, StripeId, StripeLayout, UploadId,
 };
 
 /// Some of a list, and whether there is more.
@@ -82,42 +81,6 @@ pub struct NewDisk {
     /// Its size.
     pub total_bytes: u64,
     /// Whether it failed.
-    pub failed: bool,
-}
-
-/// A node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeRecord {
-    /// Its number.
-    pub id: NodeId,
-    /// What the operator calls it.
-    pub name: String,
-    /// Its rack.
-    pub rack: String,
-    /// Its zone.
-    pub zone: String,
-    /// Where it takes data connections.
-    pub data_address: String,
-    /// Where it takes calls.
-    pub control_address: String,
-    /// The last transition that was written.
-    pub state: NodeState,
-    /// All disks that it ever had, by number.
-    pub disks: Vec<DiskRecord>,
-}
-
-/// A disk.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DiskRecord {
-    /// Its number.
-    pub number: DiskNumber,
-    /// What its agent calls it.
-    pub id: String,
-    /// Where it is mounted.
-    pub path: String,
-    /// Its size.
-    pub total_bytes: u64,
-    /// It failed, or its agent no longer has it.
     pub failed: bool,
 }
 

@@ -18,8 +18,8 @@ pub use error::{Error, Reaction, Result};
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};
 pub use records::{
-    Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, Epoch, FailureDomain, HelperSelect, Home, NodeState, ObjectName, Owner,
-    PlacedBlock, REPLICAS_MAX, StripeRecord, UploadId,
+    Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, HelperSelect, Home, NodeRecord, NodeState,
+    ObjectName, Owner, PlacedBlock, REPLICAS_MAX, StripeRecord, UploadId,
 };
 pub use size::{AutoSize, ByteSize, human_bytes};
 pub use work::{StageTimes, TaskTraffic};

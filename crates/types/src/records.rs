@@ -248,3 +248,39 @@ impl HelperSelect {
         }
     }
 }
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRecord {
+    /// Its number.
+    pub id: NodeId,
+    /// What the operator calls it.
+    pub name: String,
+    /// Its rack.
+    pub rack: String,
+    /// Its zone.
+    pub zone: String,
+    /// Where it takes data connections.
+    pub data_address: String,
+    /// Where it takes calls.
+    pub control_address: String,
+    /// The last transition that was written.
+    pub state: NodeState,
+    /// All disks that it ever had, by number.
+    pub disks: Vec<DiskRecord>,
+}
+
+/// A disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskRecord {
+    /// Its number.
+    pub number: DiskNumber,
+    /// What its agent calls it.
+    pub id: String,
+    /// Where it is mounted.
+    pub path: String,
+    /// Its size.
+    pub total_bytes: u64,
+    /// It failed, or its agent no longer has it.
+    pub failed: bool,
+}

@@ -121,7 +121,7 @@ impl StripeEnd {
     fn mend(&mut self, world: &mut World<'_>) {
         self.actions.push(Action::Warn(format!("blocks of a put were not stored: {}", self.sent.reasons())));
         let missing: Vec<u8> = self.sent.missing.keys().copied().collect();
-        // Of a block whose checksums are not known, nobody could say whether it was rebuilt right: all is sent again, to others.
+        // A block whose checksums are not known cannot be checked when it is rebuilt: all is sent again, to others.
         if self.sent.lacks_unknown() {
             self.give_up();
         } else if recovery::is_recoverable(&self.request.code, &self.sent.stripe, &missing) {

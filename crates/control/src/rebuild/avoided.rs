@@ -8,7 +8,7 @@ use weft_types::{BlockId, BlockState, NodeId, StripeRecord};
 /// A node that was in a dispute with its helpers in so many plans gets no block any more.
 pub(super) const DISPUTES_MAX: u32 = 2;
 
-/// How often helpers who were blamed are tried again when nobody else is left.
+/// How often helpers that were blamed are tried again when no other node is left.
 const SECOND_CHANCES_MAX: u32 = 2;
 
 /// The nodes that the plans after a failure leave alone, and why.

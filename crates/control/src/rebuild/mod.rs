@@ -49,7 +49,7 @@ pub struct Request {
     pub to: Destination,
     /// What must not hold more blocks of the stripe than the code tolerates to lose.
     pub failure_domain: FailureDomain,
-    /// Who asks.
+    /// For what it is.
     pub purpose: Purpose,
     /// Nodes that get no block, and help only where there is no other way.
     pub avoid: BTreeSet<NodeId>,
@@ -59,7 +59,7 @@ pub struct Request {
     pub disk_reserve_bytes: u64,
 }
 
-/// Who asks for a rebuild.
+/// For what a rebuild is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A repair: each block becomes the stripe's own by a commit, and some may be left.

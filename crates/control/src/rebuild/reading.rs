@@ -100,7 +100,7 @@ impl Request {
         let all = good.into_iter().chain(suspect.iter().copied()).filter(usable);
         let is_last = |index: &u8| has_failed(*index) || is_avoided(*index) || suspect.contains(index);
         let (mut more, first): (Vec<u8>, Vec<u8>) = all.partition(is_last);
-        // A node that failed a moment ago may help rather than nobody, but never one that failed in this very rebuild.
+        // A node that failed a moment ago may help where no other can, but never one that failed in this very rebuild.
         more.retain(|index| !has_failed(*index));
         let nodes = first.iter().chain(&more).filter_map(|index| node_of(&stripe, *index));
         let selected = select.map(|select| select(nodes.collect()));

@@ -441,7 +441,7 @@ enum Fate {
     Well,
     /// The answer is an error of this kind.
     Refused(u8),
-    /// A node fails in the plan, in this way, and is blamed by another or by nobody.
+    /// A node fails in the plan, in this way, and another may blame it.
     NodeFails {
         way: u8,
         node: usize,
@@ -450,7 +450,7 @@ enum Fate {
     },
     /// The view changes: another node is down, or is up again.
     Turns(u32),
-    /// An event comes that nobody asked for.
+    /// An event comes that was not asked for.
     Stray(u8),
 }
 

@@ -1,10 +1,12 @@
-//! The life of a plan at its agents: what they tell, when it stalls, when it is given up, and who is to blame when it fails.
+//! The life of a plan at its agents: how it is opened, what they tell, when it stalls, when it is given up, and who is to blame when it fails.
 
 mod blame;
 mod execution;
+pub mod opening;
 mod report;
 mod stall;
 
 pub use execution::{Action, Event, Execution, OnFailure, Share};
+pub use opening::Opening;
 pub use report::{Blame, End, NodeReport, Report, Stored, TaskEvent, bad_state};
 pub use stall::StallPolicy;

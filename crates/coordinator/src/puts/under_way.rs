@@ -117,7 +117,7 @@ impl Puts {
         turns.range((upload, 0)..=(upload, u64::MAX)).next().is_some()
     }
 
-    /// Waits until nobody else begins or ends the stripe.
+    /// Waits until no other call begins or ends the stripe.
     pub(super) async fn turn(&self, key: Key) -> Turn<'_> {
         let turn = {
             let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);

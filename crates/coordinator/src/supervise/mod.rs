@@ -1,7 +1,6 @@
 //! Runs plans at agents: opens all, starts all, collects what they tell, and says who is to blame when one fails.
 //!
-//! Nobody queues while holding something: an agent that has no room says so at once, and then all of them let go and are asked
-//! again a little later. Puts, reads and repairs all come through here.
+//! Puts, reads and repairs all come through here. What is decided is in [`weft_control::run`].
 
 mod decode;
 pub(crate) mod handle;
@@ -16,7 +15,6 @@ use crate::{
 };
 use futures::future::join_all;
 use handle::{ClientEvents, PlanHandle};
-use rand::Rng;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -26,14 +24,11 @@ use tokio::{sync::mpsc, time::Instant};
 use tonic::{Request, Streaming};
 use weft_control::{
     Time,
-    run::{self, Action, Blame, Event, Execution, OnFailure, Report, Share, StallPolicy},
+    run::{self, Action, Blame, Event, Execution, OnFailure, Opening, Report, Share, StallPolicy, opening},
 };
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
 
-/// The first pause before busy agents are asked again; each next one is twice as long, up to the last.
-const BACKOFF_FIRST_MS: u64 = 10;
-const BACKOFF_LAST_MS: u64 = 1_000;
 /// How often it is looked whether nodes went down while their streams are silent.
 const LOOK_INTERVAL_MS: u64 = 250;
 /// Events of one plan that may wait to be looked at.
@@ -55,23 +50,37 @@ pub(crate) struct Running {
 
 /// Opens a plan at all its agents, or at none.
 pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed) -> Result<()> {
-    let mut attempt = 0;
+    let (mut opening, mut event) = (Opening::new(shared.config.open_attempts_max), opening::Event::Begin);
     loop {
-        let Err(error) = open_once(shared, signed).await else { return Ok(()) };
-        attempt += 1;
-        if error.reaction != Reaction::Retry || attempt >= shared.config.open_attempts_max {
-            return Err(error);
-        }
-        let longest = BACKOFF_FIRST_MS.saturating_mul(1 << attempt.min(16)).min(BACKOFF_LAST_MS);
-        let pause = shared.rng().random_range(longest / 2..=longest);
-        tokio::time::sleep(Duration::from_millis(pause)).await;
+        let action = opening.on(event, &mut *shared.rng());
+        event = match action.ok_or_else(|| Error::fatal("a plan's opening waits for nothing"))? {
+            opening::Action::Ask => {
+                let ask = |(node, task)| async move { (node, open_one(shared, node, task).await) };
+                let answers = join_all(signed.agents.iter().map(|(node, task)| ask((*node, task)))).await;
+                opening::Event::Answered(answers.into_iter().collect())
+            }
+            opening::Action::LetGo { open, unknown } => {
+                for task in unknown.iter().filter_map(|node| signed.agents.get(node)) {
+                    let (shared, plan, session) = (Arc::clone(shared), signed.id, task.session.clone());
+                    tokio::spawn(async move { cancel(&shared, plan, &session).await });
+                }
+                let open = open.iter().filter_map(|node| signed.agents.get(node));
+                join_all(open.map(|task| cancel(shared, signed.id, &task.session))).await;
+                opening::Event::LetGo
+            }
+            opening::Action::Wait(pause) => {
+                tokio::time::sleep(pause).await;
+                opening::Event::Woken
+            }
+            opening::Action::End(result) => return result,
+        };
     }
 }
 
 /// For so long after it was begun [`open`] may still ask an agent, milliseconds.
 pub(crate) fn opening_ms(config: &CoordinatorConfig) -> u64 {
     // At each attempt some are asked, and then those that said yes are told that it was in vain.
-    let attempt_ms = config.call_timeout_ms.saturating_mul(2).saturating_add(BACKOFF_LAST_MS);
+    let attempt_ms = config.call_timeout_ms.saturating_mul(2).saturating_add(opening::BACKOFF_LAST_MS);
     attempt_ms.saturating_mul(config.open_attempts_max.into())
 }
 
@@ -208,22 +217,6 @@ async fn until(at: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
-}
-
-async fn open_once(shared: &Arc<Shared>, signed: &Signed) -> Result<()> {
-    let opened =
-        join_all(signed.agents.iter().map(|(node, task)| async move { (task, open_one(shared, *node, task).await) })).await;
-    // What another plan is needed for is not mended by asking again.
-    let errors = || opened.iter().filter_map(|(_, opened)| opened.as_ref().err());
-    let Some(worst) = errors().find(|error| error.reaction != Reaction::Retry).or(errors().next()) else { return Ok(()) };
-    // Those that opened it let go before anybody is asked again; who gave no answer is told too, but not waited for.
-    let (held, unknown): (Vec<_>, Vec<_>) = opened.iter().partition(|(_, opened)| opened.is_ok());
-    for (task, _) in unknown {
-        let (shared, plan, session) = (Arc::clone(shared), signed.id, task.session.clone());
-        tokio::spawn(async move { cancel(&shared, plan, &session).await });
-    }
-    join_all(held.iter().map(|(task, _)| cancel(shared, signed.id, &task.session))).await;
-    Err(worst.clone())
 }
 
 /// Opens a task. Busy is the only answer after which asking again helps; a task that is refused as such is no node's fault; all

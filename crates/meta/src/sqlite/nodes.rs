@@ -4,9 +4,9 @@ use super::{
     cluster::{Numbered, next_number},
     rows,
 };
-use crate::{DiskRecord, MetaError, NewDisk, NewNode, NodeRecord, Page, Result};
+use crate::{MetaError, NewDisk, NewNode, Page, Result};
 use rusqlite::{OptionalExtension, Transaction};
-use weft_types::{BlockId, DiskNumber, Home, NodeId, NodeState};
+use weft_types::{BlockId, DiskNumber, DiskRecord, Home, NodeId, NodeRecord, NodeState};
 
 pub(super) fn register(tx: &Transaction<'_>, new: &NewNode) -> Result<NodeRecord> {
     let id = match (new.id, id_of(tx, &new.name)?) {

@@ -1,0 +1,371 @@
+//! The nodes as they are heard of: which are up, which are suspect, what is left on their disks. A view is what is known at one moment.
+
+use crate::{
+    Time,
+    disputes::Disputes,
+    view::{DiskView, NodeView, View},
+};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use weft_types::{BlockId, DiskNumber, DiskRecord, Home, NodeId, NodeRecord, NodeState};
+
+/// Blocks that are suspect at the same time, at most.
+const SUSPECT_BLOCKS_MAX: usize = 10_000;
+
+/// The nodes.
+#[derive(Debug)]
+pub struct Members {
+    nodes: BTreeMap<NodeId, Member>,
+    disputes: Disputes,
+    /// Until when each is avoided. Views share it; it changes seldom.
+    suspect_blocks: Arc<BTreeMap<BlockId, Time>>,
+    /// A node that is silent for longer is down.
+    down_after: Duration,
+    /// A node or block that failed is avoided for so long.
+    suspect_for: Duration,
+}
+
+#[derive(Debug)]
+struct Member {
+    record: NodeRecord,
+    /// It has registered with this coordinator.
+    registered: bool,
+    /// Counted from the coordinator's start until the node registers.
+    last_seen: Time,
+    suspect_until: Option<Time>,
+    disks: BTreeMap<DiskNumber, DiskState>,
+    /// Bytes a second that it combines; 0: it is not known.
+    coding_bytes_per_s: u64,
+}
+
+/// What is known of a disk besides its record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DiskState {
+    /// What is left of it.
+    pub free_bytes: u64,
+    /// What lies in its quarantine.
+    pub quarantined: Quarantined,
+    /// Blocks on it, as the metadata counts them.
+    pub blocks: u64,
+}
+
+/// What lies in a disk's quarantine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Quarantined {
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What an agent tells of a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskReport {
+    /// What its agent calls it.
+    pub id: String,
+    /// It failed.
+    pub failed: bool,
+    /// What is left of it.
+    pub free_bytes: u64,
+    /// What lies in its quarantine.
+    pub quarantined: Quarantined,
+}
+
+/// What a status shows of a node.
+#[derive(Debug, Clone)]
+pub struct MemberStatus {
+    /// The node.
+    pub record: NodeRecord,
+    /// It is up.
+    pub up: bool,
+    /// How long ago it was heard of.
+    pub silent_for: Duration,
+    /// Its disks, by number.
+    pub disks: BTreeMap<DiskNumber, DiskState>,
+    /// Bytes a second that it combines; 0: it is not known.
+    pub coding_bytes_per_s: u64,
+}
+
+/// What a heartbeat changed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The node had been down.
+    pub came_up: bool,
+    /// Disks that failed (true) or recovered.
+    pub disks: Vec<(DiskNumber, bool)>,
+}
+
+impl Members {
+    /// The nodes that are known at the start; none of them has been heard of yet.
+    pub fn new(records: Vec<NodeRecord>, down_after: Duration, suspect_for: Duration, now: Time) -> Self {
+        let member = |record: NodeRecord| {
+            let (last_seen, disks) = (now, BTreeMap::new());
+            (record.id, Member { record, registered: false, last_seen, suspect_until: None, disks, coding_bytes_per_s: 0 })
+        };
+        let nodes = records.into_iter().map(member).collect();
+        Self { nodes, disputes: Disputes::default(), suspect_blocks: Arc::default(), down_after, suspect_for }
+    }
+
+    /// A node has registered, and tells this of its disks. It is trusted anew.
+    pub fn registered(&mut self, record: NodeRecord, coding_bytes_per_s: u64, told: &[DiskReport], now: Time) {
+        let before = self.nodes.remove(&record.id).map(|before| before.disks).unwrap_or_default();
+        let disk = |known: &DiskRecord| {
+            let blocks = before.get(&known.number).map_or(0, |before| before.blocks);
+            let state = DiskState { blocks, ..DiskState::default() };
+            (known.number, told.iter().find(|told| told.id == known.id).map_or(state, |told| state.after(told)))
+        };
+        let disks = record.disks.iter().map(disk).collect();
+        let member = Member { registered: true, last_seen: now, suspect_until: None, disks, coding_bytes_per_s, record };
+        self.nodes.insert(member.record.id, member);
+    }
+
+    /// A sign of life. None: the node must register first.
+    pub fn heartbeat(&mut self, node: NodeId, told: &[DiskReport], now: Time) -> Option<Heartbeat> {
+        let member = self.nodes.get_mut(&node).filter(|member| member.registered)?;
+        member.last_seen = now;
+        let came_up = member.record.state == NodeState::Down;
+        member.record.state = NodeState::Up;
+        let mut changed = Vec::new();
+        for told in told {
+            let Some(known) = member.record.disks.iter_mut().find(|known| known.id == told.id) else { continue };
+            let state = member.disks.entry(known.number).or_default();
+            *state = state.after(told);
+            if known.failed != told.failed {
+                known.failed = told.failed;
+                changed.push((known.number, told.failed));
+            }
+        }
+        Some(Heartbeat { came_up, disks: changed })
+    }
+
+    /// Takes down the nodes that were silent for too long; returns them.
+    pub fn take_down_silent(&mut self, now: Time) -> Vec<NodeRecord> {
+        let down_after = self.down_after;
+        let is_silent = |member: &&mut Member| member.record.state == NodeState::Up && now.since(member.last_seen) > down_after;
+        let down = |member: &mut Member| {
+            member.record.state = NodeState::Down;
+            member.record.clone()
+        };
+        self.nodes.values_mut().filter(is_silent).map(down).collect()
+    }
+
+    /// A node failed another: it is avoided for a while.
+    pub fn suspect(&mut self, node: NodeId, now: Time) {
+        self.suspect_until(node, now + self.suspect_for);
+    }
+
+    /// A node complained of another, which is suspect for it. A node that is in a dispute with several is avoided for twice as long: it is
+    /// taken after those that are in a dispute with it.
+    pub fn dispute(&mut self, node: NodeId, accuser: NodeId, now: Time) {
+        for node in self.disputes.note(node, accuser, now, self.suspect_for) {
+            self.suspect_until(node, now + self.suspect_for * 2);
+        }
+    }
+
+    fn suspect_until(&mut self, node: NodeId, until: Time) {
+        if let Some(member) = self.nodes.get_mut(&node) {
+            member.suspect_until = member.suspect_until.max(Some(until));
+        }
+    }
+
+    /// A block could not be read: it is avoided for a while.
+    pub fn suspect_block(&mut self, block: BlockId, now: Time) {
+        let blocks = Arc::make_mut(&mut self.suspect_blocks);
+        if blocks.len() >= SUSPECT_BLOCKS_MAX {
+            blocks.retain(|_, until| *until > now);
+        }
+        if blocks.len() < SUSPECT_BLOCKS_MAX {
+            blocks.insert(block, now + self.suspect_for);
+        }
+    }
+
+    /// The nodes now.
+    pub fn view(&self, now: Time) -> View {
+        View {
+            nodes: self.nodes.values().map(|member| (member.record.id, self.node_view(member, now))).collect(),
+            suspect_blocks: Arc::clone(&self.suspect_blocks),
+            now,
+            coming_back: self.are_coming_back(),
+        }
+    }
+
+    /// Whether a node is up: by the clock, not by the last look at it, so that a read goes around a silent node at once.
+    pub fn is_up(&self, node: NodeId, now: Time) -> bool {
+        self.nodes.get(&node).is_some_and(|member| self.is_member_up(member, now))
+    }
+
+    /// The node's name, as its operator calls it.
+    pub fn name(&self, node: NodeId) -> String {
+        self.nodes.get(&node).map_or_else(|| node.to_string(), |member| member.record.name.clone())
+    }
+
+    /// Whether a node of this name is up.
+    pub fn is_name_up(&self, name: &str, now: Time) -> bool {
+        self.nodes.values().any(|member| member.record.name == name && self.is_member_up(member, now))
+    }
+
+    /// Whether it is too early to say which nodes are down: some that were up before are still coming back.
+    pub fn are_coming_back(&self) -> bool {
+        self.nodes.values().any(|member| !member.registered && member.record.state == NodeState::Up)
+    }
+
+    /// What each node that is up combines a second, in bytes, where that is known.
+    pub fn coding_bytes_per_s(&self, now: Time) -> BTreeMap<NodeId, f64> {
+        let known = self.nodes.values().filter(|member| member.coding_bytes_per_s > 0 && self.is_member_up(member, now));
+        known.map(|member| (member.record.id, member.coding_bytes_per_s as f64)).collect()
+    }
+
+    /// What a status shows.
+    pub fn statuses(&self, now: Time) -> Vec<MemberStatus> {
+        let status = |member: &Member| MemberStatus {
+            record: member.record.clone(),
+            up: self.is_member_up(member, now),
+            silent_for: now.since(member.last_seen),
+            disks: member.disks.clone(),
+            coding_bytes_per_s: if member.registered { member.coding_bytes_per_s } else { 0 },
+        };
+        self.nodes.values().map(status).collect()
+    }
+
+    /// How many blocks the disks have, as the metadata counts them; a disk that is not named has none.
+    pub fn set_blocks(&mut self, counts: &[(DiskNumber, u64)]) {
+        let counts: BTreeMap<DiskNumber, u64> = counts.iter().copied().collect();
+        for member in self.nodes.values_mut() {
+            for disk in &member.record.disks {
+                member.disks.entry(disk.number).or_default().blocks = counts.get(&disk.number).copied().unwrap_or(0);
+            }
+        }
+    }
+
+    /// New blocks go to these homes: they count from now on. The next heartbeat tells how much is really left.
+    pub fn add_blocks(&mut self, homes: &[Home], bytes_each: u64) {
+        for home in homes {
+            if let Some(disk) = self.nodes.get_mut(&home.node).map(|member| member.disks.entry(home.disk).or_default()) {
+                disk.blocks += 1;
+                disk.free_bytes = disk.free_bytes.saturating_sub(bytes_each);
+            }
+        }
+    }
+
+    fn node_view(&self, member: &Member, now: Time) -> NodeView {
+        let record = &member.record;
+        let disk = |disk: &DiskRecord| {
+            let DiskState { free_bytes, blocks, .. } = member.disks.get(&disk.number).copied().unwrap_or_default();
+            let (id, path) = (disk.id.clone(), disk.path.clone());
+            DiskView { number: disk.number, id, path, total_bytes: disk.total_bytes, free_bytes, failed: disk.failed, blocks }
+        };
+        NodeView {
+            id: record.id,
+            name: record.name.clone(),
+            rack: record.rack.clone(),
+            up: self.is_member_up(member, now),
+            suspect_for: member.suspect_until.map_or(Duration::ZERO, |until| until.since(now)),
+            disks: record.disks.iter().map(disk).collect(),
+        }
+    }
+
+    fn is_member_up(&self, member: &Member, now: Time) -> bool {
+        member.registered && now.since(member.last_seen) <= self.down_after
+    }
+}
+
+impl DiskState {
+    fn after(self, told: &DiskReport) -> Self {
+        Self { free_bytes: told.free_bytes, quarantined: told.quarantined, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::StripeId;
+
+    const DOWN_AFTER: Duration = Duration::from_secs(3);
+    const SUSPECT_FOR: Duration = Duration::from_secs(30);
+
+    fn at(seconds: u64) -> Time {
+        Time::after(Duration::from_secs(seconds))
+    }
+
+    fn record(id: u32, state: NodeState) -> NodeRecord {
+        let disk = DiskRecord { number: DiskNumber(id), id: "d".into(), path: "/d".into(), total_bytes: 100, failed: false };
+        NodeRecord {
+            id: NodeId(id),
+            name: format!("node-{id}"),
+            rack: String::new(),
+            zone: String::new(),
+            data_address: String::new(),
+            control_address: String::new(),
+            state,
+            disks: vec![disk],
+        }
+    }
+
+    fn told(free_bytes: u64, failed: bool) -> Vec<DiskReport> {
+        vec![DiskReport { id: "d".into(), failed, free_bytes, quarantined: Quarantined { blocks: 1, bytes: 5 } }]
+    }
+
+    /// Nodes 1 and 2, which were up before; node 1 registers at second 1.
+    fn members() -> Members {
+        let records = vec![record(1, NodeState::Up), record(2, NodeState::Up)];
+        let mut members = Members::new(records, DOWN_AFTER, SUSPECT_FOR, at(0));
+        members.registered(record(1, NodeState::Up), 7, &told(80, false), at(1));
+        members
+    }
+
+    #[test]
+    fn a_node_is_up_from_its_registration_until_it_is_silent_for_too_long() {
+        let mut members = members();
+        assert!(members.are_coming_back() && members.view(at(1)).coming_back, "node 2 has not called yet");
+        assert_eq!([1, 2].map(|id| members.is_up(NodeId(id), at(4))), [true, false]);
+        assert!(members.is_name_up("node-1", at(4)) && !members.is_name_up("node-2", at(4)));
+        assert!(!members.is_up(NodeId(1), at(5)), "nobody has looked yet, and it is down");
+        let down: Vec<u32> = members.take_down_silent(at(5)).iter().map(|node| node.id.0).collect();
+        assert_eq!(down, [1, 2]);
+        assert!(!members.are_coming_back() && members.take_down_silent(at(6)).is_empty());
+        assert_eq!(members.heartbeat(NodeId(2), &[], at(7)), None, "it must register first");
+        let heard = members.heartbeat(NodeId(1), &told(70, true), at(7));
+        assert_eq!(heard, Some(Heartbeat { came_up: true, disks: vec![(DiskNumber(1), true)] }));
+        assert_eq!(members.heartbeat(NodeId(1), &told(70, true), at(8)).unwrap().disks, [], "a change is told once");
+        assert_eq!(members.coding_bytes_per_s(at(8)), BTreeMap::from([(NodeId(1), 7.0)]));
+    }
+
+    #[test]
+    fn what_is_left_on_a_disk_counts_down_until_its_agent_tells() {
+        let mut members = members();
+        members.set_blocks(&[(DiskNumber(1), 4)]);
+        let home = Home { node: NodeId(1), disk: DiskNumber(1) };
+        members.add_blocks(&[home, home], 30);
+        let disk = |members: &Members| members.view(at(2)).disk(home).map(|disk| (disk.free_bytes, disk.blocks));
+        assert_eq!(disk(&members), Some((20, 6)));
+        members.add_blocks(&[home], 30);
+        assert_eq!(disk(&members), Some((0, 7)));
+        members.heartbeat(NodeId(1), &told(33, false), at(2));
+        assert_eq!(disk(&members), Some((33, 7)));
+        members.registered(record(1, NodeState::Up), 7, &told(44, false), at(3));
+        assert_eq!(disk(&members), Some((44, 7)), "what the metadata counts stays");
+        assert_eq!(members.statuses(at(3))[0].disks[&DiskNumber(1)].quarantined, Quarantined { blocks: 1, bytes: 5 });
+    }
+
+    #[test]
+    fn suspicion_passes_and_the_node_that_several_have_trouble_with_is_suspect_the_longest() {
+        let mut members = members();
+        let left = |members: &Members, id, second| members.view(at(second)).node(NodeId(id)).unwrap().suspect_for.as_secs();
+        members.suspect(NodeId(2), at(10));
+        assert_eq!((left(&members, 2, 20), left(&members, 2, 40)), (20, 0));
+        for (node, second) in [(2, 20), (3, 24)] {
+            members.suspect(NodeId(node), at(second));
+            members.dispute(NodeId(node), NodeId(1), at(second));
+        }
+        assert_eq!((left(&members, 1, 24), left(&members, 2, 24)), (60, 26));
+        members.suspect(NodeId(1), at(25));
+        assert_eq!(left(&members, 1, 25), 59, "it is not trusted sooner for failing again");
+        members.registered(record(1, NodeState::Up), 7, &[], at(26));
+        assert_eq!(left(&members, 1, 26), 0, "it begins anew");
+
+        let block = BlockId { stripe: StripeId(7), index: 1, copy: 0, generation: 1 };
+        let before = members.view(at(30));
+        members.suspect_block(block, at(30));
+        let is_suspect = |view: View| view.is_suspect_block(block);
+        assert!(!is_suspect(before) && is_suspect(members.view(at(59))) && !is_suspect(members.view(at(60))));
+    }
+}
