@@ -247,7 +247,7 @@ impl Client {
 }
 
 impl Shared {
-    /// Whether it is worth asking for another plan a little later. Under a delegation the client does not retry when somebody is busy: it
+    /// Whether it is worth asking for another plan a little later. Under a delegation the client does not retry when an agent is busy: it
     /// reports that to the coordinator, which can choose another agent.
     pub(crate) fn may_try_again(&self, error: &Error) -> bool {
         match error.reaction {

@@ -1,33 +1,59 @@
 //! Nodes that complain of each other. A link that does not work has two ends, and either may be at fault: a node that is in a dispute with
-//! several others is what those disputes have in common.
+//! several others, each of which has fewer disputes, is what those disputes have in common.
 
 use crate::Time;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 use weft_types::NodeId;
 
-/// A node in disputes with so many others is suspect.
+/// A node in disputes with so many others may be at fault.
 const PEERS_MIN: usize = 2;
 /// Disputes that are remembered; more say nothing of any single node.
-const DISPUTES_MAX: usize = 10_000;
+const DISPUTES_MAX: usize = 1_000;
 
 /// Disputes of late, and when each was last noted.
 #[derive(Debug, Default)]
-pub struct Disputes(BTreeMap<(NodeId, NodeId), Time>);
+pub struct Disputes {
+    pairs: BTreeMap<(NodeId, NodeId), Time>,
+    /// The nodes that are at fault as far as is known now, and when each was last in a dispute.
+    at_fault: BTreeMap<NodeId, Time>,
+}
 
 impl Disputes {
-    /// Notes that one of these nodes complained of the other, and forgets disputes that are older than `kept`. Tells which of the two are
-    /// in disputes with several nodes.
-    pub fn note(&mut self, node: NodeId, accuser: NodeId, now: Time, kept: Duration) -> BTreeSet<NodeId> {
-        self.0.retain(|_, at| now.since(*at) <= kept);
-        let pair = (node.min(accuser), node.max(accuser));
-        if self.0.len() < DISPUTES_MAX || self.0.contains_key(&pair) {
-            self.0.insert(pair, now);
+    /// Notes that one of two nodes complained of the other, and forgets disputes that are older than `kept`.
+    pub fn note(&mut self, one: NodeId, other: NodeId, now: Time, kept: Duration) {
+        self.pairs.retain(|_, at| now.since(*at) <= kept);
+        let pair = (one.min(other), one.max(other));
+        if self.pairs.len() < DISPUTES_MAX || self.pairs.contains_key(&pair) {
+            self.pairs.insert(pair, now);
         }
-        let peers = |node: NodeId| self.0.keys().filter(|(one, other)| *one == node || *other == node).count();
-        [node, accuser].into_iter().filter(|node| peers(*node) >= PEERS_MIN).collect()
+        self.judge();
+    }
+
+    /// Forgets the disputes of a node: it has started again.
+    pub fn forget(&mut self, node: NodeId) {
+        self.pairs.retain(|(one, other), _| *one != node && *other != node);
+        self.judge();
+    }
+
+    /// When a node that is at fault was last in a dispute. None: it is not at fault.
+    pub fn at_fault_since(&self, node: NodeId) -> Option<Time> {
+        self.at_fault.get(&node).copied()
+    }
+
+    /// A node is at fault if it is in disputes with several nodes, each of which has fewer. Where two nodes fail, all others come to
+    /// complain of both, and those that complain are not at fault.
+    fn judge(&mut self) {
+        let mut peers: BTreeMap<NodeId, BTreeMap<NodeId, Time>> = BTreeMap::new();
+        for ((one, other), at) in &self.pairs {
+            peers.entry(*one).or_default().insert(*other, *at);
+            peers.entry(*other).or_default().insert(*one, *at);
+        }
+        let count = |node: &NodeId| peers.get(node).map_or(0, BTreeMap::len);
+        let is_at_fault = |(node, own): &(&NodeId, &BTreeMap<NodeId, Time>)| {
+            own.len() >= PEERS_MIN && own.keys().all(|peer| count(peer) < count(node))
+        };
+        let last = |(node, own): (&NodeId, &BTreeMap<NodeId, Time>)| Some((*node, own.values().copied().max()?));
+        self.at_fault = peers.iter().filter(is_at_fault).filter_map(last).collect();
     }
 }
 
@@ -41,19 +67,38 @@ mod tests {
         Time::after(Duration::from_secs(seconds))
     }
 
+    fn at_fault(disputes: &Disputes) -> Vec<u32> {
+        disputes.at_fault.keys().map(|node| node.0).collect()
+    }
+
     #[test]
-    fn what_several_disputes_have_in_common_is_suspect() {
+    fn what_several_disputes_have_in_common_is_at_fault() {
         let mut disputes = Disputes::default();
-        let mut note = |node: u32, accuser: u32, seconds| {
-            disputes.note(NodeId(node), NodeId(accuser), at(seconds), KEPT).into_iter().map(|node| node.0).collect::<Vec<_>>()
+        let mut note = |one: u32, other: u32, seconds| {
+            disputes.note(NodeId(one), NodeId(other), at(seconds), KEPT);
+            at_fault(&disputes)
         };
         // Node 8 has no link to 2 and 6, which are blamed in turn.
         assert_eq!(note(6, 8, 0), [] as [u32; 0]);
         assert_eq!(note(8, 6, 4), [] as [u32; 0], "the same dispute, seen from the other end");
         assert_eq!(note(2, 8, 8), [8]);
         assert_eq!(note(6, 8, 12), [8], "and not the node that it alone blames");
-        assert_eq!(note(3, 2, 13), [2]);
-        assert_eq!(note(6, 8, 50), [] as [u32; 0], "what is long ago says nothing");
+        assert_eq!(note(3, 2, 13), [] as [u32; 0], "2 and 8 have two disputes each");
+        assert_eq!(note(6, 8, 50), [] as [u32; 0], "earlier disputes are forgotten");
+    }
+
+    #[test]
+    fn nodes_that_complain_of_two_that_fail_are_not_at_fault() {
+        let mut disputes = Disputes::default();
+        for accuser in [1, 2, 3] {
+            for failed in [8, 9] {
+                disputes.note(NodeId(failed), NodeId(accuser), at(u64::from(accuser)), KEPT);
+            }
+        }
+        assert_eq!(at_fault(&disputes), [8, 9]);
+        assert_eq!(disputes.at_fault_since(NodeId(8)), Some(at(3)));
+        disputes.forget(NodeId(8));
+        assert_eq!(at_fault(&disputes), [9], "8 has started again");
     }
 
     #[test]
@@ -62,6 +107,6 @@ mod tests {
         for node in 0..=DISPUTES_MAX as u32 {
             disputes.note(NodeId(node), NodeId(u32::MAX), at(0), KEPT);
         }
-        assert_eq!(disputes.0.len(), DISPUTES_MAX);
+        assert_eq!(disputes.pairs.len(), DISPUTES_MAX);
     }
 }

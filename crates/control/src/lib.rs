@@ -8,7 +8,7 @@
 //! | [`members`], [`view`] | which nodes are up and suspect; which nodes and blocks can be used at one moment |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what conversions leave free |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
-//! | [`read`] | what a read brings, and when it is planned anew |
+//! | [`read`] | what a read brings, and when it needs another plan |
 //! | [`recovery`], [`retries`] | whether what is left of a stripe is enough; when what failed is tried again |
 //! | [`put`] | a stripe of a put: where it goes, and what is rebuilt, sent again or written down at its end |
 //! | [`options`], [`planning`] | what requests choose; from a stripe to a proved plan |

@@ -239,7 +239,7 @@ mod tests {
             }
         }
         assert_eq!((pairs().len(), links.figures().len()), (1560, 390), "all others have had their turn");
-        assert!(!tried.contains_key(&(NodeId(1), NodeId(99))), "who is gone is forgotten");
+        assert!(!tried.contains_key(&(NodeId(1), NodeId(99))), "a node that is gone is forgotten");
         // What was measured on request need not be measured at once again.
         let next = due(pairs(), &mut tried, links.figures())[0];
         links.note(next, figure(1.0, None, begin + Duration::from_secs(9)));

@@ -105,8 +105,9 @@ impl Members {
         Self { nodes, disputes: Disputes::default(), suspect_blocks: Arc::default(), down_after, suspect_for }
     }
 
-    /// A node has registered, and tells this of its disks. It is trusted anew.
+    /// A node has registered, and tells this of its disks. Earlier suspicions are dropped.
     pub fn registered(&mut self, record: NodeRecord, coding_bytes_per_s: u64, told: &[DiskReport], now: Time) {
+        self.disputes.forget(record.id);
         let before = self.nodes.remove(&record.id).map(|before| before.disks).unwrap_or_default();
         let disk = |known: &DiskRecord| {
             let blocks = before.get(&known.number).map_or(0, |before| before.blocks);
@@ -150,21 +151,21 @@ impl Members {
 
     /// A node failed another: it is avoided for a while.
     pub fn suspect(&mut self, node: NodeId, now: Time) {
-        self.suspect_until(node, now + self.suspect_for);
-    }
-
-    /// A node complained of another, which is suspect for it. A node that is in a dispute with several is avoided for twice as long: it is
-    /// taken after those that are in a dispute with it.
-    pub fn dispute(&mut self, node: NodeId, accuser: NodeId, now: Time) {
-        for node in self.disputes.note(node, accuser, now, self.suspect_for) {
-            self.suspect_until(node, now + self.suspect_for * 2);
-        }
-    }
-
-    fn suspect_until(&mut self, node: NodeId, until: Time) {
         if let Some(member) = self.nodes.get_mut(&node) {
-            member.suspect_until = member.suspect_until.max(Some(until));
+            member.suspect_until = Some(now + self.suspect_for);
         }
+    }
+
+    /// One of two nodes complained of the other. A node that its disputes show to be at fault is avoided for twice as long: it is taken after
+    /// those that are in a dispute with it.
+    pub fn dispute(&mut self, one: NodeId, other: NodeId, now: Time) {
+        self.disputes.note(one, other, now, self.suspect_for);
+    }
+
+    /// Until when a node is avoided.
+    fn suspect_until(&self, member: &Member) -> Option<Time> {
+        let at_fault = self.disputes.at_fault_since(member.record.id);
+        member.suspect_until.max(at_fault.map(|since| since + self.suspect_for * 2))
     }
 
     /// A block could not be read: it is avoided for a while.
@@ -258,7 +259,7 @@ impl Members {
             name: record.name.clone(),
             rack: record.rack.clone(),
             up: self.is_member_up(member, now),
-            suspect_for: member.suspect_until.map_or(Duration::ZERO, |until| until.since(now)),
+            suspect_for: self.suspect_until(member).map_or(Duration::ZERO, |until| until.since(now)),
             disks: record.disks.iter().map(disk).collect(),
         }
     }
@@ -325,7 +326,7 @@ mod tests {
         assert_eq!(members.heartbeat(NodeId(2), &[], at(7)), None, "it must register first");
         let heard = members.heartbeat(NodeId(1), &told(70, true), at(7));
         assert_eq!(heard, Some(Heartbeat { came_up: true, disks: vec![(DiskNumber(1), true)] }));
-        assert_eq!(members.heartbeat(NodeId(1), &told(70, true), at(8)).unwrap().disks, [], "a change is told once");
+        assert_eq!(members.heartbeat(NodeId(1), &told(70, true), at(8)).unwrap().disks, [], "a change is reported once");
         assert_eq!(members.coding_bytes_per_s(at(8)), BTreeMap::from([(NodeId(1), 7.0)]));
     }
 
@@ -358,9 +359,11 @@ mod tests {
         }
         assert_eq!((left(&members, 1, 24), left(&members, 2, 24)), (60, 26));
         members.suspect(NodeId(1), at(25));
-        assert_eq!(left(&members, 1, 25), 59, "it is not trusted sooner for failing again");
+        assert_eq!(left(&members, 1, 25), 59, "failing again does not shorten it");
         members.registered(record(1, NodeState::Up), 7, &[], at(26));
-        assert_eq!(left(&members, 1, 26), 0, "it begins anew");
+        assert_eq!(left(&members, 1, 26), 0, "registering clears suspicions");
+        members.dispute(NodeId(2), NodeId(1), at(27));
+        assert_eq!(left(&members, 1, 27), 0, "and earlier disputes");
 
         let block = BlockId { stripe: StripeId(7), index: 1, copy: 0, generation: 1 };
         let before = members.view(at(30));

@@ -1,4 +1,4 @@
-//! A read of ranges of a stripe's data blocks, around what is lost: it is planned, and planned anew while a node cannot take its part.
+//! A read of ranges of a stripe's data blocks. Lost blocks are rebuilt; if a node cannot take part, the next plan avoids it.
 //!
 //! Events go in, actions come out ([`Read::on`]); the last action asks for the next event. A read that fails later, while its client
 //! takes its share, is another read: what its client complains of ([`avoided`]) is left alone then.
@@ -37,7 +37,7 @@ pub struct Request {
 
 /// A plan that is to be made: all that is needed for it, so that it can be made anywhere.
 #[derive(Debug)]
-pub struct PlanAsk(Request);
+pub struct PlanRequest(Request);
 
 /// A plan that was made.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub enum Action {
     /// Avoid a node for a while.
     Suspect(NodeId),
     /// Make a plan; [`Event::Planned`] answers.
-    Plan(Box<PlanAsk>),
+    Plan(Box<PlanRequest>),
     /// Open and start it; [`Event::Started`] answers.
     Start(Box<PlannedRead>),
     /// Look up the stripe as it is now; [`Event::LookedUp`] answers.
@@ -105,12 +105,12 @@ impl Read {
     }
 
     /// What the plan would be now.
-    pub fn ask(&self, view: &View, rng: &mut dyn RngCore) -> PlanAsk {
+    pub fn ask(&self, view: &View, rng: &mut dyn RngCore) -> PlanRequest {
         let Request { stripe, delegate, .. } = &self.request;
         // The delegate reads what it has itself, where that is as good.
         let draw = |node| if *delegate == Some(node) { 0 } else { rng.random() };
         let stripe = view.serving(stripe.clone(), |block, _| view.is_suspect_block(block), draw);
-        PlanAsk(Request { stripe, ..self.request.clone() })
+        PlanRequest(Request { stripe, ..self.request.clone() })
     }
 
     /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
@@ -153,7 +153,7 @@ impl Read {
     }
 }
 
-impl PlanAsk {
+impl PlanRequest {
     /// Makes the plan. `frame` gives the run of a plan with slices of so many positions, and its reader.
     pub fn plan(&self, view: &View, network: &Network, mut frame: impl FnMut(&Self, u64) -> (Run, Party)) -> Result<PlannedRead> {
         let Request { code, stripe, ranges, options, slice_bytes, delegate } = &self.0;

@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(retries.next(now + PAUSE_FIRST), now + PAUSE_FIRST, "others are looked for meanwhile");
         assert!(retries.is_due(&3, now + PAUSE_LAST));
         retries.done(&3);
-        assert_eq!(retries.failed(3, "again".into(), now).0, 1, "it begins anew");
+        assert_eq!(retries.failed(3, "again".into(), now).0, 1, "success resets the count");
         retries.retain(|_| false);
         assert_eq!(retries.next(now + 2 * PAUSE_LAST), now + 2 * PAUSE_LAST);
     }

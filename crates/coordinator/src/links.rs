@@ -1,5 +1,5 @@
 //! Measures what the links between nodes carry, by probes: now and then, and when a client asks. The figures are in memory: after a
-//! restart of the coordinator they are measured anew.
+//! restart of the coordinator they are measured again.
 
 use crate::{config::CoordinatorConfig, members::Session, options, shared::Shared};
 use futures::{StreamExt, stream::FuturesUnordered};

@@ -19,6 +19,7 @@ use crate::{
     supervise,
     validate::{self, Coding},
 };
+use rand::{SeedableRng, rngs::StdRng};
 use stall::{levels, stall_policy};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +33,7 @@ use weft_control::{
     placement::Placed,
     planning::{self, Writing},
     put::{
-        self, Sent, Site, StripeBegin,
+        self, SentStripe, Site, StripeBegin,
         begin::{Action, Event},
     },
     run::OnFailure,
@@ -307,9 +308,9 @@ async fn begin_stripe(
                     answer = Some(Event::Allocated(allocate(shared, upload, layout, number, placed).await.map(Box::new)));
                 }
                 Action::Send(sent) => {
-                    let prepared = prepare(shared, upload, code, *sent);
-                    // What the plan moves counts from now on.
+                    // A stripe is not planned around its own estimate; the plan counts as soon as it is signed.
                     drop(estimate.take());
+                    let prepared = prepare(shared, upload, code, *sent);
                     let started = match prepared {
                         Ok(prepared) => start(shared, upload, code, prepared).await,
                         Err(error) => Err(error),
@@ -346,10 +347,12 @@ fn place_next(
 }
 
 fn with_site<T>(shared: &Shared, options: &WriteOptions, act: impl FnOnce(&mut Site<'_>) -> T) -> T {
-    let view = shared.members.view();
-    let coding = |node| shared.members.session(node).map_or(0, |session| session.coding_bytes_per_s) as f64;
+    // Placing takes a moment: it must not hold the generator that all share.
+    let mut rng = StdRng::seed_from_u64(shared.draw_seed());
+    let (view, speeds) = (shared.members.view(), shared.members.coding_bytes_per_s());
+    let coding = |node| speeds.get(&node).copied().unwrap_or(0.0);
     let network = |writer| options::write_network(options, shared, writer);
-    act(&mut Site { view: &view, coding_bytes_per_s: &coding, network: &network, rng: &mut *shared.rng() })
+    act(&mut Site { view: &view, coding_bytes_per_s: &coding, network: &network, rng: &mut rng })
 }
 
 async fn allocate(
@@ -396,13 +399,13 @@ fn request(shared: &Shared, upload: UploadId, new: &NewUpload, code: &SharedCode
 
 /// A stripe's plan that is ready to be opened.
 struct Prepared {
-    sent: Box<Sent>,
+    sent: Box<SentStripe>,
     plan: weft_plan::Plan,
     signed: Signed,
 }
 
 /// Makes the plan that brings blocks of a stripe from its writer to their homes. The first such plan has the writer sum up all blocks.
-fn prepare(shared: &Arc<Shared>, upload: &UploadRecord, code: &SharedCode, sent: Sent) -> Result<Prepared> {
+fn prepare(shared: &Arc<Shared>, upload: &UploadRecord, code: &SharedCode, sent: SentStripe) -> Result<Prepared> {
     let (stripe, options) = (&sent.stripe, &sent.options);
     let placed: Vec<(BlockId, Home)> = sent.brings().collect();
     let stores: Vec<(Party, BlockId)> = placed.iter().map(|(block, home)| (Party::Node(home.node), *block)).collect();

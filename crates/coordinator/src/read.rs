@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use under_way::Reading;
 use weft_control::{
     planning::Range,
-    read::{self, Action, Event, PlanAsk, PlannedRead, Read, Request},
+    read::{self, Action, Event, PlanRequest, PlannedRead, Read, Request},
     run::{OnFailure, StallPolicy},
     view::View,
 };
@@ -136,8 +136,8 @@ fn ranges(stripe: &StripeRecord, asked: &[v1::BlockRange]) -> Result<Vec<Range>>
     Ok(by_block.into_iter().flat_map(merged).collect())
 }
 
-fn plan(shared: &Shared, ask: &PlanAsk, view: &View) -> Result<PlannedRead> {
-    let frame = |ask: &PlanAsk, slice_len| {
+fn plan(shared: &Shared, ask: &PlanRequest, view: &View) -> Result<PlannedRead> {
+    let frame = |ask: &PlanRequest, slice_len| {
         let stripe = ask.stripe();
         (shared.run(ask.class(), stripe.seq, &stripe.layout.layout, slice_len), shared.draw_client())
     };

@@ -17,7 +17,7 @@ use weft_codes::SharedCode;
 use weft_control::{
     options::RepairOptions,
     planning::Planned,
-    rebuild::{self, Action, Arriving, Destination, Event, Lost, PlanAsk, Purpose, Rebuilt, RebuiltBlock, Request, World},
+    rebuild::{self, Action, Arriving, Destination, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World},
     run::{OnFailure, Report, StallPolicy},
     view::View,
 };
@@ -133,7 +133,7 @@ impl Rebuilder<'_> {
         }
     }
 
-    fn plan(self, ask: &PlanAsk, view: &View) -> Result<Planned> {
+    fn plan(self, ask: &PlanRequest, view: &View) -> Result<Planned> {
         let stripe = ask.stripe();
         let run = |slice_len| self.shared.run(ask.class(), stripe.seq, &stripe.layout.layout, slice_len);
         ask.plan(view, &self.shared.network_of_helpers(), run)

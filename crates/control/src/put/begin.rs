@@ -1,6 +1,6 @@
-//! The begin of a stripe: it is placed, allocated and started, and placed anew while a node cannot take its part.
+//! Starts a stripe of a put: chooses homes, allocates blocks, starts the plan. If a node cannot take part, it chooses other homes.
 
-use super::{Request, Sent, homes::Site};
+use super::{Request, SentStripe, homes::Site};
 use crate::{capacity::Wanted, options::WriteOptions, placement::Placed};
 use std::collections::BTreeSet;
 use weft_types::{Error, NodeId, Party, Reaction, Result, StripeLayout, StripeRecord};
@@ -26,7 +26,7 @@ pub enum Action {
     /// Allocate the stripe's blocks; [`Event::Allocated`] answers.
     Allocate(Placed),
     /// Make and start the plan by which the writer sends it; [`Event::Started`] answers.
-    Send(Box<Sent>),
+    Send(Box<SentStripe>),
     /// The plan that was started last runs, or there is none.
     End(Result<()>),
 }
@@ -101,20 +101,20 @@ impl StripeBegin {
 
     fn send(&mut self, stripe: StripeRecord) -> Vec<Action> {
         self.state = State::Starting;
-        vec![Action::Send(Box::new(Sent::new(stripe, self.options.clone())))]
+        vec![Action::Send(Box::new(SentStripe::new(stripe, self.options.clone())))]
     }
 
     fn failed(&mut self, error: Error, site: &mut Site<'_>) -> Vec<Action> {
         match (error.reaction, error.party) {
             // A receiver that makes its block of many others needs more memory than some node has.
-            (Reaction::InvalidInput, _) if self.options.is_left_open() => {
+            (Reaction::InvalidInput, _) if self.options.is_left_open() && self.state == State::Starting => {
                 self.options = self.options.clone().by_the_simplest();
                 self.place(vec![Action::Simplest(error)], site)
             }
             // A node could not be asked: the stripe goes to others, under another number.
             (Reaction::Replan, Some(Party::Node(node))) if self.avoid.len() < self.request.resumes_max as usize => {
                 self.avoid.insert(node);
-                self.place(vec![Action::Warn(format!("a stripe is placed anew: {error}"))], site)
+                self.place(vec![Action::Warn(format!("a stripe gets other homes: {error}"))], site)
             }
             _ => self.end(Err(error)),
         }
@@ -210,7 +210,7 @@ mod tests {
             let node = *nodes(&sending).first().unwrap();
             failed.insert(node);
             actions = on(&mut machine, away(node), &view);
-            assert!(matches!(&actions[0], Action::Warn(warning) if warning.contains("placed anew")));
+            assert!(matches!(&actions[0], Action::Warn(warning) if warning.contains("gets other homes")));
         }
         let sending = on(&mut machine, allocated(&mut actions), &view);
         assert!(nodes(&sending).is_disjoint(&failed));

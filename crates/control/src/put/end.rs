@@ -1,9 +1,9 @@
 //! The end of a stripe: what it waits for, and what follows from each answer.
 
 use super::{
-    Action, Ended, Event, Request, Sent, World,
-    again::Again,
+    Action, Ended, Event, Request, SentStripe, World,
     receipts::{is_known, stored_at, stored_wrong, who_failed, whole_checksums},
+    resend::Resend,
 };
 use crate::{
     rebuild::{self, Destination, Lost, Purpose, RebuiltBlock},
@@ -18,7 +18,7 @@ use weft_types::{BlockState, Error, FailureDomain, NodeId, Party, PlacedBlock, R
 #[derive(Debug)]
 pub struct StripeEnd {
     pub(super) request: Request,
-    pub(super) sent: Sent,
+    pub(super) sent: SentStripe,
     pub(super) state: State,
     /// What the plan's agents told.
     report: Report,
@@ -32,7 +32,7 @@ pub(super) enum State {
     Begin,
     Rebuilding(Rebuilding),
     /// For what it takes to send data again.
-    Again(Again),
+    Resend(Resend),
     Committing,
     Ended,
 }
@@ -48,13 +48,13 @@ pub(super) enum Rebuilding {
 
 impl StripeEnd {
     /// Of a stripe as its writer has sent it.
-    pub fn new(request: Request, sent: Sent) -> Self {
+    pub fn new(request: Request, sent: SentStripe) -> Self {
         let (report, traffic, actions) = (Report::default(), TaskTraffic::default(), Vec::new());
         Self { request, sent, state: State::Begin, report, traffic, actions }
     }
 
     /// The stripe as it is known now.
-    pub fn sent(&self) -> &Sent {
+    pub fn sent(&self) -> &SentStripe {
         &self.sent
     }
 
@@ -74,7 +74,7 @@ impl StripeEnd {
                     (Rebuilding::Copies, Err(error)) => self.not_copied(error, world.view),
                 }
             }
-            (State::Again(again), event @ (Event::Allocated(_) | Event::Started(_))) => self.on_again(again, event, world),
+            (State::Resend(again), event @ (Event::Allocated(_) | Event::Started(_))) => self.on_resend(again, event, world),
             (State::Committing, Event::Committed(committed)) => {
                 let traffic = self.traffic;
                 self.end(committed.map(|()| Ended { traffic, again: false }));
@@ -88,7 +88,7 @@ impl StripeEnd {
         self.sent = self.sent.after(&report, world.view);
         self.traffic = report.traffic();
         self.report = report;
-        let Sent { stripe, checksums, .. } = &self.sent;
+        let SentStripe { stripe, checksums, .. } = &self.sent;
         let wrong = stored_wrong(stripe, checksums, &self.report);
         self.actions.extend(wrong.into_iter().map(|(block, node)| Action::StoredWrong(block, node)));
         // What the other receivers fail at is seen when their plan ends.
@@ -107,7 +107,7 @@ impl StripeEnd {
             self.actions.push(Action::HeldUp);
         }
         // Data come from the writer itself: a node that stored something else got the right bytes.
-        let Sent { stripe, checksums, missing, .. } = &self.sent;
+        let SentStripe { stripe, checksums, missing, .. } = &self.sent;
         let data = missing.keys().filter(|index| usize::from(**index) < self.request.code.k() && is_known(checksums, **index));
         let wrong: Vec<NodeId> = data.filter_map(|index| Some(stored_at(stripe, *index, &self.report)?.0)).collect();
         self.sent.failed.extend(wrong);
@@ -149,7 +149,7 @@ impl StripeEnd {
 
     /// Makes blocks, by index and copy, from what has been stored, elsewhere.
     fn rebuild(&mut self, what: Rebuilding, blocks: Vec<(u8, u8)>, world: &World<'_>) {
-        let (request, Sent { checksums, missing, .. }) = (&self.request, &self.sent);
+        let (request, SentStripe { checksums, missing, .. }) = (&self.request, &self.sent);
         let mut stripe = self.sent.stripe.clone();
         for (index, placed) in (0..=u8::MAX).zip(&mut stripe.blocks) {
             // The blocks that were stored are as good as those of a visible stripe.
@@ -217,7 +217,7 @@ impl StripeEnd {
 
     /// Whether a node that had stored its block is gone, or failed another since.
     fn has_lost_more(&self, view: &View) -> bool {
-        let Sent { stripe, missing, failed, .. } = &self.sent;
+        let SentStripe { stripe, missing, failed, .. } = &self.sent;
         let stored = (0..=u8::MAX).zip(&stripe.blocks).filter(|(index, _)| !missing.contains_key(index));
         let is_good = |node: &NodeView| node.up && !node.is_suspect() && !failed.contains(&node.id);
         stored.map(|(_, placed)| placed.home.node).any(|node| !view.node(node).is_some_and(is_good))
@@ -245,7 +245,7 @@ impl StripeEnd {
 
     /// Writes down that the stripe has ended, and what of it is missing for now.
     fn commit(&mut self) {
-        let Sent { mut stripe, checksums, missing, .. } = self.sent.clone();
+        let SentStripe { mut stripe, checksums, missing, .. } = self.sent.clone();
         for (index, placed) in (0..=u8::MAX).zip(&mut stripe.blocks) {
             placed.state = if missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
         }

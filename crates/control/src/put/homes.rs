@@ -10,7 +10,7 @@ use crate::{
 use rand::{Rng, RngCore};
 use std::collections::BTreeSet;
 use weft_plan::Network;
-use weft_types::{FailureDomain, Home, NodeId, Party, Result, StripeLayout};
+use weft_types::{Error, FailureDomain, Home, NodeId, Party, Result, StripeLayout};
 
 /// What is known where a stripe is placed.
 pub struct Site<'a> {
@@ -55,7 +55,7 @@ impl Request {
         if all > count {
             let held: Vec<NodeId> = placed.homes.iter().map(|home| home.node).collect();
             let found = self.place(&Ask { count: all - held.len(), held: &held, ..copies }, site)?.homes;
-            let of_data = placed.homes[..self.code.k()].to_vec();
+            let of_data: Vec<Home> = placed.homes.iter().copied().take(self.code.k()).collect();
             placed.homes.extend(apart(site.view, &of_data, found));
         }
         Ok(placed)
@@ -73,7 +73,11 @@ impl Request {
         let speeds: Vec<(Party, f64)> = homes.iter().map(speed).collect();
         let network = (site.network)(writer);
         let assigned = assignment::assigned(&self.code, &options.scheme, stripe.block_len(0), writer, &speeds, network)?;
-        Ok(assigned.into_iter().filter_map(|at| homes.get(at).copied()).collect())
+        let ordered: Vec<Home> = assigned.into_iter().filter_map(|at| homes.get(at).copied()).collect();
+        match ordered.len() == homes.len() {
+            true => Ok(ordered),
+            false => Err(Error::fatal("an assignment leaves out homes").object(&self.object)),
+        }
     }
 }
 

@@ -10,18 +10,18 @@
 //! ```
 //! A stripe that can neither be completed nor sent again is given up: its writer then sends all of it, as a new stripe.
 
-mod again;
 pub mod begin;
 mod end;
 mod homes;
 mod receipts;
+mod resend;
 mod sent;
 
 pub use begin::StripeBegin;
 pub use end::StripeEnd;
 pub use homes::{Site, named};
 pub use receipts::{who_failed, why_not_received};
-pub use sent::Sent;
+pub use sent::SentStripe;
 
 use crate::{
     capacity::KeptFree,
@@ -117,7 +117,7 @@ pub enum Action {
         home: Home,
     },
     /// Make and start the plan by which the writer sends the stripe's missing blocks to their new homes; [`Event::Started`] answers.
-    Send(Box<Sent>),
+    Send(Box<SentStripe>),
     /// Write down that the stripe has ended; [`Event::Committed`] answers.
     Commit {
         /// Its blocks and their copies, in the order of [`StripeRecord::all`](weft_types::StripeRecord::all).

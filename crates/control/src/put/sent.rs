@@ -10,7 +10,7 @@ use weft_types::{BlockId, Home, NodeId, StripeRecord};
 
 /// A stripe that its writer sends.
 #[derive(Debug, Clone)]
-pub struct Sent {
+pub struct SentStripe {
     /// The stripe, with the homes of its blocks.
     pub stripe: StripeRecord,
     /// How it is sent.
@@ -27,7 +27,7 @@ pub struct Sent {
     pub(super) blocks: Vec<u8>,
 }
 
-impl Sent {
+impl SentStripe {
     /// A new stripe: its plan brings all blocks.
     pub fn new(stripe: StripeRecord, options: WriteOptions) -> Self {
         Self {

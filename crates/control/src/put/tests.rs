@@ -38,14 +38,14 @@ fn new_stripe() -> StripeRecord {
 }
 
 /// The stripe as its writer has sent it by `scheme`.
-fn sent(scheme: &str) -> Sent {
-    let mut sent = Sent::new(new_stripe(), WriteOptions::new(scheme.into(), 16 << 10, false).unwrap());
+fn sent(scheme: &str) -> SentStripe {
+    let mut sent = SentStripe::new(new_stripe(), WriteOptions::new(scheme.into(), 16 << 10, false).unwrap());
     sent.take_checksums((0..u32::from(BLOCKS)).map(|index| (index, vec![10 + index])));
     sent
 }
 
 /// The receivers that stored their block, and the others: they are gone.
-fn report(sent: &Sent, is_stored: impl Fn(u8) -> bool) -> Report {
+fn report(sent: &SentStripe, is_stored: impl Fn(u8) -> bool) -> Report {
     let homes: Vec<(BlockId, Home)> = sent.brings().collect();
     let mut report = Report::new(homes.iter().map(|(_, home)| home.node));
     for (block, home) in homes {
@@ -80,12 +80,12 @@ struct Played {
 
 impl Played {
     /// Of what these receivers have stored.
-    fn new(request: Request, sent: Sent, view: View, is_stored: impl Fn(u8) -> bool) -> Self {
+    fn new(request: Request, sent: SentStripe, view: View, is_stored: impl Fn(u8) -> bool) -> Self {
         let report = report(&sent, is_stored);
         Self::told(request, sent, view, report, false)
     }
 
-    fn told(request: Request, sent: Sent, view: View, report: Report, early: bool) -> Self {
+    fn told(request: Request, sent: SentStripe, view: View, report: Report, early: bool) -> Self {
         let stored = |(block, home): (BlockId, Home)| {
             report.stored(block, home.node).map(|_| ((block.index, block.copy), (block.generation, home)))
         };
@@ -241,7 +241,7 @@ fn data_of_which_too_little_is_stored_is_sent_again_to_others() {
 
 #[test]
 fn a_stripe_whose_checksums_are_not_known_is_given_up() {
-    let unknown = Sent::new(new_stripe(), WriteOptions::new("direct".into(), 16 << 10, false).unwrap());
+    let unknown = SentStripe::new(new_stripe(), WriteOptions::new("direct".into(), 16 << 10, false).unwrap());
     let played = Played::new(request(), unknown, view(12, &[]), |_| true);
     let suspects = played.suspects.clone();
     let error = error(played);
@@ -322,13 +322,13 @@ fn copies_are_completed_unless_blocks_may_come_later() {
     let mut with_copy = sent("direct");
     let copied = PlacedBlock { home: home(7), copy: 1, ..with_copy.stripe.blocks[1] };
     with_copy.stripe.copies = vec![(1, copied)];
-    let told = |sent: &Sent| {
+    let told = |sent: &SentStripe| {
         let mut told = report(sent, |_| true);
         told.nodes.insert(NodeId(7), crate::run::NodeReport::default());
         told.broken(NodeId(7), Error::replan("reset"));
         told
     };
-    let begin = |request, with_copy: Sent| {
+    let begin = |request, with_copy: SentStripe| {
         let told = told(&with_copy);
         Played::told(request, with_copy, view(12, &[]), told, false)
     };

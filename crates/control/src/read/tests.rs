@@ -19,8 +19,8 @@ fn rng() -> StdRng {
     StdRng::seed_from_u64(1)
 }
 
-fn made(ask: &PlanAsk, view: &View) -> Result<PlannedRead> {
-    let frame = |ask: &PlanAsk, slice_len| (Run::new(PlanId(1), 1, ask.class(), slice_len), Party::Client(9));
+fn made(ask: &PlanRequest, view: &View) -> Result<PlannedRead> {
+    let frame = |ask: &PlanRequest, slice_len| (Run::new(PlanId(1), 1, ask.class(), slice_len), Party::Client(9));
     ask.plan(view, &Network::uniform(1e9), frame)
 }
 

@@ -21,7 +21,7 @@ pub enum Destination {
 }
 
 /// How many blocks of a job each node has been given.
-pub type Given = BTreeMap<NodeId, u64>;
+pub type BlocksGiven = BTreeMap<NodeId, u64>;
 
 /// Homes for what is lost.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Destination {
 
 impl Request {
     /// Homes for what is lost: for all of it, or for as much as there is room for.
-    pub(super) fn choose_homes(&self, view: &View, given: &mut Given) -> Result<Chosen> {
+    pub(super) fn choose_homes(&self, view: &View, given: &mut BlocksGiven) -> Result<Chosen> {
         let Destination::Nodes(nodes) = &self.to else {
             return match self.place(self.lost.len(), &BTreeSet::new(), view, given) {
                 Ok(Placed { homes, warnings }) => {
@@ -108,7 +108,7 @@ impl Request {
 
     /// There are too few nodes. Blocks that are lost in part stay where they are, in a new generation, and the others go where there is
     /// room.
-    fn choose_some(&self, short: Error, view: &View, given: &mut Given) -> Result<Chosen> {
+    fn choose_some(&self, short: Error, view: &View, given: &mut BlocksGiven) -> Result<Chosen> {
         let others = self.not_asked(view);
         let may_take = |node: NodeId| !self.avoid.contains(&node) && !others.contains(&node);
         let at_home = |lost: &Lost| {
@@ -150,21 +150,26 @@ impl Request {
     }
 
     /// Homes for so many blocks, which get them.
-    pub(super) fn place(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &mut Given) -> Result<Placed> {
+    pub(super) fn place(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &mut BlocksGiven) -> Result<Placed> {
         let placed = self.find_homes(count, avoid, view, given)?;
         placed.homes.iter().for_each(|home| *given.entry(home.node).or_default() += 1);
         Ok(placed)
     }
 
     /// Another home for one block, for which these nodes are not considered.
-    pub(super) fn place_one(&self, avoid: &BTreeSet<NodeId>, view: &View, given: &mut Given) -> Result<(Home, Vec<String>)> {
+    pub(super) fn place_one(
+        &self,
+        avoid: &BTreeSet<NodeId>,
+        view: &View,
+        given: &mut BlocksGiven,
+    ) -> Result<(Home, Vec<String>)> {
         let Placed { homes, warnings } = self.place(1, avoid, view, given)?;
         let home = homes.first().copied().ok_or_else(|| Error::unavailable("no node is left"))?;
         Ok((home, warnings))
     }
 
     /// Homes that so many blocks would get.
-    pub(super) fn find_homes(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &Given) -> Result<Placed> {
+    pub(super) fn find_homes(&self, count: usize, avoid: &BTreeSet<NodeId>, view: &View, given: &BlocksGiven) -> Result<Placed> {
         let held: Vec<NodeId> = self.kept().map(|(_, node)| node).collect();
         let copies = self.copies_max();
         let spec = placement::described(&self.code.spec(), copies);

@@ -1,7 +1,7 @@
 //! The life of a rebuild: what it waits for, and what follows from each answer.
 
 use super::{
-    Action, Arriving, Event, Given, Lost, PlanAsk, Purpose, Rebuilt, RebuiltBlock, Request, World,
+    Action, Arriving, BlocksGiven, Event, Lost, PlanRequest, Purpose, Rebuilt, RebuiltBlock, Request, World,
     avoided::{Avoided, DISPUTES_MAX, is_known_bad, knows_bad_blocks},
     homes::Chosen,
 };
@@ -111,7 +111,7 @@ impl Rebuild {
     }
 
     /// What the first plan would be, and what there is to say of it. Nothing begins, but its homes count in `world.given`.
-    pub fn explain(&self, world: &mut World<'_>) -> Result<(PlanAsk, Vec<String>)> {
+    pub fn explain(&self, world: &mut World<'_>) -> Result<(PlanRequest, Vec<String>)> {
         let request = &self.request;
         request.require_recoverable(world.view)?;
         let Chosen { homes, mut warnings, short } = request.choose_homes(world.view, world.given)?;
@@ -136,7 +136,7 @@ impl Rebuild {
     }
 
     /// Whether the plan that runs can be replaced by one without this node: with other helpers, or another home.
-    pub fn is_spare(&self, node: NodeId, view: &View, given: &Given) -> bool {
+    pub fn is_spare(&self, node: NodeId, view: &View, given: &BlocksGiven) -> bool {
         let (request, failed) = (&self.request, self.avoided.left_alone());
         if self.pending().any(|new| new.home.node == node) {
             let avoid = self.pending().map(|new| new.home.node).chain(failed).collect();
@@ -153,7 +153,7 @@ impl Rebuild {
                 Ok(block) => {
                     let missing = vec![self.request.stripe.layout.coded_span()];
                     self.arriving.push(Arriving { block, home, expected: lost.checksums, missing, durable: None });
-                    // In the order in which they were asked for, whichever was allocated anew.
+                    // Keep the order of the request, also for a block that got another home.
                     let place = |new: &Arriving| {
                         let is_it = |lost: &Lost| (lost.index, lost.copy) == (new.block.index, new.block.copy);
                         self.request.lost.iter().position(is_it)
@@ -247,7 +247,7 @@ impl Rebuild {
         self.state = State::Planning;
     }
 
-    fn ask(&self, targets: Vec<Target>, world: &mut World<'_>) -> PlanAsk {
+    fn ask(&self, targets: Vec<Target>, world: &mut World<'_>) -> PlanRequest {
         let World { view, used, rng, .. } = world;
         let mut select = self.request.helpers.map(|select| move |nodes: Vec<NodeId>| used.order(select, nodes, *rng));
         let select = select.as_mut().map(|select| select as &mut dyn FnMut(Vec<NodeId>) -> Vec<NodeId>);

@@ -20,9 +20,9 @@ mod machine;
 mod reading;
 
 pub use arriving::{Arriving, Lost, RebuiltBlock, lost_blocks};
-pub use homes::{Destination, Given};
+pub use homes::{BlocksGiven, Destination};
 pub use machine::Rebuild;
-pub use reading::PlanAsk;
+pub use reading::PlanRequest;
 
 use crate::{helpers::LastUsed, options::RepairOptions, planning::Planned, run::Report, view::View};
 use rand::RngCore;
@@ -49,7 +49,7 @@ pub struct Request {
     pub to: Destination,
     /// What must not hold more blocks of the stripe than the code tolerates to lose.
     pub failure_domain: FailureDomain,
-    /// For what it is.
+    /// What the rebuild is for.
     pub purpose: Purpose,
     /// Nodes that get no block, and help only where there is no other way.
     pub avoid: BTreeSet<NodeId>,
@@ -59,7 +59,7 @@ pub struct Request {
     pub disk_reserve_bytes: u64,
 }
 
-/// For what a rebuild is.
+/// What a rebuild is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// A repair: each block becomes the stripe's own by a commit, and some may be left.
@@ -97,7 +97,7 @@ pub struct World<'a> {
     /// Which helpers were selected when.
     pub used: &'a mut LastUsed,
     /// What each node has been given.
-    pub given: &'a mut Given,
+    pub given: &'a mut BlocksGiven,
     /// For what is left to chance.
     pub rng: &'a mut dyn RngCore,
 }
@@ -147,7 +147,7 @@ pub enum Action {
         may_be_written: bool,
     },
     /// Make a plan; [`Event::Planned`] answers.
-    Plan(Box<PlanAsk>),
+    Plan(Box<PlanRequest>),
     /// Run it; [`Event::Ran`] answers.
     Run(Box<Planned>),
     /// Look up the stripe as it is now; [`Event::LookedUp`] answers.

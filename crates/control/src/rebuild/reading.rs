@@ -15,7 +15,7 @@ use weft_types::{BlockId, BlockState, Error, NodeId, ObjectName, Party, PlacedBl
 
 /// A plan that is to be made: all that is needed for it, so that it can be made anywhere.
 #[derive(Debug)]
-pub struct PlanAsk {
+pub struct PlanRequest {
     code: SharedCode,
     object: ObjectName,
     /// As the plan reads it: of each block that has copies, the copy to read.
@@ -33,7 +33,7 @@ pub struct PlanAsk {
     class: Class,
 }
 
-impl PlanAsk {
+impl PlanRequest {
     /// The plan's class.
     pub fn class(&self) -> Class {
         self.class
@@ -91,7 +91,7 @@ impl Request {
         failed: &BTreeSet<NodeId>,
         view: &View,
         select: Option<&mut dyn FnMut(Vec<NodeId>) -> Vec<NodeId>>,
-    ) -> PlanAsk {
+    ) -> PlanRequest {
         let stripe = self.serving(view, failed);
         let Readable { good, suspect, lost } = planning::readable(&stripe, view);
         let has_failed = |index: u8| node_of(&stripe, index).is_none_or(|node| failed.contains(&node));
@@ -104,7 +104,7 @@ impl Request {
         more.retain(|index| !has_failed(*index));
         let nodes = first.iter().chain(&more).filter_map(|index| node_of(&stripe, *index));
         let selected = select.map(|select| select(nodes.collect()));
-        PlanAsk {
+        PlanRequest {
             code: self.code.clone(),
             object: self.object.clone(),
             wanted: self.wanted(),

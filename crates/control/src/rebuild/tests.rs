@@ -35,7 +35,7 @@ struct Played {
     machine: Rebuild,
     view: View,
     used: LastUsed,
-    given: Given,
+    given: BlocksGiven,
     rng: StdRng,
     generation: u32,
     allocated: BTreeMap<BlockId, Home>,
@@ -57,7 +57,7 @@ impl Played {
             machine: Rebuild::new(request),
             view,
             used: LastUsed::default(),
-            given: Given::new(),
+            given: BlocksGiven::new(),
             rng: StdRng::seed_from_u64(1),
             generation: 1,
             allocated: BTreeMap::new(),
@@ -125,7 +125,7 @@ impl Played {
         Event::Released
     }
 
-    fn planned(&self, ask: &PlanAsk) -> Event {
+    fn planned(&self, ask: &PlanRequest) -> Event {
         let run = |slice_len| Run::new(PlanId(1), 1, ask.class(), slice_len);
         Event::Planned(ask.plan(&self.view, &Network::uniform(1e9), run).map(Box::new))
     }
@@ -330,7 +330,7 @@ fn what_is_explained_is_what_is_done() {
     let mut played = Played::new(request.clone(), view.clone());
     assert_eq!([played.well(), played.well()], ["allocate", "plan"]);
     let Some(Action::Run(done)) = &played.asked else { panic!("a plan runs") };
-    let (mut used, mut given, mut rng) = (LastUsed::default(), Given::new(), StdRng::seed_from_u64(1));
+    let (mut used, mut given, mut rng) = (LastUsed::default(), BlocksGiven::new(), StdRng::seed_from_u64(1));
     let mut world = World { view: &view, used: &mut used, given: &mut given, rng: &mut rng };
     let machine = Rebuild::new(request.clone());
     let (ask, warnings) = machine.explain(&mut world).unwrap();
@@ -396,7 +396,7 @@ fn what_was_found_out_meanwhile_counts_for_the_next_plan() {
 #[test]
 fn requestors_get_blocks_in_turn_and_other_nodes_none() {
     let to = Destination::Among([8, 9, 10].map(NodeId).into());
-    let (mut given, mut homes) = (Given::new(), Vec::new());
+    let (mut given, mut homes) = (BlocksGiven::new(), Vec::new());
     for _ in 0..6 {
         let mut played = Played { given, ..Played::new(Request { to: to.clone(), ..request(&[0]) }, view(12, &[1])) };
         // The first event has placed it already, without what had been given: begin again with that.

@@ -11,7 +11,7 @@
 //!                                       ▼
 //!                                    given up
 //! ```
-//! A node may be found to hold up the plan in any of these states but the last; the grace then begins anew.
+//! A node may be found to hold up the plan in any of these states but the last; the grace period then restarts.
 //!
 //! One thing is asked of the shell within a decision: whether there is a way around a node ([`StallPolicy::is_spare`]).
 
@@ -59,7 +59,7 @@ pub enum Event {
     ClientDone(Duration),
     /// The client cannot go on for these nodes.
     Complaint(BTreeSet<NodeId>),
-    /// The nodes were checked: these are down, or have registered anew.
+    /// The nodes were checked: these are down, or have registered again.
     Looked {
         /// Nodes that have no task of this plan are ignored.
         down: BTreeSet<NodeId>,

@@ -33,7 +33,7 @@ pub enum Action {
         /// The agents that opened theirs: wait for them.
         open: Vec<NodeId>,
         /// The agents that did not, or gave no answer: they are told, and not waited for.
-        unknown: Vec<NodeId>,
+        not_open: Vec<NodeId>,
     },
     /// Come back after this pause; [`Event::Woken`] answers.
     Wait(Duration),
@@ -87,9 +87,9 @@ impl Opening {
         let worst = errors().find(|error| error.reaction != Reaction::Retry).or(errors().next());
         let Some(worst) = worst else { return Action::End(Ok(())) };
         self.state = State::LettingGo(worst.clone());
-        let (open, unknown): (Vec<_>, Vec<_>) = answers.iter().partition(|(_, answer)| answer.is_ok());
+        let (open, not_open): (Vec<_>, Vec<_>) = answers.iter().partition(|(_, answer)| answer.is_ok());
         let nodes = |answers: Vec<(&NodeId, _)>| answers.into_iter().map(|(node, _)| *node).collect();
-        Action::LetGo { open: nodes(open), unknown: nodes(unknown) }
+        Action::LetGo { open: nodes(open), not_open: nodes(not_open) }
     }
 
     fn let_go(&mut self, error: Error, rng: &mut dyn RngCore) -> Action {
@@ -121,9 +121,9 @@ mod tests {
         Err(Error::retry("no room"))
     }
 
-    fn let_go(open: &[u32], unknown: &[u32]) -> Action {
+    fn let_go(open: &[u32], not_open: &[u32]) -> Action {
         let nodes = |ids: &[u32]| ids.iter().copied().map(NodeId).collect();
-        Action::LetGo { open: nodes(open), unknown: nodes(unknown) }
+        Action::LetGo { open: nodes(open), not_open: nodes(not_open) }
     }
 
     #[test]
@@ -188,8 +188,8 @@ mod tests {
                         open = answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(node, _)| *node).collect();
                         Event::Answered(answers)
                     }
-                    Action::LetGo { open: held, unknown } => {
-                        prop_assert_eq!((&held, held.len() + unknown.len()), (&open, nodes as usize));
+                    Action::LetGo { open: held, not_open } => {
+                        prop_assert_eq!((&held, held.len() + not_open.len()), (&open, nodes as usize));
                         open.clear();
                         Event::LetGo
                     }

@@ -60,7 +60,7 @@ pub(super) fn stall_policy(
         let (held, avoid, load) = (&[], &homes, &placement::NOTHING);
         let ask = Ask { code: &spec, count: 1, tolerance, failure_domain, held, avoid, named: false, load, bytes };
         let view = shared.members.view();
-        // A suspect node is no way around.
+        // Only a node that is not suspect counts as a replacement.
         let is_trusted = |node: &NodeView| node.up && !node.is_suspect() && !homes.contains(&node.id);
         view.nodes.values().any(is_trusted) && placement::place(&view, &ask, &mut *shared.rng()).is_ok()
     };

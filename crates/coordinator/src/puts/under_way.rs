@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 use tokio::task::JoinHandle;
-use weft_control::{put::Sent, run::Report};
+use weft_control::{put::SentStripe, run::Report};
 use weft_proto::v1;
 use weft_types::{Error, NodeId, PlanId, Result, UploadId};
 
@@ -69,7 +69,7 @@ pub(super) enum Underway {
 /// A stripe that a client is sending.
 pub(super) struct Sending {
     pub(super) plan: PlanId,
-    pub(super) sent: Box<Sent>,
+    pub(super) sent: Box<SentStripe>,
     pub(super) handle: Arc<PlanHandle>,
     pub(super) report: JoinHandle<Report>,
     /// How far from the writer each of its stages is, by node, lane and stage.

@@ -1,14 +1,14 @@
 //! What the rebuilds of one job share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weft_control::{helpers::LastUsed, rebuild::Given};
+use weft_control::{helpers::LastUsed, rebuild::BlocksGiven};
 
 /// What the rebuilds of a job share: which nodes have helped, and how many blocks each has been given.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     /// Across jobs.
     pub(super) used: Arc<Mutex<LastUsed>>,
-    pub(super) given: Mutex<Given>,
+    pub(super) given: Mutex<BlocksGiven>,
 }
 
 impl Shares {

@@ -59,8 +59,8 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed) -> Result<()> {
                 let answers = join_all(signed.agents.iter().map(|(node, task)| ask((*node, task)))).await;
                 opening::Event::Answered(answers.into_iter().collect())
             }
-            opening::Action::LetGo { open, unknown } => {
-                for task in unknown.iter().filter_map(|node| signed.agents.get(node)) {
+            opening::Action::LetGo { open, not_open } => {
+                for task in not_open.iter().filter_map(|node| signed.agents.get(node)) {
                     let (shared, plan, session) = (Arc::clone(shared), signed.id, task.session.clone());
                     tokio::spawn(async move { cancel(&shared, plan, &session).await });
                 }

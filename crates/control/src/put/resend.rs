@@ -1,7 +1,7 @@
 //! The writer sends data again: the data that is missing goes to new homes, and all else can be made of it.
 
 use super::{
-    Action, Event, Sent, World,
+    Action, Event, SentStripe, World,
     end::{State, StripeEnd},
 };
 use crate::{
@@ -14,9 +14,9 @@ use weft_types::{BlockId, Error, FailureDomain, Home, NodeId, Party, PlacedBlock
 
 /// What is being prepared.
 #[derive(Debug, Default)]
-pub(super) struct Again {
+pub(super) struct Resend {
     /// Blocks whose new home is not allocated yet; the first is being allocated.
-    homeless: VecDeque<(u8, Home)>,
+    unallocated: VecDeque<(u8, Home)>,
     /// How many nodes could not take their part.
     failures: u32,
     /// There was no home for the data that is missing: other blocks are sent instead.
@@ -29,22 +29,22 @@ impl StripeEnd {
         let data = |index: &&u8| usize::from(**index) < self.request.code.k();
         self.sent.blocks = self.sent.missing.keys().filter(data).copied().collect();
         self.sent.resent += 1;
-        self.place_again(self.sent.blocks.clone(), Again::default(), world);
+        self.place_again(self.sent.blocks.clone(), Resend::default(), world);
     }
 
-    pub(super) fn on_again(&mut self, mut again: Again, event: Event, world: &mut World<'_>) {
+    pub(super) fn on_resend(&mut self, mut resend: Resend, event: Event, world: &mut World<'_>) {
         match event {
-            Event::Allocated(allocated) if !again.homeless.is_empty() => match allocated {
+            Event::Allocated(allocated) if !resend.unallocated.is_empty() => match allocated {
                 Ok(block) => {
-                    let home = again.homeless.pop_front();
+                    let home = resend.unallocated.pop_front();
                     home.into_iter().for_each(|(_, home)| self.moved(block, home));
-                    self.allocate_next(again);
+                    self.allocate_next(resend);
                 }
-                Err(error) => self.not_placed(error, again, world),
+                Err(error) => self.not_placed(error, resend, world),
             },
-            Event::Started(Ok(())) if again.homeless.is_empty() => self.end_again(),
-            Event::Started(Err(error)) if again.homeless.is_empty() => self.not_started(error, again, world),
-            _ => self.state = State::Again(again),
+            Event::Started(Ok(())) if resend.unallocated.is_empty() => self.end_again(),
+            Event::Started(Err(error)) if resend.unallocated.is_empty() => self.not_started(error, resend, world),
+            _ => self.state = State::Resend(resend),
         }
     }
 
@@ -54,55 +54,55 @@ impl StripeEnd {
         }
     }
 
-    fn not_started(&mut self, error: Error, mut again: Again, world: &mut World<'_>) {
+    fn not_started(&mut self, error: Error, mut resend: Resend, world: &mut World<'_>) {
         match (error.reaction, error.party) {
             // A receiver that makes its block of many others needs more memory than some node has.
             (Reaction::InvalidInput, _) if self.sent.options.is_left_open() => {
                 self.sent.options = self.sent.options.clone().by_the_simplest();
                 self.actions.push(Action::Simplest(error));
-                self.allocate_next(again);
+                self.allocate_next(resend);
             }
             // A node could not be asked: what was to go there goes elsewhere.
-            (Reaction::Replan, Some(Party::Node(node))) if again.failures < self.request.resumes_max => {
+            (Reaction::Replan, Some(Party::Node(node))) if resend.failures < self.request.resumes_max => {
                 self.sent.failed.insert(node);
-                again.failures += 1;
+                resend.failures += 1;
                 let is_there = |index: &u8| self.home(*index).is_some_and(|home| home.node == node);
-                let homeless = self.sent.blocks.iter().copied().filter(is_there).collect();
-                self.place_again(homeless, again, world);
+                let unallocated = self.sent.blocks.iter().copied().filter(is_there).collect();
+                self.place_again(unallocated, resend, world);
             }
             _ => self.not_sent(&error),
         }
     }
 
-    /// Allocates blocks anew: where they were, unless that node failed.
-    fn place_again(&mut self, blocks: Vec<u8>, again: Again, world: &mut World<'_>) {
+    /// Allocates new generations of blocks: at their old homes, or elsewhere if that node failed.
+    fn place_again(&mut self, blocks: Vec<u8>, resend: Resend, world: &mut World<'_>) {
         match self.new_homes(&blocks, world) {
-            Ok(homes) => self.allocate_next(Again { homeless: blocks.into_iter().zip(homes).collect(), ..again }),
-            Err(error) => self.not_placed(error, again, world),
+            Ok(homes) => self.allocate_next(Resend { unallocated: blocks.into_iter().zip(homes).collect(), ..resend }),
+            Err(error) => self.not_placed(error, resend, world),
         }
     }
 
     /// There is no home for what is to be sent: what else is missing, of the blocks that their nodes can still store, may be enough to be
     /// acknowledged.
-    fn not_placed(&mut self, error: Error, again: Again, world: &mut World<'_>) {
+    fn not_placed(&mut self, error: Error, resend: Resend, world: &mut World<'_>) {
         let stays = |index: &u8| self.home(*index).is_some_and(|home| !self.sent.failed.contains(&home.node));
         let others: Vec<u8> = self.sent.missing.keys().copied().filter(stays).collect();
-        if again.others || again.failures > 0 || others.is_empty() {
+        if resend.others || resend.failures > 0 || others.is_empty() {
             return self.not_sent(&error);
         }
         self.sent.blocks.clone_from(&others);
-        self.place_again(others, Again { others: true, homeless: VecDeque::new(), ..again }, world);
+        self.place_again(others, Resend { others: true, unallocated: VecDeque::new(), ..resend }, world);
     }
 
-    fn allocate_next(&mut self, again: Again) {
-        self.actions.push(match again.homeless.front() {
+    fn allocate_next(&mut self, resend: Resend) {
+        self.actions.push(match resend.unallocated.front() {
             Some((index, home)) => {
                 let placed = self.sent.stripe.blocks.get(usize::from(*index));
                 Action::Allocate { index: *index, copy: placed.map_or(0, |placed| placed.copy), home: *home }
             }
             None => Action::Send(Box::new(self.sent.clone())),
         });
-        self.state = State::Again(again);
+        self.state = State::Resend(resend);
     }
 
     fn not_sent(&mut self, error: &Error) {
@@ -116,7 +116,7 @@ impl StripeEnd {
 
     /// Homes for blocks: where they were, unless that node failed.
     fn new_homes(&self, blocks: &[u8], world: &mut World<'_>) -> Result<Vec<Home>> {
-        let (request, Sent { stripe, failed, .. }) = (&self.request, &self.sent);
+        let (request, SentStripe { stripe, failed, .. }) = (&self.request, &self.sent);
         let stays = |home: &Home| !failed.contains(&home.node);
         let mut homes: Vec<Option<Home>> = blocks.iter().map(|index| self.home(*index).filter(stays)).collect();
         let held: Vec<NodeId> = stripe.all().map(|(_, placed)| placed.home).filter(stays).map(|home| home.node).collect();
@@ -147,7 +147,7 @@ impl StripeEnd {
         failure_domain: FailureDomain,
         view: &View,
     ) -> Result<BTreeSet<NodeId>> {
-        let (request, Sent { stripe, failed, .. }) = (&self.request, &self.sent);
+        let (request, SentStripe { stripe, failed, .. }) = (&self.request, &self.sent);
         let Some(kept_free) = request.kept_free else { return Ok(failed.clone()) };
         let whole = Wanted::stripe(&request.code, request.replicas, failure_domain, &stripe.layout);
         let full = kept_free.without_room(view, &Wanted { count, held, avoid: failed, ..whole })?;
