@@ -5,7 +5,7 @@ use crate::{
     client::Shared,
     get::Get,
     progress::{Progress, ProgressFn},
-    put::Put,
+    put::{Put, Stripe},
     stripe_data::{Spool, StripeData},
 };
 use std::{ops::Range, sync::Arc};
@@ -47,7 +47,7 @@ impl Client {
         let len = conversion.range.end.saturating_sub(conversion.range.start);
         let data = read(self.shared(), conversion, len).await.map_err(place)?;
         let put = Put::of_another(self.shared(), object.clone(), conversion.upload, len, &second_half(conversion, len / 2));
-        put.stripe(conversion.number, data).await.map(drop).map_err(place)
+        put.stripe(Stripe { number: conversion.number, data, is_last: false }).await.map(drop).map_err(place)
     }
 }
 

@@ -22,7 +22,10 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{io::AsyncRead, sync::Semaphore};
+use tokio::{
+    io::AsyncRead,
+    sync::{Semaphore, watch},
+};
 use tonic::transport::Channel;
 use weft_proto::{
     status::{decode_error, encode_error},
@@ -103,7 +106,8 @@ impl Client {
             let spool = &spool;
             async move {
                 let data = StripeData::read(&mut reader, stripe_len, limits.stripe_memory_bytes_max, spool).await?;
-                Ok(if data.len == 0 { None } else { Some(((number, data), (reader, number + 1))) })
+                let is_last = data.len < stripe_len;
+                Ok(if data.len == 0 { None } else { Some((Stripe { number, data, is_last }, (reader, number + 1))) })
             }
         });
         put.stripes_and_commit(stripes).await
@@ -124,7 +128,8 @@ impl Client {
         let stripe_len = put.stripe_len;
         let stripes = (0..size.div_ceil(stripe_len)).map(|number| {
             let start = number * stripe_len;
-            Ok((number, StripeData::in_file(file.clone(), start, stripe_len.min(size - start), mode)))
+            let data = StripeData::in_file(file.clone(), start, stripe_len.min(size - start), mode);
+            Ok(Stripe { number, data, is_last: size - start <= stripe_len })
         });
         put.stripes_and_commit(stream::iter(stripes)).await
     }
@@ -170,7 +175,17 @@ fn request(bucket: &str, key: &str, size: Option<u64>, options: &PutOptions) -> 
         options: Some(how(options)),
         ack: options.ack.clone(),
         replicas: options.replicas,
+        start: size.is_some_and(|size| size > 0),
     }
+}
+
+/// Data of a put.
+pub(crate) struct Stripe {
+    /// Its number in the object, from 0.
+    pub(crate) number: u64,
+    pub(crate) data: StripeData,
+    /// No other follows: the put can be committed with it.
+    pub(crate) is_last: bool,
 }
 
 fn how(options: &PutOptions) -> WriteScheme {
@@ -193,7 +208,12 @@ pub(crate) struct Put {
     _keeping: Owned<()>,
     /// Only one stripe is sent at a time.
     sending: Semaphore,
-    open: bool,
+    /// The first stripe, which was started when the put began.
+    first: Mutex<Option<PutStripeReply>>,
+    /// How many stripes have ended.
+    ended: watch::Sender<u64>,
+    /// It is aborted if it is dropped.
+    open: AtomicBool,
 }
 
 impl Put {
@@ -216,7 +236,9 @@ impl Put {
             stages: Mutex::default(),
             _keeping: Owned::start(keep(shared.calls.clone(), begun.upload, begun.lease_ms)),
             sending: Semaphore::new(1),
-            open: true,
+            first: Mutex::new(begun.first),
+            ended: watch::Sender::new(0),
+            open: AtomicBool::new(true),
         };
         match put.stripe_len {
             0 => Err(Error::fatal("the coordinator's answer has no block size")),
@@ -237,18 +259,31 @@ impl Put {
             stages: Mutex::default(),
             _keeping: Owned::start(std::future::ready(())),
             sending: Semaphore::new(1),
-            open: false,
+            first: Mutex::default(),
+            ended: watch::Sender::new(0),
+            open: AtomicBool::new(false),
         }
     }
 
-    async fn stripes_and_commit(mut self, stripes: impl stream::Stream<Item = Result<(u64, StripeData)>>) -> Result<ObjectReply> {
+    async fn stripes_and_commit(mut self, stripes: impl stream::Stream<Item = Result<Stripe>>) -> Result<ObjectReply> {
         let this = &self;
         let written = stripes
-            .map_ok(|(number, data)| this.stripe(number, data))
+            .map_ok(|stripe| this.stripe(stripe))
             .try_buffer_unordered(STRIPES_MAX)
-            .try_fold(0, |size, len| std::future::ready(Ok(size + len)))
+            .try_fold((0, None), |(size, object), (len, committed)| std::future::ready(Ok((size + len, object.or(committed)))))
             .await;
-        let size = written.map_err(|error| error.object(&self.object))?;
+        let object = match written.map_err(|error| error.object(&self.object))? {
+            (_, Some(object)) => object,
+            (size, None) => self.commit(size).await.map_err(|error| error.object(&self.object))?,
+        };
+        self.open.store(false, Ordering::Relaxed);
+        let traffic = *self.traffic.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let stages = std::mem::take(self.stages.get_mut().unwrap_or_else(PoisonError::into_inner));
+        Ok(ObjectReply { traffic: Some(traffic), stages, ..object })
+    }
+
+    /// Makes the object visible. It is no error if it is already.
+    async fn commit(&self, size: u64) -> Result<ObjectReply> {
         let request = CommitPutRequest { upload: self.upload, size };
         let is_told = &AtomicBool::new(false);
         let commit = |mut client: WeftClient<Channel>, request| async move {
@@ -257,36 +292,45 @@ impl Put {
             is_told.store(answer.as_ref().is_err_and(|status| decode_error(status.details()).is_some()), Ordering::Relaxed);
             answer
         };
-        let committed = self.shared.calls.ask(request, commit).await;
-        if let Err(error) = &committed
-            && error.reaction == Reaction::Retry
-        {
-            if is_told.load(Ordering::Relaxed) {
-                // It waits for nodes, and has been waited for.
-                return Err(Error { reaction: Reaction::Unavailable, ..error.clone() }.object(&self.object));
+        self.shared.calls.ask(request, commit).await.map_err(|error| match error.reaction {
+            // It waits for nodes, and has been waited for.
+            Reaction::Retry if is_told.load(Ordering::Relaxed) => Error { reaction: Reaction::Unavailable, ..error },
+            Reaction::Retry => {
+                // No answer came, and perhaps it is done: an abort could not undo it, and must not be tried.
+                self.open.store(false, Ordering::Relaxed);
+                let message = format!("whether the object was stored is not known; its stat tells: {}", error.message);
+                Error { message, ..error }
             }
-            // No answer came, and perhaps it is done: an abort could not undo it, and must not be tried.
-            self.open = false;
-            let message = format!("whether the object was stored is not known; its stat tells: {}", error.message);
-            return Err(Error { message, ..error.clone() }.object(&self.object));
-        }
-        let object = committed.map_err(|error| error.object(&self.object))?;
-        self.open = false;
-        let traffic = *self.traffic.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let stages = std::mem::take(self.stages.get_mut().unwrap_or_else(PoisonError::into_inner));
-        Ok(ObjectReply { traffic: Some(traffic), stages, ..object })
+            _ => error,
+        })
     }
 
-    /// Sends a stripe until the coordinator is content with it. Returns its length.
-    pub(crate) async fn stripe(&self, number: u64, data: StripeData) -> Result<u64> {
+    /// Sends a stripe until the coordinator is content with it. Returns its length and, if the put was committed with it, the object.
+    pub(crate) async fn stripe(&self, Stripe { number, data, is_last }: Stripe) -> Result<(u64, Option<ObjectReply>)> {
+        let commit_size = is_last.then(|| number.saturating_mul(self.stripe_len).saturating_add(data.len));
         let mut attempt = 0;
         loop {
-            match self.try_stripe(number, &data).await {
-                Ok(()) => return Ok(data.len),
+            match self.try_stripe(number, &data, commit_size).await {
+                Ok(object) => {
+                    self.ended.send_modify(|ended| *ended += 1);
+                    return Ok((data.len, object));
+                }
                 Err(error) if self.shared.may_try_again(&error) => {
                     attempt += 1;
                     if attempt >= self.shared.config.limits.attempts_max {
                         return Err(error);
+                    }
+                    // Where no answer came, the put may have been committed.
+                    if let Some(size) = commit_size.filter(|_| error.reaction == Reaction::Retry) {
+                        match self.commit(size).await {
+                            Ok(object) => {
+                                self.meter.add(data.len);
+                                return Ok((data.len, Some(object)));
+                            }
+                            // It lacks the stripe.
+                            Err(refused) if refused.reaction == Reaction::InvalidInput => {}
+                            Err(error) => return Err(error),
+                        }
                     }
                     tracing::info!(object = %self.object, number, %error, "a stripe is sent again");
                     tokio::time::sleep(self.shared.random.pause(attempt)).await;
@@ -296,13 +340,10 @@ impl Put {
         }
     }
 
-    async fn try_stripe(&self, number: u64, data: &StripeData) -> Result<()> {
+    async fn try_stripe(&self, number: u64, data: &StripeData, commit_size: Option<u64>) -> Result<Option<ObjectReply>> {
         let counted = Counted::new(&self.meter);
         let turn = self.sending.acquire().await;
-        let how = Some(self.how.clone());
-        let request = PutStripeRequest { upload: self.upload, number, data_len: data.len, options: how };
-        let mut reply: PutStripeReply =
-            self.shared.calls.ask(request, |mut client, request| async move { client.put_stripe(request).await }).await?;
+        let mut reply = self.begin_stripe(number, data.len).await?;
         let mut open = OpenTask::new(reply.task.take())?;
         let layout: StripeLayout = postcard::from_bytes(&reply.layout)
             .map_err(|_| Error::fatal("the coordinator's answer has a layout that cannot be read"))?;
@@ -320,25 +361,42 @@ impl Put {
                 () = self.until_over(number, open.task.plan, &outgoing) => Default::default(),
             };
             drop(turn.take());
+            if commit_size.is_some() {
+                // The sender is here: it cannot be closed.
+                let mut ended = self.ended.subscribe();
+                let _all_others = ended.wait_for(|ended| *ended >= number).await;
+            }
             let request = EndStripeRequest {
                 upload: self.upload,
                 number,
                 plan: open.task.plan.0,
                 sent: sums(&outgoing.sums),
                 errors: outcome.errors.iter().map(encode_error).collect(),
+                commit_size,
             };
             let timeout = self.shared.config.limits.end_stripe_timeout;
             let calls = &self.shared.calls;
             // An end may be told twice: the stripe may have ended and the answer have been lost.
             let ended = calls.ask_within(timeout, request, |mut client, request| async move { client.end_stripe(request).await });
-            let EndStripeReply { again, traffic, stages } = ended.await?;
+            let EndStripeReply { again, traffic, stages, object } = ended.await?;
             self.count(traffic, own.into_iter().chain(stages));
-            let Some(again) = again else { break };
+            let Some(again) = again else {
+                counted.keep();
+                return Ok(object);
+            };
             // What is sent again has been counted.
             (open, meter) = (OpenTask::new(Some(again))?, Meter::new(None, &ProgressFn::default()));
         }
-        counted.keep();
-        Ok(())
+    }
+
+    /// Has the coordinator start a stripe, unless it was started with the put.
+    async fn begin_stripe(&self, number: u64, data_len: u64) -> Result<PutStripeReply> {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(first) = first.filter(|_| number == 0) {
+            return Ok(first);
+        }
+        let request = PutStripeRequest { upload: self.upload, number, data_len, options: Some(self.how.clone()) };
+        self.shared.calls.ask(request, |mut client, request| async move { client.put_stripe(request).await }).await
     }
 
     fn count(&self, traffic: Option<TaskTraffic>, stages: impl Iterator<Item = StageReport>) {
@@ -398,7 +456,7 @@ fn sums(sums: &BTreeMap<u32, Mutex<UnitSums>>) -> Vec<BlockChecksums> {
 
 impl Drop for Put {
     fn drop(&mut self) {
-        if !self.open {
+        if !self.open.load(Ordering::Relaxed) {
             return;
         }
         let (calls, object) = (self.shared.calls.clone(), self.object.clone());

@@ -145,7 +145,7 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_meta::{EndStripe, MetaMode, NewCluster, NewNode, NewStripe, NewUpload, PolicyRecord, SqliteMeta};
+    use weft_meta::{EndStripe, Leftovers, MetaMode, NewCluster, NewNode, NewStripe, NewUpload, PolicyRecord, SqliteMeta};
     use weft_types::{Ack, BlockState, ClusterId, DiskNumber, Home, Layout, StripeLayout};
 
     #[tokio::test]
@@ -171,19 +171,19 @@ mod tests {
         }
         let (name, replaces) = (ObjectName { bucket: "b".into(), key: "k".into() }, None);
         let new = NewUpload { name, code, layout, failure_domain, ack, replicas, created_ms: 1, expires_ms: 9, replaces };
-        let upload = meta.begin_put(epoch, new).await.unwrap().id;
+        let upload = meta.begin_put(epoch, new, Vec::new()).await.unwrap().0.id;
         let layout = StripeLayout { layout, k: 2, m: 1, data_len: 8192 };
-        let new = NewStripe { upload, number: 0, layout, homes: homes.clone() };
-        let stripe = meta.allocate_stripe(epoch, new, 1).await.unwrap().id;
+        let new = NewStripe { number: 0, layout, homes: homes.clone() };
+        let stripe = meta.allocate_stripes(epoch, upload, vec![new], Leftovers::default()).await.unwrap()[0].id;
         let states = [BlockState::Ok, BlockState::Ok, BlockState::Missing];
         let blocks = homes.into_iter().zip(states).map(|(home, state)| (1, home, state)).collect();
         let end = EndStripe { upload, stripe, blocks, checksums: vec![vec![1]; 3], garbage_not_before_ms: 1 };
-        let ended = meta.end_stripe(epoch, end).await.unwrap();
+        let (ended, _) = meta.end_stripe(epoch, end, None).await.unwrap();
 
         assert_eq!(lacking(&meta, stripe).await, Ok(Some(ended.clone())));
         meta.mark_block(epoch, ended.block_id(2).unwrap(), BlockState::Ok).await.unwrap();
         assert_eq!(lacking(&meta, stripe).await, Ok(None), "what had been looked up before is not true any more");
-        meta.abort_put(epoch, upload, 1).await.unwrap();
+        meta.abort_put(epoch, upload, Leftovers::default()).await.unwrap();
         assert_eq!(lacking(&meta, stripe).await, Ok(None), "nobody needs it any more");
     }
 }

@@ -23,6 +23,7 @@ use rand::{SeedableRng, rngs::StdRng};
 use stall::{levels, stall_policy};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    iter,
     sync::{Arc, PoisonError},
     time::Duration,
 };
@@ -38,7 +39,7 @@ use weft_control::{
     },
     run::OnFailure,
 };
-use weft_meta::{MetaError, NewStripe, NewUpload, ObjectRecord, UploadRecord};
+use weft_meta::{CommitPut, Leftovers, MetaError, NewStripe, NewUpload, ObjectRecord, UploadRecord};
 use weft_proto::{rpc::Caller, v1};
 use weft_types::{BlockId, Error, Home, NodeId, Party, PlanId, Result, StripeId, StripeLayout, StripeRecord, UploadId};
 
@@ -74,15 +75,26 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         size => StripeLayout { data_len: size.min(full.data_len), ..full },
     };
     let request = request(shared, UploadId(0), &new, &code);
-    let placed = with_site(shared, &options, |site| request.homes(&stripe, &options, &BTreeSet::new(), site))?;
-    let (mut plan, mut upload) = (Vec::new(), UploadId(0));
+    let ahead = put::Ahead::new((asked.size_hint > 0).then_some(asked.size_hint));
+    let following = if asked.explain { Vec::new() } else { ahead.following(0, stripe, full) };
+    let layouts: Vec<StripeLayout> = iter::once(stripe).chain(following).collect();
+    let placed = with_site(shared, &options, |site| request.homes_of(&layouts, &options, &BTreeSet::new(), site))?;
+    let first = placed.first().cloned().unwrap_or_default();
+    let (mut plan, mut upload, mut started) = (Vec::new(), UploadId(0), None);
     if asked.explain {
-        plan = explain(shared, &code, &stripe, &placed.homes, &options)?;
+        plan = explain(shared, &code, &stripe, &first.homes, &options)?;
     } else {
-        // Those who begin at the same time see each other: the first of them would else take all links for free.
-        let announced = shared.in_flight.announce(options::announced(&options, shared, &placed.homes, stripe.block_len(0)));
-        upload = shared.meta.begin_put(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?.id;
+        // Puts that begin at the same time see each other: the first of them would else take all links for free.
+        let announced = shared.in_flight.announce(options::announced(&options, shared, &first.homes, stripe.block_len(0)));
+        upload = begin_with(shared, new, ahead, layouts, placed).await?;
         shared.puts.announced.lock().unwrap_or_else(PoisonError::into_inner).insert(upload, announced);
+        if asked.start && asked.size_hint > 0 {
+            let asked = v1::PutStripeRequest { upload: upload.0, number: 0, data_len: stripe.data_len, options: asked.options };
+            let who = Who { caller: caller.clone(), delegation: None };
+            // Why not, the client hears when it asks for the stripe itself.
+            started =
+                put_stripe(shared, asked, &who).await.inspect_err(|error| tracing::debug!(%error, "a put begins late")).ok();
+        }
     }
     Ok(v1::BeginPutReply {
         upload: upload.0,
@@ -91,10 +103,44 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         cell_len: layout.cell_len,
         k,
         m,
-        warnings: placed.warnings,
+        warnings: first.warnings,
         plan,
+        first: started,
         lease_ms: u32::try_from(shared.config.upload_lease_ms).unwrap_or(u32::MAX),
     })
+}
+
+/// Begins a put in the metadata, with its first stripes.
+async fn begin_with(
+    shared: &Shared,
+    new: NewUpload,
+    mut ahead: put::Ahead,
+    layouts: Vec<StripeLayout>,
+    placed: Vec<Placed>,
+) -> Result<UploadId> {
+    let stripes = new_stripes(0, &layouts, &placed);
+    let (upload, stripes) = shared.meta.begin_put(shared.epoch, new, stripes).await.map_err(|error| shared.meta_error(error))?;
+    count_blocks(shared, &stripes);
+    ahead.allocated(stripes);
+    shared.puts.begun(upload.id, ahead);
+    Ok(upload.id)
+}
+
+/// Stripes from a number on, as they are allocated.
+fn new_stripes(number: u64, layouts: &[StripeLayout], placed: &[Placed]) -> Vec<NewStripe> {
+    let new = |((number, layout), placed): ((u64, &StripeLayout), &Placed)| {
+        let homes = placed.homes.clone();
+        NewStripe { number, layout: *layout, homes }
+    };
+    (number..).zip(layouts).zip(placed).map(new).collect()
+}
+
+/// Nodes count blocks as theirs as soon as they are allocated.
+fn count_blocks(shared: &Shared, stripes: &[StripeRecord]) {
+    for stripe in stripes {
+        let homes: Vec<Home> = stripe.all().map(|(_, placed)| placed.home).collect();
+        shared.members.add_blocks(&homes, stripe.layout.block_len(0));
+    }
 }
 
 /// Allocates a stripe, opens and starts its plan, and gives the client its share.
@@ -121,7 +167,11 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
     if let Some(Underway::Sending(sending)) = shared.puts.lock().remove(&key) {
         sending.handle.client_done(Duration::ZERO);
     }
-    let (sending, client) = begin_stripe(shared, &upload, &code, layout, asked.number, options).await.map_err(place)?;
+    let begun = begin_stripe(shared, &upload, &code, layout, asked.number, options).await;
+    if begun.is_err() {
+        forget_if_gone(shared, upload.id).await;
+    }
+    let (sending, client) = begun.map_err(place)?;
     keep_sending(shared, key, sending).await.map_err(place)?;
     let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
     Ok(v1::PutStripeReply { task: Some(client), layout })
@@ -135,13 +185,13 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     let sending = match shared.puts.begin_end(key, PlanId(asked.plan))? {
         Known::Now(sending) => sending,
         Known::Again(reply) => return Ok(reply),
-        Known::Nothing => return end::ended_already(shared, key).await,
+        Known::Nothing => return end::ended_already(shared, key, asked.commit_size).await,
     };
     let ended = end::end(shared, key, sending, &asked).await;
     shared.puts.lock().remove(&key);
     // To ask again would not find it any more: what was sent is used up.
-    let end::PlanEnd { again, traffic, stages } = ended.map_err(put::begin::not_again)?;
-    let mut reply = v1::EndStripeReply { again: None, traffic: Some(traffic.into()), stages };
+    let end::PlanEnd { again, traffic, stages, object } = ended.map_err(put::begin::not_again)?;
+    let mut reply = v1::EndStripeReply { again: None, traffic: Some(traffic.into()), stages, object: object.map(show::object) };
     if let Some((sending, task)) = again {
         reply.again = Some(task);
         let answer = Some(Box::new((PlanId(asked.plan), reply.clone())));
@@ -172,18 +222,28 @@ pub(crate) async fn commit(shared: &Arc<Shared>, asked: v1::CommitPutRequest) ->
         Err(error) => return Err(shared.meta_error(error)),
     };
     late_blocks::require_readable(shared, &upload).await?;
-    let (now_ms, not_before_ms) = (shared.now_ms(), shared.garbage_not_before_ms());
-    let object = match shared.meta.commit_put(shared.epoch, id, asked.size, now_ms, not_before_ms).await {
+    let object = match shared.meta.commit_put(shared.epoch, id, commit_of(shared, id, asked.size)).await {
         Ok(object) => object,
         Err(error @ MetaError::NotFound(_)) => return committed_already(shared, &asked, error).await,
         Err(error) => return Err(shared.meta_error(error)),
     };
-    shared.puts.forget(id);
-    tracing::info!(object = %object.name, version = %object.version, size = object.size, code = %object.code, "put");
+    committed(shared, &object);
     match upload.new.ack.missing_max {
         0 => Ok(show::object(object)),
         _ => told(shared, object).await,
     }
+}
+
+/// How a put is committed, as an object of so many bytes.
+pub(crate) fn commit_of(shared: &Shared, upload: UploadId, size: u64) -> CommitPut {
+    let (unopened, garbage_not_before_ms) = (shared.puts.take_unopened(upload), shared.garbage_not_before_ms());
+    CommitPut { size, now_ms: shared.now_ms(), leftovers: Leftovers { unopened, garbage_not_before_ms } }
+}
+
+/// A put was committed.
+fn committed(shared: &Shared, object: &ObjectRecord) {
+    shared.puts.forget(object.version);
+    tracing::info!(object = %object.name, version = %object.version, size = object.size, code = %object.code, "put");
 }
 
 /// What there is of a put that is not under way any more: it may have been converted since.
@@ -207,7 +267,7 @@ async fn told(shared: &Shared, object: ObjectRecord) -> Result<v1::ObjectReply> 
 /// Puts off the end of a put's lease, and tells whether anybody still takes what a plan sends.
 pub(crate) async fn keep(shared: &Shared, asked: &v1::KeepPutRequest) -> Result<v1::KeepPutReply> {
     let id = UploadId(asked.upload);
-    put_off(shared, id).await?;
+    touched(shared, id).await?;
     if asked.plan == 0 {
         return Ok(v1::KeepPutReply::default());
     }
@@ -224,17 +284,13 @@ pub(crate) async fn keep(shared: &Shared, asked: &v1::KeepPutRequest) -> Result<
     Ok(v1::KeepPutReply { over, gone })
 }
 
-async fn put_off(shared: &Shared, id: UploadId) -> Result<()> {
-    let extended = shared.meta.extend_upload(shared.epoch, id, shared.lease_end_ms()).await;
-    extended.map_err(|error| shared.meta_error(error))
-}
-
 /// Gives up a put. It is no error if it was given up already.
 pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
     // An agent keeps what a task is still writing, and takes no task later: it is only asked in vain meanwhile.
     let running_ms = if shared.puts.is_active(id) { shared.config.stall_ms.into() } else { 0 };
     let not_before_ms = shared.now_ms().saturating_add(running_ms);
-    match shared.meta.abort_put(shared.epoch, id, not_before_ms).await {
+    let leftovers = Leftovers { unopened: shared.puts.take_unopened(id), garbage_not_before_ms: not_before_ms };
+    match shared.meta.abort_put(shared.epoch, id, leftovers).await {
         Ok(()) => {}
         Err(MetaError::NotFound(_)) => {
             let committed = shared.meta.object_written_by(id).await.map_err(|error| shared.meta_error(error))?;
@@ -251,16 +307,25 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
     Ok(())
 }
 
-/// The put, with its lease put off.
+/// The put, which is heard of: less than half of its lease is over, or it is renewed.
 async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
-    put_off(shared, id).await?;
-    shared.meta.upload(id).await.map_err(|error| shared.meta_error(error))
+    let upload = shared.meta.upload(id).await.map_err(|error| shared.meta_error(error))?;
+    let left_ms = upload.new.expires_ms.saturating_sub(shared.now_ms());
+    if left_ms < shared.config.upload_lease_ms / 2 {
+        let extended = shared.meta.extend_upload(shared.epoch, id, shared.lease_end_ms()).await;
+        extended.map_err(|error| shared.meta_error(error))?;
+    }
+    Ok(upload)
 }
 
 /// A put has taught something.
 async fn learn_of(shared: &Shared, upload: UploadId, learn: impl FnOnce(&mut Learnt)) {
     learn(shared.puts.learnt.lock().unwrap_or_else(PoisonError::into_inner).entry(upload).or_default());
-    // An abort in the meantime has already removed the entry: it is removed again.
+    forget_if_gone(shared, upload).await;
+}
+
+/// An abort in the meantime has already removed what is kept of a put: it is removed again.
+async fn forget_if_gone(shared: &Shared, upload: UploadId) {
     if let Err(MetaError::NotFound(_)) = shared.meta.upload(upload).await {
         shared.puts.forget(upload);
     }
@@ -296,7 +361,13 @@ async fn begin_stripe(
     options: WriteOptions,
 ) -> Result<(Sending, v1::ClientTask)> {
     let name = &upload.new.name;
-    let mut machine = StripeBegin::new(request(shared, upload.id, &upload.new, code), layout, options.clone());
+    let full = StripeLayout { data_len: layout.layout.block_len.saturating_mul(layout.k.into()), ..layout };
+    let (ahead, following) = shared.puts.ahead(upload.id, |ahead| (ahead.take(number), ahead.following(number, layout, full)));
+    // It is given up if it is not sent as it was allocated.
+    let mut unopened = ahead.as_ref().map(|stripe| stripe.id);
+    let machine = StripeBegin::new(request(shared, upload.id, &upload.new, code), layout, options.clone());
+    let mut machine = machine.allocated(ahead).with_following(following.clone());
+    let layouts: Vec<StripeLayout> = iter::once(layout).chain(following).collect();
     let (mut event, mut begun, mut estimate) = (Event::Begin, None, None);
     loop {
         let mut answer = None;
@@ -305,9 +376,12 @@ async fn begin_stripe(
                 Action::Warn(warning) => tracing::warn!(object = %name, stripe = number, "{warning}"),
                 Action::Simplest(error) => simplest(shared, upload, number, &error).await,
                 Action::Allocate(placed) => {
-                    answer = Some(Event::Allocated(allocate(shared, upload, layout, number, placed).await.map(Box::new)));
+                    let stripes = new_stripes(number, &layouts, &placed);
+                    let allocated = allocate(shared, upload, stripes, unopened.take(), placed).await;
+                    answer = Some(Event::Allocated(allocated.map(Box::new)));
                 }
                 Action::Send(sent) => {
+                    unopened = None;
                     // A stripe is not planned around its own estimate; the plan counts as soon as it is signed.
                     drop(estimate.take());
                     let prepared = prepare(shared, upload, code, *sent);
@@ -339,7 +413,8 @@ fn place_next(
     drop(shared.puts.take_announced(upload));
     drop(estimate.take());
     let actions = with_site(shared, options, |site| machine.on(event, site));
-    if let Some(Action::Allocate(Placed { homes, .. })) = actions.last() {
+    if let Some(Action::Allocate(placed)) = actions.last() {
+        let homes = placed.first().map(|placed| placed.homes.as_slice()).unwrap_or_default();
         let lines = options::announced(options, shared, homes, machine.layout().block_len(0));
         *estimate = Some(shared.in_flight.announce(lines));
     }
@@ -355,23 +430,31 @@ fn with_site<T>(shared: &Shared, options: &WriteOptions, act: impl FnOnce(&mut S
     act(&mut Site { view: &view, coding_bytes_per_s: &coding, network: &network, rng: &mut rng })
 }
 
+/// Allocates a stripe and, with it, those that follow it. What was allocated for it before, and not opened, is given up.
 async fn allocate(
     shared: &Shared,
     upload: &UploadRecord,
-    layout: StripeLayout,
-    number: u64,
-    Placed { homes, warnings }: Placed,
+    stripes: Vec<NewStripe>,
+    unopened: Option<StripeId>,
+    placed: Vec<Placed>,
 ) -> Result<StripeRecord> {
-    let new = NewStripe { upload: upload.id, number, layout, homes: homes.clone() };
-    let not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
-    let stripe = shared.meta.allocate_stripe(shared.epoch, new, not_before_ms).await.map_err(|error| shared.meta_error(error))?;
-    shared.members.add_blocks(&homes, layout.block_len(0));
+    let number = stripes.first().map_or(0, |stripe| stripe.number);
+    let garbage_not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
+    let leftovers = Leftovers { unopened: unopened.into_iter().collect(), garbage_not_before_ms };
+    let allocated = shared.meta.allocate_stripes(shared.epoch, upload.id, stripes, leftovers).await;
+    let allocated = allocated.map_err(|error| shared.meta_error(error))?;
+    count_blocks(shared, &allocated);
+    let stripe = shared.puts.ahead(upload.id, |ahead| {
+        ahead.allocated(allocated);
+        ahead.take(number)
+    });
     // A client was told when it began its put.
+    let warnings = placed.into_iter().next().map(|placed| placed.warnings).unwrap_or_default();
     if upload.new.replaces.is_some() && !warnings.is_empty() && !shared.puts.learnt(upload.id).is_warned {
         tracing::warn!(object = %upload.new.name, stripe = number, ?warnings, "a conversion crowds racks");
         learn_of(shared, upload.id, |learnt| learnt.is_warned = true).await;
     }
-    Ok(stripe)
+    stripe.ok_or_else(|| Error::fatal("no stripe was allocated").object(&upload.new.name))
 }
 
 /// The writer sends this put's stripes by the simplest scheme from now on.

@@ -205,7 +205,8 @@ impl v1::weft_server::Weft for WeftService {
     async fn begin_put(&self, request: Request<v1::BeginPutRequest>) -> Result<Response<v1::BeginPutReply>, Status> {
         let caller = rpc::caller(&request);
         let asked = self.asked(request)?;
-        answer(puts::begin(&self.shared, asked, &caller).await)
+        let shared = Arc::clone(&self.shared);
+        answer(to_the_end(async move { puts::begin(&shared, asked, &caller).await }).await)
     }
 
     async fn put_stripe(&self, request: Request<v1::PutStripeRequest>) -> Result<Response<v1::PutStripeReply>, Status> {
@@ -216,7 +217,9 @@ impl v1::weft_server::Weft for WeftService {
     }
 
     async fn end_stripe(&self, request: Request<v1::EndStripeRequest>) -> Result<Response<v1::EndStripeReply>, Status> {
-        let (asked, who) = self.asked_by(request, |delegation, asked| delegation.writes(asked.upload, asked.number))?;
+        let (asked, who) = self.asked_by(request, |delegation, asked| {
+            asked.commit_size.is_none() && delegation.writes(asked.upload, asked.number)
+        })?;
         self.require_sent(asked.upload, &who).await?;
         let shared = Arc::clone(&self.shared);
         answer(to_the_end(async move { puts::end_stripe(&shared, asked).await }).await)

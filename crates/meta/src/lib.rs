@@ -25,7 +25,7 @@ pub use jobs::{
 };
 pub use meta::Meta;
 pub use model::{
-    Allocation, BucketRecord, ClusterRecord, EndStripe, GarbageBlock, NewCluster, NewDisk, NewNode, NewRepair, NewStripe,
-    NewUpload, ObjectRecord, Page, PolicyRecord, Totals, UploadRecord,
+    Allocation, BucketRecord, ClusterRecord, CommitPut, EndStripe, GarbageBlock, Leftovers, NewCluster, NewDisk, NewNode,
+    NewRepair, NewStripe, NewUpload, ObjectRecord, Page, PolicyRecord, Totals, UploadRecord,
 };
 pub use sqlite::{MetaMode, SqliteMeta};

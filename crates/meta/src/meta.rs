@@ -68,35 +68,44 @@ pub trait Meta: Send + Sync {
     /// A stripe.
     async fn stripe(&self, stripe: StripeId) -> Result<StripeRecord>;
 
-    /// Begins a put into a bucket that exists.
-    async fn begin_put(&self, epoch: Epoch, upload: NewUpload) -> Result<UploadRecord>;
+    /// Begins a put into a bucket that exists, and allocates its first stripes.
+    async fn begin_put(
+        &self,
+        epoch: Epoch,
+        upload: NewUpload,
+        stripes: Vec<NewStripe>,
+    ) -> Result<(UploadRecord, Vec<StripeRecord>)>;
     /// A put under way.
     async fn upload(&self, upload: UploadId) -> Result<UploadRecord>;
     /// The stripe of that number of a put under way.
     async fn upload_stripe(&self, upload: UploadId, number: u64) -> Result<StripeRecord>;
     /// Puts off the end of a put's lease.
     async fn extend_upload(&self, epoch: Epoch, upload: UploadId, expires_ms: u64) -> Result<()>;
-    /// Allocates a stripe of a put. One of the same number that has not ended is given up: its blocks become garbage.
-    async fn allocate_stripe(&self, epoch: Epoch, stripe: NewStripe, garbage_not_before_ms: u64) -> Result<StripeRecord>;
-    /// The blocks of a stripe of a put are durable, or as many as it may be acknowledged with: it is incomplete then until no block of
-    /// it is missing any more.
-    async fn end_stripe(&self, epoch: Epoch, end: EndStripe) -> Result<StripeRecord>;
-    /// Makes a put's object visible and its predecessor garbage, if all stripes have ended and their bytes are `size`. A conversion
-    /// is a conflict unless its predecessor is the version that it replaces, whose time and number of writing it takes over.
-    async fn commit_put(
+    /// Allocates stripes of a put. One of the same number that has not ended is given up: its blocks become garbage.
+    async fn allocate_stripes(
         &self,
         epoch: Epoch,
         upload: UploadId,
-        size: u64,
-        now_ms: u64,
-        garbage_not_before_ms: u64,
-    ) -> Result<ObjectRecord>;
+        stripes: Vec<NewStripe>,
+        leftovers: Leftovers,
+    ) -> Result<Vec<StripeRecord>>;
+    /// The blocks of a stripe of a put are durable, or as many as it may be acknowledged with: it is incomplete then until no block of
+    /// it is missing any more. With `commit` the put is committed too, as by [`commit_put`](Self::commit_put): both happen or neither.
+    async fn end_stripe(
+        &self,
+        epoch: Epoch,
+        end: EndStripe,
+        commit: Option<CommitPut>,
+    ) -> Result<(StripeRecord, Option<ObjectRecord>)>;
+    /// Makes a put's object visible and its predecessor garbage, if all stripes have ended and their bytes are those of `commit`. A
+    /// conversion is a conflict unless its predecessor is the version that it replaces, whose time and number of writing it takes over.
+    async fn commit_put(&self, epoch: Epoch, upload: UploadId, commit: CommitPut) -> Result<ObjectRecord>;
     /// Stripes that are incomplete, in order, after one: of objects, and of puts under way.
     async fn incomplete_stripes(&self, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>>;
     /// Those of a put under way or of an object, by number, from one on.
     async fn incomplete_of(&self, owner: Owner, from: u64, limit: u32) -> Result<Page<StripeRecord>>;
     /// Gives up a put; whatever it allocated becomes garbage.
-    async fn abort_put(&self, epoch: Epoch, upload: UploadId, garbage_not_before_ms: u64) -> Result<()>;
+    async fn abort_put(&self, epoch: Epoch, upload: UploadId, leftovers: Leftovers) -> Result<()>;
     /// The puts whose lease has ended, the oldest first.
     async fn expired_uploads(&self, now_ms: u64, limit: u32) -> Result<Vec<UploadRecord>>;
 

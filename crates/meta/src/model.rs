@@ -172,17 +172,35 @@ pub struct UploadRecord {
     pub new: NewUpload,
 }
 
-/// A stripe that begins.
+/// A stripe of a put that is allocated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewStripe {
-    /// The put that it is of.
-    pub upload: UploadId,
     /// Its number in the object, from 0.
     pub number: u64,
     /// Its layout.
     pub layout: StripeLayout,
     /// Where its blocks will be, by index; and then, by copy and index, where further copies of its data blocks will be.
     pub homes: Vec<Home>,
+}
+
+/// What a put gives up of what it has allocated.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Leftovers {
+    /// Stripes of it of which no agent was told: their allocations are forgotten, and nothing becomes garbage.
+    pub unopened: Vec<StripeId>,
+    /// From when on other blocks that are given up may be removed from their nodes, milliseconds since 1970.
+    pub garbage_not_before_ms: u64,
+}
+
+/// How a put is committed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CommitPut {
+    /// The bytes of all its stripes.
+    pub size: u64,
+    /// When, milliseconds since 1970.
+    pub now_ms: u64,
+    /// What it gives up; with it, the blocks of the version before become garbage.
+    pub leftovers: Leftovers,
 }
 
 /// How a stripe ended.

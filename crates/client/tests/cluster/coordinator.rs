@@ -199,6 +199,28 @@ impl Coordinator {
         Ok(())
     }
 
+    fn start_stripe(&self, upload: u64, number: u64, data_len: u64) -> Result<PutStripeReply> {
+        let (plan, layout) = self.plan_put(upload, number, data_len)?;
+        Ok(PutStripeReply { task: Some(self.start(&plan)), layout: postcard::to_allocvec(&layout).unwrap() })
+    }
+
+    fn commit(&self, upload: u64, size: u64) -> Result<ObjectReply> {
+        let mut state = self.state.lock().unwrap();
+        if let Some(committed) = state.committed.get(&upload) {
+            return Ok(committed.clone());
+        }
+        let object = state.uploads.get(&upload).cloned().ok_or_else(|| Error::not_found("no such upload"))?;
+        if object.stripes.values().any(|stripe| stripe.units.is_empty()) {
+            return Err(Error::invalid("a stripe has not ended"));
+        }
+        let reply = self.reply(&object);
+        assert_eq!(reply.size, size);
+        state.uploads.remove(&upload);
+        state.committed.insert(upload, reply.clone());
+        state.objects.insert((object.bucket.clone(), object.key.clone()), object);
+        Ok(reply)
+    }
+
     fn plan_read(&self, request: &ReadStripeRequest) -> Result<(Plan, ReadStripeReply)> {
         let id = PlanId(self.number());
         let mut state = self.state.lock().unwrap();
@@ -316,38 +338,35 @@ impl Weft for Coordinator {
             Object { version: upload, written: upload, bucket, key, code: code.clone(), layout, stripes: BTreeMap::new() };
         self.state.lock().unwrap().uploads.insert(upload, object);
         let (k, m) = (parsed.k() as u32, parsed.m() as u32);
-        answer(Ok(BeginPutReply { upload, code, block_len, cell_len, k, m, ..BeginPutReply::default() }))
+        let full = u64::from(k) * block_len;
+        let first = request.start.then(|| self.start_stripe(upload, 0, request.size_hint.min(full)).ok()).flatten();
+        answer(Ok(BeginPutReply { upload, code, block_len, cell_len, k, m, first, ..BeginPutReply::default() }))
     }
 
     async fn put_stripe(&self, request: Request<PutStripeRequest>) -> Answer<PutStripeReply> {
         let request = request.into_inner();
-        let planned = self.plan_put(request.upload, request.number, request.data_len);
-        answer(planned.map(|(plan, layout)| PutStripeReply {
-            task: Some(self.start(&plan)),
-            layout: postcard::to_allocvec(&layout).unwrap(),
-        }))
+        answer(self.start_stripe(request.upload, request.number, request.data_len))
     }
 
     async fn end_stripe(&self, request: Request<EndStripeRequest>) -> Answer<EndStripeReply> {
-        let ended = self.end_put(request.into_inner()).await;
+        let request = request.into_inner();
+        let (upload, commit_size) = (request.upload, request.commit_size);
+        let mut ended = match self.state.lock().unwrap().committed.get(&upload).cloned() {
+            Some(object) => Ok(Some(object)),
+            None => Err(Error::not_found("not committed")),
+        };
+        if ended.is_err() {
+            ended = self.end_put(request).await.and_then(|()| commit_size.map(|size| self.commit(upload, size)).transpose());
+        }
         self.may_lose_answer()?;
-        answer(ended.map(|()| EndStripeReply::default()))
+        answer(ended.map(|object| EndStripeReply { object, ..EndStripeReply::default() }))
     }
 
     async fn commit_put(&self, request: Request<CommitPutRequest>) -> Answer<ObjectReply> {
         let request = request.into_inner();
-        let mut state = self.state.lock().unwrap();
-        let Some(object) = state.uploads.remove(&request.upload) else {
-            let committed = state.committed.get(&request.upload).cloned();
-            return answer(committed.ok_or_else(|| Error::not_found("no such upload")));
-        };
-        let reply = self.reply(&object);
-        assert_eq!(reply.size, request.size);
-        state.committed.insert(request.upload, reply.clone());
-        state.objects.insert((object.bucket.clone(), object.key.clone()), object);
-        drop(state);
+        let committed = self.commit(request.upload, request.size);
         self.may_lose_answer()?;
-        answer(Ok(reply))
+        answer(committed)
     }
 
     async fn keep_put(&self, _: Request<KeepPutRequest>) -> Answer<KeepPutReply> {

@@ -71,6 +71,17 @@ async fn what_is_done_is_done_also_if_its_answer_is_lost() {
     world.coordinator.state.lock().unwrap().answers_lost = 1;
     world.client.put("b", "k", &data[..], &options(64 << 10, 4096)).await.unwrap();
     assert!(get(&world, "k").await == data);
+    // A file's first stripe is started with the put, and the put is committed with its last one: that answer is lost too often to be
+    // asked for the same way again.
+    let path = world.dir.path().join("data");
+    std::fs::write(&path, &data).unwrap();
+    let told: Arc<Mutex<Vec<Progress>>> = Arc::default();
+    let listener = told.clone();
+    let progress = ProgressFn::new(move |progress| listener.lock().unwrap().push(progress));
+    world.coordinator.state.lock().unwrap().answers_lost = 8;
+    world.client.put_file("b", "file", &path, &PutOptions { progress, ..options(64 << 10, 4096) }).await.unwrap();
+    assert!(get(&world, "file").await == data);
+    assert_eq!(told.lock().unwrap().last().unwrap().done_bytes, data.len() as u64);
     // Nothing has no stripe.
     world.coordinator.state.lock().unwrap().answers_lost = 1;
     world.client.put("b", "nothing", &[][..], &options(64 << 10, 4096)).await.unwrap();

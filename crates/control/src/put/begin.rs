@@ -1,9 +1,9 @@
 //! Starts a stripe of a put: chooses homes, allocates blocks, starts the plan. If a node cannot take part, it chooses other homes.
 
 use super::{Request, SentStripe, homes::Site};
-use crate::{capacity::Wanted, options::WriteOptions, placement::Placed};
+use crate::{options::WriteOptions, placement::Placed, view::View};
 use std::collections::BTreeSet;
-use weft_types::{Error, NodeId, Party, Reaction, Result, StripeLayout, StripeRecord};
+use weft_types::{Error, Home, NodeId, Party, Reaction, Result, StripeLayout, StripeRecord};
 
 /// What happened.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub enum Action {
     Warn(String),
     /// Send this put's stripes by the simplest scheme from now on: a node has too little memory for another.
     Simplest(Error),
-    /// Allocate the stripe's blocks; [`Event::Allocated`] answers.
-    Allocate(Placed),
+    /// Allocate the blocks of the stripe and, with it, of those that follow it; [`Event::Allocated`] answers.
+    Allocate(Vec<Placed>),
     /// Make and start the plan by which the writer sends it; [`Event::Started`] answers.
     Send(Box<SentStripe>),
     /// The plan that was started last runs, or there is none.
@@ -36,7 +36,11 @@ pub enum Action {
 pub struct StripeBegin {
     request: Request,
     layout: StripeLayout,
+    /// The stripes behind it that are to be allocated with it.
+    following: Vec<StripeLayout>,
     options: WriteOptions,
+    /// It was allocated with one before it.
+    ahead: Option<StripeRecord>,
     /// Nodes that could not take their part.
     avoid: BTreeSet<NodeId>,
     state: State,
@@ -53,18 +57,31 @@ enum State {
 impl StripeBegin {
     /// A stripe of this layout.
     pub fn new(request: Request, layout: StripeLayout, options: WriteOptions) -> Self {
-        Self { request, layout, options, avoid: BTreeSet::new(), state: State::Begin }
+        let (ahead, following, avoid) = (None, Vec::new(), BTreeSet::new());
+        Self { request, layout, following, options, ahead, avoid, state: State::Begin }
+    }
+
+    /// The same stripe, as it was allocated ahead: it is sent to these homes, if their nodes are still good.
+    #[must_use]
+    pub fn allocated(self, ahead: Option<StripeRecord>) -> Self {
+        Self { ahead, ..self }
+    }
+
+    /// The same stripe; where it is allocated, those that follow it are allocated with it ([`Ahead::following`](super::Ahead::following)).
+    #[must_use]
+    pub fn with_following(self, following: Vec<StripeLayout>) -> Self {
+        Self { following, ..self }
     }
 
     /// The stripe's layout.
-    pub fn layout(&self) -> &StripeLayout {
-        &self.layout
+    pub fn layout(&self) -> StripeLayout {
+        self.layout
     }
 
     /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
     pub fn on(&mut self, event: Event, site: &mut Site<'_>) -> Vec<Action> {
         match (self.state, event) {
-            (State::Begin, Event::Begin) => self.place(Vec::new(), site),
+            (State::Begin, Event::Begin) => self.begin(site),
             (State::Allocating, Event::Allocated(Ok(stripe))) => self.send(*stripe),
             (State::Starting, Event::Started(Ok(()))) => self.end(Ok(())),
             (State::Allocating, Event::Allocated(Err(error))) | (State::Starting, Event::Started(Err(error))) => {
@@ -74,8 +91,17 @@ impl StripeBegin {
         }
     }
 
+    fn begin(&mut self, site: &mut Site<'_>) -> Vec<Action> {
+        match self.ahead.take() {
+            Some(stripe) if stripe.layout == self.layout && is_free(&stripe, site.view) => self.send(stripe),
+            _ => self.place(Vec::new(), site),
+        }
+    }
+
     fn place(&mut self, mut actions: Vec<Action>, site: &mut Site<'_>) -> Vec<Action> {
-        match self.homes(site) {
+        // If the stripe gets other homes later, those that were allocated with it keep theirs.
+        let layouts: Vec<StripeLayout> = std::iter::once(self.layout).chain(self.following.drain(..)).collect();
+        match self.request.homes_of(&layouts, &self.options, &self.avoid, site) {
             Ok(placed) => {
                 self.state = State::Allocating;
                 actions.push(Action::Allocate(placed));
@@ -83,20 +109,6 @@ impl StripeBegin {
             Err(error) => actions.extend(self.end(Err(error))),
         }
         actions
-    }
-
-    fn homes(&self, site: &mut Site<'_>) -> Result<Placed> {
-        let Request { code, replicas, failure_domain, .. } = &self.request;
-        let full = match self.request.kept_free {
-            Some(kept_free) => {
-                let wanted = Wanted::stripe(code, *replicas, *failure_domain, &self.layout);
-                // Where the nodes that could not be asked have the space, it is not space that is waited for.
-                let unasked = |error: Error| if self.avoid.is_empty() { error } else { not_again(error) };
-                kept_free.without_room(site.view, &Wanted { avoid: &self.avoid, ..wanted }).map_err(unasked)?
-            }
-            None => BTreeSet::new(),
-        };
-        self.request.homes(&self.layout, &self.options, &(&self.avoid | &full), site)
     }
 
     fn send(&mut self, stripe: StripeRecord) -> Vec<Action> {
@@ -126,6 +138,15 @@ impl StripeBegin {
     }
 }
 
+/// Whether all nodes of a stripe can be expected to take their blocks.
+fn is_free(stripe: &StripeRecord, view: &View) -> bool {
+    let takes = |home: Home| {
+        let node = view.node(home.node).filter(|node| node.up && !node.is_suspect());
+        node.is_some_and(|node| node.disks.iter().any(|disk| disk.number == home.disk && !disk.failed))
+    };
+    stripe.all().all(|(_, placed)| takes(placed.home))
+}
+
 /// The same error, but that the very same may not be asked again.
 pub fn not_again(error: Error) -> Error {
     let reaction = if error.reaction == Reaction::Retry { Reaction::Replan } else { error.reaction };
@@ -139,7 +160,6 @@ mod tests {
         capacity::KeptFree,
         fixtures::{stripe, view},
         options::RepairOptions,
-        view::View,
     };
     use rand::{SeedableRng, rngs::StdRng};
     use weft_plan::Network;
@@ -170,9 +190,9 @@ mod tests {
 
     /// The stripe, at the homes that are to be allocated for it.
     fn allocated(actions: &mut Vec<Action>) -> Event {
-        let Some(Action::Allocate(placed)) = actions.pop() else { panic!("homes are to be allocated") };
+        let Some(Action::Allocate(mut placed)) = actions.pop() else { panic!("homes are to be allocated") };
         let mut stripe = stripe();
-        stripe.blocks.iter_mut().zip(placed.homes).for_each(|(block, home)| block.home = home);
+        stripe.blocks.iter_mut().zip(placed.remove(0).homes).for_each(|(block, home)| block.home = home);
         Event::Allocated(Ok(Box::new(stripe)))
     }
 
@@ -230,6 +250,23 @@ mod tests {
         let sending = on(&mut machine, again, &view);
         assert!(matches!(&sending[..], [Action::Send(sent)] if sent.options.scheme == "direct"));
         assert!(matches!(on(&mut machine, too_small(), &view)[..], [Action::End(Err(_))]));
+    }
+
+    #[test]
+    fn a_stripe_that_was_allocated_ahead_is_sent_at_once_unless_a_node_of_it_is_down() {
+        let ahead = || begin("direct", None).allocated(Some(stripe())).with_following(vec![stripe().layout; 2]);
+        let sending = on(&mut ahead(), Event::Begin, &view(12, &[]));
+        assert_eq!(nodes(&sending), (1..=6).collect());
+        let (mut machine, view) = (ahead(), view(12, &[3]));
+        let mut actions = on(&mut machine, Event::Begin, &view);
+        let Some(Action::Allocate(placed)) = actions.last() else { panic!("it gets other homes: {actions:?}") };
+        let given = |stripe: usize| placed[stripe].homes.iter().map(|home| home.node.0).collect::<BTreeSet<u32>>();
+        assert_eq!(placed.len(), 3, "and those that follow it get theirs");
+        assert_eq!(given(0).union(&given(1)).count(), 11, "each on nodes that have less of them");
+        let sending = on(&mut machine, allocated(&mut actions), &view);
+        let node = *nodes(&sending).first().unwrap();
+        let actions = on(&mut machine, away(node), &view);
+        assert!(matches!(&actions[..], [_, Action::Allocate(placed)] if placed.len() == 1), "the others keep theirs");
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Which nodes get the blocks of a new stripe and the further copies of its data (*Mist*, §3.3), and which of them gets which block.
 
-use super::Request;
+use super::{Request, begin::not_again};
 use crate::{
     assignment,
+    capacity::Wanted,
     options::WriteOptions,
-    placement::{self, Ask, NOTHING, Placed},
+    placement::{self, Ask, Placed},
     view::View,
 };
 use rand::{Rng, RngCore};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use weft_plan::Network;
 use weft_types::{Error, FailureDomain, Home, NodeId, Party, Result, StripeLayout};
 
@@ -25,21 +26,46 @@ pub struct Site<'a> {
 }
 
 impl Request {
+    /// Homes for stripes that are allocated together, in this order: for the first of them, and for as many others as there is room for.
+    /// Nodes that have been given fewer of their blocks come first.
+    pub fn homes_of(
+        &self,
+        stripes: &[StripeLayout],
+        options: &WriteOptions,
+        avoid: &BTreeSet<NodeId>,
+        site: &mut Site<'_>,
+    ) -> Result<Vec<Placed>> {
+        let (mut all, mut given): (Vec<Placed>, BTreeMap<NodeId, u64>) = Default::default();
+        for stripe in stripes {
+            match self.homes(stripe, options, avoid, &given, site) {
+                Ok(placed) => {
+                    placed.homes.iter().for_each(|home| *given.entry(home.node).or_default() += 1);
+                    all.push(placed);
+                }
+                Err(error) if all.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(all)
+    }
+
     /// Homes for the blocks of a stripe, by index, and then for further copies of its data, by copy and index ([`named`]).
     ///
     /// Where the blocks go is decided first, so that what is left when the copies are dropped is placed as if there had been none.
-    pub fn homes(
+    fn homes(
         &self,
         stripe: &StripeLayout,
         options: &WriteOptions,
         avoid: &BTreeSet<NodeId>,
+        load: &BTreeMap<NodeId, u64>,
         site: &mut Site<'_>,
     ) -> Result<Placed> {
+        let avoid = &(avoid | &self.without_room(stripe, avoid, site)?);
         let spec = self.code.spec();
         let bytes = stripe.block_len(0).saturating_add(self.disk_reserve_bytes);
         let (tolerance, failure_domain) = (self.code.tolerance(), self.failure_domain);
         let count = self.code.n();
-        let blocks = Ask { code: &spec, count, tolerance, failure_domain, held: &[], avoid, named: false, load: &NOTHING, bytes };
+        let blocks = Ask { code: &spec, count, tolerance, failure_domain, held: &[], avoid, named: false, load, bytes };
         let all = placement::nodes_needed(self.code.k(), self.code.n(), self.replicas);
         let described = placement::described(&spec, self.replicas);
         // A rack that is lost takes copies with it, and no data for that.
@@ -59,6 +85,15 @@ impl Request {
             placed.homes.extend(apart(site.view, &of_data, found));
         }
         Ok(placed)
+    }
+
+    /// For a conversion: the nodes that must keep the space that they have.
+    fn without_room(&self, stripe: &StripeLayout, avoid: &BTreeSet<NodeId>, site: &Site<'_>) -> Result<BTreeSet<NodeId>> {
+        let Some(kept_free) = self.kept_free else { return Ok(BTreeSet::new()) };
+        let wanted = Wanted { avoid, ..Wanted::stripe(&self.code, self.replicas, self.failure_domain, stripe) };
+        // Where the nodes that could not be asked have the space, it is not space that is waited for.
+        let unasked = |error: Error| if avoid.is_empty() { error } else { not_again(error) };
+        kept_free.without_room(site.view, &wanted).map_err(unasked)
     }
 
     fn place(&self, ask: &Ask<'_>, site: &mut Site<'_>) -> Result<Placed> {

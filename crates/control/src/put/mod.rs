@@ -10,6 +10,7 @@
 //! ```
 //! A stripe that can neither be completed nor sent again is given up: its writer then sends all of it, as a new stripe.
 
+mod ahead;
 pub mod begin;
 mod end;
 mod homes;
@@ -17,6 +18,7 @@ mod receipts;
 mod resend;
 mod sent;
 
+pub use ahead::Ahead;
 pub use begin::StripeBegin;
 pub use end::StripeEnd;
 pub use homes::{Site, named};

@@ -2,6 +2,7 @@
 //! that the writer made of all blocks.
 
 use super::{
+    commit, commit_of, committed,
     late_blocks::{self, Arrived, LateStripe},
     learn_of, prepare, request, simplest, start, touched,
     under_way::{Key, Sending},
@@ -20,7 +21,7 @@ use weft_control::{
     put::{self, Action, Ended, Event, StripeEnd, World},
     run::Report,
 };
-use weft_meta::{EndStripe, NewRepair, UploadRecord};
+use weft_meta::{EndStripe, MetaError, NewRepair, ObjectRecord, UploadRecord};
 use weft_proto::{status::decode_error, v1};
 use weft_types::{BlockId, BlockState, Error, Home, NodeId, Party, Result, StageTimes, StripeRecord, TaskTraffic};
 
@@ -32,6 +33,8 @@ pub(super) struct PlanEnd {
     pub(super) traffic: TaskTraffic,
     /// What the agents' stages of it spent their time on.
     pub(super) stages: Vec<v1::StageReport>,
+    /// The object, if the put was committed with the stripe.
+    pub(super) object: Option<ObjectRecord>,
 }
 
 /// Ends the stripe whose plan the client has done; or tells what the client is to do next.
@@ -47,7 +50,9 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
     // An agent may be busy with its disk for as long as a stall takes.
     handle.client_done(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
     sent.take_checksums(asked.sent.iter().map(|block| (block.index, block.checksums.clone())));
-    let ending = Ending { shared, upload: &upload, code: shared.code(&upload.new.code)? };
+    // What blocks that may come later are worth is looked at first, by the commit of its own.
+    let commit_size = asked.commit_size.filter(|_| upload.new.ack.missing_max == 0);
+    let ending = Ending { shared, upload: &upload, code: shared.code(&upload.new.code)?, commit_size };
     let (request, view) = (request(shared, upload.id, &upload.new, &ending.code), shared.members.view());
     let may_end = |report: &Report| request.missing_max > 0 && sent.after(report, &view).is_enough(&request);
     let arrived = late_blocks::wait(shared, (sent.stripe.id, key.0), report, &handle, may_end).await;
@@ -62,7 +67,7 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
     });
     let (long_wait_ms, early) = (request.long_wait_ms, late.is_some());
     let event = Event::Begin { report, early, complaints: complaints.clone() };
-    let (traffic, again) = ending.run(StripeEnd::new(request, *sent), event).await?;
+    let (Ended { traffic, .. }, again, object) = ending.run(StripeEnd::new(request, *sent), event).await?;
     if let Some((following, late)) = late {
         let learner = Arc::clone(shared);
         following.go_on(shared, late, move |report| {
@@ -70,7 +75,7 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
             complaints.intersection(&failed).for_each(|node| learner.members.suspect(*node));
         });
     }
-    Ok(PlanEnd { again, traffic, stages })
+    Ok(PlanEnd { again, traffic, stages, object })
 }
 
 /// What the agents' stages spent their time on.
@@ -87,13 +92,20 @@ struct Ending<'a> {
     shared: &'a Arc<Shared>,
     upload: &'a UploadRecord,
     code: SharedCode,
+    /// With the stripe the put is to be committed, as an object of so many bytes.
+    commit_size: Option<u64>,
 }
 
 impl Ending<'_> {
-    /// Does what is decided. Returns what agents have moved and, if data is sent again, the client's part in that.
-    async fn run(&self, mut machine: StripeEnd, mut event: Event) -> Result<(TaskTraffic, Option<(Sending, v1::ClientTask)>)> {
+    /// Does what is decided. Returns what came of it; if data is sent again, the client's part in that; and the object, if the put was
+    /// committed.
+    async fn run(
+        &self,
+        mut machine: StripeEnd,
+        mut event: Event,
+    ) -> Result<(Ended, Option<(Sending, v1::ClientTask)>, Option<ObjectRecord>)> {
         let (shared, name) = (self.shared, &self.upload.new.name);
-        let (mut started, stripe) = (None, machine.sent().stripe.clone());
+        let (mut started, mut object, stripe) = (None, None, machine.sent().stripe.clone());
         loop {
             let view = shared.members.view();
             let actions = machine.on(event, &mut World { view: &view, rng: &mut *shared.rng() });
@@ -125,9 +137,15 @@ impl Ending<'_> {
                         answer = Some(Event::Started(begun.map(|begun| started = Some(begun))));
                     }
                     Action::Commit { blocks, checksums } => {
-                        answer = Some(Event::Committed(self.commit(&stripe, blocks, checksums).await));
+                        let committed = self.commit(&stripe, blocks, checksums).await;
+                        answer = Some(Event::Committed(committed.map(|committed| object = committed)));
                     }
-                    Action::End(ended) => return ended.map(|Ended { traffic, again }| (traffic, started.filter(|_| again))),
+                    Action::End(ended) => {
+                        return ended.map(|ended| {
+                            let started = started.filter(|_| ended.again);
+                            (ended, started, object)
+                        });
+                    }
                 }
             }
             event = answer.ok_or_else(|| Error::fatal("a stripe's end waits for nothing"))?;
@@ -142,26 +160,50 @@ impl Ending<'_> {
         Ok(block)
     }
 
-    /// Writes down that the stripe has ended, and what of it is missing for now.
-    async fn commit(&self, stripe: &StripeRecord, blocks: Vec<(u32, Home, BlockState)>, checksums: Vec<Vec<u32>>) -> Result<()> {
+    /// Writes down that the stripe has ended, and what of it is missing for now; with the put's last stripe, the put is committed.
+    async fn commit(
+        &self,
+        stripe: &StripeRecord,
+        blocks: Vec<(u32, Home, BlockState)>,
+        checksums: Vec<Vec<u32>>,
+    ) -> Result<Option<ObjectRecord>> {
         let (shared, upload) = (self.shared, self.upload);
         let garbage_not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
         let end = EndStripe { upload: upload.id, stripe: stripe.id, blocks, checksums, garbage_not_before_ms };
-        let ended = shared.meta.end_stripe(shared.epoch, end).await;
-        let ended = ended.map_err(|error| shared.meta_error(error).object(&upload.new.name))?;
+        let commit = self.commit_size.map(|size| commit_of(shared, upload.id, size));
+        let ended = match shared.meta.end_stripe(shared.epoch, end.clone(), commit).await {
+            // Why the put cannot be committed, the client hears when it asks for that alone.
+            Err(MetaError::Refused(_) | MetaError::Conflict(_)) if self.commit_size.is_some() => {
+                shared.meta.end_stripe(shared.epoch, end, None).await
+            }
+            ended => ended,
+        };
+        let (ended, object) = ended.map_err(|error| shared.meta_error(error).object(&upload.new.name))?;
         if ended.incomplete {
             shared.puts.late_blocks.has_left();
         }
-        Ok(())
+        if let Some(object) = &object {
+            committed(shared, object);
+        }
+        Ok(object)
     }
 }
 
-/// An end that is told again after its answer was lost is no error; a stripe that went down with an earlier coordinator is begun
-/// anew.
-pub(super) async fn ended_already(shared: &Shared, (upload, number): Key) -> Result<v1::EndStripeReply> {
+/// An end that is asked for again after its answer was lost is no error. A stripe that an earlier coordinator began is sent again.
+pub(super) async fn ended_already(
+    shared: &Arc<Shared>,
+    (upload, number): Key,
+    commit_size: Option<u64>,
+) -> Result<v1::EndStripeReply> {
     match shared.meta.upload_stripe(upload, number).await {
         Ok(stripe) if stripe.ended => Ok(v1::EndStripeReply::default()),
         Ok(_) => Err(Error::replan(format!("stripe {number} of put {upload} is not under way any more: send it again"))),
+        // Perhaps the put was committed with it.
+        Err(MetaError::NotFound(_)) if commit_size.is_some() => {
+            let asked = v1::CommitPutRequest { upload: upload.0, size: commit_size.unwrap_or(0) };
+            let object = Some(commit(shared, asked).await?);
+            Ok(v1::EndStripeReply { object, ..v1::EndStripeReply::default() })
+        }
         Err(error) => Err(shared.meta_error(error)),
     }
 }

@@ -8,9 +8,12 @@ use std::{
     time::Duration,
 };
 use tokio::task::JoinHandle;
-use weft_control::{put::SentStripe, run::Report};
+use weft_control::{
+    put::{Ahead, SentStripe},
+    run::Report,
+};
 use weft_proto::v1;
-use weft_types::{Error, NodeId, PlanId, Result, UploadId};
+use weft_types::{Error, NodeId, PlanId, Result, StripeId, UploadId};
 
 /// A stripe of a put, by its number.
 pub(super) type Key = (UploadId, u64);
@@ -25,6 +28,8 @@ pub(crate) struct Puts {
     pub(super) learnt: Mutex<BTreeMap<UploadId, Learnt>>,
     /// The plans that go on although their stripes have ended.
     pub(crate) late_blocks: LateBlocks,
+    /// What is allocated of puts that are under way, and not opened.
+    ahead: Mutex<BTreeMap<UploadId, Ahead>>,
     /// Those that have begun, and of which no stripe has been planned yet.
     pub(super) announced: Mutex<BTreeMap<UploadId, Moving>>,
     /// Stripes are placed one after another: each sees what those before it will move.
@@ -150,6 +155,24 @@ impl Puts {
         self.announced.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload)
     }
 
+    /// Looks at what is allocated of a put, or changes that.
+    pub(super) fn ahead<T>(&self, upload: UploadId, act: impl FnOnce(&mut Ahead) -> T) -> T {
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        // The size of a put that began under an earlier coordinator is not known.
+        act(ahead.entry(upload).or_insert_with(|| Ahead::new(None)))
+    }
+
+    /// A put has begun, with these stripes.
+    pub(super) fn begun(&self, upload: UploadId, ahead: Ahead) {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner).insert(upload, ahead);
+    }
+
+    /// Takes out the stripes of a put that were never opened, to give them up: from now on none of them is opened.
+    pub(crate) fn take_unopened(&self, upload: UploadId) -> Vec<StripeId> {
+        let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload);
+        ahead.map(|mut ahead| ahead.take_all()).unwrap_or_default()
+    }
+
     pub(super) fn learnt(&self, upload: UploadId) -> Learnt {
         self.learnt.lock().unwrap_or_else(PoisonError::into_inner).get(&upload).copied().unwrap_or_default()
     }
@@ -157,6 +180,8 @@ impl Puts {
     /// Stops whatever of a put is under way, without waiting for it.
     pub(crate) fn forget(&self, upload: UploadId) {
         drop(self.take_announced(upload));
+        // If they were not given up, they become garbage with their put.
+        self.take_unopened(upload);
         self.learnt.lock().unwrap_or_else(PoisonError::into_inner).remove(&upload);
         let mut stripes = self.lock();
         let keys: Vec<_> = stripes.range((upload, 0)..=(upload, u64::MAX)).map(|(key, _)| *key).collect();

@@ -335,7 +335,8 @@ fn find_temporary(dir: &std::path::Path) -> bool {
     let Ok(entries) = std::fs::read_dir(dir) else { return false };
     entries.flatten().any(|entry| {
         let path = entry.path();
-        if path.is_dir() { find_temporary(&path) } else { path.to_string_lossy().contains("/tmp/") }
+        let is_temporary = || path.parent().and_then(|dir| dir.file_name()).is_some_and(|dir| dir == "tmp");
+        if path.is_dir() { find_temporary(&path) } else { is_temporary() }
     })
 }
 

@@ -1,11 +1,13 @@
 //! The metadata in one SQLite file.
 //!
-//! WAL with `synchronous=FULL`: a transaction is on the disk when it returns. One connection serves everybody, behind a mutex:
-//! transactions take tens of microseconds beside the fsync that ends them, and one order of all of them is easy to reason about.
+//! WAL with `synchronous=FULL`: a transaction is on the disk when it returns. One connection changes the database, so that there is one
+//! order of all changes; those that wait for it at the same time are committed together ([`group`]). Another one reads: it sees what was
+//! committed last, and does not wait for the disk.
 
 mod blocks;
 mod cluster;
 mod garbage;
+mod group;
 mod jobs;
 mod nodes;
 mod objects;
@@ -16,7 +18,8 @@ mod schema;
 
 use crate::*;
 use async_trait::async_trait;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use group::Writer;
+use rusqlite::{Connection, Transaction};
 use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
@@ -42,58 +45,47 @@ pub enum MetaMode {
     Pool,
 }
 
-/// [`Meta`] in a SQLite file. Clones share the connection.
-#[derive(Debug, Clone)]
+/// [`Meta`] in a SQLite file. Clones share the connections.
+#[derive(Clone)]
 pub struct SqliteMeta {
-    connection: Arc<Mutex<Connection>>,
+    writer: Arc<Writer>,
+    reader: Arc<Mutex<Connection>>,
     mode: MetaMode,
+}
+
+impl std::fmt::Debug for SqliteMeta {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteMeta").field("mode", &self.mode).finish_non_exhaustive()
+    }
 }
 
 impl SqliteMeta {
     /// Opens the file, brings its schema up to date, and makes the cluster `new` in it if there is none yet.
     pub fn open(path: &Path, mode: MetaMode, new: &NewCluster) -> Result<Self> {
-        let mut connection = Connection::open(path)
-            .map_err(|error| MetaError::Storage(format!("{} cannot be opened: {error}", path.display())))?;
-        connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
-        connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        connection.pragma_update(None, "foreign_keys", true)?;
-        schema::migrate(&mut connection)?;
-        schema::create_cluster(&mut connection, new)?;
-        Ok(Self { connection: Arc::new(Mutex::new(connection)), mode })
+        let mut writer = connect(path)?;
+        writer.pragma_update(None, "journal_mode", "WAL")?;
+        writer.pragma_update(None, "synchronous", "FULL")?;
+        writer.pragma_update(None, "foreign_keys", true)?;
+        schema::migrate(&mut writer)?;
+        schema::create_cluster(&mut writer, new)?;
+        let reader = connect(path)?;
+        reader.pragma_update(None, "query_only", true)?;
+        Ok(Self { writer: Arc::new(Writer::new(writer)), reader: Arc::new(Mutex::new(reader)), mode })
     }
 
-    /// One transaction, which `change` decides about: an error of it undoes everything.
-    async fn transact<T, F>(&self, behavior: TransactionBehavior, change: F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
-    {
-        let connection = Arc::clone(&self.connection);
-        let run = move || {
-            // Whoever panicked while holding it left no transaction behind: it was undone when it was dropped.
-            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-            let tx = connection.transaction_with_behavior(behavior)?;
-            let value = change(&tx)?;
-            tx.commit()?;
-            Ok(value)
-        };
-        match self.mode {
-            MetaMode::Inline => run(),
-            MetaMode::Pool => tokio::task::spawn_blocking(run)
-                .await
-                .unwrap_or_else(|error| Err(MetaError::Storage(format!("a transaction did not end: {error}")))),
-        }
-    }
-
-    /// A transaction that changes nothing and sees one state of everything.
+    /// A transaction that changes nothing and sees one state of everything: the last one that was committed.
     async fn read<T, F>(&self, query: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
     {
-        self.transact(TransactionBehavior::Deferred, query).await
+        let reader = Arc::clone(&self.reader);
+        let run = move || {
+            // A panic of a query left no transaction behind: it ended when it was dropped.
+            let mut connection = reader.lock().unwrap_or_else(PoisonError::into_inner);
+            query(&connection.transaction()?)
+        };
+        self.run(run).await.unwrap_or_else(Err)
     }
 
     /// A transaction in the name of the leader of an epoch.
@@ -102,12 +94,41 @@ impl SqliteMeta {
         T: Send + 'static,
         F: FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
     {
-        self.transact(TransactionBehavior::Immediate, move |tx| {
+        self.change(move |tx| {
             cluster::require_leader(tx, epoch)?;
             change(tx)
         })
         .await
     }
+
+    /// One transaction, which `change` decides about: an error of it undoes everything.
+    async fn change<T, F>(&self, change: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
+    {
+        let answer = self.writer.enqueue(change);
+        let writer = Arc::clone(&self.writer);
+        self.run(move || writer.commit_waiting()).await?;
+        answer.await.unwrap_or_else(|_| Err(MetaError::Storage("a transaction did not end".into())))
+    }
+
+    async fn run<T: Send + 'static>(&self, run: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        match self.mode {
+            MetaMode::Inline => Ok(run()),
+            MetaMode::Pool => tokio::task::spawn_blocking(run)
+                .await
+                .map_err(|error| MetaError::Storage(format!("a transaction did not end: {error}"))),
+        }
+    }
+}
+
+fn connect(path: &Path) -> Result<Connection> {
+    let connection =
+        Connection::open(path).map_err(|error| MetaError::Storage(format!("{} cannot be opened: {error}", path.display())))?;
+    connection.busy_timeout(Duration::from_millis(BUSY_TIMEOUT_MS))?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    Ok(connection)
 }
 
 #[async_trait]
@@ -117,7 +138,7 @@ impl Meta for SqliteMeta {
     }
 
     async fn become_leader(&self) -> Result<Epoch> {
-        self.transact(TransactionBehavior::Immediate, cluster::become_leader).await
+        self.change(cluster::become_leader).await
     }
 
     async fn totals(&self) -> Result<Totals> {
@@ -220,8 +241,18 @@ impl Meta for SqliteMeta {
         self.read(move |tx| rows::stripe(tx, stripe)).await
     }
 
-    async fn begin_put(&self, epoch: Epoch, upload: NewUpload) -> Result<UploadRecord> {
-        self.write(epoch, move |tx| puts::begin(tx, upload)).await
+    async fn begin_put(
+        &self,
+        epoch: Epoch,
+        upload: NewUpload,
+        stripes: Vec<NewStripe>,
+    ) -> Result<(UploadRecord, Vec<StripeRecord>)> {
+        self.write(epoch, move |tx| {
+            let upload = puts::begin(tx, upload)?;
+            let stripes = puts::allocate_stripes(tx, epoch, &upload, &stripes, 0)?;
+            Ok((upload, stripes))
+        })
+        .await
     }
 
     async fn upload(&self, upload: UploadId) -> Result<UploadRecord> {
@@ -236,23 +267,37 @@ impl Meta for SqliteMeta {
         self.write(epoch, move |tx| puts::extend(tx, upload, expires_ms)).await
     }
 
-    async fn allocate_stripe(&self, epoch: Epoch, stripe: NewStripe, garbage_not_before_ms: u64) -> Result<StripeRecord> {
-        self.write(epoch, move |tx| puts::allocate_stripe(tx, epoch, &stripe, garbage_not_before_ms)).await
-    }
-
-    async fn end_stripe(&self, epoch: Epoch, end: EndStripe) -> Result<StripeRecord> {
-        self.write(epoch, move |tx| puts::end_stripe(tx, end)).await
-    }
-
-    async fn commit_put(
+    async fn allocate_stripes(
         &self,
         epoch: Epoch,
         upload: UploadId,
-        size: u64,
-        now_ms: u64,
-        garbage_not_before_ms: u64,
-    ) -> Result<ObjectRecord> {
-        self.write(epoch, move |tx| puts::commit(tx, upload, size, now_ms, garbage_not_before_ms)).await
+        stripes: Vec<NewStripe>,
+        leftovers: Leftovers,
+    ) -> Result<Vec<StripeRecord>> {
+        self.write(epoch, move |tx| {
+            puts::forget_unopened(tx, upload, &leftovers.unopened)?;
+            puts::allocate_stripes(tx, epoch, &puts::get(tx, upload)?, &stripes, leftovers.garbage_not_before_ms)
+        })
+        .await
+    }
+
+    async fn end_stripe(
+        &self,
+        epoch: Epoch,
+        end: EndStripe,
+        commit: Option<CommitPut>,
+    ) -> Result<(StripeRecord, Option<ObjectRecord>)> {
+        self.write(epoch, move |tx| {
+            let upload = end.upload;
+            let stripe = puts::end_stripe(tx, end)?;
+            let object = commit.map(|commit| puts::commit(tx, upload, &commit)).transpose()?;
+            Ok((stripe, object))
+        })
+        .await
+    }
+
+    async fn commit_put(&self, epoch: Epoch, upload: UploadId, commit: CommitPut) -> Result<ObjectRecord> {
+        self.write(epoch, move |tx| puts::commit(tx, upload, &commit)).await
     }
 
     async fn incomplete_stripes(&self, after: Option<StripeId>, limit: u32) -> Result<Page<StripeRecord>> {
@@ -263,8 +308,8 @@ impl Meta for SqliteMeta {
         self.read(move |tx| rows::incomplete_of(tx, owner, from, limit)).await
     }
 
-    async fn abort_put(&self, epoch: Epoch, upload: UploadId, garbage_not_before_ms: u64) -> Result<()> {
-        self.write(epoch, move |tx| puts::abort(tx, upload, garbage_not_before_ms)).await
+    async fn abort_put(&self, epoch: Epoch, upload: UploadId, leftovers: Leftovers) -> Result<()> {
+        self.write(epoch, move |tx| puts::abort(tx, upload, &leftovers)).await
     }
 
     async fn expired_uploads(&self, now_ms: u64, limit: u32) -> Result<Vec<UploadRecord>> {

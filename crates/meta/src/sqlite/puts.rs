@@ -4,7 +4,7 @@ use super::{
     cluster::{Numbered, next_number},
     objects, policies, rows,
 };
-use crate::{EndStripe, MetaError, NewStripe, NewUpload, ObjectRecord, Result, UploadRecord, packed};
+use crate::{CommitPut, EndStripe, Leftovers, MetaError, NewStripe, NewUpload, ObjectRecord, Result, UploadRecord, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use weft_types::{
     Ack, BlockId, BlockState, Epoch, Home, Layout, ObjectName, Owner, PlacedBlock, REPLICAS_MAX, StripeId, StripeRecord, UploadId,
@@ -55,18 +55,46 @@ pub(super) fn extend(tx: &Transaction<'_>, id: UploadId, expires_ms: u64) -> Res
     }
 }
 
-pub(super) fn allocate_stripe(tx: &Transaction<'_>, epoch: Epoch, new: &NewStripe, not_before_ms: u64) -> Result<StripeRecord> {
-    let upload = get(tx, new.upload)?;
+/// Forgets stripes of a put of which no agent was told.
+pub(super) fn forget_unopened(tx: &Transaction<'_>, id: UploadId, unopened: &[StripeId]) -> Result<()> {
+    for stripe in unopened {
+        let Some(found) = rows::find_stripe(tx, *stripe)? else { continue };
+        if found.owner != Owner::Upload(id) || found.ended {
+            return Err(MetaError::Refused(format!("stripe {stripe} is not one that put {id} has only allocated")));
+        }
+        tx.prepare_cached("DELETE FROM allocations WHERE stripe = ?1")?.execute([stripe.0])?;
+        tx.prepare_cached("DELETE FROM stripes WHERE id = ?1")?.execute([stripe.0])?;
+    }
+    Ok(())
+}
+
+pub(super) fn allocate_stripes(
+    tx: &Transaction<'_>,
+    epoch: Epoch,
+    upload: &UploadRecord,
+    stripes: &[NewStripe],
+    not_before_ms: u64,
+) -> Result<Vec<StripeRecord>> {
+    stripes.iter().map(|new| allocate_stripe(tx, epoch, upload, new, not_before_ms)).collect()
+}
+
+fn allocate_stripe(
+    tx: &Transaction<'_>,
+    epoch: Epoch,
+    upload: &UploadRecord,
+    new: &NewStripe,
+    not_before_ms: u64,
+) -> Result<StripeRecord> {
     let (n, k) = (new.layout.n() as usize, new.layout.k as usize);
     let needed = n + k * usize::from(upload.new.replicas.saturating_sub(1));
     if new.homes.len() != needed || n > weft_types::BLOCKS_MAX || upload.new.replicas > REPLICAS_MAX {
         let homes = new.homes.len();
         return Err(MetaError::Refused(format!("{homes} homes were given for the {needed} blocks of a stripe, with all copies")));
     }
-    let earlier = rows::stripes_of(tx, Owner::Upload(new.upload), new.number, 1)?;
+    let earlier = rows::stripes_of(tx, Owner::Upload(upload.id), new.number, 1)?;
     if let Some(earlier) = earlier.first().filter(|earlier| earlier.number == new.number) {
         if earlier.ended {
-            let (number, upload) = (new.number, new.upload);
+            let (number, upload) = (new.number, upload.id);
             return Err(MetaError::Conflict(format!("stripe {number} of put {upload} has been written already")));
         }
         rows::drop_stripe(tx, earlier, not_before_ms)?;
@@ -81,7 +109,7 @@ pub(super) fn allocate_stripe(tx: &Transaction<'_>, epoch: Epoch, new: &NewStrip
     copies.sort_unstable_by_key(|(index, placed)| (*index, placed.copy));
     tx.prepare_cached("INSERT INTO stripes VALUES (?1, ?2, NULL, ?3, 0, 0, ?4, ?5, ?6)")?.execute((
         id.0,
-        new.upload.0,
+        upload.id.0,
         new.number,
         packed::pack_layout(&new.layout)?,
         packed::pack_placement(&blocks, &copies)?,
@@ -89,7 +117,7 @@ pub(super) fn allocate_stripe(tx: &Transaction<'_>, epoch: Epoch, new: &NewStrip
     ))?;
     let mut allocate = tx.prepare_cached("INSERT INTO allocations VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?7, ?8)")?;
     for (index, PlacedBlock { home, copy, .. }) in (0..=u8::MAX).zip(blocks).chain(copies) {
-        allocate.execute((id.0, index, copy, home.node.0, home.disk.0, new.upload.0, epoch.0, upload.new.expires_ms))?;
+        allocate.execute((id.0, index, copy, home.node.0, home.disk.0, upload.id.0, epoch.0, upload.new.expires_ms))?;
     }
     rows::stripe(tx, id)
 }
@@ -123,9 +151,15 @@ pub(super) fn end_stripe(tx: &Transaction<'_>, end: EndStripe) -> Result<StripeR
     rows::stripe(tx, end.stripe)
 }
 
-pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, size: u64, now_ms: u64, not_before_ms: u64) -> Result<ObjectRecord> {
+pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, commit: &CommitPut) -> Result<ObjectRecord> {
+    let CommitPut { size, now_ms, leftovers: Leftovers { unopened, garbage_not_before_ms } } = commit;
+    let (size, now_ms, not_before_ms) = (*size, *now_ms, *garbage_not_before_ms);
+    forget_unopened(tx, id, unopened)?;
     let NewUpload { name, code, layout, replaces, .. } = get(tx, id)?.new;
-    let stripes = require_whole(tx, id, size)?;
+    let (stripes, unneeded) = require_whole(tx, id, size)?;
+    for stripe in unneeded {
+        rows::drop_stripe(tx, &stripe, not_before_ms)?;
+    }
     let (mut written, mut created_ms) = (id, now_ms);
     let before = objects::find(tx, &name)?;
     if replaces.is_some_and(|version| before.as_ref().is_none_or(|before| before.version != version)) {
@@ -154,10 +188,11 @@ pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, size: u64, now_ms: u64,
     Ok(object)
 }
 
-pub(super) fn abort(tx: &Transaction<'_>, id: UploadId, not_before_ms: u64) -> Result<()> {
+pub(super) fn abort(tx: &Transaction<'_>, id: UploadId, leftovers: &Leftovers) -> Result<()> {
     get(tx, id)?;
+    forget_unopened(tx, id, &leftovers.unopened)?;
     for stripe in rows::stripes_of(tx, Owner::Upload(id), 0, i64::MAX as u64)? {
-        rows::drop_stripe(tx, &stripe, not_before_ms)?;
+        rows::drop_stripe(tx, &stripe, leftovers.garbage_not_before_ms)?;
     }
     tx.execute("DELETE FROM uploads WHERE id = ?1", [id.0])?;
     Ok(())
@@ -170,11 +205,15 @@ pub(super) fn expired(tx: &Transaction<'_>, now_ms: u64, limit: u32) -> Result<V
     Ok(uploads.collect::<Result<_, _>>()?)
 }
 
-/// Refuses a put that has a hole, a stripe under way, or other bytes than it says. Tells how many stripes it has.
-fn require_whole(tx: &Transaction<'_>, id: UploadId, size: u64) -> Result<u64> {
-    let mut bytes = 0u64;
-    let mut count = 0u64;
+/// Refuses a put that has a hole, a stripe under way, or other bytes than it says. Tells how many stripes it has, and which others were
+/// allocated for it behind them.
+fn require_whole(tx: &Transaction<'_>, id: UploadId, size: u64) -> Result<(u64, Vec<StripeRecord>)> {
+    let (mut bytes, mut count, mut unneeded) = (0u64, 0u64, Vec::new());
     for stripe in rows::stripes_of(tx, Owner::Upload(id), 0, i64::MAX as u64)? {
+        if !stripe.ended && bytes == size {
+            unneeded.push(stripe);
+            continue;
+        }
         if stripe.number != count {
             return Err(MetaError::Refused(format!("stripe {count} of put {id} was not written")));
         }
@@ -187,10 +226,9 @@ fn require_whole(tx: &Transaction<'_>, id: UploadId, size: u64) -> Result<u64> {
         bytes = bytes.saturating_add(stripe.layout.data_len);
         count += 1;
     }
-    if bytes == size {
-        Ok(count)
-    } else {
-        Err(MetaError::Refused(format!("put {id} is said to be {size} bytes and its stripes hold {bytes}")))
+    match bytes == size {
+        true => Ok((count, unneeded)),
+        false => Err(MetaError::Refused(format!("put {id} is said to be {size} bytes and its stripes hold {bytes}"))),
     }
 }
 

@@ -56,16 +56,22 @@ pub(crate) fn node_of(number: u32) -> NewNode {
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
     Lead,
-    Begin(NewUpload),
+    Begin(NewUpload, Vec<NewStripe>),
     Extend(UploadId, u64),
-    Stripe(NewStripe),
-    End(EndStripe),
-    Commit(UploadId, u64),
-    Abort(UploadId),
+    /// The last of these stripes were never opened, and are given up.
+    Stripes(UploadId, Vec<NewStripe>, Vec<StripeId>),
+    /// Perhaps with the put's commit, as an object of so many bytes.
+    End(EndStripe, Option<u64>),
+    Commit(UploadId, u64, Vec<StripeId>),
+    Abort(UploadId, Vec<StripeId>),
     Remove(ObjectName),
     Allocate(NewRepair),
     DropCopies(StripeId, Vec<BlockId>),
-    CommitRepair { block: BlockId, old: u32, checksums: Vec<u32> },
+    CommitRepair {
+        block: BlockId,
+        old: u32,
+        checksums: Vec<u32>,
+    },
     AbortRepair(BlockId),
     Expire(u64),
     Mark(BlockId, BlockState),
@@ -90,12 +96,12 @@ pub(crate) struct Model {
 pub(crate) async fn apply(meta: &dyn Meta, epoch: Epoch, op: &Op) -> Result<()> {
     match op.clone() {
         Op::Lead => meta.become_leader().await.map(drop),
-        Op::Begin(new) => meta.begin_put(epoch, new).await.map(drop),
+        Op::Begin(new, stripes) => meta.begin_put(epoch, new, stripes).await.map(drop),
         Op::Extend(upload, expires_ms) => meta.extend_upload(epoch, upload, expires_ms).await,
-        Op::Stripe(new) => meta.allocate_stripe(epoch, new, LATER_MS).await.map(drop),
-        Op::End(end) => meta.end_stripe(epoch, end).await.map(drop),
-        Op::Commit(upload, size) => meta.commit_put(epoch, upload, size, 5, LATER_MS).await.map(drop),
-        Op::Abort(upload) => meta.abort_put(epoch, upload, LATER_MS).await,
+        Op::Stripes(upload, new, unopened) => meta.allocate_stripes(epoch, upload, new, leftovers(unopened)).await.map(drop),
+        Op::End(end, size) => meta.end_stripe(epoch, end, size.map(|size| commit(size, Vec::new()))).await.map(drop),
+        Op::Commit(upload, size, unopened) => meta.commit_put(epoch, upload, commit(size, unopened)).await.map(drop),
+        Op::Abort(upload, unopened) => meta.abort_put(epoch, upload, leftovers(unopened)).await,
         Op::Remove(name) => meta.remove_object(epoch, &name, LATER_MS).await.map(drop),
         Op::Allocate(new) => meta.allocate_repair(epoch, new).await.map(drop),
         Op::CommitRepair { block, old, checksums } => meta.commit_repair(epoch, block, old, checksums, LATER_MS).await.map(drop),
@@ -106,6 +112,14 @@ pub(crate) async fn apply(meta: &dyn Meta, epoch: Epoch, op: &Op) -> Result<()> 
         Op::MarkCorrupt(block, bytes) => meta.mark_corrupt(epoch, block, bytes).await.map(drop),
         Op::Forget(node, blocks) => meta.forget_garbage(epoch, node, blocks).await,
     }
+}
+
+fn leftovers(unopened: Vec<StripeId>) -> Leftovers {
+    Leftovers { unopened, garbage_not_before_ms: LATER_MS }
+}
+
+fn commit(size: u64, unopened: Vec<StripeId>) -> CommitPut {
+    CommitPut { size, now_ms: 5, leftovers: leftovers(unopened) }
 }
 
 /// Reads everything back, and checks that the index from disks to stripes says what the stripes say.
@@ -174,19 +188,31 @@ impl Model {
     pub(crate) fn apply(&mut self, op: &Op) -> Option<()> {
         match op {
             Op::Lead => self.epoch += 1,
-            Op::Begin(new) => {
+            Op::Begin(new, stripes) => {
                 self.uploads_high_water += 1;
                 let id = UploadId(self.uploads_high_water);
                 self.uploads.insert(id, UploadRecord { id, new: new.clone() });
+                stripes.iter().try_for_each(|new| self.allocate_stripe(id, new))?;
             }
             Op::Extend(id, expires_ms) => {
                 let upload = self.uploads.get_mut(id)?;
                 upload.new.expires_ms = upload.new.expires_ms.max(*expires_ms);
             }
-            Op::Stripe(new) => self.allocate_stripe(new)?,
-            Op::End(end) => self.end(end)?,
-            Op::Commit(id, size) => self.commit(*id, *size)?,
-            Op::Abort(id) => {
+            Op::Stripes(id, stripes, unopened) => {
+                self.forget_unopened(*id, unopened)?;
+                self.uploads.get(id)?;
+                stripes.iter().try_for_each(|new| self.allocate_stripe(*id, new))?;
+            }
+            Op::End(end, size) => {
+                self.end(end)?;
+                size.map_or(Some(()), |size| self.commit(end.upload, size))?;
+            }
+            Op::Commit(id, size, unopened) => {
+                self.forget_unopened(*id, unopened)?;
+                self.commit(*id, *size)?;
+            }
+            Op::Abort(id, unopened) => {
+                self.forget_unopened(*id, unopened)?;
                 self.uploads.remove(id)?;
                 self.drop_stripes(Owner::Upload(*id));
             }
@@ -227,10 +253,20 @@ impl Model {
         Some(())
     }
 
-    fn allocate_stripe(&mut self, new: &NewStripe) -> Option<()> {
-        let NewUpload { expires_ms, replicas, .. } = self.uploads.get(&new.upload)?.new;
+    fn forget_unopened(&mut self, id: UploadId, unopened: &[StripeId]) -> Option<()> {
+        for stripe in unopened {
+            let Some(found) = self.stripes.get(stripe) else { continue };
+            (found.owner == Owner::Upload(id) && !found.ended).then_some(())?;
+            self.stripes.remove(stripe);
+            self.allocations.retain(|block, _| block.stripe != *stripe);
+        }
+        Some(())
+    }
+
+    fn allocate_stripe(&mut self, upload: UploadId, new: &NewStripe) -> Option<()> {
+        let NewUpload { expires_ms, replicas, .. } = self.uploads.get(&upload)?.new;
         (new.homes.len() == 1 + 2 * usize::from(replicas)).then_some(())?;
-        let owner = Owner::Upload(new.upload);
+        let owner = Owner::Upload(upload);
         let earlier = self.stripes.values().find(|stripe| stripe.owner == owner && stripe.number == new.number).cloned();
         if let Some(earlier) = earlier {
             (!earlier.ended).then_some(())?;
@@ -266,7 +302,7 @@ impl Model {
         );
         for (index, PlacedBlock { home, copy, .. }) in self.stripes[&id].all() {
             let block = BlockId { stripe: id, index, copy: *copy, generation: 1 };
-            let allocation = Allocation { block, home: *home, upload: Some(new.upload), epoch: Epoch(self.epoch), expires_ms };
+            let allocation = Allocation { block, home: *home, upload: Some(upload), epoch: Epoch(self.epoch), expires_ms };
             self.allocations.insert(block, allocation);
         }
         Some(())
@@ -296,12 +332,22 @@ impl Model {
 
     fn commit(&mut self, id: UploadId, size: u64) -> Option<()> {
         let new = self.uploads.get(&id)?.new.clone();
-        let mut own: Vec<&StripeRecord> = self.stripes.values().filter(|stripe| stripe.owner == Owner::Upload(id)).collect();
+        let mut own: Vec<StripeRecord> =
+            self.stripes.values().filter(|stripe| stripe.owner == Owner::Upload(id)).cloned().collect();
         own.sort_by_key(|stripe| stripe.number);
+        // What was allocated behind the last stripe is given up.
+        let mut bytes = 0;
+        let mut unneeded = Vec::new();
+        own.retain(|stripe| {
+            let is_needed = stripe.ended || bytes != size;
+            bytes += if is_needed { stripe.layout.data_len } else { 0 };
+            unneeded.extend((!is_needed).then(|| stripe.clone()));
+            is_needed
+        });
+        unneeded.iter().for_each(|stripe| self.drop_stripe(stripe));
         let whole = own.iter().enumerate().all(|(at, stripe)| {
             stripe.number == at as u64 && stripe.ended && (at + 1 == own.len() || stripe.layout.data_len == STRIPE_LEN)
         });
-        let bytes: u64 = own.iter().map(|stripe| stripe.layout.data_len).sum();
         (whole && bytes == size).then_some(())?;
         let stripes = own.len() as u64;
         let before = self.objects.get(&new.name).cloned();
@@ -466,34 +512,54 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
     rand::seq::SliceRandom::shuffle(nodes.as_mut_slice(), random);
     let homes: Vec<Home> = nodes.iter().map(|n| Home { node: NodeId(*n), disk: DiskNumber(*n) }).collect();
     let layout = Layout { block_len: BLOCK_LEN, cell_len: BLOCK_LEN, alpha: 1 };
+    let new_stripe = |number: u64, replicas: u8, random: &mut StdRng| {
+        let data_len = if random.random() { STRIPE_LEN } else { random.random_range(1..=STRIPE_LEN) };
+        let layout = StripeLayout { layout, k: 2, m: 1, data_len };
+        NewStripe { number, layout, homes: homes[..1 + 2 * usize::from(replicas)].to_vec() }
+    };
+    // Now and then one of another put, or one that has ended.
+    let unopened = |random: &mut StdRng| {
+        let fits = |stripe: &&&StripeRecord| stripe.owner == Owner::Upload(upload) && !stripe.ended;
+        let any = random.random_ratio(1, 20);
+        let given_up = stripes.iter().filter(|stripe| any || fits(stripe)).filter(|_| random.random_ratio(1, 3));
+        given_up.map(|stripe| stripe.id).collect::<Vec<StripeId>>()
+    };
+    let own = || stripes.iter().filter(|stripe| stripe.owner == Owner::Upload(upload));
+    let ended_len = || own().filter(|stripe| stripe.ended).map(|stripe| stripe.layout.data_len).sum::<u64>();
     match (random.random_range(0..100), stripes.choose(random)) {
         (0, _) => Op::Lead,
-        (1..14, _) => Op::Begin(NewUpload {
-            name: ObjectName { bucket: "b".into(), key: format!("k{}", random.random_range(0..4)) },
-            replaces: objects.choose(random).map(|object| object.version).filter(|_| random.random_ratio(1, 3)),
-            code: "rs(2,1)".into(),
-            layout,
-            failure_domain: FailureDomain::Rack,
-            ack: Ack { missing_max: 1 },
-            replicas: random.random_range(1..3),
-            created_ms: 3,
-            expires_ms: random.random_range(100..200),
-        }),
+        (1..14, _) => {
+            let new = NewUpload {
+                name: ObjectName { bucket: "b".into(), key: format!("k{}", random.random_range(0..4)) },
+                replaces: objects.choose(random).map(|object| object.version).filter(|_| random.random_ratio(1, 3)),
+                code: "rs(2,1)".into(),
+                layout,
+                failure_domain: FailureDomain::Rack,
+                ack: Ack { missing_max: 1 },
+                replicas: random.random_range(1..3),
+                created_ms: 3,
+                expires_ms: random.random_range(100..200),
+            };
+            let first = (0..random.random_range(0..3)).map(|number| new_stripe(number, new.replicas, random)).collect();
+            Op::Begin(new, first)
+        }
         (14..17, _) => Op::Extend(upload, random.random_range(100..300)),
         (17..36, _) => {
-            let data_len = if random.random() { STRIPE_LEN } else { random.random_range(1..=STRIPE_LEN) };
-            let layout = StripeLayout { layout, k: 2, m: 1, data_len };
             let replicas = model.uploads.get(&upload).map_or(1, |upload| upload.new.replicas);
-            let homes = homes[..1 + 2 * usize::from(replicas)].to_vec();
-            Op::Stripe(NewStripe { upload, number: random.random_range(0..3), layout, homes })
+            let from = random.random_range(0..3);
+            let to = random.random_range(from + 1..=3);
+            let new = (from..to).map(|number| new_stripe(number, replicas, random)).collect();
+            Op::Stripes(upload, new, unopened(random))
         }
-        (36..58, Some(stripe)) => Op::End(draw_end(model, stripe, upload, random)),
+        (36..58, Some(stripe)) => {
+            let size = random.random_ratio(1, 4).then(|| ended_len() + stripe.layout.data_len);
+            Op::End(draw_end(model, stripe, upload, random), size)
+        }
         (58..70, _) => {
-            let own = stripes.iter().filter(|stripe| stripe.owner == Owner::Upload(upload));
-            let size = own.map(|stripe| stripe.layout.data_len).sum();
-            Op::Commit(upload, if random.random_bool(0.1) { size + 1 } else { size })
+            let size = ended_len() + u64::from(random.random_bool(0.1));
+            Op::Commit(upload, size, unopened(random))
         }
-        (70..73, _) => Op::Abort(upload),
+        (70..73, _) => Op::Abort(upload, unopened(random)),
         (73..76, _) => Op::Remove(ObjectName { bucket: "b".into(), key: format!("k{}", random.random_range(0..4)) }),
         (76..85, Some(stripe)) => {
             let upload = match stripe.owner {

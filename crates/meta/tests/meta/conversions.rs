@@ -1,6 +1,10 @@
 //! Conversions: a version of an object takes another one's place, or nobody's.
 
-use crate::common::{open, prepare};
+use crate::{
+    commit_at,
+    common::{open, prepare},
+    leftovers_at,
+};
 use weft_meta::*;
 use weft_types::{Ack, BlockState, Epoch, FailureDomain, Home, Layout, ObjectName, StripeLayout, UploadId};
 
@@ -37,19 +41,19 @@ impl World {
         let (name, code) = (self.name(), code.into());
         let new =
             NewUpload { name, code, layout: LAYOUT, failure_domain, ack, replicas: 1, created_ms: 1, expires_ms: 2, replaces };
-        let upload = self.meta.begin_put(self.epoch, new).await.unwrap().id;
+        let upload = self.meta.begin_put(self.epoch, new, vec![]).await.unwrap().0.id;
         assert_eq!(self.meta.upload(upload).await.unwrap().new.replaces, replaces);
         let layout = StripeLayout { layout: LAYOUT, k: 2, m: 1, data_len };
-        let stripe = NewStripe { upload, number: 0, layout, homes: self.homes.clone() };
-        let stripe = self.meta.allocate_stripe(self.epoch, stripe, 1).await.unwrap().id;
+        let stripe = NewStripe { number: 0, layout, homes: self.homes.clone() };
+        let stripe = self.meta.allocate_stripes(self.epoch, upload, vec![stripe], leftovers_at(1)).await.unwrap().remove(0).id;
         let blocks = self.homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
         let end = EndStripe { upload, stripe, blocks, checksums: vec![vec![1, 2]; 3], garbage_not_before_ms: 1 };
-        self.meta.end_stripe(self.epoch, end).await.unwrap();
+        self.meta.end_stripe(self.epoch, end, None).await.unwrap();
         upload
     }
 
     async fn commit(&self, upload: UploadId, now_ms: u64) -> Result<ObjectRecord> {
-        self.meta.commit_put(self.epoch, upload, 2 << 20, now_ms, now_ms).await
+        self.meta.commit_put(self.epoch, upload, commit_at(2 << 20, now_ms)).await
     }
 
     async fn conflicts(&self, upload: UploadId) {
@@ -57,7 +61,7 @@ impl World {
         let error = self.commit(upload, 900).await.unwrap_err();
         assert!(matches!(&error, MetaError::Conflict(said) if said.contains("while it was converted")), "{error}");
         assert_eq!(self.meta.object(&self.name()).await, before, "it was changed all the same");
-        self.meta.abort_put(self.epoch, upload, 900).await.unwrap();
+        self.meta.abort_put(self.epoch, upload, leftovers_at(900)).await.unwrap();
     }
 
     /// How many blocks all disks have, and how many are garbage.
@@ -89,7 +93,7 @@ async fn a_conversion_of_other_bytes_than_there_were_is_refused() {
     let world = World::new().await;
     let put = world.commit(world.written("rs(2,1)", None).await, 100).await.unwrap();
     let upload = world.written_bytes(4096, "xor(2)", Some(put.version)).await;
-    let error = world.meta.commit_put(world.epoch, upload, 4096, 200, 200).await.unwrap_err();
+    let error = world.meta.commit_put(world.epoch, upload, commit_at(4096, 200)).await.unwrap_err();
     assert!(matches!(&error, MetaError::Refused(said) if said.contains("cannot become 4096")), "{error}");
     assert_eq!(world.meta.object(&world.name()).await.unwrap(), put);
 }
@@ -114,7 +118,7 @@ async fn a_put_or_a_removal_meanwhile_wins_whenever_the_put_began() {
     let conversion = world.commit(world.written("xor(2)", Some(newer.version)).await, 350).await.unwrap();
     let error = world.commit(old, 400).await.unwrap_err();
     assert!(matches!(&error, MetaError::Conflict(said) if said.contains("began later")), "{error}");
-    world.meta.abort_put(world.epoch, old, 400).await.unwrap();
+    world.meta.abort_put(world.epoch, old, leftovers_at(400)).await.unwrap();
     // A removal.
     let upload = world.written("rs(2,1)", Some(conversion.version)).await;
     world.meta.remove_object(world.epoch, &world.name(), 500).await.unwrap();

@@ -1,6 +1,10 @@
 //! Further copies of data blocks: put with the stripe, lost, rebuilt, dropped, and brought back.
 
-use crate::common::{open, prepare};
+use crate::{
+    commit_at,
+    common::{open, prepare},
+    leftovers_at,
+};
 use weft_meta::*;
 use weft_types::{
     Ack, BlockId, BlockState, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, Span, StripeId, StripeLayout,
@@ -57,9 +61,13 @@ async fn begun(meta: &SqliteMeta, epoch: Epoch, replicas: u8, missing_max: u32) 
         replaces: None,
     };
     let layout = StripeLayout { layout: new.layout, k: 2, m: 1, data_len: 2 << 20 };
-    let upload = meta.begin_put(epoch, new).await.unwrap().id;
+    let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let homes = (1..=1 + 2 * u32::from(replicas)).map(home).collect();
-    let stripe = meta.allocate_stripe(epoch, NewStripe { upload, number: 0, layout, homes }, 1).await.unwrap();
+    let stripe = meta
+        .allocate_stripes(epoch, upload, vec![NewStripe { number: 0, layout, homes }], leftovers_at(1))
+        .await
+        .unwrap()
+        .remove(0);
     (upload, stripe)
 }
 
@@ -74,13 +82,13 @@ async fn end(
     let state = |at| if missing.contains(&at) { BlockState::Missing } else { BlockState::Ok };
     let blocks = stripe.all().map(|(index, placed)| (1, placed.home, state((index, placed.copy)))).collect();
     let end = EndStripe { upload, stripe: stripe.id, blocks, checksums: checksums(), garbage_not_before_ms: 1 };
-    meta.end_stripe(epoch, end).await
+    meta.end_stripe(epoch, end, None).await.map(|(stripe, _)| stripe)
 }
 
 async fn put(meta: &SqliteMeta, epoch: Epoch) -> StripeRecord {
     let (upload, stripe) = begun(meta, epoch, 2, 0).await;
     end(meta, epoch, upload, &stripe, &[]).await.unwrap();
-    meta.commit_put(epoch, upload, 2 << 20, 1, 1).await.unwrap();
+    meta.commit_put(epoch, upload, commit_at(2 << 20, 1)).await.unwrap();
     meta.stripe(stripe.id).await.unwrap()
 }
 
@@ -115,8 +123,14 @@ async fn a_put_with_copies_is_whole_or_says_what_is_missing() {
     let missing = ended.all().filter(|(_, it)| it.state == BlockState::Missing).map(|(index, it)| (index, it.copy));
     assert_eq!(missing.collect::<Vec<_>>(), [(0, 0), (2, 0), (1, 1)]);
 
-    let few = NewStripe { upload, number: 1, layout: stripe.layout, homes: (1..=4).map(home).collect() };
-    assert!(meta.allocate_stripe(epoch, few, 1).await.unwrap_err().to_string().contains("4 homes were given for the 5"));
+    let few = NewStripe { number: 1, layout: stripe.layout, homes: (1..=4).map(home).collect() };
+    assert!(
+        meta.allocate_stripes(epoch, upload, vec![few], leftovers_at(1))
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("4 homes were given for the 5")
+    );
 }
 
 #[tokio::test]
@@ -193,7 +207,7 @@ async fn copies_stay_while_a_block_that_has_none_is_not_good() {
     let (_dir, meta, epoch) = fresh().await;
     let (upload, stripe) = begun(&meta, epoch, 2, 1).await;
     end(&meta, epoch, upload, &stripe, &[(2, 0)]).await.unwrap();
-    meta.commit_put(epoch, upload, 2 << 20, 1, 1).await.unwrap();
+    meta.commit_put(epoch, upload, commit_at(2 << 20, 1)).await.unwrap();
     let (id, parity) = (stripe.id, block(stripe.id, 2, 0, 1));
     let keep = vec![block(id, 0, 0, 1), block(id, 1, 1, 1), parity];
     let refused = async || meta.drop_copies(epoch, id, keep.clone(), 1).await.unwrap_err().to_string();
@@ -222,7 +236,7 @@ async fn what_schema_5_said_has_one_copy_of_everything() {
     meta.mark_corrupt(epoch, block(stripe.id, 0, 0, 1), vec![Span::new(0, 4096)]).await.unwrap();
     let (_, under_way) = begun(&meta, epoch, 1, 0).await;
     let (gone, _) = begun(&meta, epoch, 1, 0).await;
-    meta.abort_put(epoch, gone, 1).await.unwrap();
+    meta.abort_put(epoch, gone, leftovers_at(1)).await.unwrap();
     let stripe = meta.stripe(stripe.id).await.unwrap();
     let (allocations, garbage) = (meta.allocations().await.unwrap(), meta.garbage(NodeId(1), 9, 9).await.unwrap());
     assert_eq!((allocations.len(), garbage.len()), (3, 1));

@@ -1,6 +1,10 @@
 //! Stripes that end without some of their blocks: these are rebuilt, whether or not their put has been committed by then.
 
-use crate::common::{open, prepare};
+use crate::{
+    commit_at,
+    common::{open, prepare},
+    leftovers_at,
+};
 use weft_meta::*;
 use weft_types::{Ack, BlockState, DiskNumber, FailureDomain, Home, Layout, NodeId, ObjectName, Owner, StripeLayout};
 
@@ -20,11 +24,11 @@ async fn a_block_that_a_put_has_left_is_rebuilt_before_or_after_its_commit() {
         let (name, code) = (ObjectName { bucket: "b".into(), key: "k".into() }, "rs(2,1)".into());
         let (created_ms, expires_ms, replaces) = (1, 2, None);
         let new = NewUpload { name, code, layout: LAYOUT, failure_domain, ack, replicas: 1, created_ms, expires_ms, replaces };
-        let upload = meta.begin_put(epoch, new).await.unwrap().id;
+        let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
         let homes = vec![home(1), home(2), home(3)];
         let layout = StripeLayout { layout: LAYOUT, k: 2, m: 1, data_len: 2 << 20 };
-        let new = NewStripe { upload, number: 0, layout, homes: homes.clone() };
-        let stripe = meta.allocate_stripe(epoch, new, 1).await.unwrap().id;
+        let new = NewStripe { number: 0, layout, homes: homes.clone() };
+        let stripe = meta.allocate_stripes(epoch, upload, vec![new], leftovers_at(1)).await.unwrap().remove(0).id;
         let (index, copy, checksums) = (1, 0, vec![vec![1], vec![2], vec![3]]);
         let repair = NewRepair { stripe, index, copy, home: home(4), upload: None, expires_ms: 1000 };
         let early = meta.allocate_repair(epoch, repair).await.unwrap_err();
@@ -33,11 +37,11 @@ async fn a_block_that_a_put_has_left_is_rebuilt_before_or_after_its_commit() {
         let states = [BlockState::Ok, BlockState::Missing, BlockState::Ok];
         let blocks = homes.iter().zip(states).map(|(home, state)| (1, *home, state)).collect();
         let end = EndStripe { upload, stripe, blocks, checksums: checksums.clone(), garbage_not_before_ms: 1 };
-        assert!(meta.end_stripe(epoch, end).await.unwrap().incomplete);
+        assert!(meta.end_stripe(epoch, end, None).await.unwrap().0.incomplete);
         let of_put = meta.incomplete_of(Owner::Upload(upload), 0, 9).await.unwrap().items;
         assert_eq!((of_put.len(), meta.incomplete_stripes(None, 9).await.unwrap().items), (1, of_put));
         let block = meta.allocate_repair(epoch, repair).await.unwrap();
-        let commit = async || meta.commit_put(epoch, upload, 2 << 20, 1, 1).await.unwrap();
+        let commit = async || meta.commit_put(epoch, upload, commit_at(2 << 20, 1)).await.unwrap();
         if committed_first {
             commit().await;
             assert_eq!(meta.incomplete_of(Owner::Object(upload), 0, 9).await.unwrap().items.len(), 1);

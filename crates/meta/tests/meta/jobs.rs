@@ -3,6 +3,7 @@
 use crate::{
     common::{node_of, open, prepare},
     copies::BACK_TO_SCHEMA_5,
+    leftovers_at,
 };
 use std::path::Path;
 use weft_meta::*;
@@ -199,18 +200,18 @@ async fn the_stripes_on_a_disk_come_in_pages_and_only_those_that_have_ended() {
         expires_ms: 2,
         replaces: None,
     };
-    let upload = meta.begin_put(epoch, new).await.unwrap().id;
+    let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
     let mut stripes = Vec::new();
     // Every other stripe has no block on the first node; the last has not ended.
     for number in 0..8 {
         let homes = vec![home(1), home(2), home(if number % 2 == 0 { 0 } else { 3 })];
-        let stripe = NewStripe { upload, number, layout, homes: homes.clone() };
-        let stripe = meta.allocate_stripe(epoch, stripe, 1).await.unwrap().id;
+        let stripe = NewStripe { number, layout, homes: homes.clone() };
+        let stripe = meta.allocate_stripes(epoch, upload, vec![stripe], leftovers_at(1)).await.unwrap().remove(0).id;
         if number < 7 {
             let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
             let end = EndStripe { upload, stripe, blocks, checksums: vec![vec![1, 2]; 3], garbage_not_before_ms: 1 };
-            meta.end_stripe(epoch, end).await.unwrap();
+            meta.end_stripe(epoch, end, None).await.unwrap();
             stripes.push(stripe);
         }
     }

@@ -1,8 +1,10 @@
 //! Nodes, policies, buckets, lists, and databases that are not ours.
 
 use crate::{
+    commit_at,
     common::{node_of, open, prepare},
     copies::BACK_TO_SCHEMA_5,
+    leftovers_at,
 };
 use weft_meta::*;
 use weft_types::{
@@ -62,13 +64,18 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
         expires_ms: 2,
         replaces: None,
     };
-    let upload = meta.begin_put(epoch, new).await.unwrap().id;
+    let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
-    let stripe = meta.allocate_stripe(epoch, NewStripe { upload, number: 0, layout, homes: homes.clone() }, 1).await.unwrap().id;
+    let stripe = meta
+        .allocate_stripes(epoch, upload, vec![NewStripe { number: 0, layout, homes: homes.clone() }], leftovers_at(1))
+        .await
+        .unwrap()
+        .remove(0)
+        .id;
     let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
     let checksums = vec![vec![1], vec![2], vec![3]];
-    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, checksums, garbage_not_before_ms: 1 }).await.unwrap();
+    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, checksums, garbage_not_before_ms: 1 }, None).await.unwrap();
     let block = |index| BlockId { stripe, index, copy: 0, generation: 1 };
     assert!(meta.mark_block(epoch, block(0), BlockState::Corrupt).await.unwrap());
     // A receipt that comes late says what was true before.
@@ -164,9 +171,9 @@ async fn policies_and_buckets() {
         expires_ms: 2,
         replaces: None,
     };
-    let upload = meta.begin_put(epoch, new).await.unwrap();
+    let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0;
     assert!(refused(meta.remove_bucket(epoch, "b").await).contains("being put"));
-    meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
+    meta.commit_put(epoch, upload.id, commit_at(0, 1)).await.unwrap();
     assert!(refused(meta.remove_bucket(epoch, "b").await).contains("1 objects"));
 }
 
@@ -188,8 +195,8 @@ async fn lists_come_in_pages() {
             expires_ms: 2,
             replaces: None,
         };
-        let upload = meta.begin_put(epoch, new).await.unwrap();
-        meta.commit_put(epoch, upload.id, 0, 1, 1).await.unwrap();
+        let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0;
+        meta.commit_put(epoch, upload.id, commit_at(0, 1)).await.unwrap();
     }
     let list = |prefix: &'static str, after: &'static str, limit| {
         let meta = meta.clone();
@@ -223,17 +230,22 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
         expires_ms: 2,
         replaces: None,
     };
-    let upload = meta.begin_put(epoch, new).await.unwrap().id;
+    let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
     let homes = vec![home(1), home(2), home(3)];
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
-    let stripe = meta.allocate_stripe(epoch, NewStripe { upload, number: 0, layout, homes: homes.clone() }, 1).await.unwrap().id;
+    let stripe = meta
+        .allocate_stripes(epoch, upload, vec![NewStripe { number: 0, layout, homes: homes.clone() }], leftovers_at(1))
+        .await
+        .unwrap()
+        .remove(0)
+        .id;
     let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
     let checksums = vec![vec![1], vec![2], vec![3]];
-    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, checksums: checksums.clone(), garbage_not_before_ms: 1 })
+    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, checksums: checksums.clone(), garbage_not_before_ms: 1 }, None)
         .await
         .unwrap();
-    meta.commit_put(epoch, upload, 2 << 20, 1, 1).await.unwrap();
+    meta.commit_put(epoch, upload, commit_at(2 << 20, 1)).await.unwrap();
 
     let ask = async |index, node| {
         let new = NewRepair { stripe, index, copy: 0, home: home(node), upload: None, expires_ms: 1000 };

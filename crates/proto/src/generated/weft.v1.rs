@@ -860,6 +860,9 @@ pub struct BeginPutRequest {
     /// copies of each data block, with the coded one; 0: the policy's
     #[prost(uint32, tag = "10")]
     pub replicas: u32,
+    /// size_hint is the exact size: start the first stripe at once
+    #[prost(bool, tag = "11")]
+    pub start: bool,
 }
 /// How new data gets to the nodes that store it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -874,7 +877,7 @@ pub struct WriteScheme {
     #[prost(bool, tag = "3")]
     pub random: bool,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BeginPutReply {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
@@ -895,6 +898,9 @@ pub struct BeginPutReply {
     pub plan: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint32, tag = "9")]
     pub lease_ms: u32,
+    /// the first stripe, if it was started; else PutStripe starts it
+    #[prost(message, optional, tag = "10")]
+    pub first: ::core::option::Option<PutStripeReply>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PutStripeRequest {
@@ -941,6 +947,9 @@ pub struct EndStripeRequest {
     /// postcard of weft Error: links that failed
     #[prost(bytes = "vec", repeated, tag = "5")]
     pub errors: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// all other stripes have ended: commit the put, of so many bytes, when this one has
+    #[prost(uint64, optional, tag = "6")]
+    pub commit_size: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BlockChecksums {
@@ -964,6 +973,9 @@ pub struct EndStripeReply {
     /// of the agents that came to their end
     #[prost(message, repeated, tag = "3")]
     pub stages: ::prost::alloc::vec::Vec<StageReport>,
+    /// as CommitPut answers, if the put was committed. Absent: commit it by CommitPut
+    #[prost(message, optional, tag = "4")]
+    pub object: ::core::option::Option<ObjectReply>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CommitPutRequest {

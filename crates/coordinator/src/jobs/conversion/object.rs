@@ -70,7 +70,8 @@ impl Work<'_> {
             expires_ms: shared.lease_end_ms(),
             replaces: Some(object.version),
         };
-        shared.meta.begin_put(shared.epoch, new).await.map_err(|error| shared.meta_error(error))
+        let begun = shared.meta.begin_put(shared.epoch, new, Vec::new()).await;
+        begun.map(|(upload, _)| upload).map_err(|error| shared.meta_error(error))
     }
 
     /// Writes all stripes, and waits until all of them are there; tells whether they are, or the job was cancelled.
@@ -210,8 +211,7 @@ impl Work<'_> {
 
     async fn commit(&self, object: &ObjectRecord, upload: UploadId) -> Result<()> {
         let shared = self.shared;
-        let (now_ms, not_before_ms) = (shared.now_ms(), shared.garbage_not_before_ms());
-        let committed = shared.meta.commit_put(shared.epoch, upload, object.size, now_ms, not_before_ms).await;
+        let committed = shared.meta.commit_put(shared.epoch, upload, puts::commit_of(shared, upload, object.size)).await;
         let now = committed.map_err(|error| shared.meta_error(error))?;
         shared.puts.forget(upload);
         let (name, from, code) = (&object.name, &object.code, &now.code);

@@ -1,0 +1,170 @@
+//! Group commit: changes that wait for the database at the same time become one transaction, which one sync of the disk makes durable.
+//!
+//! Each change runs in a savepoint of its own: an error of it undoes that change alone. All are answered after the commit. No change waits
+//! for others to come: the caller that gets the connection takes along what waits by then.
+
+use crate::{MetaError, Result};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::oneshot;
+
+/// The answer to a change that waits.
+pub(super) type Pending<T> = oneshot::Receiver<Result<T>>;
+
+/// Changes in one transaction, at most: so that the first of them does not wait for very many.
+const GROUP_MAX: usize = 64;
+
+/// The connection that changes the database, and the changes that wait for it.
+pub(super) struct Writer {
+    connection: Mutex<Connection>,
+    waiting: Mutex<VecDeque<Box<dyn Change>>>,
+}
+
+/// A change that waits, of whatever result.
+trait Change: Send {
+    /// Makes the change in a transaction. Tells whether it is to be kept.
+    fn make(&mut self, tx: &Transaction<'_>) -> bool;
+    /// Answers: the change is durable, or not at all.
+    fn answer(self: Box<Self>, committed: Result<()>);
+}
+
+struct Waiting<T, F> {
+    change: Option<F>,
+    made: Option<Result<T>>,
+    reply: oneshot::Sender<Result<T>>,
+}
+
+impl Writer {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self { connection: Mutex::new(connection), waiting: Mutex::default() }
+    }
+
+    /// Puts a change into the queue. It is made by the next [`commit_waiting`](Self::commit_waiting).
+    pub(super) fn enqueue<T, F>(&self, change: F) -> Pending<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.waiting().push_back(Box::new(Waiting { change: Some(change), made: None, reply }));
+        answer
+    }
+
+    /// Makes the changes that wait, at most [`GROUP_MAX`] of them, unless another caller takes them along. With one call after each
+    /// [`enqueue`](Self::enqueue), each change is made.
+    pub(super) fn commit_waiting(&self) {
+        // A panic of a change left no transaction behind: it was undone when it was dropped.
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut group: Vec<Box<dyn Change>> = {
+            let mut waiting = self.waiting();
+            let count = waiting.len().min(GROUP_MAX);
+            waiting.drain(..count).collect()
+        };
+        if group.is_empty() {
+            return;
+        }
+        let committed = commit(&mut connection, &mut group);
+        drop(connection);
+        group.into_iter().for_each(|change| change.answer(committed.clone()));
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Box<dyn Change>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All changes of a group in one transaction. An error is of the transaction: then no change of it happened.
+fn commit(connection: &mut Connection, group: &mut [Box<dyn Change>]) -> Result<()> {
+    let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for change in group {
+        tx.execute_batch("SAVEPOINT change")?;
+        // After some errors SQLite has undone the whole transaction: then there is no savepoint any more, and the statement fails.
+        let keep = change.make(&tx);
+        tx.execute_batch(if keep { "RELEASE change" } else { "ROLLBACK TO change; RELEASE change" })?;
+    }
+    Ok(tx.commit()?)
+}
+
+impl<T, F> Change for Waiting<T, F>
+where
+    T: Send,
+    F: FnOnce(&Transaction<'_>) -> Result<T> + Send,
+{
+    fn make(&mut self, tx: &Transaction<'_>) -> bool {
+        self.made = self.change.take().map(|change| change(tx));
+        matches!(self.made, Some(Ok(_)))
+    }
+
+    fn answer(self: Box<Self>, committed: Result<()>) {
+        let unmade = || Err(MetaError::Storage("a change was not made".into()));
+        let made = self.made.unwrap_or_else(unmade);
+        // The caller may have stopped waiting: the change is made all the same.
+        let _stopped = self.reply.send(committed.and(made));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writer(dir: &tempfile::TempDir) -> Writer {
+        let connection = Connection::open(dir.path().join("db")).unwrap();
+        connection.execute_batch("CREATE TABLE t (x INTEGER PRIMARY KEY)").unwrap();
+        Writer::new(connection)
+    }
+
+    fn insert(writer: &Writer, x: i64) -> Pending<()> {
+        writer.enqueue(move |tx| {
+            tx.execute("INSERT INTO t VALUES (?1)", [x])?;
+            if x < 0 { Err(MetaError::Refused(format!("{x} is negative"))) } else { Ok(()) }
+        })
+    }
+
+    fn rows(writer: &Writer) -> Vec<i64> {
+        let connection = writer.connection.lock().unwrap();
+        let mut statement = connection.prepare("SELECT x FROM t ORDER BY x").unwrap();
+        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn changes_that_wait_together_are_committed_together_and_an_error_undoes_one_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let writer = writer(&dir);
+        let mut answers: Vec<_> = [1, -2, 3, 1, 4].into_iter().map(|x| insert(&writer, x)).collect();
+        assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()), "nothing is made yet");
+        writer.commit_waiting();
+        let answers: Vec<_> = answers.into_iter().map(|mut answer| answer.try_recv().unwrap()).collect();
+        assert_eq!(rows(&writer), [1, 3, 4]);
+        assert!(matches!(answers[..], [Ok(()), Err(MetaError::Refused(_)), Ok(()), Err(MetaError::Storage(_)), Ok(())]));
+    }
+
+    #[test]
+    fn a_transaction_that_fails_fails_each_change_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let writer = writer(&dir);
+        let mut good = insert(&writer, 1);
+        // As SQLite itself does on some errors.
+        let mut bad = writer.enqueue(|tx| Ok(tx.execute_batch("ROLLBACK")?));
+        writer.commit_waiting();
+        assert!(good.try_recv().unwrap().is_err() && bad.try_recv().unwrap().is_err());
+        assert_eq!(rows(&writer), [] as [i64; 0]);
+        let mut next = insert(&writer, 2);
+        writer.commit_waiting();
+        assert!(next.try_recv().unwrap().is_ok(), "and the next one begins afresh");
+    }
+
+    #[test]
+    fn a_group_is_bounded_and_the_rest_has_its_turn() {
+        let dir = tempfile::tempdir().unwrap();
+        let writer = writer(&dir);
+        let mut answers: Vec<_> = (0..=GROUP_MAX as i64).map(|x| insert(&writer, x)).collect();
+        writer.commit_waiting();
+        assert!(answers[GROUP_MAX].try_recv().is_err(), "one more than a group");
+        writer.commit_waiting();
+        assert!(answers[GROUP_MAX].try_recv().unwrap().is_ok());
+        assert_eq!(rows(&writer).len(), GROUP_MAX + 1);
+    }
+}
