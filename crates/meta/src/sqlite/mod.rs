@@ -19,7 +19,10 @@ use async_trait::async_trait;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::{
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use weft_types::{
@@ -47,6 +50,7 @@ pub enum MetaMode {
 pub struct SqliteMeta {
     connection: Arc<Mutex<Connection>>,
     mode: MetaMode,
+    commits: Arc<AtomicU64>,
 }
 
 impl SqliteMeta {
@@ -61,7 +65,7 @@ impl SqliteMeta {
         connection.pragma_update(None, "foreign_keys", true)?;
         schema::migrate(&mut connection)?;
         schema::create_cluster(&mut connection, new)?;
-        Ok(Self { connection: Arc::new(Mutex::new(connection)), mode })
+        Ok(Self { connection: Arc::new(Mutex::new(connection)), mode, commits: Arc::default() })
     }
 
     /// One transaction, which `change` decides about: an error of it undoes everything.
@@ -70,13 +74,19 @@ impl SqliteMeta {
         T: Send + 'static,
         F: FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
     {
-        let connection = Arc::clone(&self.connection);
+        let (connection, commits) = (Arc::clone(&self.connection), Arc::clone(&self.commits));
         let run = move || {
             // Whoever panicked while holding it left no transaction behind: it was undone when it was dropped.
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
             let tx = connection.transaction_with_behavior(behavior)?;
+            let rows_before = tx.total_changes();
             let value = change(&tx)?;
+            // One that changes no row writes nothing, and waits for no disk.
+            let is_durable = tx.total_changes() > rows_before;
             tx.commit()?;
+            if is_durable {
+                commits.fetch_add(1, Relaxed);
+            }
             Ok(value)
         };
         match self.mode {
@@ -118,6 +128,10 @@ impl Meta for SqliteMeta {
 
     async fn become_leader(&self) -> Result<Epoch> {
         self.transact(TransactionBehavior::Immediate, cluster::become_leader).await
+    }
+
+    fn commits(&self) -> u64 {
+        self.commits.load(Relaxed)
     }
 
     async fn totals(&self) -> Result<Totals> {
