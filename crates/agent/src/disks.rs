@@ -79,6 +79,11 @@ impl Disks {
         self.0.iter().filter(|disk| !disk.id.is_empty()).map(Disk::report).collect()
     }
 
+    /// How often something on them was made durable, since they were opened.
+    pub(crate) fn fsyncs(&self) -> u64 {
+        self.0.iter().filter_map(|disk| disk.store.as_ref().ok()).map(|store| store.fsyncs()).sum()
+    }
+
     /// Their ids, by their paths.
     pub(crate) fn ids(&self) -> BTreeMap<String, String> {
         let known = self.0.iter().filter(|disk| !disk.id.is_empty());

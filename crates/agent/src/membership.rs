@@ -177,9 +177,9 @@ async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut M
     let look = move || {
         // The high-water mark, if it has grown.
         state.update(|_| ())?;
-        Ok(disks.report())
+        Ok((disks.report(), disks.fsyncs()))
     };
-    let disks = node.seams.disk_mode.run(look).await?;
+    let (disks, fsyncs) = node.seams.disk_mode.run(look).await?;
     let corrupt = node.findings.report();
     let request = HeartbeatRequest {
         node: registration.node.0,
@@ -188,6 +188,7 @@ async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut M
         corrupt: corrupt.clone(),
         memory_used_bytes: node.admission.memory_used_bytes(),
         memory_budget_bytes: node.config.limits.memory_budget.0,
+        fsyncs,
     };
     let HeartbeatReply { epoch } = call(client.heartbeat(with_deadline(request, CALL_DEADLINE))).await?;
     node.findings.told(&corrupt);

@@ -100,15 +100,13 @@ impl Client {
         options: &PutOptions,
     ) -> Result<ObjectReply> {
         let put = Put::begin(self.shared(), bucket, key, None, options).await?;
-        let (limits, stripe_len) = (&self.shared().config.limits, put.stripe_len);
-        let spool = Spool::of(self.shared());
-        let stripes = stream::try_unfold((reader, 0), |(mut reader, number)| {
-            let spool = &spool;
-            async move {
-                let data = StripeData::read(&mut reader, stripe_len, limits.stripe_memory_bytes_max, spool).await?;
-                let is_last = data.len < stripe_len;
-                Ok(if data.len == 0 { None } else { Some((Stripe { number, data, is_last }, (reader, number + 1))) })
-            }
+        let (memory_bytes_max, stripe_len) = (self.shared().config.limits.stripe_memory_bytes_max, put.stripe_len);
+        // What it needs goes with it: if it borrowed, the compiler could not tell that a put may be spawned.
+        let begin = (reader, Spool::of(self.shared()), 0);
+        let stripes = stream::try_unfold(begin, move |(mut reader, spool, number)| async move {
+            let data = StripeData::read(&mut reader, stripe_len, memory_bytes_max, &spool).await?;
+            let is_last = data.len < stripe_len;
+            Ok(if data.len == 0 { None } else { Some((Stripe { number, data, is_last }, (reader, spool, number + 1))) })
         });
         put.stripes_and_commit(stripes).await
     }

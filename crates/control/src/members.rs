@@ -35,6 +35,8 @@ struct Member {
     disks: BTreeMap<DiskNumber, DiskState>,
     /// Bytes a second that it combines; 0: it is not known.
     coding_bytes_per_s: u64,
+    /// Of its disks, since its agent has started.
+    fsyncs: u64,
 }
 
 /// What is known of a disk besides its record.
@@ -83,6 +85,8 @@ pub struct MemberStatus {
     pub disks: BTreeMap<DiskNumber, DiskState>,
     /// Bytes a second that it combines; 0: it is not known.
     pub coding_bytes_per_s: u64,
+    /// Of its disks, as its last heartbeat told: since its agent has started.
+    pub fsyncs: u64,
 }
 
 /// What a heartbeat changed.
@@ -99,7 +103,9 @@ impl Members {
     pub fn new(records: Vec<NodeRecord>, down_after: Duration, suspect_for: Duration, now: Time) -> Self {
         let member = |record: NodeRecord| {
             let (last_seen, disks) = (now, BTreeMap::new());
-            (record.id, Member { record, registered: false, last_seen, suspect_until: None, disks, coding_bytes_per_s: 0 })
+            let member =
+                Member { record, registered: false, last_seen, suspect_until: None, disks, coding_bytes_per_s: 0, fsyncs: 0 };
+            (member.record.id, member)
         };
         let nodes = records.into_iter().map(member).collect();
         Self { nodes, disputes: Disputes::default(), suspect_blocks: Arc::default(), down_after, suspect_for }
@@ -115,14 +121,15 @@ impl Members {
             (known.number, told.iter().find(|told| told.id == known.id).map_or(state, |told| state.after(told)))
         };
         let disks = record.disks.iter().map(disk).collect();
-        let member = Member { registered: true, last_seen: now, suspect_until: None, disks, coding_bytes_per_s, record };
+        let member =
+            Member { registered: true, last_seen: now, suspect_until: None, disks, coding_bytes_per_s, fsyncs: 0, record };
         self.nodes.insert(member.record.id, member);
     }
 
-    /// A sign of life. None: the node must register first.
-    pub fn heartbeat(&mut self, node: NodeId, told: &[DiskReport], now: Time) -> Option<Heartbeat> {
+    /// A sign of life, with what the node tells of its disks. None: the node must register first.
+    pub fn heartbeat(&mut self, node: NodeId, told: &[DiskReport], fsyncs: u64, now: Time) -> Option<Heartbeat> {
         let member = self.nodes.get_mut(&node).filter(|member| member.registered)?;
-        member.last_seen = now;
+        (member.last_seen, member.fsyncs) = (now, fsyncs);
         let came_up = member.record.state == NodeState::Down;
         member.record.state = NodeState::Up;
         let mut changed = Vec::new();
@@ -223,6 +230,7 @@ impl Members {
             silent_for: now.since(member.last_seen),
             disks: member.disks.clone(),
             coding_bytes_per_s: if member.registered { member.coding_bytes_per_s } else { 0 },
+            fsyncs: member.fsyncs,
         };
         self.nodes.values().map(status).collect()
     }
@@ -323,11 +331,15 @@ mod tests {
         let down: Vec<u32> = members.take_down_silent(at(5)).iter().map(|node| node.id.0).collect();
         assert_eq!(down, [1, 2]);
         assert!(!members.are_coming_back() && members.take_down_silent(at(6)).is_empty());
-        assert_eq!(members.heartbeat(NodeId(2), &[], at(7)), None, "it must register first");
-        let heard = members.heartbeat(NodeId(1), &told(70, true), at(7));
+        assert_eq!(members.heartbeat(NodeId(2), &[], 0, at(7)), None, "it must register first");
+        let heard = members.heartbeat(NodeId(1), &told(70, true), 3, at(7));
         assert_eq!(heard, Some(Heartbeat { came_up: true, disks: vec![(DiskNumber(1), true)] }));
-        assert_eq!(members.heartbeat(NodeId(1), &told(70, true), at(8)).unwrap().disks, [], "a change is reported once");
+        assert_eq!(members.heartbeat(NodeId(1), &told(70, true), 5, at(8)).unwrap().disks, [], "a change is reported once");
         assert_eq!(members.coding_bytes_per_s(at(8)), BTreeMap::from([(NodeId(1), 7.0)]));
+        let fsyncs = |members: &Members| members.statuses(at(8))[0].fsyncs;
+        assert_eq!(fsyncs(&members), 5);
+        members.registered(record(1, NodeState::Up), 7, &told(70, true), at(8));
+        assert_eq!(fsyncs(&members), 0, "a new agent counts from the start");
     }
 
     #[test]
@@ -340,7 +352,7 @@ mod tests {
         assert_eq!(disk(&members), Some((20, 6)));
         members.add_blocks(&[home], 30);
         assert_eq!(disk(&members), Some((0, 7)));
-        members.heartbeat(NodeId(1), &told(33, false), at(2));
+        members.heartbeat(NodeId(1), &told(33, false), 0, at(2));
         assert_eq!(disk(&members), Some((33, 7)));
         members.registered(record(1, NodeState::Up), 7, &told(44, false), at(3));
         assert_eq!(disk(&members), Some((44, 7)), "what the metadata counts stays");

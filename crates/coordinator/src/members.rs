@@ -65,8 +65,8 @@ impl Members {
     }
 
     /// A sign of life; returns the disks that failed or recovered since the last one. None: the node must register first.
-    pub(crate) fn heartbeat(&self, node: NodeId, disks: &[v1::Disk]) -> Option<Heartbeat> {
-        self.lock().known.heartbeat(node, &reports(disks), self.started.now())
+    pub(crate) fn heartbeat(&self, node: NodeId, disks: &[v1::Disk], fsyncs: u64) -> Option<Heartbeat> {
+        self.lock().known.heartbeat(node, &reports(disks), fsyncs, self.started.now())
     }
 
     /// Takes down the nodes that were silent for too long; returns them.

@@ -136,7 +136,7 @@ impl MembershipService {
         if !caller.may_be_agent(&name) {
             return Err(Error::invalid(format!("{caller} cannot speak for node {name}")));
         }
-        let heard = shared.members.heartbeat(node, &told.disks).ok_or_else(again)?;
+        let heard = shared.members.heartbeat(node, &told.disks, told.fsyncs).ok_or_else(again)?;
         if heard.came_up {
             tracing::info!(node = %name, "a node is up again");
             let written = shared.meta.set_node_state(shared.epoch, node, NodeState::Up).await;

@@ -7,41 +7,29 @@ mod end;
 mod late_blocks;
 mod late_plans;
 mod stall;
+mod stripe;
 pub(crate) mod under_way;
 
 use crate::{
     delegations::{Delegation, Who},
-    in_flight::Moving,
     options,
     shared::Shared,
     show,
-    sign::{self, Signed},
-    supervise,
     validate::{self, Coding},
 };
-use rand::{SeedableRng, rngs::StdRng};
-use stall::{levels, stall_policy};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     iter,
     sync::{Arc, PoisonError},
     time::Duration,
 };
+use stripe::{begin_stripe, count_blocks, explain, new_stripes, with_site};
 use under_way::{Key, Known, Learnt, Sending, Underway};
 use weft_codes::SharedCode;
-use weft_control::{
-    options::WriteOptions,
-    placement::Placed,
-    planning::{self, Writing},
-    put::{
-        self, SentStripe, Site, StripeBegin,
-        begin::{Action, Event},
-    },
-    run::OnFailure,
-};
-use weft_meta::{CommitPut, Leftovers, MetaError, NewStripe, NewUpload, ObjectRecord, UploadRecord};
+use weft_control::{placement::Placed, put};
+use weft_meta::{CommitPut, Leftovers, MetaError, NewUpload, ObjectRecord, UploadRecord};
 use weft_proto::{rpc::Caller, v1};
-use weft_types::{BlockId, Error, Home, NodeId, Party, PlanId, Result, StripeId, StripeLayout, StripeRecord, UploadId};
+use weft_types::{Error, NodeId, PlanId, Result, StripeLayout, UploadId};
 
 /// A node that has waited for another for this part of a stall when a plan ended did not fail itself.
 const WAIT_SHARE: u32 = 4;
@@ -124,23 +112,6 @@ async fn begin_with(
     ahead.allocated(stripes);
     shared.puts.begun(upload.id, ahead);
     Ok(upload.id)
-}
-
-/// Stripes from a number on, as they are allocated.
-fn new_stripes(number: u64, layouts: &[StripeLayout], placed: &[Placed]) -> Vec<NewStripe> {
-    let new = |((number, layout), placed): ((u64, &StripeLayout), &Placed)| {
-        let homes = placed.homes.clone();
-        NewStripe { number, layout: *layout, homes }
-    };
-    (number..).zip(layouts).zip(placed).map(new).collect()
-}
-
-/// Nodes count blocks as theirs as soon as they are allocated.
-fn count_blocks(shared: &Shared, stripes: &[StripeRecord]) {
-    for stripe in stripes {
-        let homes: Vec<Home> = stripe.all().map(|(_, placed)| placed.home).collect();
-        shared.members.add_blocks(&homes, stripe.layout.block_len(0));
-    }
 }
 
 /// Allocates a stripe, opens and starts its plan, and gives the client its share.
@@ -351,112 +322,6 @@ async fn keep_sending(shared: &Shared, key: Key, sending: Sending) -> Result<()>
     }
 }
 
-/// Allocates a stripe and starts the plan that brings it to its homes; what of it is the client's.
-async fn begin_stripe(
-    shared: &Arc<Shared>,
-    upload: &UploadRecord,
-    code: &SharedCode,
-    layout: StripeLayout,
-    number: u64,
-    options: WriteOptions,
-) -> Result<(Sending, v1::ClientTask)> {
-    let name = &upload.new.name;
-    let full = StripeLayout { data_len: layout.layout.block_len.saturating_mul(layout.k.into()), ..layout };
-    let (ahead, following) = shared.puts.ahead(upload.id, |ahead| (ahead.take(number), ahead.following(number, layout, full)));
-    // It is given up if it is not sent as it was allocated.
-    let mut unopened = ahead.as_ref().map(|stripe| stripe.id);
-    let machine = StripeBegin::new(request(shared, upload.id, &upload.new, code), layout, options.clone());
-    let mut machine = machine.allocated(ahead).with_following(following.clone());
-    let layouts: Vec<StripeLayout> = iter::once(layout).chain(following).collect();
-    let (mut event, mut begun, mut estimate) = (Event::Begin, None, None);
-    loop {
-        let mut answer = None;
-        for action in place_next(shared, upload.id, &mut machine, event, &options, &mut estimate) {
-            match action {
-                Action::Warn(warning) => tracing::warn!(object = %name, stripe = number, "{warning}"),
-                Action::Simplest(error) => simplest(shared, upload, number, &error).await,
-                Action::Allocate(placed) => {
-                    let stripes = new_stripes(number, &layouts, &placed);
-                    let allocated = allocate(shared, upload, stripes, unopened.take(), placed).await;
-                    answer = Some(Event::Allocated(allocated.map(Box::new)));
-                }
-                Action::Send(sent) => {
-                    unopened = None;
-                    // A stripe is not planned around its own estimate; the plan counts as soon as it is signed.
-                    drop(estimate.take());
-                    let prepared = prepare(shared, upload, code, *sent);
-                    let started = match prepared {
-                        Ok(prepared) => start(shared, upload, code, prepared).await,
-                        Err(error) => Err(error),
-                    };
-                    answer = Some(Event::Started(started.map(|started| begun = Some(started))));
-                }
-                Action::End(Err(error)) => return Err(error),
-                Action::End(Ok(())) => return begun.ok_or_else(|| Error::fatal("a stripe that was not started")),
-            }
-        }
-        event = answer.ok_or_else(|| Error::fatal("a stripe's begin waits for nothing"))?;
-    }
-}
-
-/// Decides what is next. What a stripe will move is counted as soon as it is placed: of stripes that are placed at the same time, each sees
-/// those before it. How its plan moves it is known later.
-fn place_next(
-    shared: &Shared,
-    upload: UploadId,
-    machine: &mut StripeBegin,
-    event: Event,
-    options: &WriteOptions,
-    estimate: &mut Option<Moving>,
-) -> Vec<Action> {
-    let _one_at_a_time = shared.puts.placing.lock().unwrap_or_else(PoisonError::into_inner);
-    drop(shared.puts.take_announced(upload));
-    drop(estimate.take());
-    let actions = with_site(shared, options, |site| machine.on(event, site));
-    if let Some(Action::Allocate(placed)) = actions.last() {
-        let homes = placed.first().map(|placed| placed.homes.as_slice()).unwrap_or_default();
-        let lines = options::announced(options, shared, homes, machine.layout().block_len(0));
-        *estimate = Some(shared.in_flight.announce(lines));
-    }
-    actions
-}
-
-fn with_site<T>(shared: &Shared, options: &WriteOptions, act: impl FnOnce(&mut Site<'_>) -> T) -> T {
-    // Placing takes a moment: it must not hold the generator that all share.
-    let mut rng = StdRng::seed_from_u64(shared.draw_seed());
-    let (view, speeds) = (shared.members.view(), shared.members.coding_bytes_per_s());
-    let coding = |node| speeds.get(&node).copied().unwrap_or(0.0);
-    let network = |writer| options::write_network(options, shared, writer);
-    act(&mut Site { view: &view, coding_bytes_per_s: &coding, network: &network, rng: &mut rng })
-}
-
-/// Allocates a stripe and, with it, those that follow it. What was allocated for it before, and not opened, is given up.
-async fn allocate(
-    shared: &Shared,
-    upload: &UploadRecord,
-    stripes: Vec<NewStripe>,
-    unopened: Option<StripeId>,
-    placed: Vec<Placed>,
-) -> Result<StripeRecord> {
-    let number = stripes.first().map_or(0, |stripe| stripe.number);
-    let garbage_not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
-    let leftovers = Leftovers { unopened: unopened.into_iter().collect(), garbage_not_before_ms };
-    let allocated = shared.meta.allocate_stripes(shared.epoch, upload.id, stripes, leftovers).await;
-    let allocated = allocated.map_err(|error| shared.meta_error(error))?;
-    count_blocks(shared, &allocated);
-    let stripe = shared.puts.ahead(upload.id, |ahead| {
-        ahead.allocated(allocated);
-        ahead.take(number)
-    });
-    // A client was told when it began its put.
-    let warnings = placed.into_iter().next().map(|placed| placed.warnings).unwrap_or_default();
-    if upload.new.replaces.is_some() && !warnings.is_empty() && !shared.puts.learnt(upload.id).is_warned {
-        tracing::warn!(object = %upload.new.name, stripe = number, ?warnings, "a conversion crowds racks");
-        learn_of(shared, upload.id, |learnt| learnt.is_warned = true).await;
-    }
-    stripe.ok_or_else(|| Error::fatal("no stripe was allocated").object(&upload.new.name))
-}
-
 /// The writer sends this put's stripes by the simplest scheme from now on.
 async fn simplest(shared: &Shared, upload: &UploadRecord, stripe: u64, error: &Error) {
     tracing::info!(object = %upload.new.name, stripe, %error, "the writer sends every block itself");
@@ -478,67 +343,4 @@ fn request(shared: &Shared, upload: UploadId, new: &NewUpload, code: &SharedCode
         disk_reserve_bytes: shared.config.disk_reserve.0,
         long_wait_ms: shared.config.stall_ms / WAIT_SHARE,
     }
-}
-
-/// A stripe's plan that is ready to be opened.
-struct Prepared {
-    sent: Box<SentStripe>,
-    plan: weft_plan::Plan,
-    signed: Signed,
-}
-
-/// Makes the plan that brings blocks of a stripe from its writer to their homes. The first such plan has the writer sum up all blocks.
-fn prepare(shared: &Arc<Shared>, upload: &UploadRecord, code: &SharedCode, sent: SentStripe) -> Result<Prepared> {
-    let (stripe, options) = (&sent.stripe, &sent.options);
-    let placed: Vec<(BlockId, Home)> = sent.brings().collect();
-    let stores: Vec<(Party, BlockId)> = placed.iter().map(|(block, home)| (Party::Node(home.node), *block)).collect();
-    let planned = plan(shared, code, &stripe.layout, &stores, options, sent.is_first())?;
-    let view = shared.members.view();
-    let mut orders = BTreeMap::new();
-    for (block, home) in placed {
-        let order = sign::store_order(shared, code, &upload.new.name, upload.id, stripe, block, home, &view)?;
-        orders.insert(block, order);
-    }
-    let signed = sign::sign(shared, &planned, stripe, &orders, &options.agent)?;
-    Ok(Prepared { sent: Box::new(sent), plan: planned.plan, signed })
-}
-
-/// Opens and starts a stripe's plan; what of it is the client's.
-async fn start(
-    shared: &Arc<Shared>,
-    upload: &UploadRecord,
-    code: &SharedCode,
-    prepared: Prepared,
-) -> Result<(Sending, v1::ClientTask)> {
-    let Prepared { sent, plan, mut signed } = prepared;
-    let client = signed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
-    supervise::open(shared, &signed).await?;
-    let (running, handle) = supervise::start(shared, signed, OnFailure::GoOn).await;
-    let running = running.all_started().await?;
-    let stall_policy = stall_policy(shared, upload, code, &sent.stripe, &plan);
-    let report = tokio::spawn(running.finish(|_, _| {}, stall_policy));
-    let (plan, levels, handle) = (plan.id, levels(&plan), Arc::new(handle));
-    Ok((Sending { plan, sent, handle, report, levels, answer: None }, client))
-}
-
-fn plan(
-    shared: &Shared,
-    code: &SharedCode,
-    layout: &StripeLayout,
-    stores: &[(Party, BlockId)],
-    options: &WriteOptions,
-    whole: bool,
-) -> Result<planning::Planned> {
-    let run = shared.run(options.class(), 0, &layout.layout, options.slice_positions(&layout.layout));
-    let writer = shared.draw_client();
-    let network = options::write_network(options, shared, writer);
-    let writing = Writing { writer, stores, whole, scheme: &options.scheme, network: &network };
-    planning::write(code, layout, &writing, run)
-}
-
-fn explain(shared: &Shared, code: &SharedCode, layout: &StripeLayout, homes: &[Home], options: &WriteOptions) -> Result<Vec<u8>> {
-    let block = |(index, copy)| BlockId { stripe: StripeId(0), index, copy, generation: 1 };
-    let named = put::named(homes, code.k(), code.n());
-    let stores: Vec<(Party, BlockId)> = named.map(|(name, home)| (Party::Node(home.node), block(name))).collect();
-    plan(shared, code, layout, &stores, options, true)?.json()
 }

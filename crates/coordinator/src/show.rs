@@ -165,6 +165,7 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>) ->
         last_seen_ms: u64::try_from(status.silent_for.as_millis()).unwrap_or(u64::MAX),
         blocks: record.disks.iter().filter_map(|disk| blocks.get(&disk.number)).sum(),
         coding_bytes_per_s: status.coding_bytes_per_s,
+        fsyncs: status.fsyncs,
     }
 }
 
@@ -185,6 +186,8 @@ pub(crate) async fn status(shared: &Shared) -> Result<v1::StatusReply> {
         insecure: shared.security.is_insecure(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         warnings: warnings(shared, &statuses),
+        commits: shared.meta.commits(),
+        fsyncs: statuses.iter().fold(0, |sum, status| status.fsyncs.saturating_add(sum)),
     })
 }
 

@@ -16,6 +16,8 @@ pub trait Meta: Send + Sync {
     async fn cluster(&self) -> Result<ClusterRecord>;
     /// Begins a new epoch, which is the caller's.
     async fn become_leader(&self) -> Result<Epoch>;
+    /// Transactions that changed something and are durable, since this was opened.
+    fn commits(&self) -> u64;
     /// How much there is.
     async fn totals(&self) -> Result<Totals>;
 

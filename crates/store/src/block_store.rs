@@ -43,6 +43,11 @@ pub trait BlockStore: Send + Sync {
         None
     }
 
+    /// How often something was made durable (fsync, syncfs) since the disk was opened; 0 where there is no such call.
+    fn fsyncs(&self) -> u64 {
+        0
+    }
+
     /// All blocks, in ascending order.
     fn list(&self) -> Result<Vec<BlockId>> {
         const BLOCKS_A_CALL: usize = 4096;

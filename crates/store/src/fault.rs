@@ -116,6 +116,10 @@ impl BlockStore for FaultStore {
     fn failed(&self) -> Option<String> {
         self.inner.failed()
     }
+
+    fn fsyncs(&self) -> u64 {
+        self.inner.fsyncs()
+    }
 }
 
 struct FaultWriter {

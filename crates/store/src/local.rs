@@ -14,6 +14,7 @@
 //! repeated but fails the disk.
 
 mod disk;
+mod fsyncs;
 mod label;
 mod quarantine;
 mod reader;
@@ -143,5 +144,9 @@ impl BlockStore for LocalStore {
 
     fn failed(&self) -> Option<String> {
         self.disk.failed()
+    }
+
+    fn fsyncs(&self) -> u64 {
+        self.disk.fsyncs.count()
     }
 }

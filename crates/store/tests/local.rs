@@ -49,6 +49,23 @@ fn a_disk_keeps_its_identity_and_its_blocks() {
 }
 
 #[test]
+fn what_is_made_durable_is_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    assert!(store.fsyncs() > 0, "its label");
+    let counts = |change: &mut dyn FnMut()| {
+        let before = store.fsyncs();
+        change();
+        store.fsyncs() - before
+    };
+    assert_eq!(counts(&mut || drop(put(&store, 1, 10_000))), 4, "a sidecar, a payload, a new directory and its parent");
+    assert_eq!(counts(&mut || drop(put(&store, 4097, 10_000))), 3, "the directory is there");
+    let id = put(&store, 8193, 10_000).0.id;
+    assert_eq!(counts(&mut || assert!(store.remove(id).unwrap())), 1);
+    assert_eq!(counts(&mut || assert!(store.open(id).is_err())), 0);
+}
+
+#[test]
 fn the_place_of_a_disk_that_is_not_mounted_stays_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
     for place in [dir.path().join("no directory"), dir.path().to_owned()] {

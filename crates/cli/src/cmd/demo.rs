@@ -6,10 +6,8 @@ use clap::Args;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 use std::{
-    fs::DirBuilder,
     io,
     ops::Range,
-    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     pin::Pin,
     task::{Context, Poll},
@@ -19,9 +17,8 @@ use tokio::{io::AsyncWrite, time::Instant};
 use weft_cli::{
     exit::Exit,
     files::io_error,
-    local::{DaemonSettings, LocalCluster, Signal, Size},
+    local::{LocalCluster, ScratchCluster, Signal, Size},
     output::{Output, print},
-    seed::seed,
     session::{self, Session},
     table::table,
     up::bring_up,
@@ -92,12 +89,6 @@ struct Reading {
     part_on_gigabit_seconds: f64,
 }
 
-/// Processes and directory that are gone when it is.
-struct Scratch {
-    dir: PathBuf,
-    cluster: Option<LocalCluster>,
-}
-
 /// A demonstration under way.
 struct Stage<'a> {
     session: &'a Session,
@@ -134,9 +125,8 @@ async fn demonstrate(file: &Path, size: u64, output: Output) -> Result<Report> {
     say("weft demo: a file survives the death of a machine")?;
     say("")?;
     let started = Instant::now();
-    let mut scratch = Scratch::make()?;
-    let cluster = scratch.cluster()?;
-    let session = bring_up(cluster).await?;
+    let scratch = ScratchCluster::make("weft-demo", Size { nodes: NODES, racks: RACKS, disks_per_node: 1, insecure: false })?;
+    let session = bring_up(scratch.cluster()).await?;
     say(&line("START", &format!("{NODES} agents in {RACKS} racks and a coordinator, each a process of its own"), started))?;
     session.client.create_bucket(BUCKET, "").await?;
 
@@ -145,21 +135,21 @@ async fn demonstrate(file: &Path, size: u64, output: Output) -> Result<Report> {
     let range = Stage::lost_part(block_len);
     let (sha256, part_sha256) = (file_sha256(file, 0..size)?, file_sha256(file, range)?);
     let stage = Stage { session: &session, file, size, block_len, sha256, part_sha256, output };
-    let report = stage.play(scratch.cluster.as_ref()).await?;
+    let report = stage.play(scratch.cluster()).await?;
     session.client.close().await;
     say("\nEverything came back as it was stored.")?;
     Ok(report)
 }
 
 impl Stage<'_> {
-    async fn play(&self, cluster: Option<&LocalCluster>) -> Result<Report> {
+    async fn play(&self, cluster: &LocalCluster) -> Result<Report> {
         let put_seconds = self.store().await?;
         let before = self.read("plain, before", "", 0).await?;
         self.say(&format!("  READ    all of it, from the data blocks: same sha256 ({:.2} s)", before.whole_seconds))?;
 
         let holder = self.holder().await?;
         let begun = Instant::now();
-        cluster.ok_or_else(|| Error::fatal("the cluster is gone"))?.signal(&holder.name, Signal::Kill)?;
+        cluster.signal(&holder.name, Signal::Kill)?;
         self.wait_until_noticed(&holder.name).await?;
         let noticed_after_s = begun.elapsed().as_secs_f64();
         self.say(&format!(
@@ -344,37 +334,4 @@ fn readings(reads: &[Reading]) -> String {
 
 fn line(word: &str, text: &str, begun: Instant) -> String {
     format!("  {word:<7} {text} ({:.1} s)", begun.elapsed().as_secs_f64())
-}
-
-impl Scratch {
-    fn make() -> Result<Self> {
-        let dir = std::env::temp_dir().join(format!("weft-demo-{:016x}", seed()?));
-        // What is stored and read back is nobody else's to read.
-        DirBuilder::new().mode(0o700).create(&dir).map_err(|error| io_error(&dir, "create", &error))?;
-        Ok(Self { dir, cluster: None })
-    }
-
-    fn cluster(&mut self) -> Result<&LocalCluster> {
-        let size = Size { nodes: NODES, racks: RACKS, disks_per_node: 1, insecure: false };
-        let dir = self.dir.join("cluster");
-        let _lock = LocalCluster::lock(&dir)?;
-        let made = LocalCluster::make(&dir, size, seed()?, |it| {
-            // A demonstration should not have to wait for a dead node to be noticed.
-            if let DaemonSettings::Coordinator(config) = it {
-                (config.heartbeat_interval_ms, config.down_after_ms) = (200, 1000);
-            }
-        })?;
-        Ok(self.cluster.insert(made))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Some(Err(error)) = self.cluster.as_ref().map(LocalCluster::stop) {
-            eprintln!("weft: {error}");
-        }
-        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
-            eprintln!("weft: {} could not be removed: {error}", self.dir.display());
-        }
-    }
 }

@@ -15,6 +15,10 @@ pub(super) struct Report {
     objects: u64,
     stripes: u64,
     data_bytes: u64,
+    /// Durable ones of the metadata, since the coordinator has started.
+    commits: u64,
+    /// Of all nodes together, as their last heartbeats told: each since its agent has started.
+    fsyncs: u64,
     pub(super) nodes: Vec<Node>,
     warnings: Vec<String>,
 }
@@ -32,6 +36,7 @@ pub(super) struct Node {
     last_seen_ms: u64,
     blocks: u64,
     coding_bytes_per_s: u64,
+    fsyncs: u64,
     disks: Vec<Disk>,
 }
 
@@ -57,6 +62,8 @@ impl From<api::StatusReply> for Report {
             objects: it.objects,
             stripes: it.stripes,
             data_bytes: it.data_bytes,
+            commits: it.commits,
+            fsyncs: it.fsyncs,
             nodes: it.nodes.into_iter().map(Node::from).collect(),
             warnings: it.warnings,
         }
@@ -85,6 +92,7 @@ impl From<api::Node> for Node {
             last_seen_ms: it.last_seen_ms,
             blocks: it.blocks,
             coding_bytes_per_s: it.coding_bytes_per_s,
+            fsyncs: it.fsyncs,
             disks: it.disks.into_iter().map(disk).collect(),
         }
     }

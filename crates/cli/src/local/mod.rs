@@ -17,8 +17,10 @@ mod cluster;
 mod make;
 mod namespaces;
 mod process;
+mod scratch;
 
 pub use cluster::LocalCluster;
 pub use make::{DaemonSettings, Size};
 pub use namespaces::{COORDINATOR, Namespaces, SCRATCH_FILE, TESTBED_FILE, node_number};
 pub use process::{PidFile, Process, Signal, end};
+pub use scratch::ScratchCluster;

@@ -40,6 +40,9 @@ pub struct Process {
     boot: String,
 }
 
+/// Linux tells of CPU time in hundredths of a second, whatever its own ticks are.
+const TICKS_PER_S: f64 = 100.0;
+
 /// What to do to a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
@@ -106,6 +109,13 @@ impl Process {
         words.nth(1).is_some_and(|file| Path::new(OsStr::from_bytes(file)).starts_with(dir))
     }
 
+    /// The CPU time that it has used so far, user and system together, in seconds, to a hundredth; none: it has ended.
+    pub fn cpu_seconds(&self) -> Option<f64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let ((_, started_ticks), cpu_ticks) = (parse_stat(&stat)?, parse_cpu_ticks(&stat)?);
+        (started_ticks == self.started_ticks).then_some(cpu_ticks as f64 / TICKS_PER_S)
+    }
+
     /// Waits until it runs no more, and tells whether it came to that.
     fn ends_by(&self, deadline: Instant) -> bool {
         while self.is_alive() {
@@ -162,6 +172,14 @@ fn parse_stat(stat: &str) -> Option<(char, u64)> {
     // The state is field 3, the start field 22.
     let started = fields.nth(18)?.parse().ok()?;
     Some((state, started))
+}
+
+/// User time and system time from /proc/PID/stat, together.
+fn parse_cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    // Fields 14 and 15; the first after the name is field 3.
+    let ticks: Vec<u64> = after_name.split_whitespace().skip(11).take(2).filter_map(|field| field.parse().ok()).collect();
+    (ticks.len() == 2).then(|| ticks.iter().sum())
 }
 
 /// A file that says which process is in charge of something, and on which that process holds a lock (flock) as long as it runs:

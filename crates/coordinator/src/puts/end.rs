@@ -4,7 +4,9 @@
 use super::{
     commit, commit_of, committed,
     late_blocks::{self, Arrived, LateStripe},
-    learn_of, prepare, request, simplest, start, touched,
+    learn_of, request, simplest,
+    stripe::{prepare, start},
+    touched,
     under_way::{Key, Sending},
 };
 use crate::{

@@ -1,5 +1,6 @@
 //! A whole cluster on loopback: what a client asks of the coordinator, and what becomes of it on the nodes.
 
+mod commits;
 mod conversions;
 mod copies;
 mod corruption;

@@ -3,9 +3,11 @@
 pub(crate) mod check;
 pub(crate) mod faults;
 pub(crate) mod node;
+pub(crate) mod objects;
 pub(crate) mod place;
 pub(crate) mod put;
 pub(crate) mod repair;
+pub(crate) mod usage;
 pub(crate) mod writer;
 
 use serde::{Deserialize, Serialize};

@@ -1,15 +1,19 @@
-//! Where a benchmark runs: in the testbed or cluster that is named, or in a testbed of its own that is gone afterwards.
+//! Where a benchmark runs: in the testbed or cluster that is named, or in one of its own that is gone afterwards.
 
 use crate::testbed::{Settings, Testbed, scratch};
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use weft_cli::{
     interrupt,
-    local::{DaemonSettings, LocalCluster},
+    local::{DaemonSettings, LocalCluster, ScratchCluster, Size},
     seed::seed,
     session::{self, Session},
-    target,
+    target::{self, Target},
     up::bring_up,
 };
+use weft_client::Client;
 use weft_coordinator::CoordinatorConfig;
 use weft_types::Result;
 
@@ -51,6 +55,50 @@ pub(crate) fn in_testbed_with<T>(
     session::run(async {
         let session = bring_up(&cluster).await?;
         let done = work(&session, Some(&mut testbed)).await;
+        session.client.close().await;
+        done
+    })
+}
+
+/// A cluster whose links nobody shapes.
+pub(crate) struct Place<'a> {
+    pub(crate) session: &'a Session,
+    /// Its directory and its processes, where they are on this machine.
+    pub(crate) local: Option<&'a LocalCluster>,
+    /// It was made for this, so its processes may be killed.
+    pub(crate) is_own: bool,
+    /// Its agents send heartbeats so often.
+    pub(crate) heartbeat: Duration,
+    target: &'a dyn Fn() -> Result<Target>,
+}
+
+impl Place<'_> {
+    /// One more client, with connections of its own.
+    pub(crate) async fn client(&self) -> Result<Client> {
+        Ok(Session::open((self.target)()?).await?.client)
+    }
+}
+
+/// Does `work` in the cluster that the options name, or in one of its own of this size.
+pub(crate) fn in_cluster<T>(options: &target::Options, size: Size, work: impl AsyncFnOnce(&Place<'_>) -> Result<T>) -> Result<T> {
+    if let Some(named) = &options.cluster {
+        if let Ok(testbed) = Testbed::open(Path::new(named)) {
+            testbed.enter()?;
+        }
+        let (local, target) = (LocalCluster::open(Path::new(named)).ok(), || options.target());
+        // What another cluster's interval is, its coordinator tells nobody: the usual one is waited for.
+        let heartbeat = Duration::from_millis(CoordinatorConfig::default().heartbeat_interval_ms.into());
+        return Session::with(options, async |session| {
+            work(&Place { session, local: local.as_ref(), is_own: false, heartbeat, target: &target }).await
+        });
+    }
+    let scratch = ScratchCluster::make("weft-bench", size)?;
+    interrupt::check()?;
+    let (cluster, heartbeat) = (scratch.cluster(), Duration::from_millis(ScratchCluster::HEARTBEAT_INTERVAL_MS.into()));
+    session::run(async {
+        let session = bring_up(cluster).await?;
+        let target = || cluster.file()?.target();
+        let done = work(&Place { session: &session, local: Some(cluster), is_own: true, heartbeat, target: &target }).await;
         session.client.close().await;
         done
     })

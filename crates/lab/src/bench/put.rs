@@ -27,7 +27,7 @@ use weft_client::{
 use weft_types::{AutoSize, ByteSize, Error, Party, Result};
 
 /// The bucket of the objects that are measured.
-const BUCKET: &str = "bench";
+pub(crate) const BUCKET: &str = "bench";
 /// What a case says as `select` that leaves to chance which node gets which block.
 pub(crate) const BY_LOT: &str = "lot";
 /// What the page of a disk is: blocks are whole ones.

@@ -1,6 +1,6 @@
-//! `weft bench`: what schemes take on links of a given rate, beside a direct send.
+//! `weft bench`: what schemes take on links of a given rate, beside a direct send; and what many objects take.
 
-use super::{bench_put::BenchPut, links::Links};
+use super::{bench_objects::BenchObjects, bench_put::BenchPut, links::Links};
 use crate::{
     bench::{
         self, DIRECT, Machine, Outcome, Report,
@@ -19,9 +19,9 @@ use weft_types::{AutoSize, ByteSize, Error, Result};
 /// The block that is rebuilt.
 const BLOCK: u8 = 3;
 
-/// Measure schemes on links of a given rate
+/// Measure schemes on links of a given rate, or many objects
 ///
-/// Makes a testbed of its own, and takes it away again; with --cluster, the testbed (or cluster) that is named is used.
+/// Makes a testbed (for objects, a plain cluster) of its own, and takes it away again; with --cluster, the testbed (or cluster) that is named is used.
 #[derive(Debug, Args)]
 pub(super) struct Bench {
     #[command(subcommand)]
@@ -33,6 +33,7 @@ enum Command {
     Repair(BenchRepair),
     Faults(BenchFaults),
     Put(BenchPut),
+    Objects(BenchObjects),
 }
 
 /// Repair one block by each scheme in turn, beside a direct send of a block
@@ -162,6 +163,7 @@ impl Bench {
             Command::Repair(it) => it.run(options, output),
             Command::Faults(it) => it.run(options, output),
             Command::Put(it) => it.run(options, output),
+            Command::Objects(it) => it.run(options, output),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The command line: what `weft-lab` has of the commands of `weft`.
 
 mod bench;
+mod bench_objects;
 mod bench_put;
 mod links;
 mod reproduce;

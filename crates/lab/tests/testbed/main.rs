@@ -1,9 +1,10 @@
 //! The testbed itself: that its links are what they should be, that results have the promised form, and that nothing is left behind,
-//! however it ends. It needs root, `ip` and `tc`, and says so where it is skipped.
+//! however it ends. It needs root, `ip` and `tc`, and says so where it is skipped; `objects` needs none of it.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod life;
+mod objects;
 
 use common::weft_path;
 use serde_json::Value;

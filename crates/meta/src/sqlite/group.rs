@@ -7,7 +7,10 @@ use crate::{MetaError, Result};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 use tokio::sync::oneshot;
 
@@ -21,6 +24,8 @@ const GROUP_MAX: usize = 64;
 pub(super) struct Writer {
     connection: Mutex<Connection>,
     waiting: Mutex<VecDeque<Box<dyn Change>>>,
+    /// Changes that were committed and changed a row: the others write nothing, and wait for no disk.
+    commits: AtomicU64,
 }
 
 /// A change that waits, of whatever result.
@@ -39,7 +44,7 @@ struct Waiting<T, F> {
 
 impl Writer {
     pub(super) fn new(connection: Connection) -> Self {
-        Self { connection: Mutex::new(connection), waiting: Mutex::default() }
+        Self { connection: Mutex::new(connection), waiting: Mutex::default(), commits: AtomicU64::new(0) }
     }
 
     /// Puts a change into the queue. It is made by the next [`commit_waiting`](Self::commit_waiting).
@@ -68,7 +73,14 @@ impl Writer {
         }
         let committed = commit(&mut connection, &mut group);
         drop(connection);
+        self.commits.fetch_add(*committed.as_ref().unwrap_or(&0), Relaxed);
+        let committed = committed.map(drop);
         group.into_iter().for_each(|change| change.answer(committed.clone()));
+    }
+
+    /// How many changes were committed that changed something.
+    pub(super) fn commits(&self) -> u64 {
+        self.commits.load(Relaxed)
     }
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Box<dyn Change>>> {
@@ -76,16 +88,21 @@ impl Writer {
     }
 }
 
-/// All changes of a group in one transaction. An error is of the transaction: then no change of it happened.
-fn commit(connection: &mut Connection, group: &mut [Box<dyn Change>]) -> Result<()> {
+/// All changes of a group in one transaction. Tells how many of them changed something. An error is of the transaction: then no change of it
+/// happened.
+fn commit(connection: &mut Connection, group: &mut [Box<dyn Change>]) -> Result<u64> {
     let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut commits = 0;
     for change in group {
+        let rows_before = tx.total_changes();
         tx.execute_batch("SAVEPOINT change")?;
         // After some errors SQLite has undone the whole transaction: then there is no savepoint any more, and the statement fails.
         let keep = change.make(&tx);
+        commits += u64::from(keep && tx.total_changes() > rows_before);
         tx.execute_batch(if keep { "RELEASE change" } else { "ROLLBACK TO change; RELEASE change" })?;
     }
-    Ok(tx.commit()?)
+    tx.commit()?;
+    Ok(commits)
 }
 
 impl<T, F> Change for Waiting<T, F>
@@ -137,7 +154,7 @@ mod tests {
         assert!(answers.iter_mut().all(|answer| answer.try_recv().is_err()), "nothing is made yet");
         writer.commit_waiting();
         let answers: Vec<_> = answers.into_iter().map(|mut answer| answer.try_recv().unwrap()).collect();
-        assert_eq!(rows(&writer), [1, 3, 4]);
+        assert_eq!((rows(&writer), writer.commits()), (vec![1, 3, 4], 3));
         assert!(matches!(answers[..], [Ok(()), Err(MetaError::Refused(_)), Ok(()), Err(MetaError::Storage(_)), Ok(())]));
     }
 

@@ -141,6 +141,10 @@ impl Meta for SqliteMeta {
         self.change(cluster::become_leader).await
     }
 
+    fn commits(&self) -> u64 {
+        self.writer.commits()
+    }
+
     async fn totals(&self) -> Result<Totals> {
         self.read(cluster::totals).await
     }

@@ -33,6 +33,20 @@ async fn a_cluster_keeps_its_identity_and_its_epochs_only_grow() {
 }
 
 #[tokio::test]
+async fn only_transactions_that_changed_something_count_as_commits() {
+    let (_dir, meta, epoch) = fresh().await;
+    let before = meta.commits();
+    meta.create_bucket(epoch, "c", None, 1).await.unwrap();
+    meta.clone().remove_bucket(epoch, "c").await.unwrap();
+    assert_eq!(meta.commits(), before + 2);
+    meta.buckets().await.unwrap();
+    meta.create_bucket(epoch, "b", None, 1).await.unwrap_err();
+    meta.create_bucket(Epoch(epoch.0 + 1), "c", None, 1).await.unwrap_err();
+    assert_eq!(meta.expire_repairs(epoch, 1).await.unwrap(), 0);
+    assert_eq!(meta.commits(), before + 2, "these changed nothing");
+}
+
+#[tokio::test]
 async fn a_newer_schema_is_refused_by_name() {
     let (dir, meta, _) = fresh().await;
     drop(meta);

@@ -93,6 +93,9 @@ pub struct HeartbeatRequest {
     pub memory_used_bytes: u64,
     #[prost(uint64, tag = "6")]
     pub memory_budget_bytes: u64,
+    /// of its disks, since the agent has started
+    #[prost(uint64, tag = "7")]
+    pub fsyncs: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CorruptBlock {
@@ -603,6 +606,12 @@ pub struct StatusReply {
     pub version: ::prost::alloc::string::String,
     #[prost(string, repeated, tag = "10")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// durable ones of the metadata, since the coordinator has started
+    #[prost(uint64, tag = "11")]
+    pub commits: u64,
+    /// of all nodes together, as their last heartbeats tell
+    #[prost(uint64, tag = "12")]
+    pub fsyncs: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Node {
@@ -631,6 +640,9 @@ pub struct Node {
     /// that it combines, for each row that is made of them; 0: it is not known, or the node is down
     #[prost(uint64, tag = "11")]
     pub coding_bytes_per_s: u64,
+    /// of its disks, as its last heartbeat told: since its agent has started
+    #[prost(uint64, tag = "12")]
+    pub fsyncs: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Policy {

@@ -1,5 +1,6 @@
 //! The directory itself: its paths, its lock, whether it has failed, and every step that changes it.
 
+use super::fsyncs::Fsyncs;
 use super::label::{Label, NewDisk};
 use super::quarantine;
 use super::steps::{Step, Steps};
@@ -34,6 +35,7 @@ pub(super) struct Disk {
     shards: Mutex<BTreeSet<u64>>,
     /// What lies in quarantine, counted when the disk is opened.
     pub(super) quarantined: Mutex<Quarantined>,
+    pub(super) fsyncs: Fsyncs,
     /// Holds the lock as long as anybody uses the disk.
     lock: File,
 }
@@ -52,11 +54,13 @@ impl Disk {
             }
             refuse_foreign(dir)?;
         }
-        let mut lock = lock(dir)?;
+        let (mut lock, fsyncs) = (lock(dir)?, Fsyncs::default());
         let label = match fs::read_to_string(dir.join(LABEL)) {
             Ok(text) => Label::decode(&text)
                 .map_err(|error| Error { message: format!("{}: {}", dir.display(), error.message), ..error })?,
-            Err(error) if error.kind() == ErrorKind::NotFound => format_disk(dir, cluster, new.ok_or_else(|| no_disk(dir))?)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                format_disk(dir, cluster, new.ok_or_else(|| no_disk(dir))?, &fsyncs)?
+            }
             Err(error) => return Err(cannot_open(dir, "its disk file cannot be read", &error)),
         };
         if label.cluster != cluster {
@@ -68,17 +72,17 @@ impl Disk {
         for name in [BLOCKS, TEMPORARY, QUARANTINE] {
             fs::create_dir_all(dir.join(name)).map_err(context("its directories cannot be made"))?;
         }
-        sync_dir(dir).map_err(context("it cannot be synced"))?;
+        fsyncs.dir(dir).map_err(context("it cannot be synced"))?;
         // The lock file has content exactly while somebody holds it: so the last one was killed.
         if lock.metadata().map_err(context("its lock file cannot be read"))?.len() > 0 {
             // A block of which the payload has its name, but whose directory was not synced any more, will be listed from
             // now on: so it has to last.
-            rustix::fs::syncfs(&lock).map_err(|error| cannot_open(dir, "it cannot be synced", &error.into()))?;
+            fsyncs.file_system(&lock).map_err(context("it cannot be synced"))?;
         }
         lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(context("its lock file cannot be written"))?;
         let (claimed, failed, shards) = (Mutex::default(), Mutex::default(), Mutex::default());
         let quarantined = Mutex::new(quarantine::count(&dir.join(QUARANTINE))?);
-        Ok(Self { dir: dir.to_owned(), label, steps, claimed, failed, shards, quarantined, lock })
+        Ok(Self { dir: dir.to_owned(), label, steps, claimed, failed, shards, quarantined, fsyncs, lock })
     }
 
     pub(super) fn blocks_dir(&self) -> PathBuf {
@@ -134,7 +138,7 @@ impl Disk {
         if !shards.contains(&shard(id)) {
             self.step(Step::CreateShard, || {
                 fs::create_dir_all(&dir)?;
-                sync_dir(&self.blocks_dir())
+                self.fsyncs.dir(&self.blocks_dir())
             })?;
             shards.insert(shard(id));
         }
@@ -151,7 +155,7 @@ impl Disk {
             return Ok(false);
         }
         self.step(Step::RemovePayload, || fs::remove_file(&payload))?;
-        self.step(Step::SyncDirectory, || sync_dir(&self.shard_dir(id)))?;
+        self.step(Step::SyncDirectory, || self.fsyncs.dir(&self.shard_dir(id)))?;
         self.step(Step::RemoveSidecar, || remove_if_there(&self.sidecar_path(id)))?;
         Ok(true)
     }
@@ -215,10 +219,6 @@ pub(super) fn shard_name(shard: u64) -> String {
     format!("{shard:03x}")
 }
 
-pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
-
 pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -274,15 +274,15 @@ fn refuse_foreign(dir: &Path) -> Result<()> {
 }
 
 /// Makes an empty directory a disk. The label appears whole or not at all.
-fn format_disk(dir: &Path, cluster: ClusterId, new: NewDisk) -> Result<Label> {
+fn format_disk(dir: &Path, cluster: ClusterId, new: NewDisk, fsyncs: &Fsyncs) -> Result<Label> {
     let label = Label { cluster, disk_id: new.disk_id, created_ms: new.created_ms };
     let write = || {
         let mut file = File::create(dir.join(NEW_LABEL))?;
         file.write_all(label.encode().as_bytes())?;
-        file.sync_all()?;
+        fsyncs.file(&file)?;
         fs::rename(dir.join(NEW_LABEL), dir.join(LABEL))?;
-        sync_dir(dir)?;
-        dir.canonicalize()?.parent().map_or(Ok(()), sync_dir)
+        fsyncs.dir(dir)?;
+        dir.canonicalize()?.parent().map_or(Ok(()), |parent| fsyncs.dir(parent))
     };
     write().map_err(|error| cannot_open(dir, "it cannot be made a disk", &error))?;
     Ok(label)

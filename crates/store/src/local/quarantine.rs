@@ -7,7 +7,7 @@
 //! quarantine/s199-b003-c0-g1.1/payload     the last to come, and the first to go
 //! ```
 
-use super::disk::{Disk, QUARANTINE, cannot_open, exists, remove_if_there, sync_dir};
+use super::disk::{Disk, QUARANTINE, cannot_open, exists, remove_if_there};
 use super::steps::Step;
 use crate::block_store::Quarantined;
 use std::fs::{self, File};
@@ -37,20 +37,20 @@ impl Disk {
         let place = self.step(Step::WriteReason, || {
             let place = self.new_quarantine_place(id)?;
             if let Some(since_ms) = since_ms {
-                write_synced(&place.join(SINCE), &format!("{since_ms}\n"))?;
+                self.write_synced(&place.join(SINCE), &format!("{since_ms}\n"))?;
             }
-            write_synced(&place.join(REASON), &format!("{id}: {reason}\n"))?;
+            self.write_synced(&place.join(REASON), &format!("{id}: {reason}\n"))?;
             Ok(place)
         })?;
         self.step(Step::LinkSidecar, || match fs::hard_link(&sidecar, place.join(SIDECAR)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => sync_dir(&place).and_then(|()| sync_dir(&self.dir.join(QUARANTINE))),
+            _ => self.fsyncs.dir(&place).and_then(|()| self.fsyncs.dir(&self.dir.join(QUARANTINE))),
         })?;
         let moved = place.join(PAYLOAD);
-        self.step(Step::QuarantinePayload, || fs::rename(&payload, &moved).and_then(|()| sync_dir(&place)))?;
+        self.step(Step::QuarantinePayload, || fs::rename(&payload, &moved).and_then(|()| self.fsyncs.dir(&place)))?;
         self.recount(|quarantined, bytes| (quarantined.blocks + 1, quarantined.bytes + bytes), len_of(&moved));
         self.step(Step::RemoveSidecar, || remove_if_there(&sidecar))?;
-        self.step(Step::SyncDirectory, || sync_dir(&self.shard_dir(id)))?;
+        self.step(Step::SyncDirectory, || self.fsyncs.dir(&self.shard_dir(id)))?;
         tracing::warn!(block = %id, place = %place.display(), reason, "block quarantined");
         Ok(())
     }
@@ -76,7 +76,7 @@ impl Disk {
         let place = dir.join(place);
         let payload = place.join(PAYLOAD);
         let bytes = len_of(&payload);
-        self.step(Step::DeleteQuarantined, || remove_if_there(&payload).and_then(|()| sync_dir(&place)))?;
+        self.step(Step::DeleteQuarantined, || remove_if_there(&payload).and_then(|()| self.fsyncs.dir(&place)))?;
         if bytes.is_some() {
             let without = |of: Quarantined, bytes| (of.blocks.saturating_sub(1), of.bytes.saturating_sub(bytes));
             self.recount(without, bytes);
@@ -87,7 +87,7 @@ impl Disk {
             match fs::remove_dir(&place) {
                 // Somebody has put something beside it.
                 Err(error) if error.kind() != ErrorKind::DirectoryNotEmpty => Err(error),
-                _ => sync_dir(&dir),
+                _ => self.fsyncs.dir(&dir),
             }
         })
     }
@@ -96,6 +96,12 @@ impl Disk {
         let mut quarantined = self.quarantined.lock().unwrap_or_else(PoisonError::into_inner);
         let (blocks, bytes) = change(*quarantined, bytes.unwrap_or(0));
         *quarantined = Quarantined { blocks, bytes };
+    }
+
+    fn write_synced(&self, path: &Path, text: &str) -> io::Result<()> {
+        let mut file = File::create(path)?;
+        file.write_all(text.as_bytes())?;
+        self.fsyncs.file(&file)
     }
 
     fn new_quarantine_place(&self, id: BlockId) -> io::Result<PathBuf> {
@@ -135,10 +141,4 @@ fn places(dir: &Path) -> Result<Vec<String>> {
     }
     places.sort_unstable();
     Ok(places)
-}
-
-fn write_synced(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }

@@ -1,6 +1,6 @@
 //! Writes one block: payload under a temporary name, sidecar, and the commit.
 
-use super::disk::{Claim, Disk, remove_if_there, sync_dir};
+use super::disk::{Claim, Disk, remove_if_there};
 use super::steps::Step;
 use crate::block_store::{BlockWriter, Receipt};
 use crate::coverage::{Coverage, units_of};
@@ -93,17 +93,17 @@ impl LocalWriter {
             let mut file = File::create(&temporary)?;
             file.write_all(&encoded).map(|()| file)
         })?;
-        disk.step(Step::SyncSidecar, || file.sync_all())?;
+        disk.step(Step::SyncSidecar, || disk.fsyncs.file(&file))?;
         disk.step(Step::RenameSidecar, || fs::rename(&temporary, &name))?;
 
-        disk.step(Step::SyncPayload, || self.payload.sync_all())?;
+        disk.step(Step::SyncPayload, || disk.fsyncs.file(&self.payload))?;
         disk.step(Step::RenamePayload, || {
             fs::rename(disk.temporary_dir().join(id.to_string()), disk.payload_path(id))?;
             // From here on the block exists, and what belongs to it is no leftover.
             self.leftovers.paths.clear();
             Ok(())
         })?;
-        disk.step(Step::SyncDirectory, || sync_dir(&shard))?;
+        disk.step(Step::SyncDirectory, || disk.fsyncs.dir(&shard))?;
         Ok(Receipt { len, units: sidecar.units().to_vec() })
     }
 }

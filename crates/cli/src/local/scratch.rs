@@ -1,0 +1,61 @@
+//! A local cluster for a short while: in a directory of its own, and gone afterwards with its processes.
+
+use super::{
+    cluster::LocalCluster,
+    make::{DaemonSettings, Size},
+};
+use crate::{files::io_error, seed::seed};
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::PathBuf};
+use weft_types::Result;
+
+/// A cluster below the system's directory for temporary files. Dropped, it is stopped and removed.
+#[derive(Debug)]
+pub struct ScratchCluster {
+    cluster: LocalCluster,
+    // Dropped after the processes were stopped.
+    _dir: ScratchDir,
+}
+
+#[derive(Debug)]
+struct ScratchDir(PathBuf);
+
+impl ScratchCluster {
+    /// Milliseconds between two heartbeats of its agents.
+    pub const HEARTBEAT_INTERVAL_MS: u32 = 200;
+
+    /// Makes one whose directory's name begins with `name`; nothing runs yet. A node that is dead is noticed within a second or two.
+    pub fn make(name: &str, size: Size) -> Result<Self> {
+        let dir = ScratchDir(std::env::temp_dir().join(format!("{name}-{:016x}", seed()?)));
+        // What is stored and read back is nobody else's to read.
+        DirBuilder::new().mode(0o700).create(&dir.0).map_err(|error| io_error(&dir.0, "create", &error))?;
+        let place = dir.0.join("cluster");
+        let _lock = LocalCluster::lock(&place)?;
+        let cluster = LocalCluster::make(&place, size, seed()?, |it| {
+            if let DaemonSettings::Coordinator(config) = it {
+                (config.heartbeat_interval_ms, config.down_after_ms) = (Self::HEARTBEAT_INTERVAL_MS, 1000);
+            }
+        })?;
+        Ok(Self { cluster, _dir: dir })
+    }
+
+    /// The cluster.
+    pub fn cluster(&self) -> &LocalCluster {
+        &self.cluster
+    }
+}
+
+impl Drop for ScratchCluster {
+    fn drop(&mut self) {
+        if let Err(error) = self.cluster.stop() {
+            eprintln!("weft: {error}");
+        }
+    }
+}
+
+impl Drop for ScratchDir {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("weft: {} could not be removed: {error}", self.0.display());
+        }
+    }
+}

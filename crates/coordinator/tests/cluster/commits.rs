@@ -1,0 +1,106 @@
+//! How many durable changes of the metadata a put takes, and what becomes of stripes that are allocated ahead.
+
+use crate::world::{World, data};
+use weft_client::{PutOptions, api};
+
+const BLOCK_LEN: u64 = 64 << 10;
+const STRIPE_LEN: usize = 4 * BLOCK_LEN as usize;
+
+fn options() -> PutOptions {
+    PutOptions { code: "rs(4,2)".into(), block_len: BLOCK_LEN, ..PutOptions::default() }
+}
+
+async fn commits(world: &World) -> u64 {
+    world.client.status().await.unwrap().commits
+}
+
+fn garbage(world: &World) -> u64 {
+    let file = rusqlite::Connection::open(world.metadata_file()).unwrap();
+    file.query_row("SELECT count(*) FROM garbage", [], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_of_one_stripe_takes_two_durable_changes_and_a_larger_one_little_more_than_one_a_stripe() {
+    let world = World::new(8, 4).await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    // From a file its size is known.
+    for (stripes, commits_max) in [(1, 2), (2, 4), (20, 2 + 20 + 1), (33, 2 + 33 + 2)] {
+        let bytes = data(stripes * STRIPE_LEN - 5, 1);
+        std::fs::write(file.path(), &bytes).unwrap();
+        let before = commits(&world).await;
+        world.client.put_file("b", "file", file.path(), &options()).await.unwrap();
+        let count = commits(&world).await - before;
+        assert!(count <= commits_max, "{count} changes for {stripes} stripes");
+        assert_eq!(world.get("file", "").await.unwrap().0, bytes);
+    }
+    // From a pipe it is not, and the last stripe is shorter than it was allocated: 1, 2, 4, 8, 16 at a time.
+    let bytes = data(20 * STRIPE_LEN - 5, 2);
+    let before = commits(&world).await;
+    world.client.put("b", "pipe", bytes.as_slice(), &options()).await.unwrap();
+    let count = commits(&world).await - before;
+    assert!(count <= 20 + 5 + 1, "{count} changes for 20 stripes from a pipe");
+    assert_eq!(world.get("pipe", "").await.unwrap().0, bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stripes_that_were_allocated_and_never_opened_cost_no_call_of_an_agent() {
+    let world = World::new(8, 4).await;
+    let mut bare = world.bare_client().await;
+    let begin = |key: &str, stripes: u64| api::BeginPutRequest {
+        bucket: "b".into(),
+        key: key.into(),
+        code: "rs(4,2)".into(),
+        block_len: BLOCK_LEN,
+        size_hint: stripes * STRIPE_LEN as u64,
+        ..api::BeginPutRequest::default()
+    };
+    let upload = bare.begin_put(begin("k", 40)).await.unwrap().into_inner().upload;
+    bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
+    assert_eq!(garbage(&world), 0);
+    // A pipe that ends behind its third stripe has seven allocated.
+    world.client.put("b", "pipe", data(3 * STRIPE_LEN + 5, 2).as_slice(), &options()).await.unwrap();
+    assert_eq!(garbage(&world), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stripe_that_was_allocated_ahead_goes_elsewhere_once_a_node_of_it_is_down() {
+    let mut world = World::new(8, 4).await;
+    let mut bare = world.bare_client().await;
+    let begin = api::BeginPutRequest {
+        bucket: "b".into(),
+        key: "k".into(),
+        code: "rs(4,2)".into(),
+        block_len: BLOCK_LEN,
+        size_hint: 2 * STRIPE_LEN as u64,
+        ..api::BeginPutRequest::default()
+    };
+    let upload = bare.begin_put(begin).await.unwrap().into_inner().upload;
+    world.kill(1);
+    world.kill(2);
+    world.until("two are down", async |world| world.up().await.len() == 6).await;
+    for number in 0..2 {
+        let stripe = api::PutStripeRequest { upload, number, data_len: STRIPE_LEN as u64, options: None };
+        assert!(bare.put_stripe(stripe).await.unwrap().into_inner().task.is_some());
+    }
+    bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_coordinator_allocated_behind_the_last_stripe_does_not_stop_a_commit() {
+    let mut world = World::new(8, 4).await;
+    let mut bare = world.bare_client().await;
+    let begin = api::BeginPutRequest {
+        bucket: "b".into(),
+        key: "k".into(),
+        code: "rs(4,2)".into(),
+        block_len: BLOCK_LEN,
+        size_hint: 9 * STRIPE_LEN as u64,
+        ..api::BeginPutRequest::default()
+    };
+    let upload = bare.begin_put(begin).await.unwrap().into_inner().upload;
+    world.restart_coordinator().await;
+    let mut bare = world.bare_client().await;
+    let object = bare.commit_put(api::CommitPutRequest { upload, size: 0 }).await.unwrap().into_inner();
+    assert_eq!((object.version, object.size, object.stripe_count), (upload, 0, 0));
+    world.until("nobody keeps it", async |world| garbage(world) == 0).await;
+}
