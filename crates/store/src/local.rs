@@ -3,8 +3,8 @@
 //! ```text
 //! DIR/disk                          what this disk is (see `label`)
 //! DIR/lock                          held by the process that uses it
-//! DIR/blocks/0c7/s199-b003-c0-g1        payload; its name here is what makes the block exist
-//! DIR/blocks/0c7/s199-b003-c0-g1.meta   sidecar
+//! DIR/blocks/003/s199-b003-c0-g1        payload; its name here is what makes the block exist
+//! DIR/blocks/003/s199-b003-c0-g1.meta   sidecar
 //! DIR/tmp/                          blocks being written; emptied at start
 //! DIR/quarantine/NAME/{payload,sidecar,reason,since-ms}
 //! ```

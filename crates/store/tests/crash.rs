@@ -133,7 +133,7 @@ fn a_crash_at_any_step_of_a_write_leaves_no_block_or_the_right_one() {
         // The step at `at` had not begun; those before it were done.
         let done = |step: Step| at > position(step);
         let acknowledged = step.is_none();
-        let place = |renamed: bool, name: &str| disk.join(if renamed { "blocks/001" } else { "tmp" }).join(name);
+        let place = |renamed: bool, name: &str| disk.join(if renamed { "blocks/000" } else { "tmp" }).join(name);
         let payload = (name.clone(), Step::SyncPayload, Step::RenamePayload);
         let sidecar = (format!("{name}.meta"), Step::SyncSidecar, Step::RenameSidecar);
         // For each of the two files: what may be left of it, and where.

@@ -45,7 +45,28 @@ fn a_disk_keeps_its_identity_and_its_blocks() {
     assert_eq!(again.disk_id(), NEW.disk_id);
     assert_eq!(again.recovered().blocks, 1);
     assert_eq!(again.list().unwrap(), [meta.id]);
-    assert_eq!(fs::read(dir.path().join("blocks/001/s4097-b000-c0-g1")).unwrap(), bytes, "a payload is a plain file");
+    assert_eq!(fs::read(dir.path().join("blocks/040/s4097-b000-c0-g1")).unwrap(), bytes, "a payload is a plain file");
+}
+
+/// As an earlier version made it: each stripe's blocks in a directory of their own, until the numbers begin again.
+#[test]
+fn a_disk_of_version_1_stays_as_it_is_and_is_used_as_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    let text = fs::read_to_string(dir.path().join("disk")).unwrap();
+    let body = text[..text.find("crc32c").unwrap()].replace("weft-disk 2", "weft-disk 1");
+    let label = format!("{body}crc32c {:08x}\n", weft_store::crc::crc32c(body.as_bytes()));
+    fs::write(dir.path().join("disk"), &label).unwrap();
+    let store = open(dir.path());
+    let ids = [65, 4097].map(|stripe| put(&store, stripe, 10_000).0.id);
+    for name in ["blocks/001/s4097-b000-c0-g1", "blocks/041/s65-b000-c0-g1"] {
+        assert!(dir.path().join(name).exists(), "{name}");
+    }
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!((store.recovered().blocks, store.list().unwrap()), (2, ids.to_vec()));
+    assert!(ids.iter().all(|id| store.open(*id).is_ok()));
+    assert_eq!(fs::read_to_string(dir.path().join("disk")).unwrap(), label);
 }
 
 #[test]
@@ -59,8 +80,8 @@ fn what_is_made_durable_is_counted() {
         store.fsyncs() - before
     };
     assert_eq!(counts(&mut || drop(put(&store, 1, 10_000))), 4, "a sidecar, a payload, a new directory and its parent");
-    assert_eq!(counts(&mut || drop(put(&store, 4097, 10_000))), 3, "the directory is there");
-    let id = put(&store, 8193, 10_000).0.id;
+    assert_eq!(counts(&mut || drop(put(&store, 63, 10_000))), 3, "its neighbours lie in the same directory");
+    let id = put(&store, 64, 10_000).0.id;
     assert_eq!(counts(&mut || assert!(store.remove(id).unwrap())), 1);
     assert_eq!(counts(&mut || assert!(store.open(id).is_err())), 0);
 }
@@ -93,7 +114,7 @@ fn a_directory_that_is_something_else_is_refused() {
     assert!(error.message.contains(&CLUSTER.to_string()) && error.message.contains(&ClusterId(0xc2).to_string()), "{error}");
 
     let label = fs::read_to_string(disk.join("disk")).unwrap();
-    fs::write(disk.join("disk"), label.replace("weft-disk 1", "weft-disk 2")).unwrap();
+    fs::write(disk.join("disk"), label.replace("weft-disk 2", "weft-disk 3")).unwrap();
     assert_eq!(refused(&disk, CLUSTER).reaction, Reaction::InvalidInput, "a newer format");
     for byte in 0..label.len() {
         let mut flipped = label.clone().into_bytes();
@@ -174,7 +195,8 @@ fn a_start_puts_the_disk_in_order() {
     fs::write(sidecar(3), &rotten).unwrap();
     fs::copy(sidecar(0), sidecar(4)).unwrap();
     fs::write(dir.path().join("tmp/s9-b000-c0-g1"), "half a block").unwrap();
-    let foreign = [payload(0).with_file_name("notes.txt"), payload(0).with_file_name("s2-b000-c0-g1")];
+    // A block of another directory.
+    let foreign = [payload(0).with_file_name("notes.txt"), payload(0).with_file_name("s64-b000-c0-g1")];
     for path in &foreign {
         fs::write(path, "somebody put it here").unwrap();
     }

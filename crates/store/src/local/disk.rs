@@ -1,7 +1,7 @@
 //! The directory itself: its paths, its lock, whether it has failed, and every step that changes it.
 
 use super::fsyncs::Fsyncs;
-use super::label::{Label, NewDisk};
+use super::label::{self, Label, NewDisk};
 use super::quarantine;
 use super::steps::{Step, Steps};
 use crate::block_store::{Capacity, Quarantined};
@@ -11,9 +11,6 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_types::{BlockId, ClusterId, Error, Result};
-
-/// Directories that blocks are spread over by stripe: with ten million blocks on a disk, each holds some 5000 files.
-const SHARDS: u64 = 4096;
 
 const LABEL: &str = "disk";
 const NEW_LABEL: &str = "disk.new";
@@ -93,8 +90,13 @@ impl Disk {
         self.dir.join(TEMPORARY)
     }
 
+    /// The number of a block's directory.
+    pub(super) fn shard(&self, id: BlockId) -> u64 {
+        self.label.shard(id.stripe)
+    }
+
     pub(super) fn shard_dir(&self, id: BlockId) -> PathBuf {
-        self.blocks_dir().join(shard_name(shard(id)))
+        self.blocks_dir().join(shard_name(self.shard(id)))
     }
 
     pub(super) fn payload_path(&self, id: BlockId) -> PathBuf {
@@ -135,12 +137,12 @@ impl Disk {
         let dir = self.shard_dir(id);
         // Held until the directory is durable, so that nobody builds on one that is not.
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        if !shards.contains(&shard(id)) {
+        if !shards.contains(&self.shard(id)) {
             self.step(Step::CreateShard, || {
                 fs::create_dir_all(&dir)?;
                 self.fsyncs.dir(&self.blocks_dir())
             })?;
-            shards.insert(shard(id));
+            shards.insert(self.shard(id));
         }
         Ok(dir)
     }
@@ -211,10 +213,6 @@ impl Drop for Claim {
     }
 }
 
-pub(super) fn shard(id: BlockId) -> u64 {
-    id.stripe.0 % SHARDS
-}
-
 pub(super) fn shard_name(shard: u64) -> String {
     format!("{shard:03x}")
 }
@@ -275,7 +273,7 @@ fn refuse_foreign(dir: &Path) -> Result<()> {
 
 /// Makes an empty directory a disk. The label appears whole or not at all.
 fn format_disk(dir: &Path, cluster: ClusterId, new: NewDisk, fsyncs: &Fsyncs) -> Result<Label> {
-    let label = Label { cluster, disk_id: new.disk_id, created_ms: new.created_ms };
+    let label = Label { version: label::VERSION, cluster, disk_id: new.disk_id, created_ms: new.created_ms };
     let write = || {
         let mut file = File::create(dir.join(NEW_LABEL))?;
         file.write_all(label.encode().as_bytes())?;

@@ -1,6 +1,6 @@
 //! Puts a disk in order when it is opened, and lists what is on it.
 
-use super::disk::{Disk, SIDECAR_SUFFIX, cannot_open, remove_if_there, shard, shard_name};
+use super::disk::{Disk, SIDECAR_SUFFIX, cannot_open, remove_if_there, shard_name};
 use super::reader::read_sidecar;
 use std::collections::BTreeSet;
 use std::fs;
@@ -51,12 +51,12 @@ pub(super) fn recover(disk: &Disk) -> Result<Recovered> {
 pub(super) fn list_after(disk: &Disk, after: Option<BlockId>, blocks_max: usize) -> Result<Vec<BlockId>> {
     let mut list = Vec::new();
     for number in shards(disk)? {
-        if after.is_some_and(|after| number < shard(after)) {
+        if after.is_some_and(|after| number < disk.shard(after)) {
             continue;
         }
         let ids = shard_blocks(disk, number)?.payloads.into_iter();
         // The order is that of (shard, block).
-        let ids = ids.filter(|id| after.is_none_or(|after| (shard(after), after) < (number, *id)));
+        let ids = ids.filter(|id| after.is_none_or(|after| (disk.shard(after), after) < (number, *id)));
         list.extend(ids.take(blocks_max - list.len()));
         if list.len() == blocks_max {
             break;
@@ -89,7 +89,7 @@ fn shard_blocks(disk: &Disk, number: u64) -> Result<ShardBlocks> {
             None => (name.as_str(), &mut found.payloads),
         };
         match stem.parse::<BlockId>() {
-            Ok(id) if shard(id) == number => _ = set.insert(id),
+            Ok(id) if disk.shard(id) == number => _ = set.insert(id),
             _ => tracing::warn!(file = %dir.join(&name).display(), "a file that is none of ours is left alone"),
         }
     }
