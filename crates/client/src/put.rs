@@ -63,6 +63,9 @@ pub struct PutOptions {
     pub ack: String,
     /// Copies of each data block, with the coded one; 0: as the bucket's policy says.
     pub replicas: u32,
+    /// So many bytes of the reader are stored, and it is an error if it ends before: where the size is known, the coordinator allocates
+    /// what it takes at once. None: all that the reader gives. A file says its size itself.
+    pub size: Option<u64>,
     /// Is told of progress.
     pub progress: ProgressFn,
 }
@@ -99,13 +102,20 @@ impl Client {
         reader: impl AsyncRead + Unpin + Send,
         options: &PutOptions,
     ) -> Result<ObjectReply> {
-        let put = Put::begin(self.shared(), bucket, key, None, options).await?;
+        let put = Put::begin(self.shared(), request(bucket, key, options.size, options), options).await?;
         let (memory_bytes_max, stripe_len) = (self.shared().config.limits.stripe_memory_bytes_max, put.stripe_len);
+        let size = options.size;
         // What it needs goes with it: if it borrowed, the compiler could not tell that a put may be spawned.
         let begin = (reader, Spool::of(self.shared()), 0);
         let stripes = stream::try_unfold(begin, move |(mut reader, spool, number)| async move {
-            let data = StripeData::read(&mut reader, stripe_len, memory_bytes_max, &spool).await?;
-            let is_last = data.len < stripe_len;
+            let start = stripe_len.saturating_mul(number);
+            let len_max = size.map_or(stripe_len, |size| size.saturating_sub(start).min(stripe_len));
+            let data = StripeData::read(&mut reader, len_max, memory_bytes_max, &spool).await?;
+            if let Some(size) = size.filter(|_| data.len < len_max) {
+                let found = start + data.len;
+                return Err(Error::invalid(format!("the data ends after {found} bytes, and {size} were announced")));
+            }
+            let is_last = size.map_or(data.len < stripe_len, |size| size - start <= stripe_len);
             Ok(if data.len == 0 { None } else { Some((Stripe { number, data, is_last }, (reader, spool, number + 1))) })
         });
         put.stripes_and_commit(stripes).await
@@ -122,7 +132,8 @@ impl Client {
     pub async fn put_file(&self, bucket: &str, key: &str, path: impl AsRef<Path>, options: &PutOptions) -> Result<ObjectReply> {
         let mode = self.shared().config.disk_mode;
         let (file, size) = open(path.as_ref(), mode).await?;
-        let put = Put::begin(self.shared(), bucket, key, Some(size), options).await?;
+        let start = BeginPutRequest { start: size > 0, ..request(bucket, key, Some(size), options) };
+        let put = Put::begin(self.shared(), start, options).await?;
         let stripe_len = put.stripe_len;
         let stripes = (0..size.div_ceil(stripe_len)).map(|number| {
             let start = number * stripe_len;
@@ -173,7 +184,7 @@ fn request(bucket: &str, key: &str, size: Option<u64>, options: &PutOptions) -> 
         options: Some(how(options)),
         ack: options.ack.clone(),
         replicas: options.replicas,
-        start: size.is_some_and(|size| size > 0),
+        start: false,
     }
 }
 
@@ -215,9 +226,9 @@ pub(crate) struct Put {
 }
 
 impl Put {
-    async fn begin(shared: &Arc<Shared>, bucket: &str, key: &str, size: Option<u64>, options: &PutOptions) -> Result<Self> {
-        let object = format!("{bucket}/{key}");
-        let request = request(bucket, key, size, options);
+    async fn begin(shared: &Arc<Shared>, request: BeginPutRequest, options: &PutOptions) -> Result<Self> {
+        let object = format!("{}/{}", request.bucket, request.key);
+        let size = Some(request.size_hint).filter(|size| *size > 0);
         let begun = shared.calls.once(request, |mut client, request| async move { client.begin_put(request).await }).await;
         let begun = begun.map_err(|error| error.object(&object))?;
         for warning in &begun.warnings {

@@ -184,6 +184,7 @@ impl Put {
             random: false,
             ack: self.ack.clone().unwrap_or_default(),
             replicas: self.replicas.unwrap_or(0),
+            size: None,
             progress,
         }
     }

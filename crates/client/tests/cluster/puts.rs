@@ -91,6 +91,26 @@ async fn what_is_done_is_done_also_if_its_answer_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_known_size_so_many_bytes_are_stored_and_no_fewer() {
+    let world = World::insecure().await;
+    let data = random_bytes(700_000, 10);
+    for size in [0, 1, 262_144, 524_288, 699_999, 700_000] {
+        let mut reader = &data[..];
+        let options = PutOptions { size: Some(size), ..options(64 << 10, 4096) };
+        assert_eq!(world.client.put("b", "k", &mut reader, &options).await.unwrap().size, size);
+        assert!(get(&world, "k").await == data[..size as usize], "{size}");
+        assert_eq!(reader.len() as u64, 700_000 - size, "what follows stays in the reader");
+    }
+    for size in [700_001, 786_432, 10 << 20] {
+        let options = PutOptions { size: Some(size), ..options(64 << 10, 4096) };
+        let error = world.client.put("b", "short", &data[..], &options).await.unwrap_err();
+        assert!(error.message.contains("ends after 700000 bytes") && error.reaction == Reaction::InvalidInput, "{error}");
+    }
+    world.client.close().await;
+    assert_eq!(world.coordinator.state.lock().unwrap().aborted.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_put_that_is_given_up_or_fails_is_aborted() {
     let world = World::insecure().await;
     let aborted = || world.coordinator.state.lock().unwrap().aborted.len();

@@ -151,7 +151,7 @@ pub(crate) async fn measure(place: &Place<'_>, work: &Work, says: &dyn Fn(usize,
     for _ in 0..work.clients {
         clients.push(place.client().await?);
     }
-    let options = PutOptions { code: work.code.clone(), ..PutOptions::default() };
+    let options = PutOptions { code: work.code.clone(), size: Some(work.size as u64), ..PutOptions::default() };
     let shared = Shared { data: Data::make(work), options, prefix: format!("objects-{:016x}/", seed()?) };
     let bench = Bench { work, place, clients, shared: Arc::new(shared) };
     let measured = bench.measure(says).await;
