@@ -12,11 +12,8 @@ use std::{
 };
 use weft_codes::{Ask, SharedCode, SubBlock};
 use weft_plan::{Change, CodeView, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
-use weft_schemes::{Request, Run, Select, disseminate, plan_write, repair};
+use weft_schemes::{AUTO, Kind, Request, Run, Select, by_name, choose, simplest};
 use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout, StripeRecord};
-
-/// The simplest scheme.
-const CONVENTIONAL: &str = "conventional";
 
 /// A plan that was proved, and the job that it does.
 #[derive(Debug, Clone)]
@@ -79,13 +76,13 @@ impl<'a> Way<'a> {
     /// The plan to take, and what was considered. A slice whose length is left open is that which suits the path's own links, if that is
     /// predicted to be quicker.
     fn choose(&self, request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
-        let (plan, mut considered) = repair::choose_plan(request, scheme)?;
+        let (plan, mut considered) = choose(request, scheme)?;
         let path = considered.first().and_then(|chosen| Some((chosen, chosen.paths.first()?)));
         let fitted = path.and_then(|(chosen, path)| {
             let slice_len = self.options.slice_positions_on(path, &request.stripe, request.network)?;
             let run = Run { slice_len, ..request.run }.of_sub_blocks(request.stripe.layout.alpha);
             let request = Request { run, ..*request };
-            let (plan, fitted) = repair::choose_plan(&request, &chosen.scheme).ok()?;
+            let (plan, fitted) = choose(&request, &chosen.scheme).ok()?;
             Some((plan, fitted.into_iter().next().filter(|fitted| fitted.seconds < chosen.seconds)?))
         });
         Ok(match fitted {
@@ -140,8 +137,8 @@ pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, ru
     let request = Request { stores, network, select: Select::AsPreferred, ..Request::new(code.as_ref(), *stripe, &job, run) };
     // What was named is not weighed: a put plans every stripe.
     let (plan, considered) = match scheme {
-        disseminate::AUTO => disseminate::choose_plan(&request, scheme)?,
-        named => (plan_write(&request, disseminate::by_name(named)?)?, Vec::new()),
+        AUTO => choose(&request, scheme)?,
+        named => (weft_schemes::plan(&request, by_name(Kind::Write, named)?)?, Vec::new()),
     };
     Ok(Planned { considered, ..proved(plan, job, code, network)? })
 }
@@ -167,7 +164,8 @@ pub fn read(
     let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
     let request = way.request(code, stripe, &job, &[], run);
     // Of blocks that are there every scheme does the same.
-    let scheme = if rebuilt(stripe, available, ranges).is_empty() { CONVENTIONAL } else { &way.options.scheme };
+    let is_there = rebuilt(stripe, available, ranges).is_empty();
+    let scheme = if is_there { simplest(Kind::Read)?.name() } else { &way.options.scheme };
     let (plan, considered) = way.choose(&request, scheme)?;
     Ok(Planned { considered, ..proved(plan, job, code, way.network)? })
 }

@@ -4,7 +4,7 @@ use crate::view::{DiskView, NodeView};
 use proptest::prelude::*;
 use std::time::Duration;
 use weft_plan::Class;
-use weft_schemes::Paths;
+use weft_schemes::{Kind, Paths, answering};
 use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, PlanId, StripeId, UploadId};
 
 const CLIENT: Party = Party::Client(9);
@@ -76,10 +76,10 @@ proptest! {
     fn a_stripe_of_any_length_is_written_read_and_rebuilt_by_plans_that_prove(
         (data_len, block_len, cell_len) in sizes(),
         lost in prop::collection::btree_set(0u8..6, 0..=2),
-        scheme in 0..repair::SCHEMES.len(),
+        scheme in 0..answering(Kind::Repair).count(),
         (start, len) in (0u64..1 << 20, 1u64..1 << 20),
     ) {
-        let (stripe, code, scheme) = (stripe(data_len, block_len, cell_len), code(), repair::SCHEMES[scheme].name());
+        let (stripe, code, scheme) = (stripe(data_len, block_len, cell_len), code(), answering(Kind::Repair).nth(scheme).unwrap().name());
         let stores: Vec<(Party, BlockId)> = homes(&stripe).collect();
         for scheme in ["direct", "mist", "auto"] {
             let writing = Writing { writer: CLIENT, stores: &stores, whole: true, scheme, network: &Network::uniform(1e9) };

@@ -10,7 +10,7 @@ use rand::{RngCore, SeedableRng, rngs::StdRng};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_plan::{Class, Network};
-use weft_schemes::{Run, repair};
+use weft_schemes::{Run, rebuilds};
 use weft_types::{BlockId, BlockState, Error, NodeId, ObjectName, Party, PlacedBlock, Reaction, Result, Span, StripeRecord};
 
 /// A plan that is to be made: all that is needed for it, so that it can be made anywhere.
@@ -156,7 +156,7 @@ impl Request {
     fn is_usable(&self, stripe: &StripeRecord, index: u8) -> bool {
         let stays = |placed: &PlacedBlock| !self.is_lost(index, placed.copy);
         // What is only to be copied is read where it is.
-        self.options.scheme == repair::DIRECT
+        !rebuilds(&self.options.scheme)
             || stripe.blocks.get(usize::from(index)).is_some_and(stays)
             || !stripe.corrupt_bytes(index).is_empty()
     }

@@ -5,7 +5,7 @@ use super::{
     Home, Write, WriteScheme,
     topology::{Edge, Receiver, Topology, Upstream, whole},
 };
-use crate::{LaneBuilder, lane::Share};
+use crate::{LaneBuilder, Named, lane::Share};
 use std::collections::BTreeMap;
 use weft_codes::{Ask, Code, HelperShare, Recipe};
 use weft_gf::{Factored, SparseMatrix};
@@ -19,7 +19,7 @@ pub struct Mist {
     pub reserve: Option<usize>,
 }
 
-impl WriteScheme for Mist {
+impl Named for Mist {
     fn name(&self) -> &'static str {
         "mist"
     }
@@ -27,7 +27,9 @@ impl WriteScheme for Mist {
     fn summary(&self) -> &'static str {
         "the writer sends the data, and receivers make the parities of what they got, level by level"
     }
+}
 
+impl WriteScheme for Mist {
     fn build(&self, write: &Write<'_>, lane: &mut LaneBuilder) -> Result<()> {
         // Whoever is the writer itself, or wants something else than one whole block, is served by the writer; and so is who stands
         // beside it and would else get more than its block from others.

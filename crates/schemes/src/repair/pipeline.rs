@@ -5,16 +5,16 @@
 //! The chain carries as many sums as there are lost sub-blocks (§4.4 there), and its last helper gives every requestor its own.
 
 use super::{Helper, Repair, RepairScheme, Walk};
-use crate::LaneBuilder;
+use crate::{LaneBuilder, Named};
 use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
 use weft_types::Result;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Pipeline;
+pub(crate) struct Pipeline;
 
-impl RepairScheme for Pipeline {
+impl Named for Pipeline {
     fn name(&self) -> &'static str {
         "pipeline"
     }
@@ -22,7 +22,9 @@ impl RepairScheme for Pipeline {
     fn summary(&self) -> &'static str {
         "partial sums pass along a chain of the helpers, slice by slice"
     }
+}
 
+impl RepairScheme for Pipeline {
     fn walk(&self) -> Walk {
         Walk::Chain
     }

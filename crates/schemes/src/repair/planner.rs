@@ -7,6 +7,7 @@ use super::{
 use crate::{
     Paths, Request, Run, Select, read,
     region::{self, Delivery, Region},
+    registry::{SCHEMES, Scheme},
     request::Vertices,
 };
 use weft_codes::{Ask, Recipe, SubBlock};
@@ -14,21 +15,19 @@ use weft_gf::Factored;
 use weft_plan::{ChosenPath, Lane, Plan, Source};
 use weft_types::{Error, Party, Result};
 
-/// A plan for a job that wants blocks stored or delivered, from what is there.
+/// The plan for a job that wants blocks stored or delivered, from what is there, and the paths that it takes, as far as they are
+/// chains or cycles. What is known must be of the same network.
 ///
 /// A block with so many holes that a plan around each of them would be too large counts as lost, that with the most first.
-pub fn plan_repair(request: &Request<'_>, scheme: &dyn RepairScheme) -> Result<Plan> {
-    plan(request, scheme, &mut Known::new()).map(|(plan, _)| plan)
-}
-
-/// The plan, and the paths that it takes, as far as they are chains or cycles. What is known must be of the same network.
-pub(super) fn plan(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut Known) -> Result<(Plan, Vec<ChosenPath>)> {
+pub(crate) fn plan(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut Known) -> Result<(Plan, Vec<ChosenPath>)> {
     request.check()?;
     let paths = request.paths;
-    if !matches!(paths, Paths::Auto | Paths::Count(1)) {
+    // What is only copied has no path.
+    if scheme.rebuilds() && !matches!(paths, Paths::Auto | Paths::Count(1)) {
         if scheme.walk() != Walk::Chain {
             let name = scheme.name();
-            return Err(Error::invalid(format!("the scheme '{name}' has one path: chains of 'pipeline' can be several")));
+            let several = SCHEMES.iter().find(|scheme| scheme.has_several_paths()).map_or("", Scheme::name);
+            return Err(Error::invalid(format!("the scheme '{name}' has one path: chains of '{several}' can be several")));
         }
         if !matches!(request.select, Select::Best | Select::Ordered) {
             return Err(Error::invalid("several paths are searched for: select helpers by 'best' or 'ordered'"));
@@ -197,7 +196,7 @@ fn groups<'a>(lost: &[&'a Delivery]) -> Vec<Vec<&'a Delivery>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::repair::SCHEMES;
+    use crate::{Kind, answering};
     use weft_plan::{Class, Hold, Job, Want, WantKind};
     use weft_types::{BlockId, Layout, NodeId, PlanId, Span, StripeId, StripeLayout};
 
@@ -221,8 +220,9 @@ mod tests {
         let run = Run::new(PlanId(1), 1, Class::Repair, 2);
         let request = Request { stores: &[(requestor, block(0))], ..Request::new(code.as_ref(), stripe, &job, run) };
         let mut known = Known::new();
-        for scheme in SCHEMES {
-            let (plan, _) = plan(&request, *scheme, &mut known).unwrap();
+        for scheme in answering(Kind::Repair) {
+            let Scheme::Repair(scheme) = scheme else { panic!("{scheme:?} repairs") };
+            let (plan, _) = plan(&request, scheme, &mut known).unwrap();
             assert!(plan.shape.lanes.len() >= 200, "{}", scheme.name());
         }
         assert_eq!(known.len(), 4, "a chain and a cycle, each with block 1 and without it");

@@ -27,7 +27,7 @@ use weft_proto::{
     from_status,
     v1::{self, StartRequest, TaskFailed, agent_client::AgentClient, task_event::Event},
 };
-use weft_schemes::{Request, Run, Select, disseminate, plan_repair, plan_write, repair};
+use weft_schemes::{Kind, Request, Run, Select, by_name, plan};
 use weft_types::{BlockId, BlockMeta, ClusterId, Error, Layout, NodeId, Party, PlanId, Result, Span, StripeId, StripeLayout};
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -324,7 +324,7 @@ impl Stripe {
         let wants = indices.clone().map(|index| self.store(node(index), index, self.layout.coded_span())).collect();
         let job = Job { inputs, wants, ..Job::default() };
         let stores: Vec<_> = indices.map(|index| (node(index), self.block(index, 1))).collect();
-        plan_write(&self.request(&job, &stores, &[]), disseminate::by_name("direct").unwrap()).unwrap()
+        plan(&self.request(&job, &stores, &[]), by_name(Kind::Write, "direct").unwrap()).unwrap()
     }
 
     /// Rebuilds block `lost` as generation 2 at `to`, with the help of `helpers` in this order.
@@ -333,14 +333,14 @@ impl Stripe {
         let job = Job { holds: self.holds(helpers), wants, ..Job::default() };
         let prefer: Vec<Party> = helpers.iter().map(|index| node(*index)).collect();
         let stores = [(to, self.block(lost, 2))];
-        plan_repair(&self.request(&job, &stores, &prefer), repair::by_name(scheme).unwrap()).unwrap()
+        plan(&self.request(&job, &stores, &prefer), by_name(Kind::Repair, scheme).unwrap()).unwrap()
     }
 
     /// A client reads a block, which is rebuilt on the way if `helpers` do not have it.
     pub(crate) fn read_plan(&self, index: u8, helpers: &[u8], scheme: &str) -> Plan {
         let want = Want { kind: WantKind::Output, ..self.store(CLIENT, index, self.layout.coded_span()) };
         let job = Job { holds: self.holds(helpers), wants: vec![want], ..Job::default() };
-        plan_repair(&self.request(&job, &[], &[]), repair::by_name(scheme).unwrap()).unwrap()
+        plan(&self.request(&job, &[], &[]), by_name(Kind::Repair, scheme).unwrap()).unwrap()
     }
 
     fn holds(&self, helpers: &[u8]) -> Vec<Hold> {
