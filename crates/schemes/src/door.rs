@@ -1,9 +1,10 @@
 //! The one door from a job to a plan: which kind of job it is, which schemes can answer it, and which of their plans to take.
 
 use crate::{
-    Request, considered, disseminate,
+    Request, check, considered, disseminate,
     registry::{self, AUTO, Scheme},
     repair::{self, Known},
+    update,
 };
 use weft_plan::{Considered, Job, Plan, WantKind};
 use weft_types::{Error, Result, Span};
@@ -69,9 +70,16 @@ impl Kind {
 ///
 /// Of a repair, a block with so many holes that a plan around each of them would be too large counts as lost, that with the most first.
 pub fn plan(request: &Request<'_>, scheme: Scheme<'_>) -> Result<Plan> {
+    let kind = Kind::of(request.job);
+    if !scheme.is_for(kind) {
+        let (name, verb) = (scheme.name(), kind.verb());
+        return Err(Error::invalid(format!("the scheme '{name}' is for other jobs than to {verb} blocks")));
+    }
     Ok(match scheme {
         Scheme::Repair(scheme) => repair::plan(request, scheme, &mut Known::new())?.0,
         Scheme::Write(scheme) => disseminate::plan(request, scheme)?,
+        Scheme::Update(scheme) => update::plan(request, scheme)?,
+        Scheme::Check(scheme) => check::plan(request, scheme)?,
     })
 }
 

@@ -9,6 +9,7 @@
 //! To add a scheme: write its file, and add a line to [`SCHEMES`]. Its name is written in its own file and nowhere else; what others
 //! must know of it they ask the registry.
 
+pub mod check;
 mod considered;
 pub mod disseminate;
 mod door;
@@ -21,6 +22,7 @@ pub mod repair;
 mod request;
 mod select;
 mod slice_size;
+pub mod update;
 
 pub use door::{Kind, choose, plan};
 pub use lane::{LaneBuilder, Requestor};

@@ -1,9 +1,11 @@
 //! All schemes, in one list: a scheme's name is written in its own file, and whatever else must be known of it is asked here.
 
 use crate::{
+    check::{self, CheckScheme},
     disseminate::{self, WriteScheme},
     door::Kind,
     repair::{self, RepairScheme, Walk},
+    update::{self, UpdateScheme},
 };
 use weft_types::{Error, Result};
 
@@ -19,6 +21,9 @@ pub const SCHEMES: &[Scheme<'static>] = &[
     Scheme::Repair(&repair::Direct),
     Scheme::Write(&disseminate::Direct),
     Scheme::Write(&disseminate::Mist { reserve: None }),
+    Scheme::Update(&update::Star),
+    Scheme::Update(&update::Chain),
+    Scheme::Check(&check::Chain),
 ];
 
 /// What every scheme has.
@@ -37,6 +42,10 @@ pub enum Scheme<'a> {
     Repair(&'a dyn RepairScheme),
     /// Brings new blocks to their homes.
     Write(&'a dyn WriteScheme),
+    /// Brings what changed to those who patch their blocks by it.
+    Update(&'a dyn UpdateScheme),
+    /// Adds up what all blocks give to a parity check.
+    Check(&'a dyn CheckScheme),
 }
 
 impl Scheme<'_> {
@@ -53,9 +62,14 @@ impl Scheme<'_> {
     /// Whether it is asked for such jobs where the choice is open.
     pub fn answers(&self, kind: Kind) -> bool {
         match self {
-            Self::Repair(scheme) => scheme.rebuilds() == (kind == Kind::Repair) && family(kind) == REPAIR,
-            Self::Write(_) => family(kind) == WRITE,
+            Self::Repair(scheme) => self.is_for(kind) && scheme.rebuilds() == (kind == Kind::Repair),
+            Self::Write(_) | Self::Update(_) | Self::Check(_) => self.is_for(kind),
         }
+    }
+
+    /// Whether it can be named for such jobs.
+    pub(crate) fn is_for(&self, kind: Kind) -> bool {
+        self.family() == family(kind)
     }
 
     /// Whether a lost block can come over several paths by it.
@@ -67,25 +81,26 @@ impl Scheme<'_> {
         match self {
             Self::Repair(scheme) => *scheme,
             Self::Write(scheme) => *scheme,
+            Self::Update(scheme) => *scheme,
+            Self::Check(scheme) => *scheme,
         }
     }
 
     fn family(&self) -> &'static str {
-        match self {
-            Self::Repair(_) => REPAIR,
-            Self::Write(_) => WRITE,
-        }
+        family(match self {
+            Self::Repair(_) => Kind::Repair,
+            Self::Write(_) => Kind::Write,
+            Self::Update(_) => Kind::Update,
+            Self::Check(_) => Kind::Check,
+        })
     }
 }
-
-const REPAIR: &str = "repair";
-const WRITE: &str = "write";
 
 /// What the schemes are called, any of which can be named for a kind of job: reads, repairs and moves take the same ones.
 fn family(kind: Kind) -> &'static str {
     match kind {
-        Kind::Read | Kind::Repair | Kind::Move => REPAIR,
-        Kind::Write => WRITE,
+        Kind::Read | Kind::Repair | Kind::Move => "repair",
+        Kind::Write => "write",
         Kind::Update => "update",
         Kind::Check => "check",
     }
@@ -99,7 +114,7 @@ pub fn answering(kind: Kind) -> impl Iterator<Item = Scheme<'static>> + Clone {
 /// The scheme of that name, for a kind of job. It may refuse the job: it then says what it is for.
 pub fn by_name(kind: Kind, name: &str) -> Result<Scheme<'static>> {
     let family = family(kind);
-    let mut all = SCHEMES.iter().filter(|scheme| scheme.family() == family);
+    let mut all = SCHEMES.iter().filter(|scheme| scheme.is_for(kind));
     let known = all.clone().map(Scheme::name).collect::<Vec<_>>().join(", ");
     let found = all.find(|scheme| scheme.name() == name).copied();
     found.ok_or_else(|| Error::invalid(format!("there is no {family} scheme '{name}'; there are: {AUTO}, {known}")))
@@ -146,5 +161,6 @@ mod tests {
                 assert_eq!(by_name(kind, scheme.name()).unwrap().name(), scheme.name());
             }
         }
+        assert!(Kind::ALL.into_iter().all(|kind| simplest(kind).is_ok()));
     }
 }

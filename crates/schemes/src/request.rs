@@ -134,12 +134,16 @@ impl Request<'_> {
         }
         let positions = stripe.layout.positions();
         for want in &self.job.wants {
-            if usize::from(want.index) >= code.n() {
-                return Err(Error::invalid(format!("{} has no block {}: 0 to {} are", code.spec(), want.index, code.n() - 1)));
-            }
             if want.span.end > positions {
                 let span = want.span;
                 return Err(Error::invalid(format!("positions {}..{} are wanted of {positions}", span.start, span.end)));
+            }
+            // A check is of no block: it has rows.
+            if want.kind == WantKind::Check {
+                continue;
+            }
+            if usize::from(want.index) >= code.n() {
+                return Err(Error::invalid(format!("{} has no block {}: 0 to {} are", code.spec(), want.index, code.n() - 1)));
             }
             if want.sub_blocks.iter().any(|s| usize::from(*s) >= code.alpha()) {
                 return Err(Error::invalid(format!("sub-blocks {:?} are wanted of {}", want.sub_blocks, code.alpha())));
@@ -150,6 +154,32 @@ impl Request<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Who puts in all data.
+    pub(crate) fn writer(&self) -> Result<Party> {
+        let writer = self.job.inputs.first().ok_or_else(|| Error::invalid("nobody puts in any data"))?.party;
+        match self.job.inputs.iter().find(|input| input.party != writer) {
+            Some(other) => Err(Error::invalid("all new data must come from one writer").party(other.party)),
+            None => Ok(writer),
+        }
+    }
+
+    /// What the writer puts in: those columns of the generator, ascending, as new bytes or as deltas.
+    pub(crate) fn inputs(&self, columns: &[usize], delta: bool) -> Result<Vec<Source>> {
+        let alpha = self.code.alpha();
+        let mut inputs: Vec<Source> = Vec::new();
+        for column in columns {
+            let (needed, sub_block) = ((column / alpha) as u8, (column % alpha) as u16);
+            match inputs.last_mut() {
+                Some(Source::Input { index, sub_blocks, .. }) if *index == needed => sub_blocks.push(sub_block),
+                _ => inputs.push(Source::Input { index: needed, sub_blocks: vec![sub_block], delta }),
+            }
+            if !self.job.inputs.iter().any(|input| input.index == needed) {
+                return Err(Error::invalid(format!("data block {needed} is needed and not put in")));
+            }
+        }
+        Ok(inputs)
     }
 
     /// The plan of these lanes, of which some take turns: they are of the same positions, and each would do for all of them.
@@ -171,17 +201,27 @@ impl Request<'_> {
         for stage in lanes.iter().flat_map(|lane| &lane.stages) {
             let (vertex, party) = (stage.vertex, parties[usize::from(stage.vertex)]);
             let absent = |index: u8| Error::invalid(format!("it does not have block {index}")).party(party);
+            let held = |index: u8| {
+                let hold = self.job.holds.iter().find(|hold| hold.party == party && hold.block.index == index);
+                hold.map(|hold| hold.block).ok_or_else(|| absent(index))
+            };
             for source in &stage.sources {
                 if let Source::Block { index, .. } = source {
-                    let hold = self.job.holds.iter().find(|hold| hold.party == party && hold.block.index == *index);
-                    let id = hold.ok_or_else(|| absent(*index))?.block;
+                    let id = held(*index)?;
                     blocks.insert((vertex, *index), BoundBlock { vertex, id, len: len(&id) });
                 }
             }
             for sink in &stage.sinks {
-                if let Sink::Store { index, .. } = sink {
-                    let id = self.store(party, *index).ok_or_else(|| absent(*index))?;
-                    stores.insert((vertex, *index), BoundBlock { vertex, id, len: len(&id) });
+                match sink {
+                    Sink::Store { index, .. } => {
+                        let id = self.store(party, *index).ok_or_else(|| absent(*index))?;
+                        stores.insert((vertex, *index), BoundBlock { vertex, id, len: len(&id) });
+                    }
+                    Sink::Patch { index, .. } => {
+                        let id = held(*index)?;
+                        blocks.insert((vertex, *index), BoundBlock { vertex, id, len: len(&id) });
+                    }
+                    Sink::Link(_) | Sink::Output { .. } | Sink::Check { .. } => {}
                 }
             }
         }

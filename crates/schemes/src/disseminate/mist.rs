@@ -35,12 +35,12 @@ impl WriteScheme for Mist {
         // beside it and would else get more than its block from others.
         let mut homes: BTreeMap<(u8, u8), &Home> = BTreeMap::new();
         for home in write.homes.iter().filter(|home| home.requestor.vertex != write.writer) {
-            let is_data = |(index, _): &(u8, u8)| usize::from(*index) < write.code.k();
+            let is_data = |(index, _): &(u8, u8)| usize::from(*index) < write.request.code.k();
             if let Some(block) = home.block.filter(|block| !home.is_near || is_data(block)) {
                 homes.entry(block).or_insert(home);
             }
         }
-        let topology = Topology::new(write.code, &homes.keys().copied().collect::<Vec<_>>(), self.reserve);
+        let topology = Topology::new(write.request.code, &homes.keys().copied().collect::<Vec<_>>(), self.reserve);
         let homes = topology.receivers.iter().map(|receiver| homes[&(receiver.index, receiver.copy)]).collect();
         Stages::new(write, &topology.receivers, homes)?.build(lane)
     }
@@ -85,9 +85,9 @@ impl<'a> Stages<'a> {
     fn recipe(&self, at: usize) -> Result<Option<Recipe>> {
         let Upstream::Helpers(helpers) = &self.receivers[at].upstream else { return Ok(None) };
         let made = std::iter::once(self.receivers[at].index).chain(self.made(at));
-        let wanted = made.flat_map(|index| whole(self.write.code, index)).collect();
+        let wanted = made.flat_map(|index| whole(self.write.request.code, index)).collect();
         let available = helpers.iter().map(|(from, _)| self.receivers[*from].index).collect();
-        let recipes = self.write.code.recipes(&Ask { wanted, available, read_anyway: Vec::new() });
+        let recipes = self.write.request.code.recipes(&Ask { wanted, available, read_anyway: Vec::new() });
         let recipes = recipes.map_err(|refusal| Error::fatal(format!("a receiver cannot compute its block: {refusal}")))?;
         Ok(recipes.into_iter().next())
     }
@@ -137,7 +137,7 @@ impl<'a> Stages<'a> {
 
     /// A receiver's stage: it stores its block, and sends.
     fn receiver(&mut self, at: usize, lane: &mut LaneBuilder) {
-        let (alpha, requestor) = (self.write.code.alpha(), &self.homes[at].requestor);
+        let (alpha, requestor) = (self.write.request.code.alpha(), &self.homes[at].requestor);
         let (sources, sum) = match &self.recipes[at] {
             Some(recipe) => {
                 let link = |share: &HelperShare| {

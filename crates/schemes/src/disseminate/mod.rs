@@ -17,7 +17,7 @@ use crate::{
 use weft_codes::{Code, SubBlock};
 use weft_gf::Factored;
 use weft_plan::{Lane, Plan, Sink, Source};
-use weft_types::{Error, Party, Result};
+use weft_types::{Party, Result};
 
 pub use assign::{Candidate, Racks, assign};
 pub(crate) use direct::Direct;
@@ -38,12 +38,10 @@ pub trait WriteScheme: Named {
 /// What a scheme is given: what the writer has, what is wanted of it, and by whom.
 #[derive(Debug)]
 pub struct Write<'a> {
-    /// The code.
-    pub code: &'a dyn Code,
+    /// What is asked, of which code.
+    pub request: &'a Request<'a>,
     /// The writer's vertex.
     pub writer: u16,
-    /// The data blocks that it can put in.
-    pub data: Vec<u8>,
     /// Every sub-block that somebody wants, each once, ascending.
     pub wanted: Vec<SubBlock>,
     /// Who wants which.
@@ -64,32 +62,18 @@ pub struct Home {
 impl Write<'_> {
     /// Some of what is wanted, over those data sub-blocks that it is made of, which must be put in.
     pub fn encoded(&self, wanted: &[usize]) -> Result<(Vec<Source>, Factored)> {
-        let alpha = self.code.alpha();
+        let alpha = self.request.code.alpha();
         let row = |at: &usize| usize::from(self.wanted[*at].index) * alpha + usize::from(self.wanted[*at].sub_block);
-        let rows = self.code.encode().after_sources().select_rows(&wanted.iter().map(row).collect::<Vec<_>>());
+        let rows = self.request.code.encode().after_sources().select_rows(&wanted.iter().map(row).collect::<Vec<_>>());
         let cols = rows.sources_used();
-        let mut inputs: Vec<Source> = Vec::new();
-        for col in &cols {
-            let (needed, sub_block) = ((col / alpha) as u8, (col % alpha) as u16);
-            match inputs.last_mut() {
-                Some(Source::Input { index, sub_blocks, .. }) if *index == needed => sub_blocks.push(sub_block),
-                _ => inputs.push(Source::Input { index: needed, sub_blocks: vec![sub_block], delta: false }),
-            }
-            if !self.data.contains(&needed) {
-                return Err(Error::invalid(format!("data block {needed} is needed and not put in")));
-            }
-        }
-        Ok((inputs, rows.select_cols(&cols)))
+        Ok((self.request.inputs(&cols, false)?, rows.select_cols(&cols)))
     }
 }
 
 /// A plan for a job that wants blocks of new data stored. All inputs are one party's.
 pub(crate) fn plan(request: &Request<'_>, scheme: &dyn WriteScheme) -> Result<Plan> {
     request.check()?;
-    let writer = request.job.inputs.first().ok_or_else(|| Error::invalid("nobody puts in any data"))?.party;
-    if let Some(other) = request.job.inputs.iter().find(|input| input.party != writer) {
-        return Err(Error::invalid("all new data must come from one writer").party(other.party));
-    }
+    let writer = request.writer()?;
     let (mut vertices, mut lanes) = (Vertices::default(), Vec::new());
     for region in region::cut(request.job, request.prefer)? {
         lanes.push(vec![lane(request, scheme, writer, &region, &mut vertices)?]);
@@ -106,7 +90,6 @@ fn lane(
 ) -> Result<Lane> {
     let deliveries: Vec<&Delivery> = region.deliveries.iter().collect();
     let wanted = region::wanted(&deliveries);
-    let data = request.job.inputs.iter().map(|input| input.index).collect();
     let is_near = |party: Party| request.network.host_of_both(writer, party).is_some();
     let all_near = request.stores.iter().all(|(party, _)| is_near(*party));
     let from = vertices.of(writer)?;
@@ -122,6 +105,6 @@ fn lane(
     };
     let homes = requestors.into_iter().map(home).collect();
     let mut lane = LaneBuilder::default();
-    scheme.build(&Write { code: request.code, writer: from, data, wanted, homes }, &mut lane)?;
+    scheme.build(&Write { request, writer: from, wanted, homes }, &mut lane)?;
     lane.finish(region.span, request.run.window)
 }

@@ -3,7 +3,7 @@
 mod conventional;
 mod cyclic;
 mod direct;
-mod pipeline;
+pub(crate) mod pipeline;
 mod planner;
 mod ppr;
 mod routes;
@@ -141,6 +141,6 @@ pub(crate) fn consider(request: &Request<'_>, scheme: &dyn RepairScheme, known: 
 }
 
 /// The two matrices on the diagonal of a larger one.
-fn diagonal(a: &SparseMatrix, b: &SparseMatrix) -> SparseMatrix {
+pub(crate) fn diagonal(a: &SparseMatrix, b: &SparseMatrix) -> SparseMatrix {
     a.beside(&SparseMatrix::zero(a.rows(), b.cols())).stack(&SparseMatrix::zero(b.rows(), a.cols()).beside(b))
 }

@@ -297,8 +297,8 @@ fn what_makes_no_sense_is_refused() {
         (want(|want| want.span.end = 65), "positions 0..65 are wanted of 64"),
         (want(|want| want.sub_blocks = vec![1]), "sub-blocks [1] are wanted of 1"),
         (want(|want| want.index = 1), "no block was allocated for block 1"),
-        (want(|want| want.kind = WantKind::Check), "only blocks to be stored or delivered"),
-        (want(|want| want.kind = WantKind::Patch), "only blocks to be stored or delivered"),
+        (want(|want| want.kind = WantKind::Check), "for other jobs than to check blocks"),
+        (want(|want| want.kind = WantKind::Patch), "for other jobs than to update blocks"),
     ] {
         let error = weft_schemes::plan(&world.request(&job, &stores, &[], 8), pipeline).unwrap_err();
         assert!(error.reaction == Reaction::InvalidInput && error.message.contains(says), "{error}");
