@@ -141,7 +141,7 @@ fn plan(shared: &Shared, ask: &PlanRequest, view: &View) -> Result<PlannedRead> 
         let stripe = ask.stripe();
         (shared.run(ask.class(), stripe.seq, &stripe.layout.layout, slice_len), shared.draw_client())
     };
-    ask.plan(view, &shared.network_of_helpers(), frame)
+    ask.plan(view, &shared.network_of_helpers(), &shared.known, frame)
 }
 
 /// Opens and starts a read, and watches over it while the client takes its share.

@@ -15,6 +15,7 @@ pub mod disseminate;
 mod door;
 mod lane;
 pub mod path;
+mod patterns;
 mod read;
 mod region;
 mod registry;
@@ -26,6 +27,7 @@ pub mod update;
 
 pub use door::{Kind, choose, plan};
 pub use lane::{LaneBuilder, Requestor};
+pub use patterns::Patterns;
 pub use registry::{AUTO, Named, SCHEMES, Scheme, answering, by_name, check_name, rebuilds, simplest};
 pub use request::{Request, Run, code_view};
 pub use select::{Paths, Select};

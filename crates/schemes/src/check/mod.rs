@@ -7,7 +7,7 @@ use crate::{
     LaneBuilder, Named, Request,
     region::{self, Delivery, Region},
     repair::{Helper, Repair, diagonal},
-    request::Vertices,
+    request::{Turn, Vertices},
 };
 use weft_gf::SparseMatrix;
 use weft_plan::{Lane, Plan, Source, WantKind};
@@ -24,16 +24,17 @@ pub trait CheckScheme: Named {
 /// A plan for a job that wants a stripe checked, by one party or several, each of which sees all of it.
 pub(crate) fn plan(request: &Request<'_>, scheme: &dyn CheckScheme) -> Result<Plan> {
     request.check()?;
-    let (mut vertices, mut lanes) = (Vertices::default(), Vec::new());
+    let (mut vertices, mut turns) = (Vertices::default(), Vec::new());
     for region in region::cut(request.job, request.prefer)? {
         for delivery in &region.deliveries {
-            lanes.push(turn(request, scheme, &region, delivery, &mut vertices)?);
+            let lanes = lanes(request, scheme, &region, delivery, &mut vertices)?;
+            turns.push(Turn { span: region.span, lanes });
         }
     }
-    request.plan(vertices, lanes)
+    request.plan(vertices, turns)
 }
 
-fn turn(
+fn lanes(
     request: &Request<'_>,
     scheme: &dyn CheckScheme,
     region: &Region,
@@ -74,5 +75,5 @@ fn turn(
     let check = code.generator().select_rows(&parities).beside(&SparseMatrix::identity(rows));
     let requestors = region::requestors(&[delivery], &wanted, vertices)?;
     let sum = Repair { rows, helpers, combine: check.select_cols(&columns).into(), requestors };
-    scheme.build(&sum)?.iter_mut().map(|lane| lane.finish(region.span, request.run.window)).collect()
+    scheme.build(&sum)?.iter_mut().map(|lane| lane.finish(request.run.window)).collect()
 }

@@ -12,7 +12,7 @@ mod topology;
 use crate::{
     LaneBuilder, Named, Request, Requestor,
     region::{self, Delivery, Region},
-    request::Vertices,
+    request::{Turn, Vertices},
 };
 use weft_codes::{Code, SubBlock};
 use weft_gf::Factored;
@@ -74,11 +74,12 @@ impl Write<'_> {
 pub(crate) fn plan(request: &Request<'_>, scheme: &dyn WriteScheme) -> Result<Plan> {
     request.check()?;
     let writer = request.writer()?;
-    let (mut vertices, mut lanes) = (Vertices::default(), Vec::new());
+    let (mut vertices, mut turns) = (Vertices::default(), Vec::new());
     for region in region::cut(request.job, request.prefer)? {
-        lanes.push(vec![lane(request, scheme, writer, &region, &mut vertices)?]);
+        let lanes = vec![lane(request, scheme, writer, &region, &mut vertices)?];
+        turns.push(Turn { span: region.span, lanes });
     }
-    request.plan(vertices, lanes)
+    request.plan(vertices, turns)
 }
 
 fn lane(
@@ -106,5 +107,5 @@ fn lane(
     let homes = requestors.into_iter().map(home).collect();
     let mut lane = LaneBuilder::default();
     scheme.build(&Write { request, writer: from, wanted, homes }, &mut lane)?;
-    lane.finish(region.span, request.run.window)
+    lane.finish(request.run.window)
 }

@@ -8,10 +8,7 @@ mod planner;
 mod ppr;
 mod routes;
 
-use crate::{
-    LaneBuilder, Named, Paths, Request, Requestor, Select, considered,
-    registry::{SCHEMES, Scheme},
-};
+use crate::{LaneBuilder, Named, Paths, Request, Requestor, Select, considered};
 use weft_codes::Recipe;
 use weft_gf::{Factored, SparseMatrix};
 use weft_plan::{Considered, Plan, Source};
@@ -106,11 +103,8 @@ impl Repair {
     /// What each helper adds to the sum, in their order: one row for each of the sum, one column for each sub-block read.
     pub fn shares(&self) -> Result<Vec<SparseMatrix>> {
         let shares = weft_codes::shares(&self.combine, self.helpers.iter().map(|helper| &helper.compute));
-        shares.ok_or_else(|| {
-            let plain = |scheme: &&Scheme<'_>| matches!(scheme, Scheme::Repair(scheme) if scheme.sends_plain_blocks());
-            let instead = SCHEMES.iter().find(plain).map_or("", Scheme::name);
-            Error::invalid(format!("what this code combines is too large for partial sums: choose the scheme '{instead}'"))
-        })
+        let instead = "choose a scheme in which helpers send their blocks as they are";
+        shares.ok_or_else(|| Error::invalid(format!("what this code combines is too large for partial sums: {instead}")))
     }
 }
 

@@ -4,7 +4,10 @@
 mod chain;
 mod star;
 
-use crate::{LaneBuilder, Named, Request, region, request::Vertices};
+use crate::{
+    LaneBuilder, Named, Request, region,
+    request::{Turn, Vertices},
+};
 use weft_gf::SparseMatrix;
 use weft_plan::{Plan, Sink, Source, WantKind};
 use weft_types::{Error, Party, Result, Span};
@@ -46,7 +49,7 @@ pub struct Patched {
 pub(crate) fn plan(request: &Request<'_>, scheme: &dyn UpdateScheme) -> Result<Plan> {
     request.check()?;
     let writer = request.writer()?;
-    let (mut vertices, mut lanes) = (Vertices::default(), Vec::new());
+    let (mut vertices, mut turns) = (Vertices::default(), Vec::new());
     for region in region::cut(request.job, request.prefer)? {
         let changed = changed(request, region.span)?;
         let mut parties: Vec<Party> = Vec::new();
@@ -73,9 +76,9 @@ pub(crate) fn plan(request: &Request<'_>, scheme: &dyn UpdateScheme) -> Result<P
         let inputs = request.inputs(&changed, true)?;
         let mut lane = LaneBuilder::default();
         scheme.build(&Update { writer: from, inputs, changed: changed.len(), homes }, &mut lane);
-        lanes.push(vec![lane.finish(region.span, request.run.window)?]);
+        turns.push(Turn { span: region.span, lanes: vec![lane.finish(request.run.window)?] });
     }
-    request.plan(vertices, lanes)
+    request.plan(vertices, turns)
 }
 
 /// The columns of the generator that change at these positions, ascending.

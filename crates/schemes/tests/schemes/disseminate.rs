@@ -196,6 +196,7 @@ fn it_takes_as_long_as_the_data_on_the_writers_line() {
             select: Select::default(),
             paths: Paths::Count(1),
             run: Run::new(PlanId(1), 1, Class::Foreground, slice_len),
+            patterns: None,
         };
         let bound = (4 * block_len) as f64 / 1e9;
         let time = |scheme: Scheme<'_>| predict(&weft_schemes::plan(&request, scheme).unwrap(), &network).unwrap() / bound;

@@ -203,8 +203,8 @@ fn a_path_gets_as_much_as_it_carries() {
     }
     world.network.link_bytes_per_s = 1e6;
     let (plan, considered) = choose(&world, &[0], 4, "pipeline");
-    let spans: Vec<Span> = plan.shape.lanes.iter().map(|lane| lane.span).collect();
-    assert_eq!(spans, [Span::new(0, 300), Span::new(300, 400)]);
+    let spans = &plan.binding.spans;
+    assert_eq!(*spans, [Span::new(0, 300), Span::new(300, 400)]);
     assert!((0.9..1.1).contains(&considered[0].seconds), "{} s", considered[0].seconds);
     let links = |at: usize| considered[0].paths[at].parties.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>();
     assert!(links(0).iter().all(|link| !links(1).contains(link)), "{:?}", considered[0].paths);
@@ -234,8 +234,8 @@ fn paths_share_a_racks_line_and_there_are_no_more_than_there_are_links() {
     world.network.pair_bytes_per_s.insert((holder(3), spare(0)), 200.0);
     world.paths = Paths::Count(3);
     let (plan, considered) = choose(&world, &[0], 4, "pipeline");
-    let spans: Vec<Span> = plan.shape.lanes.iter().map(|lane| lane.span).collect();
-    assert_eq!(spans, [Span::new(0, 200), Span::new(200, 400), Span::new(400, 600)], "{:?}", considered[0].paths);
+    let spans = &plan.binding.spans;
+    assert_eq!(*spans, [Span::new(0, 200), Span::new(200, 400), Span::new(400, 600)], "{:?}", considered[0].paths);
     assert!(considered[0].seconds < 1.1, "{} s", considered[0].seconds);
 
     world.paths = Paths::Count(16);

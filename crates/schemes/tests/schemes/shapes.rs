@@ -175,8 +175,8 @@ fn a_hole_is_gone_around_and_only_there() {
     let hole = Span::new(16, 24);
     job.holds.splice(0..0, hold.span.subtract(&[hole]).into_iter().map(|span| Hold { span, ..hold.clone() }));
     let plan = world.repair(&job, &stores, &[], 8, by_name(Kind::Repair, "pipeline").unwrap());
-    let spans: Vec<Span> = plan.shape.lanes.iter().map(|lane| lane.span).collect();
-    assert_eq!(spans, [Span::new(0, 16), hole, Span::new(24, 64)]);
+    let spans = &plan.binding.spans;
+    assert_eq!(*spans, [Span::new(0, 16), hole, Span::new(24, 64)]);
     assert_eq!(readers(&plan, 0), [1, 2, 3].map(holder));
     assert_eq!(readers(&plan, 1), [2, 3, 4].map(holder));
 
@@ -193,7 +193,8 @@ fn a_corrupt_block_is_copied_but_for_its_hole() {
     let whole = Hold { party: holder(0), block: block(0, 1), span: world.whole_span() };
     job.holds.extend(whole.span.subtract(&[hole]).into_iter().map(|span| Hold { span, ..whole.clone() }));
     let plan = world.repair(&job, &stores, &[], 8, by_name(Kind::Repair, "pipeline").unwrap());
-    let links: Vec<(Span, usize)> = plan.shape.lanes.iter().map(|lane| (lane.span, lane.links.len())).collect();
+    let links: Vec<(Span, usize)> =
+        plan.binding.spans.iter().zip(&plan.shape.lanes).map(|(span, lane)| (*span, lane.links.len())).collect();
     assert_eq!(links, [(Span::new(0, 8), 1), (hole, 3), (Span::new(16, 64), 1)]);
 }
 
@@ -262,8 +263,8 @@ fn a_lane_ends_where_a_change_does() {
     let job = Job { inputs, wants, changed, ..Job::default() };
     let plan = weft_schemes::plan(&world.request(&job, &stores, &[], 8), by_name(Kind::Write, "direct").unwrap()).unwrap();
     world.prove(&plan, &job);
-    let spans: Vec<Span> = plan.shape.lanes.iter().map(|lane| lane.span).collect();
-    assert_eq!(spans, [Span::new(0, 24), Span::new(24, 64)]);
+    let spans = &plan.binding.spans;
+    assert_eq!(*spans, [Span::new(0, 24), Span::new(24, 64)]);
 }
 
 #[test]
