@@ -39,6 +39,8 @@ pub struct RepairOptions {
     pub paths: u32,
     /// Only make the plans, and tell them.
     pub explain: bool,
+    /// Tell each plan when it starts: without `explain` too.
+    pub plans: bool,
     /// Only data blocks, also those that were never there: so many copies of each, with the coded one; 0: as many as the bucket's
     /// policy says. `None`: whatever is lost.
     pub heat: Option<u32>,
@@ -72,6 +74,7 @@ impl Client {
             scheme: options.scheme.clone(),
             to_nodes: options.to.iter().map(|node| node.0).collect(),
             explain: options.explain,
+            plans: options.plans,
             slice_len: slice_len(options.slice_len),
             slice_auto: options.slice_len == Some(AutoSize::Auto),
             select: options.select.clone(),

@@ -68,8 +68,9 @@ fn about(rates: Vec<f64>) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::known::Known;
     use crate::planning::{self, Planned, Writing};
-    use weft_plan::{Busy, Class};
+    use weft_plan::{Busy, Class, ProofKey};
     use weft_schemes::Run;
     use weft_types::{BlockId, Layout, NodeId, PlanId, StripeId, StripeLayout};
 
@@ -106,7 +107,8 @@ mod tests {
             let homes = assigned(&code, scheme, BLOCK_LEN, writer, &nodes, network.clone()).unwrap();
             let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
             let stores: Vec<(Party, BlockId)> = (0..).zip(homes).map(|(index, at)| (nodes[at].0, block(index))).collect();
-            let writing = Writing { writer, stores: &stores, whole: true, scheme, network: &network };
+            let known = &Known::new(ProofKey::PUBLIC);
+            let writing = Writing { writer, stores: &stores, whole: true, scheme, network: &network, known };
             planning::write(&code, &stripe, &writing, Run::new(PlanId(1), 1, Class::Foreground, 16 << 10)).unwrap()
         };
         let mut planned: Vec<Planned> = Vec::new();
@@ -157,7 +159,8 @@ mod tests {
             let network = Network { busy: [(Party::Node(NodeId(6)), busy)].into(), ..Network::uniform(1e8) };
             let homes = assigned(&code, "auto", BLOCK_LEN, Party::Client(1), &nodes, network.clone()).unwrap();
             let stores: Vec<(Party, BlockId)> = (0..).zip(homes).map(|(index, at)| (nodes[at].0, block(index))).collect();
-            let writing = Writing { writer: Party::Client(1), stores: &stores, whole: true, scheme: "auto", network: &network };
+            let (known, writer) = (&Known::new(ProofKey::PUBLIC), Party::Client(1));
+            let writing = Writing { writer, stores: &stores, whole: true, scheme: "auto", network: &network, known };
             let run = Run::new(PlanId(1), 1, Class::Foreground, 16 << 10);
             planning::write(&code, &stripe, &writing, run).unwrap().considered[0].scheme.clone()
         };

@@ -23,6 +23,7 @@ pub mod disputes;
 mod fixtures;
 pub mod helpers;
 pub mod in_flight;
+pub mod known;
 pub mod links;
 pub mod members;
 pub mod options;

@@ -1,7 +1,7 @@
 //! What requests choose: how lost blocks are brought back, and how new data gets to the nodes that store it.
 
 use weft_plan::{ChosenPath, Class, Network};
-use weft_schemes::{Paths, Select, disseminate, repair};
+use weft_schemes::{AUTO, Kind, Paths, Select, check_name, simplest};
 use weft_types::{AutoSize, Error, Layout, PAGE_LEN, Result, StripeLayout};
 
 /// What a slice costs besides its bytes where nobody has measured it: a few system calls and wake-ups at both ends.
@@ -31,7 +31,7 @@ impl RepairOptions {
     /// Applies a request. An empty scheme or 0 bytes keep what is set.
     pub fn with(self, scheme: &str, asked_bytes: u64, slice_auto: bool) -> Result<Self> {
         let scheme = if scheme.is_empty() { self.scheme } else { scheme.to_owned() };
-        repair::check_name(&scheme)?;
+        check_name(Kind::Repair, &scheme)?;
         let slice_len = match (slice_auto, asked_bytes) {
             (true, 0) => AutoSize::Auto,
             (true, _) => return Err(Error::invalid("the slice's length is both said and left open")),
@@ -86,7 +86,7 @@ pub struct WriteOptions {
 impl WriteOptions {
     /// Writes by `scheme` in slices of `slice_bytes`; `slice_is_asked` if the request set them.
     pub fn new(scheme: String, slice_bytes: u64, slice_is_asked: bool) -> Result<Self> {
-        disseminate::check_name(&scheme)?;
+        check_name(Kind::Write, &scheme)?;
         check_slice_len("the slice's length", AutoSize::bytes(slice_bytes))?;
         Ok(Self { scheme, slice_bytes, slice_is_asked, random: false, host: String::new(), agent: String::new() })
     }
@@ -98,12 +98,13 @@ impl WriteOptions {
 
     /// Whether it is left to predictions.
     pub fn is_left_open(&self) -> bool {
-        self.scheme == disseminate::AUTO
+        self.scheme == AUTO
     }
 
     /// By the scheme that asks the least of everybody but the writer.
     pub fn by_the_simplest(self) -> Self {
-        Self { scheme: disseminate::DIRECT.into(), ..self }
+        let scheme = simplest(Kind::Write).map_or(self.scheme, |simplest| simplest.name().into());
+        Self { scheme, ..self }
     }
 
     /// Positions of a slice.

@@ -3,20 +3,15 @@
 
 use crate::{
     in_flight::Lines,
+    known::Known,
     options::RepairOptions,
     view::{Standing, View},
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::{Ask, SharedCode, SubBlock};
-use weft_plan::{Change, CodeView, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
-use weft_schemes::{Request, Run, Select, disseminate, plan_write, repair};
+use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
+use weft_schemes::{AUTO, Kind, Request, Run, Select, by_name, choose, code_view, simplest};
 use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout, StripeRecord};
-
-/// The simplest scheme.
-const CONVENTIONAL: &str = "conventional";
 
 /// A plan that was proved, and the job that it does.
 #[derive(Debug, Clone)]
@@ -60,6 +55,8 @@ pub struct Way<'a> {
     pub network: &'a Network,
     /// Who shall help, the preferred first.
     pub prefer: &'a [Party],
+    /// What is remembered.
+    pub known: &'a Known,
 }
 
 impl<'a> Way<'a> {
@@ -71,21 +68,21 @@ impl<'a> Way<'a> {
         stores: &'a [(Party, BlockId)],
         run: Run,
     ) -> Request<'a> {
-        let Way { options: RepairOptions { select, paths, .. }, network, prefer } = *self;
-        let (select, paths) = (*select, *paths);
-        Request { code: code.as_ref(), stripe: stripe.layout, job, stores, prefer, network, select, paths, run }
+        let Way { options: RepairOptions { select, paths, .. }, network, prefer, known } = *self;
+        let (select, paths, patterns) = (*select, *paths, Some(&known.patterns));
+        Request { code: code.as_ref(), stripe: stripe.layout, job, stores, prefer, network, select, paths, run, patterns }
     }
 
     /// The plan to take, and what was considered. A slice whose length is left open is that which suits the path's own links, if that is
     /// predicted to be quicker.
     fn choose(&self, request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
-        let (plan, mut considered) = repair::choose_plan(request, scheme)?;
+        let (plan, mut considered) = choose(request, scheme)?;
         let path = considered.first().and_then(|chosen| Some((chosen, chosen.paths.first()?)));
         let fitted = path.and_then(|(chosen, path)| {
             let slice_len = self.options.slice_positions_on(path, &request.stripe, request.network)?;
             let run = Run { slice_len, ..request.run }.of_sub_blocks(request.stripe.layout.alpha);
             let request = Request { run, ..*request };
-            let (plan, fitted) = repair::choose_plan(&request, &chosen.scheme).ok()?;
+            let (plan, fitted) = choose(&request, &chosen.scheme).ok()?;
             Some((plan, fitted.into_iter().next().filter(|fitted| fitted.seconds < chosen.seconds)?))
         });
         Ok(match fitted {
@@ -119,11 +116,13 @@ pub struct Writing<'a> {
     pub scheme: &'a str,
     /// What is known of the network.
     pub network: &'a Network,
+    /// What is remembered.
+    pub known: &'a Known,
 }
 
 /// A client writes blocks of a stripe: it has the data, every home stores its block.
 pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, run: Run) -> Result<Planned> {
-    let Writing { writer, stores, whole, scheme, network } = *writing;
+    let Writing { writer, stores, whole, scheme, network, known } = *writing;
     let span = stripe.coded_span();
     let all = sub_blocks(code);
     let data = 0..code.k() as u8;
@@ -140,10 +139,10 @@ pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, ru
     let request = Request { stores, network, select: Select::AsPreferred, ..Request::new(code.as_ref(), *stripe, &job, run) };
     // What was named is not weighed: a put plans every stripe.
     let (plan, considered) = match scheme {
-        disseminate::AUTO => disseminate::choose_plan(&request, scheme)?,
-        named => (plan_write(&request, disseminate::by_name(named)?)?, Vec::new()),
+        AUTO => choose(&request, scheme)?,
+        named => (weft_schemes::plan(&request, by_name(Kind::Write, named)?)?, Vec::new()),
     };
-    Ok(Planned { considered, ..proved(plan, job, code, network)? })
+    Ok(Planned { considered, ..proved(plan, job, code, (network, known))? })
 }
 
 /// A client reads ranges of data blocks, from and around what `available` says can be read.
@@ -167,9 +166,10 @@ pub fn read(
     let job = Job { holds: holds(stripe, available), wants: wants.collect(), ..Job::default() };
     let request = way.request(code, stripe, &job, &[], run);
     // Of blocks that are there every scheme does the same.
-    let scheme = if rebuilt(stripe, available, ranges).is_empty() { CONVENTIONAL } else { &way.options.scheme };
+    let is_there = rebuilt(stripe, available, ranges).is_empty();
+    let scheme = if is_there { simplest(Kind::Read)?.name() } else { &way.options.scheme };
     let (plan, considered) = way.choose(&request, scheme)?;
-    Ok(Planned { considered, ..proved(plan, job, code, way.network)? })
+    Ok(Planned { considered, ..proved(plan, job, code, (way.network, way.known))? })
 }
 
 /// Lost blocks go to new homes.
@@ -194,7 +194,7 @@ pub fn rebuild(
     let stores: Vec<(Party, BlockId)> = targets.iter().map(|target| (Party::Node(target.node), target.block)).collect();
     let request = way.request(code, stripe, &job, &stores, run);
     let (plan, considered) = way.choose(&request, &way.options.scheme)?;
-    Ok(Planned { considered, ..proved(plan, job, code, way.network)? })
+    Ok(Planned { considered, ..proved(plan, job, code, (way.network, way.known))? })
 }
 
 /// The bytes that come out for a wanted range: whole pages where the block is read, whole checksum units where it is rebuilt
@@ -343,33 +343,10 @@ fn positions(stripe: &StripeLayout, bytes: Span) -> Span {
     Span::new(bytes.start / cell * sub, bytes.end.div_ceil(cell) * sub).intersect(coded)
 }
 
-/// What a plan's proof needs to know of a code.
-struct CodeProof {
-    spec: String,
-    code: SharedCode,
-}
-
-impl CodeProof {
-    fn new(code: &SharedCode) -> Self {
-        Self { spec: code.spec(), code: Arc::clone(code) }
-    }
-
-    fn view(&self) -> CodeView<'_> {
-        CodeView {
-            spec: &self.spec,
-            k: self.code.k(),
-            n: self.code.n(),
-            alpha: self.code.alpha(),
-            generator: self.code.generator(),
-            tolerance: self.code.tolerance(),
-        }
-    }
-}
-
-fn proved(plan: Plan, job: Job, code: &SharedCode, network: &Network) -> Result<Planned> {
+fn proved(plan: Plan, job: Job, code: &SharedCode, (network, known): (&Network, &Known)) -> Result<Planned> {
     // We made it ourselves: a refusal is a defect of a scheme, and better told than run.
     let wrong = |refusal| Error::fatal(format!("a scheme made a plan that is wrong; nothing was moved: {refusal}"));
-    weft_plan::verify(&plan, CodeProof::new(code).view(), &job).map_err(wrong)?;
+    known.proofs.verify(&plan, code_view(code.as_ref(), &code.spec()), &job).map_err(wrong)?;
     let lines = weft_plan::moved(&plan, network).map_err(wrong)?;
     Ok(Planned { plan, job, considered: Vec::new(), lines })
 }

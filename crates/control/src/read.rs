@@ -4,6 +4,7 @@
 //! takes its share, is another read: what its client complains of ([`avoided`]) is left alone then.
 
 use crate::{
+    known::Known,
     options::{RepairOptions, usual_slice_positions},
     planning::{self, Planned, Range, Readable, Way},
     view::View,
@@ -155,7 +156,13 @@ impl Read {
 
 impl PlanRequest {
     /// Makes the plan. `frame` gives the run of a plan with slices of so many positions, and its reader.
-    pub fn plan(&self, view: &View, network: &Network, mut frame: impl FnMut(&Self, u64) -> (Run, Party)) -> Result<PlannedRead> {
+    pub fn plan(
+        &self,
+        view: &View,
+        network: &Network,
+        known: &Known,
+        mut frame: impl FnMut(&Self, u64) -> (Run, Party),
+    ) -> Result<PlannedRead> {
         let Request { code, stripe, ranges, options, slice_bytes, delegate } = &self.0;
         let Readable { good, suspect, lost } = planning::readable(stripe, view);
         let mut attempt = |available: &[u8]| {
@@ -167,7 +174,7 @@ impl PlanRequest {
             };
             let prefer = planning::preference(stripe, available, view, stripe.layout.k as usize, None);
             let (run, reader) = frame(self, slice_len);
-            let way = Way { options, network, prefer: &prefer };
+            let way = Way { options, network, prefer: &prefer, known };
             let planned = planning::read(code, stripe, available, &delivers, reader, &way, run)?;
             let (rebuilt, stripe, code) = (rebuilt.into_iter().collect(), stripe.clone(), code.clone());
             Ok::<_, Error>(PlannedRead { planned, delivers, rebuilt, stripe, code })

@@ -7,6 +7,7 @@ use std::{
 };
 use weft_control::options::check_slice_len;
 use weft_proto::{Peer, Security, certs::CertificateFiles, security::HANDSHAKE_TIMEOUT};
+use weft_schemes::Kind;
 use weft_types::{AutoSize, ByteSize, ClusterId, Error, Result};
 
 /// Heartbeats that agents agree to.
@@ -114,8 +115,8 @@ impl Default for CoordinatorConfig {
             resumes_max: 8,
             slice_len: ByteSize(256 << 10),
             repair_slice_len: AutoSize::bytes(64 << 10),
-            scheme: weft_schemes::repair::AUTO.into(),
-            write_scheme: weft_schemes::disseminate::AUTO.into(),
+            scheme: weft_schemes::AUTO.into(),
+            write_scheme: weft_schemes::AUTO.into(),
             disk_reserve: ByteSize(64 << 20),
             conversion_free_percent: 10,
             conversion_restart_ms: 300_000,
@@ -161,8 +162,8 @@ impl CoordinatorConfig {
         self.relations().iter().try_for_each(Relation::check)?;
         check_slice_len("slice_len", AutoSize::Bytes(self.slice_len))?;
         check_slice_len("repair_slice_len", self.repair_slice_len)?;
-        weft_schemes::repair::check_name(&self.scheme)?;
-        weft_schemes::disseminate::check_name(&self.write_scheme)
+        weft_schemes::check_name(Kind::Repair, &self.scheme)?;
+        weft_schemes::check_name(Kind::Write, &self.write_scheme)
     }
 
     /// Which setting must be how much longer than which, and why.

@@ -24,7 +24,9 @@ use std::{
     time::Duration,
 };
 use tokio::{sync::watch, task::JoinHandle};
+use weft_control::known::Known;
 use weft_meta::{Meta, MetaMode, NewCluster, SqliteMeta};
+use weft_plan::ProofKey;
 use weft_proto::{Net, rpc};
 use weft_types::{Clock, ClusterId, Error, NodeState, Result};
 
@@ -101,6 +103,7 @@ impl Coordinator {
             delegations: Delegations::default(),
             started,
             stop: stop.clone(),
+            known: Known::new(ProofKey::new(rng.random())),
             rng: Mutex::new(rng),
             plans: AtomicU32::new(1),
             codes: Mutex::new(BTreeMap::new()),

@@ -141,7 +141,7 @@ fn plan(shared: &Shared, ask: &PlanRequest, view: &View) -> Result<PlannedRead> 
         let stripe = ask.stripe();
         (shared.run(ask.class(), stripe.seq, &stripe.layout.layout, slice_len), shared.draw_client())
     };
-    ask.plan(view, &shared.network_of_helpers(), frame)
+    ask.plan(view, &shared.network_of_helpers(), &shared.known, frame)
 }
 
 /// Opens and starts a read, and watches over it while the client takes its share.
@@ -181,8 +181,7 @@ async fn begin(
 fn reply(read: &PlannedRead, task: Option<v1::ClientTask>) -> Result<v1::ReadStripeReply> {
     let blocks: BTreeSet<u8> = read.delivers.iter().map(|range| range.index).collect();
     let range = |range: &Range| v1::BlockRange { index: range.index.into(), start: range.bytes.start, end: range.bytes.end };
-    // A plain read's plan says nothing that its ranges do not say.
-    let plan = if task.is_none() || !read.rebuilt.is_empty() { read.planned.json()? } else { Vec::new() };
+    let plan = if task.is_none() { read.planned.json()? } else { Vec::new() };
     Ok(v1::ReadStripeReply {
         task,
         checksums: blocks.iter().map(|index| show::checksums(&read.stripe, *index)).collect(),

@@ -57,6 +57,8 @@ struct Repair<'a> {
     /// None: the coordinator chooses.
     to: Vec<NodeId>,
     explain: bool,
+    /// Each plan is told when it starts.
+    tells_plans: bool,
     done_bytes: u64,
     total_bytes: u64,
 }
@@ -87,6 +89,7 @@ impl<'a> Repair<'a> {
             options,
             to: asked.to_nodes.iter().map(|node| NodeId(*node)).collect(),
             explain: asked.explain,
+            tells_plans: asked.plans,
             done_bytes: 0,
             total_bytes: 0,
         })
@@ -178,9 +181,9 @@ impl<'a> Repair<'a> {
             return self.tell_plan(stripe, &indexes, &planned).await;
         }
         let rebuilt = {
-            let (events, before, total) = (self.events, self.done_bytes, self.total_bytes);
-            let tell = |told: Told<'_>| tell(events, stripe, &indexes, told, before, bytes, total);
-            rebuilder.run(request, tell).await?
+            let (before, total, json) = (self.done_bytes, self.total_bytes, self.tells_plans);
+            let telling = Telling { events: self.events, stripe, lost: &indexes, json, before, bytes, total };
+            rebuilder.run(request, |told| telling.tell(told)).await?
         };
         done.blocks.extend(rebuilt.blocks.iter().map(|new| v1::RepairedBlock {
             stripe: stripe.number,
@@ -216,21 +219,37 @@ impl<'a> Repair<'a> {
     }
 }
 
-/// Passes on what a rebuild tells. It must not wait: a client that is slow to read must not hold up a repair.
-fn tell(events: &Events, stripe: &StripeRecord, lost: &[u32], told: Told<'_>, before: u64, bytes: u64, total: u64) {
-    let progress = |thousandths: u64, message: String| {
-        let done = before.saturating_add((u128::from(bytes) * u128::from(thousandths) / 1000) as u64);
-        v1::repair_event::Event::Progress(v1::RepairProgress { done_bytes: done, total_bytes: total, message })
-    };
-    let told = match told {
-        Told::Plan(planned) => {
-            let plan = v1::RepairPlan { plan: planned.json().unwrap_or_default(), stripe: stripe.number, lost: lost.to_vec() };
-            v1::repair_event::Event::Plan(plan)
-        }
-        Told::Thousandths(thousandths) => progress(thousandths, String::new()),
-        Told::Resumed(message) => progress(0, message),
-    };
-    let _full_or_gone = events.try_send(Ok(event(told)));
+/// Passes on what the rebuild of a stripe tells.
+struct Telling<'a> {
+    events: &'a Events,
+    stripe: &'a StripeRecord,
+    lost: &'a [u32],
+    /// With each plan's JSON.
+    json: bool,
+    /// Bytes of the stripes before, of this one, and of all.
+    before: u64,
+    bytes: u64,
+    total: u64,
+}
+
+impl Telling<'_> {
+    /// Does not wait: a client that is slow to read must not hold up a repair.
+    fn tell(&self, told: Told<'_>) {
+        let progress = |thousandths: u64, message: String| {
+            let done_bytes = self.before.saturating_add((u128::from(self.bytes) * u128::from(thousandths) / 1000) as u64);
+            v1::repair_event::Event::Progress(v1::RepairProgress { done_bytes, total_bytes: self.total, message })
+        };
+        let told = match told {
+            Told::Plan(planned) => {
+                let plan = if self.json { planned.json().unwrap_or_default() } else { Vec::new() };
+                let plan = v1::RepairPlan { plan, stripe: self.stripe.number, lost: self.lost.to_vec() };
+                v1::repair_event::Event::Plan(plan)
+            }
+            Told::Thousandths(thousandths) => progress(thousandths, String::new()),
+            Told::Resumed(message) => progress(0, message),
+        };
+        let _full_or_gone = self.events.try_send(Ok(event(told)));
+    }
 }
 
 fn left_block(stripe: &StripeRecord, (index, copy): (u8, u8), reason: String) -> v1::LeftBlock {

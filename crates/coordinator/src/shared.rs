@@ -12,7 +12,7 @@ use std::{
 };
 use tokio::sync::watch;
 use weft_codes::SharedCode;
-use weft_control::{links::Links, retries::Retries, stragglers::Stragglers};
+use weft_control::{known::Known, links::Links, retries::Retries, stragglers::Stragglers};
 use weft_meta::{ClusterRecord, Meta, MetaError};
 use weft_plan::Class;
 use weft_proto::{Net, Security};
@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) rng: Mutex<StdRng>,
     pub(crate) plans: AtomicU32,
     pub(crate) codes: Mutex<BTreeMap<String, SharedCode>>,
+    /// What planning remembers.
+    pub(crate) known: Known,
 }
 
 impl Shared {

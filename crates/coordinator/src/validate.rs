@@ -6,6 +6,7 @@ use weft_codes::SharedCode;
 use weft_control::options::SLICE_BYTES_MAX;
 use weft_meta::{Conversion, NodeRepair, PolicyRecord};
 use weft_proto::v1;
+use weft_schemes::Kind;
 use weft_types::{
     Ack, ByteSize, CELL_BYTES_USUAL, Error, FailureDomain, HelperSelect, Layout, NodeId, ObjectName, PAGE_LEN, REPLICAS_MAX,
     Result, usual_cell_len,
@@ -172,12 +173,12 @@ pub(crate) fn default_policy() -> PolicyRecord {
 /// Reads what is asked about a node's repair; what is left open is as the settings have it.
 pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorConfig) -> Result<NodeRepair> {
     let scheme = if asked.scheme.is_empty() { &config.scheme } else { &asked.scheme };
-    weft_schemes::repair::check_name(scheme)?;
-    if scheme == weft_schemes::repair::DIRECT {
-        return Err(Error::invalid(
-            "the scheme 'direct' copies blocks that are there, and what a node has lost is not: choose another, which copies what has \
-             a copy too",
-        ));
+    weft_schemes::check_name(Kind::Repair, scheme)?;
+    if !weft_schemes::rebuilds(scheme) {
+        return Err(Error::invalid(format!(
+            "the scheme '{scheme}' copies blocks that are there, and what a node has lost is not: choose another, which copies what \
+             has a copy too"
+        )));
     }
     let concurrency = if asked.concurrency == 0 { JOB_CONCURRENCY } else { asked.concurrency };
     if concurrency > JOB_CONCURRENCY_MAX {

@@ -2,6 +2,7 @@
 
 use crate::{Matrix, SparseMatrix};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// A linear map of `cols` sources to `rows` results, as sparse rows of which some are temporaries.
 ///
@@ -22,7 +23,7 @@ pub struct Factored {
 struct Terms {
     rows: u32,
     cols: u32,
-    terms: Vec<(u32, u32, u8)>,
+    terms: Arc<Vec<(u32, u32, u8)>>,
     #[serde(default)]
     temporaries: u32,
 }
@@ -133,7 +134,7 @@ impl Factored {
         let (of_temporaries, of_results) = self.steps.terms().split_at(split);
         let sources = (0..cols).map(|col| (first + col, col, 1));
         let moved = of_results.iter().map(|(row, col, c)| (row + cols, *col, *c));
-        let terms = of_temporaries.iter().copied().chain(sources).chain(moved).collect();
+        let terms = Arc::new(of_temporaries.iter().copied().chain(sources).chain(moved).collect());
         Self { cols: self.cols, steps: SparseMatrix { rows: self.steps.rows + cols, cols: self.steps.cols, terms } }
     }
 
@@ -183,7 +184,7 @@ impl Factored {
             terms.extend(row.take().into_iter().map(|(col, c)| ((temporaries + result) as u32, col, c)));
         }
         let rows = (temporaries + left.rows()) as u32;
-        Self { cols: self.cols, steps: SparseMatrix { rows, cols: self.steps.cols, terms } }
+        Self { cols: self.cols, steps: SparseMatrix { rows, cols: self.steps.cols, terms: Arc::new(terms) } }
     }
 }
 

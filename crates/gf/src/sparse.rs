@@ -2,13 +2,14 @@
 
 use crate::{Combination, Matrix, factored::SparseRow, field};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
-/// A sparse matrix: its non-zero elements as (row, column, coefficient), sorted, no two at one place.
+/// A sparse matrix: its non-zero elements as (row, column, coefficient), sorted, no two at one place. A clone shares them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SparseMatrix {
     pub(crate) rows: u32,
     pub(crate) cols: u32,
-    pub(crate) terms: Vec<(u32, u32, u8)>,
+    pub(crate) terms: Arc<Vec<(u32, u32, u8)>>,
 }
 
 impl SparseMatrix {
@@ -32,18 +33,18 @@ impl SparseMatrix {
             }
         }
         terms.retain(|term| term.2 != 0);
-        Some(Self { rows, cols, terms })
+        Some(Self { rows, cols, terms: Arc::new(terms) })
     }
 
     /// The identity of `size`.
     pub fn identity(size: usize) -> Self {
         let size = size as u32;
-        Self { rows: size, cols: size, terms: (0..size).map(|at| (at, at, 1)).collect() }
+        Self { rows: size, cols: size, terms: Arc::new((0..size).map(|at| (at, at, 1)).collect()) }
     }
 
     /// All zeros.
     pub fn zero(rows: usize, cols: usize) -> Self {
-        Self { rows: rows as u32, cols: cols as u32, terms: Vec::new() }
+        Self { rows: rows as u32, cols: cols as u32, terms: Arc::default() }
     }
 
     /// Number of rows.
@@ -77,7 +78,7 @@ impl SparseMatrix {
     /// The dense form.
     pub fn to_dense(&self) -> Matrix {
         let mut dense = Matrix::zero(self.rows(), self.cols());
-        for (r, c, coefficient) in &self.terms {
+        for (r, c, coefficient) in self.terms.iter() {
             dense.set(*r as usize, *c as usize, *coefficient);
         }
         dense
@@ -106,7 +107,7 @@ impl SparseMatrix {
             }
             terms.extend(row.take().into_iter().map(|(col, c)| (r as u32, col, c)));
         }
-        Self { rows: self.rows, cols: right.cols, terms }
+        Self { rows: self.rows, cols: right.cols, terms: Arc::new(terms) }
     }
 
     /// This, and `below` below it.
@@ -116,7 +117,8 @@ impl SparseMatrix {
     pub fn stack(&self, below: &Self) -> Self {
         assert_eq!(self.cols, below.cols, "stacked matrices have the same number of columns");
         let moved = below.terms.iter().map(|(r, c, v)| (r + self.rows, *c, *v));
-        Self { rows: self.rows + below.rows, cols: self.cols, terms: self.terms.iter().copied().chain(moved).collect() }
+        let terms = Arc::new(self.terms.iter().copied().chain(moved).collect());
+        Self { rows: self.rows + below.rows, cols: self.cols, terms }
     }
 
     /// This, and `right` to the right of it.
@@ -130,7 +132,7 @@ impl SparseMatrix {
             terms.extend_from_slice(self.row(row));
             terms.extend(right.row(row).iter().map(|(r, c, v)| (*r, c + self.cols, *v)));
         }
-        Self { rows: self.rows, cols: self.cols + right.cols, terms }
+        Self { rows: self.rows, cols: self.cols + right.cols, terms: Arc::new(terms) }
     }
 
     /// The columns named, in that order, each once.
@@ -140,14 +142,14 @@ impl SparseMatrix {
         let kept = self.terms.iter().map(|(r, c, v)| (*r, place[*c as usize], *v)).filter(|term| term.1 != u32::MAX);
         let mut terms: Vec<_> = kept.collect();
         terms.sort_unstable_by_key(|(r, c, _)| (*r, *c));
-        Self { rows: self.rows, cols: cols.len() as u32, terms }
+        Self { rows: self.rows, cols: cols.len() as u32, terms: Arc::new(terms) }
     }
 
     /// The rows named, in that order.
     pub fn select_rows(&self, rows: &[usize]) -> Self {
         let terms =
             rows.iter().enumerate().flat_map(|(r, old)| self.row(*old).iter().map(move |term| (r as u32, term.1, term.2)));
-        Self { rows: rows.len() as u32, cols: self.cols, terms: terms.collect() }
+        Self { rows: rows.len() as u32, cols: self.cols, terms: Arc::new(terms.collect()) }
     }
 }
 
@@ -155,6 +157,6 @@ impl From<&Matrix> for SparseMatrix {
     fn from(dense: &Matrix) -> Self {
         let places = (0..dense.rows()).flat_map(|r| (0..dense.cols()).map(move |c| (r, c)));
         let terms = places.map(|(r, c)| (r as u32, c as u32, dense.get(r, c))).filter(|term| term.2 != 0).collect();
-        Self { rows: dense.rows() as u32, cols: dense.cols() as u32, terms }
+        Self { rows: dense.rows() as u32, cols: dense.cols() as u32, terms: Arc::new(terms) }
     }
 }

@@ -72,7 +72,7 @@ pub fn cost(plan: &Plan) -> Result<Cost, Refusal> {
     let mut hops = 0;
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
         hops = hops.max(lane_hops(lane, &check_lane(plan, number)?));
-        let slices = lane.slice_set(plan.binding.slice_len);
+        let slices = plan.slice_set(number);
         let positions = slices.positions();
         // Bytes of some sub-blocks of a block, as far as the block has them.
         let bytes = |len: Option<&u64>, sub_blocks: &[u16]| {
@@ -119,7 +119,7 @@ pub(crate) fn check(plan: &Plan) -> Result<(), Refusal> {
     Layout::new(block_len, cell_len, alpha).map_err(|error| Refusal::new(Rule::Binding, error.message))?;
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
         check_lane(plan, number)?;
-        if lane.span.end > plan.binding.layout.positions() {
+        if plan.span(number).end > plan.binding.layout.positions() {
             return Err(Refusal::new(Rule::Lane, format!("lane {number} goes beyond the block")));
         }
         if lane.stages.iter().any(|stage| usize::from(stage.vertex) >= plan.binding.parties.len()) {

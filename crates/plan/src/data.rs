@@ -1,5 +1,6 @@
 //! Plans and jobs as data.
 
+use crate::SliceSet;
 use serde::{Deserialize, Serialize};
 use weft_gf::Factored;
 use weft_types::{BlockId, Layout, Party, PlanId, Span};
@@ -106,7 +107,7 @@ pub enum Class {
     Scrub,
 }
 
-/// Lanes over vertices. No party in it: shared by all stripes of a code that lost the same.
+/// Lanes over vertices. No party and no position in it: shared by all stripes of a code that lost the same.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Shape {
     /// The code's spec.
@@ -120,6 +121,8 @@ pub struct Shape {
 pub struct Binding {
     /// The party of each vertex.
     pub parties: Vec<Party>,
+    /// The positions of each lane.
+    pub spans: Vec<Span>,
     /// The blocks that stages read or patch.
     pub blocks: Vec<BoundBlock>,
     /// The blocks that stages store, in their new generation.
@@ -146,9 +149,7 @@ pub struct BoundBlock {
 /// A graph of stages that goes through its slices in one order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lane {
-    /// The positions.
-    pub span: Span,
-    /// The number of the first slice of `span` that is this lane's.
+    /// The number of the first slice of the lane's positions that is its own.
     pub first: u32,
     /// Every how many slices another one is.
     pub step: u32,
@@ -246,7 +247,7 @@ pub enum Sink {
     },
 }
 
-/// The slices of a lane, in order. See [`Lane::slices`].
+/// The slices of a lane, in order. See [`Plan::slices`].
 #[derive(Debug, Clone)]
 pub struct Slices {
     span: Span,
@@ -275,12 +276,26 @@ impl Slices {
     }
 }
 
-impl Lane {
-    /// The positions of this lane's slices, in the order in which every stage goes through them.
-    pub fn slices(&self, slice_len: u64) -> Slices {
-        Slices::new(self.span, self.first, self.step, slice_len)
+impl Plan {
+    /// The positions of a lane, by its number: none, if the plan has no such lane.
+    pub fn span(&self, lane: usize) -> Span {
+        self.binding.spans.get(lane).copied().unwrap_or(Span::new(0, 0))
     }
 
+    /// A lane's slices, to calculate with.
+    pub fn slice_set(&self, lane: usize) -> SliceSet {
+        let (first, step) = self.shape.lanes.get(lane).map_or((0, 0), |lane| (lane.first, lane.step));
+        SliceSet { span: self.span(lane), first, step, slice_len: self.binding.slice_len }
+    }
+
+    /// The positions of a lane's slices, in the order in which every stage goes through them.
+    pub fn slices(&self, lane: usize) -> Slices {
+        let SliceSet { span, first, step, slice_len } = self.slice_set(lane);
+        Slices::new(span, first, step, slice_len)
+    }
+}
+
+impl Lane {
     /// Sub-blocks that a source carries; 0 for a link that does not exist.
     pub fn source_width(&self, source: &Source) -> usize {
         match source {

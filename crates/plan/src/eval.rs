@@ -31,14 +31,14 @@ pub fn eval(plan: &Plan, data: &mut impl Data) -> Result<()> {
     let blocks = lens(&plan.binding.blocks);
     let stores = lens(&plan.binding.stores);
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
-        if lane.span.end > plan.binding.layout.positions() {
+        if plan.span(number).end > plan.binding.layout.positions() {
             return Err(Refusal::new(Rule::Lane, format!("lane {number} goes beyond the block")).into());
         }
         let mut executor = Executor::new(plan, number)?;
-        let mut bytes = Bytes { plan, lane: number, blocks: &blocks, stores: &stores, slice: lane.span, data };
+        let mut bytes = Bytes { plan, lane: number, blocks: &blocks, stores: &stores, slice: plan.span(number), data };
         let width: u64 = lane.stages.iter().map(|stage| (stage.matrix.steps().rows() + stage.matrix.cols()) as u64).sum();
         let piece_len = (PIECE_BYTES / width.max(1)).max(1);
-        for run in lane.slice_set(plan.binding.slice_len).runs() {
+        for run in plan.slice_set(number).runs() {
             let mut start = run.start;
             while start < run.end {
                 let piece = Span::new(start, (start + piece_len).min(run.end));

@@ -63,7 +63,7 @@ pub fn to_dot(plan: &Plan) -> Result<String, Refusal> {
         for (at, stage) in lane.stages.iter().enumerate() {
             let _ = writeln!(dot, "    l{number}s{at} [label=\"{}\\n{}\"];", party(plan, stage), does(plan, stage));
         }
-        let positions = lane.slice_set(plan.binding.slice_len).positions();
+        let positions = plan.slice_set(number).positions();
         for link in &lane.links {
             let bytes = human_bytes(positions * u64::from(link.width));
             let _ = writeln!(dot, "    l{number}s{} -> l{number}s{} [label=\"{bytes}\"];", link.from, link.to);
@@ -95,12 +95,12 @@ fn head(text: &mut String, plan: &Plan) -> std::fmt::Result {
 }
 
 fn lane_name(plan: &Plan, number: usize, lane: &Lane) -> String {
-    let slices = lane.slice_set(plan.binding.slice_len);
+    let (span, slices) = (plan.span(number), plan.slice_set(number));
     let turn = match lane.step {
         1 => String::new(),
         step => format!(", one slice in {step} from slice {} on", lane.first),
     };
-    format!("Lane {number}: positions {}..{}{turn}, {} slices", lane.span.start, lane.span.end, slices.count())
+    format!("Lane {number}: positions {}..{}{turn}, {} slices", span.start, span.end, slices.count())
 }
 
 fn party(plan: &Plan, stage: &Stage) -> Party {
@@ -205,7 +205,7 @@ fn draw_lane(text: &mut String, plan: &Plan, number: usize, seconds: Option<f64>
 }
 
 fn draw(text: &mut String, plan: &Plan, number: usize, lane: &Lane, order: &[usize], seconds: Option<f64>) -> std::fmt::Result {
-    let positions = lane.slice_set(plan.binding.slice_len).positions();
+    let positions = plan.slice_set(number).positions();
     let name = |stage: usize| party(plan, &lane.stages[stage]).to_string();
     let wide = (0..lane.stages.len()).map(|stage| name(stage).len()).max().unwrap_or(0);
     let amount = |link: u16| {

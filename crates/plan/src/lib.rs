@@ -3,6 +3,7 @@
 //! [`verify()`] proves by algebra that a [`Plan`] does what its [`Job`] wants; [`eval()`] runs it in memory; [`cut`] gives each
 //! party its [`Task`].
 
+mod cache;
 mod code_view;
 mod cost;
 mod data;
@@ -17,6 +18,7 @@ mod slices;
 mod task;
 mod verify;
 
+pub use cache::{Cache, Counts};
 pub use code_view::CodeView;
 pub use cost::{Cost, PartyCost, cost};
 pub use data::{
@@ -29,4 +31,4 @@ pub use refusal::{Place, Refusal, Rule};
 pub use save::{ChosenPath, Considered, FORMAT_VERSION, JSON_BYTES_MAX, Saved, from_json, to_json};
 pub use slices::SliceSet;
 pub use task::{Task, TaskBlock, TaskLane, TaskLink, TaskStage, cell_bytes, cut, link_id};
-pub use verify::verify;
+pub use verify::{ProofKey, Proofs, verify};

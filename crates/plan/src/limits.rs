@@ -35,9 +35,7 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), Refusal> {
     let lanes = &plan.shape.lanes;
     at_most("lanes", lanes.len(), LANES_MAX)?;
     at_most("stages", lanes.iter().map(|lane| lane.stages.len()).sum(), STAGES_MAX)?;
-    at_most("parties", plan.binding.parties.len(), PARTIES_MAX)?;
-    at_most("blocks that are read", plan.binding.blocks.len(), BLOCKS_BOUND_MAX)?;
-    at_most("blocks that are stored", plan.binding.stores.len(), BLOCKS_BOUND_MAX)?;
+    check_binding(plan)?;
     let (mut width, mut terms) = (0usize, 0usize);
     for lane in lanes {
         at_most("links of a lane", lane.links.len(), LANE_LINKS_MAX)?;
@@ -49,6 +47,14 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), Refusal> {
     }
     at_most("sub-blocks on its ports and links, and temporaries", width, PLAN_WIDTH_MAX)?;
     at_most("coefficients", terms, TERMS_MAX)
+}
+
+/// Refuses a binding that is larger than any needs to be.
+pub(crate) fn check_binding(plan: &Plan) -> Result<(), Refusal> {
+    at_most("lanes with positions", plan.binding.spans.len(), LANES_MAX)?;
+    at_most("parties", plan.binding.parties.len(), PARTIES_MAX)?;
+    at_most("blocks that are read", plan.binding.blocks.len(), BLOCKS_BOUND_MAX)?;
+    at_most("blocks that are stored", plan.binding.stores.len(), BLOCKS_BOUND_MAX)
 }
 
 /// Sub-blocks that ports name themselves, and one for each port (links are counted where they are).

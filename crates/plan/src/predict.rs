@@ -153,8 +153,8 @@ pub fn moved(plan: &Plan, network: &Network) -> Result<BTreeMap<Party, Moved>, R
     let parties = &plan.binding.parties;
     let line_of: Vec<Party> = parties.iter().map(|party| network.line_of(*party)).collect();
     let mut lines: BTreeMap<Party, Moved> = BTreeMap::new();
-    for lane in &plan.shape.lanes {
-        let positions = lane.slice_set(plan.binding.slice_len).positions() as f64;
+    for (number, lane) in plan.shape.lanes.iter().enumerate() {
+        let positions = plan.slice_set(number).positions() as f64;
         let vertex = |stage: u16| usize::from(lane.stages[usize::from(stage)].vertex);
         for link in &lane.links {
             let (from, to, bytes) = (vertex(link.from), vertex(link.to), positions * f64::from(link.width));
@@ -188,8 +188,8 @@ pub fn predict(plan: &Plan, network: &Network) -> Result<f64, Refusal> {
 fn predict_alone(plan: &Plan, network: &Network) -> Result<f64, Refusal> {
     check(plan)?;
     let transfers = |share: f64| -> (u64, Vec<u64>) {
-        let counts = plan.shape.lanes.iter().map(|lane| {
-            let all = lane.slice_set(plan.binding.slice_len).count();
+        let counts = (0..plan.shape.lanes.len()).map(|number| {
+            let all = plan.slice_set(number).count();
             ((all as f64 * share).ceil() as u64).clamp(all.min(1), all)
         });
         let counts: Vec<u64> = counts.collect();
@@ -334,9 +334,9 @@ impl<'a> Run<'a> {
         let mut run = Self { network, links: vec![], stages: vec![], lines: vec![], events: BinaryHeap::new() };
         let mut known: HashMap<LineOf<'a>, usize> = HashMap::new();
         let line_of: Vec<Party> = plan.binding.parties.iter().map(|party| network.line_of(*party)).collect();
-        for (lane, count) in plan.shape.lanes.iter().zip(counts) {
+        for ((number, lane), count) in plan.shape.lanes.iter().enumerate().zip(counts) {
             let (first_stage, first_link) = (run.stages.len(), run.links.len());
-            let slices = lane.slice_set(plan.binding.slice_len);
+            let slices = plan.slice_set(number);
             let full = slices.slice_len.min(slices.positions());
             let last = if count == slices.count() && count > 0 { slices.slice(count - 1).len() } else { full };
             for link in &lane.links {

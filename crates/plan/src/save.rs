@@ -4,8 +4,10 @@ use crate::{Cost, Job, Plan, cost};
 use serde::{Deserialize, Serialize};
 use weft_types::{Error, Party, Result};
 
-/// The version of the format that is written, and the newest that is read.
-pub const FORMAT_VERSION: u32 = 1;
+/// The version of the format that is written, and the newest that is read. Version 1 had each lane's positions in the lane: they are
+/// the binding's now.
+pub const FORMAT_VERSION: u32 = 2;
+const POSITIONS_IN_LANES: u32 = 1;
 
 /// A file of a plan is at most this long.
 pub const JSON_BYTES_MAX: usize = 64 << 20;
@@ -79,10 +81,20 @@ pub fn from_json(text: &str) -> Result<Saved> {
     }
     let wrong = |error: serde_json::Error| Error::invalid(format!("not a saved plan: {error}"));
     let Version { weft_plan } = serde_json::from_str(text).map_err(wrong)?;
-    if weft_plan != FORMAT_VERSION {
-        return Err(Error::invalid(format!("a plan of format {weft_plan}; this weft reads format {FORMAT_VERSION}")));
+    match weft_plan {
+        FORMAT_VERSION => serde_json::from_str(text).map_err(wrong),
+        POSITIONS_IN_LANES => {
+            let mut saved: serde_json::Value = serde_json::from_str(text).map_err(wrong)?;
+            let lanes = saved.pointer_mut("/plan/shape/lanes").and_then(serde_json::Value::as_array_mut);
+            let spans = lanes.into_iter().flatten().map(|lane| lane["span"].take()).collect();
+            if let Some(binding) = saved.pointer_mut("/plan/binding").and_then(serde_json::Value::as_object_mut) {
+                binding.insert("spans".into(), spans);
+            }
+            let saved: Saved = serde_json::from_value(saved).map_err(wrong)?;
+            Ok(Saved { weft_plan: FORMAT_VERSION, ..saved })
+        }
+        newer => Err(Error::invalid(format!("a plan of format {newer}; this weft reads formats up to {FORMAT_VERSION}"))),
     }
-    serde_json::from_str(text).map_err(wrong)
 }
 
 /// Breaks compact JSON into lines: whatever fits on a line stays on one; long lists of short things fill their lines.

@@ -1,6 +1,5 @@
 //! Arithmetic on the slices of a lane, without walking through them.
 
-use crate::Lane;
 use weft_types::Span;
 
 /// The slices `first`, `first + step`, … of a span, each of `slice_len` positions but the last.
@@ -14,13 +13,6 @@ pub struct SliceSet {
     pub step: u32,
     /// Positions in a slice.
     pub slice_len: u64,
-}
-
-impl Lane {
-    /// The lane's slices, to calculate with.
-    pub fn slice_set(&self, slice_len: u64) -> SliceSet {
-        SliceSet { span: self.span, first: self.first, step: self.step, slice_len }
-    }
 }
 
 impl SliceSet {

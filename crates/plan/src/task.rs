@@ -46,7 +46,7 @@ pub struct TaskBlock {
 pub struct TaskLane {
     /// The lane's number in the plan.
     pub lane: u16,
-    /// As in [`crate::Lane`].
+    /// As in [`crate::Binding`].
     pub span: Span,
     /// As in [`crate::Lane`].
     pub first: u32,
@@ -147,7 +147,7 @@ pub fn cut(plan: &Plan, vertex: u16) -> Task {
             }
         }
         if !stages.is_empty() {
-            let (span, first, step, window) = (lane.span, lane.first, lane.step, lane.window);
+            let (span, first, step, window) = (plan.span(number), lane.first, lane.step, lane.window);
             lanes.push(TaskLane { lane: number as u16, span, first, step, window, stages });
         }
     }

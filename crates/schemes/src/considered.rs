@@ -3,9 +3,6 @@
 use weft_plan::{ChosenPath, Considered, Network, Plan, cost, predict};
 use weft_types::Result;
 
-/// What a user says who leaves the choice of the scheme open.
-pub const AUTO: &str = "auto";
-
 /// Plans of which one is predicted to take at most this many times as long as another are equally quick.
 pub(crate) const EQUALLY_QUICK: f64 = 1.001;
 /// The same where what moves more is in the way of others who write too, which predictions know only in part.

@@ -3,7 +3,7 @@
 use std::mem;
 use weft_gf::{Factored, SparseMatrix};
 use weft_plan::{Lane, Link, Sink, Source, Stage};
-use weft_types::{Error, Result, Span};
+use weft_types::{Error, Result};
 
 /// A lane under construction.
 #[derive(Debug, Default)]
@@ -112,11 +112,11 @@ impl LaneBuilder {
     }
 
     /// The lane.
-    pub fn finish(&mut self, span: Span, window: u32) -> Result<Lane> {
+    pub fn finish(&mut self, window: u32) -> Result<Lane> {
         let (stages, links) = (mem::take(&mut self.stages), mem::take(&mut self.links));
         if stages.len().max(links.len()) > usize::from(u16::MAX) {
             return Err(Error::invalid(format!("a lane of {} stages and {} links is too large", stages.len(), links.len())));
         }
-        Ok(Lane { span, first: 0, step: 1, window, stages, links })
+        Ok(Lane { first: 0, step: 1, window, stages, links })
     }
 }

@@ -7,10 +7,10 @@ use crate::{
 };
 use weft_gf::SparseMatrix;
 use weft_plan::{Lane, Source};
-use weft_types::{Party, Result, Span};
+use weft_types::{Party, Result};
 
 /// One lane: what `deliveries`, all of one party and one block, want, from `holder`.
-pub(crate) fn lane(span: Span, window: u32, holder: Party, deliveries: &[&Delivery], vertices: &mut Vertices) -> Result<Lane> {
+pub(crate) fn lane(window: u32, holder: Party, deliveries: &[&Delivery], vertices: &mut Vertices) -> Result<Lane> {
     let wanted = region::wanted(deliveries);
     let index = wanted.first().map_or(0, |first| first.index);
     let sub_blocks = wanted.iter().map(|wanted| wanted.sub_block).collect();
@@ -18,5 +18,5 @@ pub(crate) fn lane(span: Span, window: u32, holder: Party, deliveries: &[&Delive
     let requestors = region::requestors(deliveries, &wanted, vertices)?;
     let mut lane = LaneBuilder::default();
     lane.deliver(from, vec![Source::Block { index, sub_blocks }], &SparseMatrix::identity(wanted.len()).into(), &requestors);
-    lane.finish(span, window)
+    lane.finish(window)
 }

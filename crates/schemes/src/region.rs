@@ -39,7 +39,7 @@ pub(crate) struct Region {
     pub(crate) holders: Vec<(u8, Party)>,
 }
 
-/// A block's sub-blocks that a party wants.
+/// A block's sub-blocks that a party wants; or the rows of a check, as those of block 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Delivery {
     pub(crate) party: Party,
@@ -114,7 +114,7 @@ pub(crate) fn requestors(deliveries: &[&Delivery], wanted: &[SubBlock], vertices
     let requestor = |party: Party| {
         let own: Vec<&Delivery> = deliveries.iter().copied().filter(|delivery| delivery.party == party).collect();
         let rows: Vec<SubBlock> = self::wanted(&own);
-        let sinks = own.iter().map(|delivery| sink(delivery)).collect::<Result<Vec<_>>>()?;
+        let sinks = own.iter().map(|delivery| sink(delivery)).collect();
         let out: Vec<SubBlock> = own.iter().flat_map(|delivery| self::wanted(&[delivery])).collect();
         let spread = out.iter().enumerate().filter_map(|(r, out)| Some((r, rows.binary_search(out).ok()?, 1)));
         let spread = SparseMatrix::new(out.len(), rows.len(), spread).unwrap_or_else(|| SparseMatrix::zero(0, 0));
@@ -124,12 +124,14 @@ pub(crate) fn requestors(deliveries: &[&Delivery], wanted: &[SubBlock], vertices
     parties.into_iter().map(requestor).collect()
 }
 
-fn sink(delivery: &Delivery) -> Result<Sink> {
+/// What a delivery comes out by.
+pub(crate) fn sink(delivery: &Delivery) -> Sink {
     let (index, sub_blocks) = (delivery.index, delivery.sub_blocks.clone());
     match delivery.kind {
-        WantKind::Store => Ok(Sink::Store { index, sub_blocks }),
-        WantKind::Output => Ok(Sink::Output { index, sub_blocks }),
-        WantKind::Patch | WantKind::Check => Err(Error::invalid("only blocks to be stored or delivered can be wanted here")),
+        WantKind::Store => Sink::Store { index, sub_blocks },
+        WantKind::Patch => Sink::Patch { index, sub_blocks },
+        WantKind::Output => Sink::Output { index, sub_blocks },
+        WantKind::Check => Sink::Check { width: sub_blocks.len() as u32 },
     }
 }
 
@@ -137,7 +139,8 @@ fn sink(delivery: &Delivery) -> Result<Sink> {
 fn deliveries(job: &Job, span: Span) -> Vec<Delivery> {
     let mut all: BTreeMap<(Party, WantKind, u8), Vec<u16>> = BTreeMap::new();
     for want in job.wants.iter().filter(|want| want.span.contains(span)) {
-        all.entry((want.party, want.kind, want.index)).or_default().extend(&want.sub_blocks);
+        let index = if want.kind == WantKind::Check { 0 } else { want.index };
+        all.entry((want.party, want.kind, index)).or_default().extend(&want.sub_blocks);
     }
     let delivery = |((party, kind, index), mut sub_blocks): ((Party, WantKind, u8), Vec<u16>)| {
         sub_blocks.sort_unstable();

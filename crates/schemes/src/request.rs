@@ -1,10 +1,10 @@
 //! What a scheme is asked, and the plan around its lanes.
 
-use crate::{Paths, Select};
+use crate::{Paths, Patterns, Select};
 use std::collections::BTreeMap;
 use weft_codes::Code;
 use weft_plan::{Binding, BoundBlock, Class, CodeView, Job, Lane, Network, Plan, Shape, Sink, Source, WantKind};
-use weft_types::{BlockId, Error, Party, PlanId, Result, StripeLayout};
+use weft_types::{BlockId, Error, Party, PlanId, Result, Span, StripeLayout};
 
 /// Slices that may wait at each end of a link, unless said otherwise.
 pub(crate) const WINDOW_SLICES: u32 = 4;
@@ -36,11 +36,20 @@ pub struct Request<'a> {
     pub paths: Paths,
     /// How it shall run.
     pub run: Run,
+    /// What was made for patterns that are known.
+    pub patterns: Option<&'a Patterns>,
 }
 
 /// What a plan's proof needs to know of a code; `spec` is the code's.
 pub fn code_view<'a>(code: &'a dyn Code, spec: &'a str) -> CodeView<'a> {
     CodeView { spec, k: code.k(), n: code.n(), alpha: code.alpha(), generator: code.generator(), tolerance: code.tolerance() }
+}
+
+/// Lanes that take turns at the same positions, slice by slice: each would do for all of them.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) span: Span,
+    pub(crate) lanes: Vec<Lane>,
 }
 
 /// How a plan shall run.
@@ -114,7 +123,7 @@ impl<'a> Request<'a> {
     /// ```
     pub fn new(code: &'a dyn Code, stripe: StripeLayout, job: &'a Job, run: Run) -> Self {
         let (select, paths) = (Select::default(), Paths::Count(1));
-        Self { code, stripe, job, stores: &[], prefer: &[], network: &ALIKE, select, paths, run }
+        Self { code, stripe, job, stores: &[], prefer: &[], network: &ALIKE, select, paths, run, patterns: None }
     }
 }
 
@@ -134,12 +143,16 @@ impl Request<'_> {
         }
         let positions = stripe.layout.positions();
         for want in &self.job.wants {
-            if usize::from(want.index) >= code.n() {
-                return Err(Error::invalid(format!("{} has no block {}: 0 to {} are", code.spec(), want.index, code.n() - 1)));
-            }
             if want.span.end > positions {
                 let span = want.span;
                 return Err(Error::invalid(format!("positions {}..{} are wanted of {positions}", span.start, span.end)));
+            }
+            // A check is of no block: it has rows.
+            if want.kind == WantKind::Check {
+                continue;
+            }
+            if usize::from(want.index) >= code.n() {
+                return Err(Error::invalid(format!("{} has no block {}: 0 to {} are", code.spec(), want.index, code.n() - 1)));
             }
             if want.sub_blocks.iter().any(|s| usize::from(*s) >= code.alpha()) {
                 return Err(Error::invalid(format!("sub-blocks {:?} are wanted of {}", want.sub_blocks, code.alpha())));
@@ -152,14 +165,40 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// The plan of these lanes, of which some take turns: they are of the same positions, and each would do for all of them.
-    pub(crate) fn plan(&self, vertices: Vertices, lanes: Vec<Vec<Lane>>) -> Result<Plan> {
-        let lanes = self.merge(lanes);
+    /// Who puts in all data.
+    pub(crate) fn writer(&self) -> Result<Party> {
+        let writer = self.job.inputs.first().ok_or_else(|| Error::invalid("nobody puts in any data"))?.party;
+        match self.job.inputs.iter().find(|input| input.party != writer) {
+            Some(other) => Err(Error::invalid("all new data must come from one writer").party(other.party)),
+            None => Ok(writer),
+        }
+    }
+
+    /// What the writer puts in: those columns of the generator, ascending, as new bytes or as deltas.
+    pub(crate) fn inputs(&self, columns: &[usize], delta: bool) -> Result<Vec<Source>> {
+        let alpha = self.code.alpha();
+        let mut inputs: Vec<Source> = Vec::new();
+        for column in columns {
+            let (needed, sub_block) = ((column / alpha) as u8, (column % alpha) as u16);
+            match inputs.last_mut() {
+                Some(Source::Input { index, sub_blocks, .. }) if *index == needed => sub_blocks.push(sub_block),
+                _ => inputs.push(Source::Input { index: needed, sub_blocks: vec![sub_block], delta }),
+            }
+            if !self.job.inputs.iter().any(|input| input.index == needed) {
+                return Err(Error::invalid(format!("data block {needed} is needed and not put in")));
+            }
+        }
+        Ok(inputs)
+    }
+
+    /// The plan of these turns.
+    pub(crate) fn plan(&self, vertices: Vertices, turns: Vec<Turn>) -> Result<Plan> {
+        let (spans, lanes) = self.merge(turns).into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
         if lanes.len() > LANES_MAX {
             let message = format!("what is there has too many holes: {} lanes, and at most {LANES_MAX} make a plan", lanes.len());
             return Err(Error::invalid(message));
         }
-        let binding = self.bind(vertices.0, &lanes)?;
+        let binding = Binding { spans, ..self.bind(vertices.0, &lanes)? };
         let shape = Shape { code: self.code.spec(), lanes };
         let Run { id, epoch, class, deadline_ms, .. } = self.run;
         Ok(Plan { shape, binding, id, epoch, class, deadline_ms })
@@ -171,46 +210,59 @@ impl Request<'_> {
         for stage in lanes.iter().flat_map(|lane| &lane.stages) {
             let (vertex, party) = (stage.vertex, parties[usize::from(stage.vertex)]);
             let absent = |index: u8| Error::invalid(format!("it does not have block {index}")).party(party);
+            let held = |index: u8| {
+                let hold = self.job.holds.iter().find(|hold| hold.party == party && hold.block.index == index);
+                hold.map(|hold| hold.block).ok_or_else(|| absent(index))
+            };
             for source in &stage.sources {
                 if let Source::Block { index, .. } = source {
-                    let hold = self.job.holds.iter().find(|hold| hold.party == party && hold.block.index == *index);
-                    let id = hold.ok_or_else(|| absent(*index))?.block;
+                    let id = held(*index)?;
                     blocks.insert((vertex, *index), BoundBlock { vertex, id, len: len(&id) });
                 }
             }
             for sink in &stage.sinks {
-                if let Sink::Store { index, .. } = sink {
-                    let id = self.store(party, *index).ok_or_else(|| absent(*index))?;
-                    stores.insert((vertex, *index), BoundBlock { vertex, id, len: len(&id) });
+                match sink {
+                    Sink::Store { index, .. } => {
+                        let id = self.store(party, *index).ok_or_else(|| absent(*index))?;
+                        stores.insert((vertex, *index), BoundBlock { vertex, id, len: len(&id) });
+                    }
+                    Sink::Patch { index, .. } => {
+                        let id = held(*index)?;
+                        blocks.insert((vertex, *index), BoundBlock { vertex, id, len: len(&id) });
+                    }
+                    Sink::Link(_) | Sink::Output { .. } | Sink::Check { .. } => {}
                 }
             }
         }
         let (blocks, stores) = (blocks.into_values().collect(), stores.into_values().collect());
         let Run { seq, slice_len, .. } = self.run;
-        Ok(Binding { parties, blocks, stores, layout: self.stripe.layout, seq, slice_len })
+        Ok(Binding { parties, spans: Vec::new(), blocks, stores, layout: self.stripe.layout, seq, slice_len })
     }
 
     /// Lanes of neighbouring regions that turned out to do the same become one; but where a change begins or ends, a lane must.
     /// Those that take turns get theirs, each at least one slice.
-    fn merge(&self, lanes: Vec<Vec<Lane>>) -> Vec<Lane> {
+    fn merge(&self, turns: Vec<Turn>) -> Vec<(Span, Lane)> {
         let changes = |at: u64| self.job.changed.iter().any(|change| change.span.start == at || change.span.end == at);
-        let mut merged: Vec<Vec<Lane>> = Vec::with_capacity(lanes.len());
-        for turn in lanes {
-            let Some(start) = turn.first().map(|lane| lane.span.start) else { continue };
-            let alike = |(a, b): (&Lane, &Lane)| (a.span.end, &a.stages, &a.links) == (start, &b.stages, &b.links);
-            let same = |other: &&mut Vec<Lane>| other.len() == turn.len() && other.iter().zip(&turn).all(alike);
+        let mut merged: Vec<Turn> = Vec::with_capacity(turns.len());
+        for turn in turns {
+            let start = turn.span.start;
+            let alike = |(a, b): (&Lane, &Lane)| (&a.stages, &a.links) == (&b.stages, &b.links);
+            let same = |other: &&mut Turn| {
+                let lanes = (&other.lanes, &turn.lanes);
+                other.span.end == start && lanes.0.len() == lanes.1.len() && lanes.0.iter().zip(lanes.1).all(alike)
+            };
             match merged.iter_mut().rev().find(same).filter(|_| !changes(start)) {
-                Some(before) => before.iter_mut().zip(turn).for_each(|(before, lane)| before.span.end = lane.span.end),
+                Some(before) => before.span.end = turn.span.end,
                 None => merged.push(turn),
             }
         }
-        let turns = |mut turn: Vec<Lane>| {
-            let slices = turn.first().map_or(0, |lane| lane.span.len().div_ceil(self.run.slice_len));
-            turn.truncate(usize::try_from(slices).unwrap_or(usize::MAX));
-            let step = turn.len() as u32;
-            (0..).zip(turn).map(move |(first, lane)| Lane { first, step, ..lane })
+        let lanes = |Turn { span, mut lanes }: Turn| {
+            let slices = span.len().div_ceil(self.run.slice_len);
+            lanes.truncate(usize::try_from(slices).unwrap_or(usize::MAX));
+            let step = lanes.len() as u32;
+            (0..).zip(lanes).map(move |(first, lane)| (span, Lane { first, step, ..lane }))
         };
-        merged.into_iter().flat_map(turns).collect()
+        merged.into_iter().flat_map(lanes).collect()
     }
 
     pub(crate) fn store(&self, party: Party, index: u8) -> Option<BlockId> {

@@ -12,7 +12,7 @@ use std::{
 use weft_codes::{Code, parse};
 use weft_gf::Combination;
 use weft_plan::{Class, Hold, Job, Memory, Want, WantKind, eval, verify};
-use weft_schemes::{Request, Run, code_view, repair};
+use weft_schemes::{AUTO, Request, Run, choose, code_view};
 use weft_types::{Layout, PlanId, Span, StripeLayout};
 use world::{block, holder, spare};
 
@@ -62,7 +62,7 @@ fn plan(spec: &str, lost: &[u8]) -> Duration {
     let stores: Vec<_> = lost.iter().map(|index| (spare(*index), block(*index, 2))).collect();
     let run = Run::new(PlanId(1), 1, Class::Repair, SUB_LEN);
     let request = Request { stores: &stores, ..Request::new(code.as_ref(), stripe, &job, run) };
-    let (plan, _) = repair::choose_plan(&request, repair::AUTO).unwrap();
+    let (plan, _) = choose(&request, AUTO).unwrap();
     let planned = start.elapsed();
     let canonical = code.spec();
     verify(&plan, code_view(code.as_ref(), &canonical), &job).unwrap_or_else(|refusal| panic!("{spec}: {refusal}"));

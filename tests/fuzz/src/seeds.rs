@@ -4,7 +4,7 @@ use crate::{LINK, SLICES, WIDTH, block_on};
 use std::{io::Cursor, time::Duration};
 use weft_plan::{Class, Hold, Input, Job, Plan, Want, WantKind, cut, to_json};
 use weft_proto::{Direction, FrameStream, Hello, LinkSender, LinkToken, crc32c, encode_task, frame::HEADER_LEN};
-use weft_schemes::{Request, Run, disseminate, plan_repair, plan_write, repair};
+use weft_schemes::{Kind, Request, Run, by_name, plan};
 use weft_store::{Sidecar, conformance};
 use weft_types::{BlockId, ClusterId, Layout, NodeId, PAGE_LEN, Party, PlanId, Result, StripeId, StripeLayout};
 
@@ -82,14 +82,14 @@ fn plans() -> Result<Vec<(Plan, Job)>> {
     let job = Job { inputs, wants: indices.clone().map(|index| store(node(index), index)).collect(), ..Job::default() };
     let stores: Vec<(Party, BlockId)> = indices.map(|index| (node(index), block(index, 1))).collect();
     let request = Request { stores: &stores, ..Request::new(code.as_ref(), stripe, &job, run(1)) };
-    let mut plans = vec![(plan_write(&request, disseminate::by_name("direct")?)?, job)];
+    let mut plans = vec![(plan(&request, by_name(Kind::Write, "direct")?)?, job)];
 
     for (number, scheme) in (2..).zip(["conventional", "ppr", "pipeline"]) {
         let hold = |index| Hold { party: node(index), block: block(index, 1), span: stripe.coded_span() };
         let job = Job { holds: (1..4).map(hold).collect(), wants: vec![store(node(9), 0)], ..Job::default() };
         let stores = [(node(9), block(0, 2))];
         let request = Request { stores: &stores, ..Request::new(code.as_ref(), stripe, &job, run(number)) };
-        plans.push((plan_repair(&request, repair::by_name(scheme)?)?, job));
+        plans.push((plan(&request, by_name(Kind::Repair, scheme)?)?, job));
     }
     Ok(plans)
 }

@@ -1,11 +1,11 @@
 //! Whole plans over real agents: write, read, repair.
 
-use crate::cluster::{Cluster, Options, Stripe};
+use crate::cluster::{Cluster, Options, Stripe, errors};
 use std::{collections::BTreeMap, fs, time::Duration};
 use tokio::time::Instant;
 use weft_agent::{DiskMode, Throttle};
 use weft_proto::v1::task_event::Event;
-use weft_types::{ByteSize, NodeId, Party};
+use weft_types::{ByteSize, NodeId, Party, Reaction};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_written_is_read_and_rebuilt() {
@@ -22,7 +22,7 @@ async fn what_is_written_is_read_and_rebuilt() {
             for scheme in ["conventional", "ppr", "pipeline"] {
                 let plan = stripe.read_plan(index, helpers, scheme);
                 for (node, event) in cluster.run(&plan, &stripe, &client).await.unwrap() {
-                    assert!(matches!(event, Event::Done(_)), "{node}: {:?}", crate::cluster::errors(&event));
+                    assert!(matches!(event, Event::Done(_)), "{node}: {:?}", errors(&event));
                 }
                 let mut expected = stripe.blocks[usize::from(index)].clone();
                 expected.resize(stripe.layout.coded_span().len() as usize, 0);
@@ -32,7 +32,7 @@ async fn what_is_written_is_read_and_rebuilt() {
         let to = NodeId(7);
         let plan = stripe.repair_plan(1, Party::Node(to), &[0, 2, 3, 5], "pipeline", &[stripe.layout.coded_span()]);
         let events = cluster.run(&plan, &stripe, &client).await.unwrap();
-        let Event::Done(done) = &events[&to] else { panic!("{:?}", crate::cluster::errors(&events[&to])) };
+        let Event::Done(done) = &events[&to] else { panic!("{:?}", errors(&events[&to])) };
         assert_eq!(done.stored[0].checksums, stripe.units(1));
         let span = stripe.layout.coded_span().len();
         let traffic = done.traffic.unwrap();
@@ -45,6 +45,47 @@ async fn what_is_written_is_read_and_rebuilt() {
         assert_eq!(fs::read(cluster.payload(to, stripe.block(1, 2)).unwrap()).unwrap(), stripe.blocks[1]);
         assert!(cluster.agents.values().all(|agent| agent.memory_used_bytes() == 0), "memory that nobody gave back");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_check_over_sockets_passes_or_names_what_is_wrong() {
+    let cluster = Cluster::start(Options { tls: true, ..Options::agents(7) }).await;
+    let (stripe, other) = (Stripe::new(1, "rs(4,2)", 1 << 20, 3 << 20), Stripe::new(2, "rs(4,2)", 1 << 20, 4 << 20));
+    cluster.write(&stripe).await;
+    // The checker holds a block itself, or none.
+    for checker in [NodeId(2), NodeId(7)] {
+        let events = cluster.run(&stripe.check_plan(Party::Node(checker)), &stripe, &cluster.client()).await.unwrap();
+        assert_eq!(events.len(), if checker == NodeId(7) { 7 } else { 6 });
+        for (node, event) in events {
+            assert!(matches!(event, Event::Done(_)), "{node}: {:?}", errors(&event));
+        }
+    }
+
+    // A parity block of other data, by one byte: every node's checksums say that it is right.
+    let (at, checker) = ((700 << 10) + 3, NodeId(7));
+    let mut wrong = other.blocks[2].clone();
+    wrong[at] ^= 1;
+    cluster.run(&other.write_plan_of(0..5), &other, &cluster.client().with_data(&other)).await.unwrap();
+    let wrong = Stripe {
+        blocks: [&other.blocks[..2], &[wrong], &other.blocks[3..]].concat(),
+        ..Stripe::new(2, "rs(4,2)", 1 << 20, 4 << 20)
+    };
+    cluster.run(&wrong.write_plan_of(5..6), &wrong, &cluster.client().with_data(&wrong)).await.unwrap();
+    let events = cluster.run(&other.check_plan(Party::Node(checker)), &other, &cluster.client()).await.unwrap();
+    let found = &errors(&events[&checker])[0];
+    let (reaction, party, position) = (found.reaction, found.party, found.position);
+    assert_eq!((reaction, party, position), (Reaction::Corrupt, Some(Party::Node(checker)), Some(at as u64)), "{found}");
+
+    // A byte that is flipped on a disk is found by its node.
+    let (helper, block) = (NodeId(1), stripe.block(0, 1));
+    let payload = cluster.payload(helper, block).unwrap();
+    let mut bytes = fs::read(&payload).unwrap();
+    bytes[999] ^= 1;
+    fs::write(&payload, bytes).unwrap();
+    let events = cluster.run(&stripe.check_plan(Party::Node(checker)), &stripe, &cluster.client()).await.unwrap();
+    let found = &errors(&events[&helper])[0];
+    assert_eq!((found.reaction, found.block), (Reaction::Corrupt, Some(block)), "{found}");
+    assert!(cluster.agents.values().all(|agent| agent.memory_used_bytes() == 0), "memory that nobody gave back");
 }
 
 /// On simulated time, which only throttles take here.

@@ -166,6 +166,7 @@ impl Repair {
                 select: asked.select.clone(),
                 paths: asked.paths,
                 explain: asked.explain,
+                plans: false,
                 heat: None,
             };
             let report = repair(session, &bucket, &key, &options, quiet).await?;

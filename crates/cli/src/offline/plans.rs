@@ -7,7 +7,7 @@ use super::{
 use std::collections::BTreeMap;
 use weft_codes::SharedCode;
 use weft_plan::{Change, Class, CodeView, Hold, Input, Job, Plan, Refusal, Want, WantKind};
-use weft_schemes::{Request, Run, Select, disseminate, plan_repair, plan_write, repair};
+use weft_schemes::{Kind, Request, Run, Select, simplest};
 use weft_types::{Error, PlanId, Result, Span};
 
 /// A plan, and the job that it was proved to do.
@@ -32,7 +32,7 @@ pub(crate) fn encode(code: &SharedCode, geometry: &Geometry) -> Result<Proved> {
     };
     let stores: Vec<_> = (0..code.n() as u8).map(|index| (holder(index), block_id(index))).collect();
     let request = request(code, geometry, &job, &stores);
-    let plan = plan_write(&request, disseminate::by_name("direct")?)?;
+    let plan = weft_schemes::plan(&request, simplest(Kind::Write)?)?;
     Proved::new(plan, code, job)
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn rebuild(code: &SharedCode, geometry: &Geometry, wanted: &Spans, go
     let job =
         Job { holds: order.iter().flat_map(hold).collect(), wants: wanted.iter().flat_map(want).collect(), ..Job::default() };
     let request = request(code, geometry, &job, &[]);
-    let plan = plan_repair(&request, repair::by_name("conventional")?)?;
+    let plan = weft_schemes::plan(&request, simplest(Kind::Repair)?)?;
     Proved::new(plan, code, job)
 }
 

@@ -328,7 +328,8 @@ fn help_is_there_for_everything() {
     assert!(weft(["code", "repair", "--help"]).ok().stdout.contains("weft code repair /backup/photos --json"));
     for command in [&["help", "get"][..], &["help", "repair", "object"]] {
         let text = weft(command).ok().stdout;
-        let names = weft_schemes::repair::SCHEMES.iter().map(|scheme| scheme.name()).chain([weft_schemes::repair::AUTO]);
+        let schemes = weft_schemes::answering(weft_schemes::Kind::Repair);
+        let names = schemes.map(|scheme| scheme.name()).chain([weft_schemes::AUTO]);
         names.for_each(|name| assert!(text.contains(name), "{name} is not in {command:?}: {text}"));
     }
     weft(["help", "nothing"]).refused(3, "there is no command 'nothing'");

@@ -14,7 +14,7 @@ use weft_proto::{
     crc32c, encode_task, to_status,
     v1::{self, weft_server::Weft, *},
 };
-use weft_schemes::{Run, disseminate, plan_repair, plan_write, repair};
+use weft_schemes::{Kind, Run, by_name};
 use weft_types::{
     BlockId, CHECKSUM_UNIT_LEN, Error, Layout, NodeId, PAGE_LEN, Party, PlanId, Result, Span, StripeId, StripeLayout,
 };
@@ -164,7 +164,7 @@ impl Coordinator {
         let run = Run::new(PlanId(id.0), 1, Class::Foreground, SLICE_LEN);
         let request = weft_schemes::Request::new(code.as_ref(), layout, &job, run);
         let request = weft_schemes::Request { stores: &stores, ..request };
-        let plan = plan_write(&request, disseminate::by_name("direct")?)?;
+        let plan = weft_schemes::plan(&request, by_name(Kind::Write, "direct")?)?;
         object.stripes.insert(number, stripe);
         Ok((plan, layout))
     }
@@ -257,7 +257,7 @@ impl Coordinator {
         let run = Run::new(id, 1, Class::Foreground, SLICE_LEN);
         let asked = weft_schemes::Request::new(code.as_ref(), stripe.layout, &job, run);
         let scheme = if request.scheme.is_empty() { "pipeline" } else { &request.scheme };
-        let plan = plan_repair(&asked, repair::by_name(scheme)?)?;
+        let plan = weft_schemes::plan(&asked, by_name(Kind::Read, scheme)?)?;
         let mut indices: Vec<u32> = delivers.iter().map(|range| range.index).collect();
         indices.dedup();
         let units =

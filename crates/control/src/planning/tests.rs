@@ -3,8 +3,8 @@ use crate::options::{slice_positions, usual_slice_positions};
 use crate::view::{DiskView, NodeView};
 use proptest::prelude::*;
 use std::time::Duration;
-use weft_plan::Class;
-use weft_schemes::Paths;
+use weft_plan::{Class, ProofKey};
+use weft_schemes::{Kind, Paths, answering};
 use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, PlanId, StripeId, UploadId};
 
 const CLIENT: Party = Party::Client(9);
@@ -55,6 +55,10 @@ fn code() -> SharedCode {
     weft_codes::parse("rs(4,2)").unwrap()
 }
 
+fn known() -> Known {
+    Known::new(ProofKey::PUBLIC)
+}
+
 fn run() -> Run {
     Run::new(PlanId(1), 1, Class::Foreground, PAGE_LEN)
 }
@@ -76,13 +80,14 @@ proptest! {
     fn a_stripe_of_any_length_is_written_read_and_rebuilt_by_plans_that_prove(
         (data_len, block_len, cell_len) in sizes(),
         lost in prop::collection::btree_set(0u8..6, 0..=2),
-        scheme in 0..repair::SCHEMES.len(),
+        scheme in 0..answering(Kind::Repair).count(),
         (start, len) in (0u64..1 << 20, 1u64..1 << 20),
     ) {
-        let (stripe, code, scheme) = (stripe(data_len, block_len, cell_len), code(), repair::SCHEMES[scheme].name());
+        let (stripe, code, scheme) = (stripe(data_len, block_len, cell_len), code(), answering(Kind::Repair).nth(scheme).unwrap().name());
         let stores: Vec<(Party, BlockId)> = homes(&stripe).collect();
         for scheme in ["direct", "mist", "auto"] {
-            let writing = Writing { writer: CLIENT, stores: &stores, whole: true, scheme, network: &Network::uniform(1e9) };
+            let network = &Network::uniform(1e9);
+            let writing = Writing { writer: CLIENT, stores: &stores, whole: true, scheme, network, known: &known() };
             write(&code, &stripe.layout, &writing, run()).unwrap();
             // Only some of the data, which is sent again.
             write(&code, &stripe.layout, &Writing { stores: &stores[1..3], whole: false, ..writing }, run()).unwrap();
@@ -97,7 +102,7 @@ proptest! {
             .collect();
         let prefer = preference(&stripe, &available, &view(), 4, None);
         let (options, network) = (options(scheme), Network::uniform(1e9));
-        let way = Way { options: &options, network: &network, prefer: &prefer };
+        let way = Way { options: &options, network: &network, prefer: &prefer, known: &known() };
         read(&code, &stripe, &available, &ranges, CLIENT, &way, run()).unwrap();
 
         let whole = stripe.layout.coded_span();
@@ -223,7 +228,7 @@ fn a_copy_is_read_and_rebuilt_from_another_by_one_link() {
     let ranges = [Range { index: 1, bytes: Span::new(0, 1 << 18) }];
     assert!(rebuilt(&served, &available, &ranges).is_empty(), "a plain read");
     let (options, network) = (options("auto"), Network::uniform(1e9));
-    let way = Way { options: &options, network: &network, prefer: &[] };
+    let way = Way { options: &options, network: &network, prefer: &[], known: &known() };
     let whole = served.layout.coded_span();
     let target = |node: u32, copy: u8| Target {
         node: NodeId(node),
@@ -257,7 +262,7 @@ fn several_lost_blocks_are_rebuilt_by_what_is_cheaper() {
     };
     let links = |targets: &[Target]| {
         let (options, network) = (options("auto"), Network::uniform(1e9));
-        let way = Way { options: &options, network: &network, prefer: &[] };
+        let way = Way { options: &options, network: &network, prefer: &[], known: &known() };
         let planned = rebuild(&code, &stripe, &[1, 4], targets, &way, run()).unwrap();
         let hub = planned.plan.shape.lanes[0].links.iter().filter(|link| link.to == planned.plan.shape.lanes[0].links[0].to);
         (planned.plan.shape.lanes[0].links.iter().map(|link| link.width).max(), hub.count())
@@ -323,7 +328,7 @@ fn slices_that_are_left_open_suit_the_links_of_the_path() {
     let options = options("pipeline");
     let planned = |network: &Network| {
         let slice_len = options.slice_positions(&stripe.layout, network);
-        let way = Way { options: &options, network, prefer: &[] };
+        let way = Way { options: &options, network, prefer: &[], known: &known() };
         let planned = rebuild(&code, &stripe, &[1, 2, 3, 4, 5], &targets, &way, Run { slice_len, ..run() }).unwrap();
         assert_eq!(planned.considered.len(), 1);
         let usual = Run::new(PlanId(1), 1, Class::Foreground, planned.plan.binding.slice_len).of_sub_blocks(1);

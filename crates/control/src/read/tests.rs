@@ -2,6 +2,7 @@ use super::*;
 use crate::fixtures::{BLOCK_LEN, home, stripe, view};
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
+use weft_plan::ProofKey;
 use weft_types::{AutoSize, PlacedBlock, PlanId, StripeId};
 
 fn request(index: u8) -> Request {
@@ -21,7 +22,7 @@ fn rng() -> StdRng {
 
 fn made(ask: &PlanRequest, view: &View) -> Result<PlannedRead> {
     let frame = |ask: &PlanRequest, slice_len| (Run::new(PlanId(1), 1, ask.class(), slice_len), Party::Client(9));
-    ask.plan(view, &Network::uniform(1e9), frame)
+    ask.plan(view, &Network::uniform(1e9), &Known::new(ProofKey::PUBLIC), frame)
 }
 
 /// The nodes that a plan reads from.

@@ -2,6 +2,7 @@
 
 use super::Request;
 use crate::{
+    known::Known,
     options::RepairOptions,
     planning::{self, Planned, Readable, Target, Way},
     view::View,
@@ -10,7 +11,7 @@ use rand::{RngCore, SeedableRng, rngs::StdRng};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_plan::{Class, Network};
-use weft_schemes::{Run, repair};
+use weft_schemes::{Run, rebuilds};
 use weft_types::{BlockId, BlockState, Error, NodeId, ObjectName, Party, PlacedBlock, Reaction, Result, Span, StripeRecord};
 
 /// A plan that is to be made: all that is needed for it, so that it can be made anywhere.
@@ -45,12 +46,12 @@ impl PlanRequest {
     }
 
     /// Makes the plan. `run` gives the frame of a plan with slices of so many positions.
-    pub fn plan(&self, view: &View, network: &Network, mut run: impl FnMut(u64) -> Run) -> Result<Planned> {
+    pub fn plan(&self, view: &View, network: &Network, known: &Known, mut run: impl FnMut(u64) -> Run) -> Result<Planned> {
         let slice_len = self.options.slice_positions(&self.stripe.layout, network);
         let rack = self.targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.as_str());
         let mut attempt = |available: &[u8]| {
             let prefer = self.prefer(available, view, rack);
-            let way = Way { options: &self.options, network, prefer: &prefer };
+            let way = Way { options: &self.options, network, prefer: &prefer, known };
             planning::rebuild(&self.code, &self.stripe, available, &self.targets, &way, run(slice_len))
         };
         // As few of the doubtful blocks as will do.
@@ -156,7 +157,7 @@ impl Request {
     fn is_usable(&self, stripe: &StripeRecord, index: u8) -> bool {
         let stays = |placed: &PlacedBlock| !self.is_lost(index, placed.copy);
         // What is only to be copied is read where it is.
-        self.options.scheme == repair::DIRECT
+        !rebuilds(&self.options.scheme)
             || stripe.blocks.get(usize::from(index)).is_some_and(stays)
             || !stripe.corrupt_bytes(index).is_empty()
     }

@@ -3,12 +3,13 @@
 use super::{machine::HOMES_MAX, *};
 use crate::{
     fixtures::{BLOCK_LEN, stripe, view},
+    known::Known,
     run::{Blame, End, NodeReport, Stored, TaskEvent},
 };
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
-use weft_plan::{Class, Network};
+use weft_plan::{Class, Network, ProofKey};
 use weft_schemes::Run;
 use weft_types::{AutoSize, BlockState, Error, Party, PlacedBlock, PlanId, Reaction, Span, StripeId, UploadId};
 
@@ -127,7 +128,7 @@ impl Played {
 
     fn planned(&self, ask: &PlanRequest) -> Event {
         let run = |slice_len| Run::new(PlanId(1), 1, ask.class(), slice_len);
-        Event::Planned(ask.plan(&self.view, &Network::uniform(1e9), run).map(Box::new))
+        Event::Planned(ask.plan(&self.view, &Network::uniform(1e9), &Known::new(ProofKey::PUBLIC), run).map(Box::new))
     }
 
     fn committed(&mut self, block: BlockId) -> Event {

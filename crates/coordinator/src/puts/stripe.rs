@@ -191,7 +191,7 @@ fn plan(
     let run = shared.run(options.class(), 0, &layout.layout, options.slice_positions(&layout.layout));
     let writer = shared.draw_client();
     let network = options::write_network(options, shared, writer);
-    let writing = Writing { writer, stores, whole, scheme: &options.scheme, network: &network };
+    let writing = Writing { writer, stores, whole, scheme: &options.scheme, network: &network, known: &shared.known };
     planning::write(code, layout, &writing, run)
 }
 

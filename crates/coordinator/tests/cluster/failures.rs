@@ -201,7 +201,7 @@ async fn a_repair_that_lost_a_helper_half_way_moves_only_what_is_missing() {
     world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
     world.slow_down_agents().await;
     for scheme in ["pipeline", "conventional"] {
-        let options = RepairOptions { scheme: scheme.into(), ..block(0, None) };
+        let options = RepairOptions { scheme: scheme.into(), plans: true, ..block(0, None) };
         let mut repair = world.client.repair("b", "k", &options).await.unwrap();
         let (mut helper, mut missing, mut done) = (None, None, None);
         while let Some(event) = repair.next().await.unwrap() {
@@ -272,7 +272,7 @@ async fn a_new_home_that_holds_up_everybody_goes_on_with_what_it_has_if_it_answe
     world.throttle(slow, Throttle { disk_bytes_per_s: Some(ByteSize(64 << 10)), ..Throttle::default() }).await;
     assert_eq!(world.explained_target("k", 0).await, slow);
     let slice_len = Some(AutoSize::bytes(256 << 10));
-    let options = RepairOptions { scheme: "pipeline".into(), slice_len, ..block(0, None) };
+    let options = RepairOptions { scheme: "pipeline".into(), slice_len, plans: true, ..block(0, None) };
     let mut repair = world.client.repair("b", "k", &options).await.unwrap();
     let mut plans = Vec::new();
     let second = async {

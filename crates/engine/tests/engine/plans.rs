@@ -20,11 +20,13 @@ fn random_plan(random: &mut StdRng) -> Plan {
     let vertices = random.random_range(2..7u16);
     let lanes = random.random_range(1..4u32);
     let span = Span::new(random.random_range(0..40), random.random_range(41..POSITIONS));
-    let lanes = (0..lanes).map(|number| random_lane(random, vertices, span, number, lanes)).collect();
+    let lanes = (0..lanes).map(|number| random_lane(random, vertices, number, lanes)).collect::<Vec<_>>();
+    let spans = vec![span; lanes.len()];
     Plan {
         shape: Shape { code: "none".into(), lanes },
         binding: Binding {
             parties: (0..usize::from(vertices)).map(node).collect(),
+            spans,
             blocks: Vec::new(),
             stores: Vec::new(),
             layout: Layout::new(POSITIONS * u64::from(SUB_BLOCKS), 12 * u64::from(SUB_BLOCKS), u32::from(SUB_BLOCKS)).unwrap(),
@@ -38,7 +40,7 @@ fn random_plan(random: &mut StdRng) -> Plan {
     }
 }
 
-fn random_lane(random: &mut StdRng, vertices: u16, span: Span, number: u32, step: u32) -> Lane {
+fn random_lane(random: &mut StdRng, vertices: u16, number: u32, step: u32) -> Lane {
     let stages = usize::from(vertices);
     let mut links = Vec::new();
     for from in 0..stages {
@@ -71,7 +73,7 @@ fn random_lane(random: &mut StdRng, vertices: u16, span: Span, number: u32, step
         Stage { vertex: at as u16, sources, matrix: random_matrix(random, rows, cols), sinks }
     };
     let stages = (0..stages).map(|at| stage(at, random)).collect();
-    Lane { span, first: number, step, window: random.random_range(1..4), stages, links }
+    Lane { first: number, step, window: random.random_range(1..4), stages, links }
 }
 
 /// Some rows are plain copies, some equal others, some are zero, some are sums.
@@ -111,7 +113,7 @@ fn random_blocks(random: &mut StdRng, plan: &Plan) -> BTreeMap<(Party, u8), Rows
 /// What the plan must write: every lane over all its positions at once, one product at a time.
 fn evaluate(plan: &Plan, blocks: &BTreeMap<(Party, u8), Rows>) -> Written {
     let mut written = Written::new();
-    for lane in &plan.shape.lanes {
+    for (number, lane) in plan.shape.lanes.iter().enumerate() {
         let mut wires: BTreeMap<u16, Rows> = BTreeMap::new();
         for stage in &lane.stages {
             let party = plan.binding.parties[usize::from(stage.vertex)];
@@ -138,7 +140,7 @@ fn evaluate(plan: &Plan, blocks: &BTreeMap<(Party, u8), Rows>) -> Written {
                     Sink::Link(link) => drop(wires.insert(*link, rows)),
                     Sink::Store { index, sub_blocks } | Sink::Output { index, sub_blocks } => {
                         for (row, sub_block) in rows.iter().zip(sub_blocks) {
-                            let positions = lane.slices(plan.binding.slice_len).flat_map(|slice| slice.start..slice.end);
+                            let positions = plan.slices(number).flat_map(|slice| slice.start..slice.end);
                             let bytes = positions.map(|position| (position, row[position as usize])).collect();
                             written.insert((party, *index, *sub_block), bytes);
                         }
@@ -189,7 +191,7 @@ fn a_broken_link_stops_what_is_fed_by_it_and_nothing_else() {
         let blocks = random_blocks(&mut random, &plan);
         let number = random.random_range(0..plan.shape.lanes.len());
         let lane = &plan.shape.lanes[number];
-        let slices = lane.slices(plan.binding.slice_len).count() as u32;
+        let slices = plan.slices(number).count() as u32;
         if slices == 0 {
             continue;
         }
@@ -245,7 +247,8 @@ fn fan_out(receivers: usize) -> (Plan, BTreeMap<(Party, u8), Rows>) {
     };
     let stages = std::iter::once(writer).chain((0..receivers).map(receiver)).collect();
     let links = (0..receivers).map(link).collect();
-    plan.shape.lanes = vec![Lane { span: Span::new(0, POSITIONS), first: 0, step: 1, window: 2, stages, links }];
+    plan.shape.lanes = vec![Lane { first: 0, step: 1, window: 2, stages, links }];
+    plan.binding.spans = vec![Span::new(0, POSITIONS)];
     plan.binding.parties = (0..=receivers).map(node).collect();
     plan.binding.slice_len = 32;
     let blocks = random_blocks(&mut random, &plan);

@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use std::collections::BTreeMap;
 use weft_gf::Combination;
 use weft_plan::{Class, Hold, Job, Want, WantKind, eval};
-use weft_schemes::{Request, Run, plan_repair, repair};
+use weft_schemes::{Kind, Request, Run, answering};
 use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId, StripeLayout};
 
 fn holder(index: u8) -> Party {
@@ -51,9 +51,9 @@ fn what_schemes_plan_is_rebuilt_as_the_reference_says() {
             window: random.random_range(1..4),
             ..Run::new(PlanId(1), 1, Class::Repair, random.random_range(1..=positions))
         };
-        for scheme in repair::SCHEMES {
+        for scheme in answering(Kind::Repair) {
             let request = Request { stores: &stores, ..Request::new(code.as_ref(), stripe, &job, run) };
-            let plan = plan_repair(&request, *scheme).unwrap();
+            let plan = weft_schemes::plan(&request, scheme).unwrap();
 
             let mut reference = weft_plan::Memory::default();
             let mut held: BTreeMap<(Party, u8), Rows> = BTreeMap::new();

@@ -175,6 +175,7 @@ impl Subject {
             select: case.select.clone(),
             paths: case.paths,
             explain: false,
+            plans: true,
             heat: None,
         }
     }

@@ -14,6 +14,7 @@ use crate::{
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use weft_cli::{exit::Exit, interrupt, output::Output, target};
+use weft_schemes::{AUTO, Kind, by_name};
 use weft_types::{AutoSize, ByteSize, Error, Result};
 
 /// The block that is rebuilt.
@@ -178,10 +179,9 @@ impl BenchRepair {
             if case.scheme != DIRECT {
                 case.select.clone_from(&self.select);
             }
-            if matches!(case.scheme.as_str(), "pipeline" | weft_schemes::repair::AUTO) {
+            if case.scheme == AUTO || by_name(Kind::Repair, &case.scheme)?.has_several_paths() {
                 case.paths = self.paths;
             }
-            weft_schemes::repair::check_name(&case.scheme)?;
         }
         if self.runs == 0 || cases.is_empty() || self.lost == 0 {
             return Err(Error::invalid("nothing is to be measured: --runs, --schemes and --lost say what"));
@@ -241,7 +241,7 @@ impl BenchRepair {
 
 impl BenchFaults {
     fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
-        weft_schemes::repair::check_name(&self.scheme)?;
+        weft_schemes::check_name(Kind::Repair, &self.scheme)?;
         let code = weft_codes::parse(&self.code).map_err(Error::invalid)?;
         if self.runs == 0 || self.places.iter().any(|place| !(1..=code.k()).contains(place)) {
             return Err(Error::invalid(format!(

@@ -15,6 +15,7 @@ use crate::{
 use clap::Args;
 use serde::Serialize;
 use weft_cli::{exit::Exit, output::Output, table::table, target};
+use weft_schemes::Kind;
 use weft_types::{AutoSize, ByteSize, Error, Result};
 
 /// Write one object by each scheme in turn, beside a direct put
@@ -156,7 +157,7 @@ impl BenchPut {
         let cases: Vec<Vec<Case>> =
             self.schemes.iter().map(|text| Case::parse(text, slice_len, block_len)).collect::<Result<_>>()?;
         let cases = cases.concat();
-        cases.iter().try_for_each(|case| weft_schemes::disseminate::check_name(&case.scheme))?;
+        cases.iter().try_for_each(|case| weft_schemes::check_name(Kind::Write, &case.scheme))?;
         if self.runs == 0 || cases.is_empty() || self.slice_size.0 == 0 {
             return Err(Error::invalid("nothing is to be measured: --runs, --schemes and --slice-size say what"));
         }

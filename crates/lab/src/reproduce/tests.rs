@@ -6,6 +6,7 @@ use crate::{
     bench::Machine,
     reproduce::{Asked, Links, Recovery, Shows, Writing, run},
 };
+use weft_schemes::Kind;
 use weft_types::ByteSize;
 
 fn point(x: Option<&str>, scheme: &str, median_s: f64, bound_s: Option<f64>) -> Point {
@@ -247,14 +248,14 @@ fn every_figure_can_be_run_and_every_claim_be_told() {
                     let place =
                         |place: &String| labels().map(|label| point(Some(place), label, 1.0, Some(1.0))).collect::<Vec<_>>();
                     points.extend(places.iter().flat_map(place));
-                    names.iter().for_each(|scheme| weft_schemes::disseminate::check_name(scheme).unwrap());
+                    names.iter().for_each(|scheme| weft_schemes::check_name(Kind::Write, scheme).unwrap());
                     let copies = code.k() * (replicas as usize - 1);
                     assert!(code.n() + copies <= figure.nodes as usize && writers <= figure.nodes);
                     let settings = run::settings(figure, link, false).unwrap();
                     assert!(settings.check().is_ok(), "{:?}", settings.slow);
                     assert!(setup.block_len * code.k() as u64 >= size && size > 0, "{}: {size}", setup.code);
                 } else {
-                    names.iter().for_each(|scheme| weft_schemes::repair::check_name(scheme).unwrap());
+                    names.iter().for_each(|scheme| weft_schemes::check_name(Kind::Repair, scheme).unwrap());
                     assert!(code.n() < figure.nodes as usize, "{} leaves no node for the requestor", setup.code);
                 }
                 assert!(setup.block_len.is_multiple_of(4096 * code.alpha() as u64), "{}", setup.block_len);

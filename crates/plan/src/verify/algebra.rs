@@ -4,19 +4,16 @@ use super::blame;
 use super::structure::Changes;
 use crate::executor::{Ends, Executor};
 use crate::{CodeView, Lane, Place, Plan, Refusal, Rule, Sink, Source, limits};
-use std::{
-    collections::BTreeMap,
-    hash::{Hash, Hasher},
-};
+use std::collections::BTreeMap;
 use weft_gf::{Matrix, SparseMatrix};
 
 /// Runs every lane once; every sink must carry just what it names.
-pub(super) fn check(plan: &Plan, code: &CodeView<'_>, changes: &Changes) -> Result<(), Refusal> {
+pub(super) fn check(plan: &Plan, code: &CodeView<'_>, changes: &Changes, key: &ProofKey) -> Result<(), Refusal> {
     check_effort(plan, code, changes)?;
     for (number, changed) in changes.iter().enumerate() {
         let lane = &plan.shape.lanes[number];
         let mut executor = Executor::new(plan, number)?;
-        let mut symbols = Symbols::new(code, changed).narrowed(lane);
+        let mut symbols = Symbols::new(code, changed).narrowed(lane, key, number);
         if let Err(wrong) = executor.run(symbols.row_len, &mut symbols) {
             let stages = blame::stages(lane, code, changed, &mut executor);
             return Err(refusal(plan, number, &wrong, &stages));
@@ -29,7 +26,7 @@ pub(super) fn check(plan: &Plan, code: &CodeView<'_>, changes: &Changes) -> Resu
 fn check_effort(plan: &Plan, code: &CodeView<'_>, changes: &Changes) -> Result<(), Refusal> {
     let mut products = 0u64;
     for (lane, changed) in plan.shape.lanes.iter().zip(changes) {
-        let row_len = Symbols::new(code, changed).narrowed(lane).row_len as u64;
+        let row_len = Symbols::new(code, changed).narrowed_len(lane) as u64;
         let terms: u64 = lane.stages.iter().map(|stage| stage.matrix.steps().terms().len() as u64).sum();
         products = products.saturating_add(terms.saturating_mul(row_len));
         let links: u64 = lane.links.iter().map(|link| u64::from(link.width)).sum();
@@ -76,11 +73,57 @@ fn refusal(plan: &Plan, number: usize, wrong: &Wrong, stages: &[usize]) -> Refus
     refusal
 }
 
-/// What sub-blocks are as combinations of [m | δ], one row each; or, where that would be too large, those rows times a matrix of
-/// few random columns.
+/// Draws the random columns by which lanes are proved that are too large to be proved whole.
 ///
-/// A lane that is wrong gives some sink a row that differs from the right one in at least one column; times a random column the
-/// two are equal with a probability of 1/256, and times all of them with 256^-32.
+/// A lane that is wrong gives some sink a row that differs from the right one in at least one column; times a random column the two
+/// are equal with a probability of 1/256, and times 32 columns that are drawn independently with 256^-32. These are drawn from the key
+/// by xoshiro256**, which has 256 bits of state and is no cipher. So: a plan that was made without knowing the key, by mistake or by
+/// somebody else, passes by chance with a probability that is negligible (2^-64 is claimed, no more). Whoever knows the key can make a
+/// wrong plan that passes. No party of a plan learns it, but one that made many plans and saw the verdicts is not what it is made for.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProofKey([u64; 4]);
+
+impl ProofKey {
+    /// What everybody can know: good against mistakes only, those of schemes and of memory, and the same in every process.
+    pub const PUBLIC: Self = Self([0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 1]);
+
+    /// From random numbers that are kept secret.
+    pub fn new(random: [u64; 4]) -> Self {
+        Self(random)
+    }
+
+    /// Random bytes for a lane, by its number.
+    fn columns(&self, lane: usize) -> impl FnMut() -> u8 + use<> {
+        let [a, b, c, d] = self.0;
+        // All zeros would stay that.
+        let mut state = [a, b, c, d ^ (lane as u64).wrapping_add(1) << 1 | 1];
+        let mut next = move || {
+            let drawn = state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
+            let shifted = state[1] << 17;
+            state[2] ^= state[0];
+            state[3] ^= state[1];
+            state[1] ^= state[2];
+            state[0] ^= state[3];
+            state[2] ^= shifted;
+            state[3] = state[3].rotate_left(45);
+            drawn
+        };
+        // Neighbouring lanes begin in neighbouring states: they part soon.
+        for _ in 0..32 {
+            next();
+        }
+        move || (next() >> 32) as u8
+    }
+}
+
+impl std::fmt::Debug for ProofKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ProofKey(secret)")
+    }
+}
+
+/// What sub-blocks are as combinations of [m | δ], one row each; or, where that would be too large, those rows times a matrix of
+/// few random columns: see [`ProofKey`].
 pub(super) struct Symbols<'a> {
     code: &'a CodeView<'a>,
     /// Columns: those of m, then one for each column that changes; or the random ones.
@@ -108,18 +151,24 @@ impl<'a> Symbols<'a> {
         Self { code, row_len: columns + changed.len(), delta_column, random: None }
     }
 
-    /// With random columns, if this lane's rows would be too large. The columns depend on the lane alone: the same plan is
-    /// proved in the same way.
-    fn narrowed(mut self, lane: &Lane) -> Self {
-        let rows: usize = lane.stages.iter().map(|stage| stage.matrix.steps().rows() + stage.matrix.cols()).sum();
-        let terms: usize = lane.stages.iter().map(|stage| stage.matrix.steps().terms().len()).sum();
-        if rows.saturating_mul(self.row_len) > WHOLE_BYTES_MAX || terms.saturating_mul(self.row_len) > WHOLE_PRODUCTS_MAX {
-            let mut hasher = Mixer(0);
-            lane.hash(&mut hasher);
-            self.random = Some(Matrix::from_fn(self.row_len, RANDOM_COLUMNS, |_, _| hasher.next() as u8));
+    /// With random columns, if this lane's rows would be too large. They depend on the key and the lane's number alone: the same plan
+    /// is proved in the same way.
+    fn narrowed(mut self, lane: &Lane, key: &ProofKey, number: usize) -> Self {
+        if self.narrowed_len(lane) < self.row_len {
+            let mut draw = key.columns(number);
+            self.random = Some(Matrix::from_fn(self.row_len, RANDOM_COLUMNS, |_, _| draw()));
             self.row_len = RANDOM_COLUMNS;
         }
         self
+    }
+
+    /// Columns after that.
+    fn narrowed_len(&self, lane: &Lane) -> usize {
+        let rows: usize = lane.stages.iter().map(|stage| stage.matrix.steps().rows() + stage.matrix.cols()).sum();
+        let terms: usize = lane.stages.iter().map(|stage| stage.matrix.steps().terms().len()).sum();
+        let (bytes, products) = (rows.saturating_mul(self.row_len), terms.saturating_mul(self.row_len));
+        let is_large = bytes > WHOLE_BYTES_MAX || products > WHOLE_PRODUCTS_MAX;
+        if is_large { RANDOM_COLUMNS.min(self.row_len) } else { self.row_len }
     }
 
     fn fill(&self, index: u8, sub_blocks: &[u16], when: When, rows: &mut [u8]) {
@@ -164,31 +213,6 @@ impl<'a> Symbols<'a> {
                 self.fill(*index, sub_blocks, When::After, rows);
             }
         }
-    }
-}
-
-/// A hash that goes on as a sequence of random numbers (SplitMix64 over what was hashed).
-struct Mixer(u64);
-
-impl Mixer {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-}
-
-impl Hasher for Mixer {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-            self.0 = self.next();
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 

@@ -2,8 +2,7 @@
 
 use super::tiling::{Tiles, gap, range};
 use crate::{
-    BoundBlock, Change, CodeView, Job, Lane, Place, Plan, Refusal, Rule, Sink, SliceSet, Source, WantKind, executor::check_lane,
-    limits,
+    BoundBlock, Change, CodeView, Job, Place, Plan, Refusal, Rule, Sink, SliceSet, Source, WantKind, executor::check_lane, limits,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use weft_types::{BlockId, Layout, Party, Span};
@@ -11,21 +10,38 @@ use weft_types::{BlockId, Layout, Party, Span};
 /// For each lane, the columns of the generator that change in it, ascending.
 pub(super) type Changes = Vec<Vec<usize>>;
 
-/// Checks everything but the algebra.
-pub(super) fn check(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Result<Changes, Refusal> {
+/// The rules of the shape that are not algebra: they depend on no party, no block, no position and no job.
+pub(super) fn check_shape(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusal> {
     limits::check_plan(plan)?;
-    limits::check_job(job)?;
     code.check()?;
-    check_binding(plan, code)?;
+    if plan.shape.code != code.spec {
+        return refuse(Rule::Binding, format!("it is for the code {}, not {}", plan.shape.code, code.spec));
+    }
+    for (number, lane) in plan.shape.lanes.iter().enumerate() {
+        check_lane(plan, number)?;
+        if lane.window == 0 || lane.window > limits::WINDOW_SLICES_MAX {
+            let message = format!("a window of {} slices; 1 to {} are possible", lane.window, limits::WINDOW_SLICES_MAX);
+            return Err(Refusal::new(Rule::Lane, message).at(Place::lane(number)));
+        }
+        check_ports(plan, code, number)?;
+    }
+    Ok(())
+}
+
+/// The rules of the binding and the job, for a shape of that code that keeps its own: who is who, who holds what, tiling, generations,
+/// that no stripe is mixed, placement and tolerance.
+pub(super) fn check_binding(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Result<Changes, Refusal> {
+    limits::check_binding(plan)?;
+    limits::check_job(job)?;
+    check_parties(plan, code)?;
     check_job(plan, code, job)?;
     let held = Held::new(job);
     check_stores(plan, job)?;
     let named = Named::new(plan, job);
     let mut changes = Vec::with_capacity(plan.shape.lanes.len());
     for number in 0..plan.shape.lanes.len() {
-        check_lane(plan, number)?;
         check_slices(plan, number)?;
-        check_ports(plan, code, &named, &held, number)?;
+        check_ends(plan, &named, &held, number)?;
         changes.push(changed_columns(plan, code, job, number)?);
     }
     let tiles = Tiles::check(plan, job)?;
@@ -73,15 +89,16 @@ impl Held {
     }
 }
 
-fn check_binding(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusal> {
+fn check_parties(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusal> {
     let binding = &plan.binding;
-    if plan.shape.code != code.spec {
-        return refuse(Rule::Binding, format!("it is for the code {}, not {}", plan.shape.code, code.spec));
-    }
     let Layout { block_len, cell_len, alpha } = binding.layout;
     Layout::new(block_len, cell_len, alpha).map_err(|error| Refusal::new(Rule::Binding, error.message))?;
     if alpha as usize != code.alpha {
         return refuse(Rule::Binding, format!("its layout has {alpha} sub-blocks a cell, {} has {}", code.spec, code.alpha));
+    }
+    if binding.spans.len() != plan.shape.lanes.len() {
+        let (spans, lanes) = (binding.spans.len(), plan.shape.lanes.len());
+        return refuse(Rule::Binding, format!("it names the positions of {spans} lanes, and has {lanes}"));
     }
     if binding.slice_len == 0 {
         return refuse(Rule::Binding, "its slices have no position");
@@ -162,14 +179,12 @@ fn check_stores(plan: &Plan, job: &Job) -> Result<(), Refusal> {
 fn check_slices(plan: &Plan, number: usize) -> Result<(), Refusal> {
     let lane = &plan.shape.lanes[number];
     let wrong = |message: String| Err(Refusal::new(Rule::Lane, message).at(Place::lane(number)));
-    if lane.span.is_empty() || lane.span.end > plan.binding.layout.positions() {
-        return wrong(format!("positions {} are not of a block: 0..{} are", range(lane.span), plan.binding.layout.positions()));
+    let (span, positions) = (plan.span(number), plan.binding.layout.positions());
+    if span.is_empty() || span.end > positions {
+        return wrong(format!("positions {} are not of a block: 0..{positions} are", range(span)));
     }
-    if lane.window == 0 || lane.window > limits::WINDOW_SLICES_MAX {
-        return wrong(format!("a window of {} slices; 1 to {} are possible", lane.window, limits::WINDOW_SLICES_MAX));
-    }
-    if lane.slice_set(plan.binding.slice_len).is_empty() {
-        return wrong(format!("no slice: first {}, step {}, of positions {}", lane.first, lane.step, range(lane.span)));
+    if plan.slice_set(number).is_empty() {
+        return wrong(format!("no slice: first {}, step {}, of positions {}", lane.first, lane.step, range(span)));
     }
     Ok(())
 }
@@ -188,13 +203,34 @@ impl Named {
     }
 }
 
-fn check_ports(plan: &Plan, code: &CodeView<'_>, named: &Named, held: &Held, number: usize) -> Result<(), Refusal> {
-    let lane = &plan.shape.lanes[number];
-    let slices = lane.slice_set(plan.binding.slice_len);
+/// That ports name sub-blocks of the code, each once.
+fn check_ports(plan: &Plan, code: &CodeView<'_>, number: usize) -> Result<(), Refusal> {
+    for (at, stage) in plan.shape.lanes[number].stages.iter().enumerate() {
+        let sources = stage.sources.iter().filter_map(|source| match source {
+            Source::Link(_) => None,
+            Source::Block { index, sub_blocks } | Source::Input { index, sub_blocks, .. } => Some((*index, sub_blocks)),
+        });
+        let sinks = stage.sinks.iter().filter_map(|sink| match sink {
+            Sink::Link(_) | Sink::Check { .. } => None,
+            Sink::Output { index, sub_blocks } | Sink::Patch { index, sub_blocks } | Sink::Store { index, sub_blocks } => {
+                Some((*index, sub_blocks))
+            }
+        });
+        for (index, sub_blocks) in sources.chain(sinks) {
+            check_sub_blocks(code, index, sub_blocks)
+                .map_err(|message| Refusal::new(Rule::Shape, message).at(Place::stage(plan, number, at)))?;
+        }
+    }
+    Ok(())
+}
+
+/// That every party has what its stages read and patch, and new generations for what they store.
+fn check_ends(plan: &Plan, named: &Named, held: &Held, number: usize) -> Result<(), Refusal> {
+    let slices = plan.slice_set(number);
     let Named { inputs, blocks, stores } = named;
     // Many stages may read one block, and a block may have many holes.
     let mut found_held: HashSet<(u16, u8)> = HashSet::new();
-    for (at, stage) in lane.stages.iter().enumerate() {
+    for (at, stage) in plan.shape.lanes[number].stages.iter().enumerate() {
         let wrong = |rule, message: String| Refusal::new(rule, message).at(Place::stage(plan, number, at));
         let Some(party) = plan.binding.parties.get(usize::from(stage.vertex)).copied() else {
             return Err(wrong(Rule::Binding, format!("vertex {} is no party", stage.vertex)));
@@ -209,37 +245,23 @@ fn check_ports(plan: &Plan, code: &CodeView<'_>, named: &Named, held: &Held, num
             found_held.insert((stage.vertex, index));
             Ok(())
         };
-        let check_subs = |index: u8, sub_blocks: &[u16]| {
-            check_sub_blocks(code, index, sub_blocks).map_err(|message| wrong(Rule::Shape, message))
-        };
         for source in &stage.sources {
             match source {
                 Source::Link(_) => {}
-                Source::Block { index, sub_blocks } => {
-                    check_subs(*index, sub_blocks)?;
-                    check_held(*index, "read")?;
-                }
-                Source::Input { index, sub_blocks, .. } => {
-                    check_subs(*index, sub_blocks)?;
-                    if !inputs.contains(&(party, *index)) {
-                        return Err(wrong(Rule::Holds, format!("{party} has no new bytes of block {index} to put in")));
-                    }
+                Source::Block { index, .. } => check_held(*index, "read")?,
+                Source::Input { index, .. } if inputs.contains(&(party, *index)) => {}
+                Source::Input { index, .. } => {
+                    return Err(wrong(Rule::Holds, format!("{party} has no new bytes of block {index} to put in")));
                 }
             }
         }
         for sink in &stage.sinks {
             match sink {
-                Sink::Link(_) | Sink::Check { .. } => {}
-                Sink::Output { index, sub_blocks } => check_subs(*index, sub_blocks)?,
-                Sink::Patch { index, sub_blocks } => {
-                    check_subs(*index, sub_blocks)?;
-                    check_held(*index, "patched")?;
-                }
-                Sink::Store { index, sub_blocks } => {
-                    check_subs(*index, sub_blocks)?;
-                    if !stores.contains_key(&(stage.vertex, *index)) {
-                        return Err(wrong(Rule::Binding, format!("block {index} is to be stored, but has no new generation")));
-                    }
+                Sink::Link(_) | Sink::Check { .. } | Sink::Output { .. } => {}
+                Sink::Patch { index, .. } => check_held(*index, "patched")?,
+                Sink::Store { index, .. } if stores.contains_key(&(stage.vertex, *index)) => {}
+                Sink::Store { index, .. } => {
+                    return Err(wrong(Rule::Binding, format!("block {index} is to be stored, but has no new generation")));
                 }
             }
         }
@@ -264,8 +286,7 @@ fn check_sub_blocks(code: &CodeView<'_>, index: u8, sub_blocks: &[u16]) -> Resul
 
 /// The columns that change in a lane. Either all of a lane's positions change or none: the proof runs each lane once.
 fn changed_columns(plan: &Plan, code: &CodeView<'_>, job: &Job, number: usize) -> Result<Vec<usize>, Refusal> {
-    let lane: &Lane = &plan.shape.lanes[number];
-    let slices = lane.slice_set(plan.binding.slice_len);
+    let slices = plan.slice_set(number);
     let mut columns = BTreeSet::new();
     for Change { index, sub_block, span } in &job.changed {
         if slices.touching(*span).is_none() {

@@ -1,49 +1,65 @@
 //! Whether what comes out is just what is wanted, each position once: a Patch that is applied twice corrupts.
 
 use crate::{Job, Place, Plan, Refusal, Rule, Sink, SliceSet, Want, WantKind, limits};
-use std::collections::{BTreeMap, HashMap};
-use std::rc::Rc;
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+};
 use weft_types::{Party, Span};
 
 /// What comes out where: as what, at whom, of which block, which sub-block (for a Check: which row).
 pub(super) type Key = (WantKind, Party, u8, u16);
+
+/// A block at somebody, as something: its sub-blocks mostly come out together.
+type Block = (WantKind, Party, u8);
 
 /// The positions for which each thing comes out, normalized.
 pub(super) struct Tiles {
     tiles: BTreeMap<Key, Rc<Vec<Span>>>,
 }
 
+/// A sink: the lane and the stage that it is in, and the sub-blocks.
+type Emitted<'a> = (u32, u32, Cow<'a, [u16]>);
+
 impl Tiles {
     /// Collects what comes out of the plan, and refuses what comes out twice, too much or too little.
     pub(super) fn check(plan: &Plan, job: &Job) -> Result<Self, Refusal> {
         let emitted = emitted(plan)?;
-        let mut wanted: BTreeMap<Key, Vec<Span>> = BTreeMap::new();
-        for want in &job.wants {
-            for sub_block in &want.sub_blocks {
-                wanted.entry((want.kind, want.party, want_index(want), *sub_block)).or_default().push(want.span);
+        let mut wanted: BTreeMap<Block, Vec<&Want>> = BTreeMap::new();
+        for want in job.wants.iter().filter(|want| !want.sub_blocks.is_empty()) {
+            wanted.entry((want.kind, want.party, want_index(want))).or_default().push(want);
+        }
+        let mut unions = Unions { plan, known: HashMap::new(), budget: limits::TILED_SLICES_MAX };
+        let (mut tiles, mut lacking) = (BTreeMap::new(), Vec::new());
+        for (block, sinks) in &emitted {
+            let wants = wanted.remove(block).unwrap_or_default();
+            let all = together(sinks, &wants);
+            for (sub_block, (from, spans)) in by_sub_block(sinks, &wants, all.is_some()) {
+                let (key, want) = ((block.0, block.1, block.2, sub_block), Span::normalize(spans));
+                if from.is_empty() {
+                    lacking.push((key, want));
+                    continue;
+                }
+                let spans = unions.of(&key, &from)?;
+                compare(plan, &key, &from, &spans, &want)?;
+                // Only what changes is looked for again.
+                if !job.changed.is_empty() {
+                    let same = all.unwrap_or(std::slice::from_ref(&sub_block));
+                    tiles.extend(same.iter().map(|sub_block| ((key.0, key.1, key.2, *sub_block), Rc::clone(&spans))));
+                }
             }
         }
-        let mut known: HashMap<Vec<u32>, Rc<Vec<Span>>> = HashMap::new();
-        let mut budget = limits::TILED_SLICES_MAX;
-        let mut tiles = BTreeMap::new();
-        for (key, from) in &emitted {
-            let lanes: Vec<u32> = from.iter().map(|(lane, _)| *lane).collect();
-            let spans = match known.get(&lanes) {
-                Some(spans) => spans.clone(),
-                None => {
-                    let sets: Vec<SliceSet> =
-                        lanes.iter().map(|lane| plan.shape.lanes[*lane as usize].slice_set(plan.binding.slice_len)).collect();
-                    let spans = Rc::new(union(&sets, &mut budget).map_err(|failure| failure.refusal(plan, key, from))?);
-                    known.insert(lanes, spans.clone());
-                    spans
-                }
-            };
-            let want = wanted.remove(key).map(Span::normalize).unwrap_or_default();
-            compare(plan, key, from, &spans, &want)?;
-            tiles.insert(*key, spans);
-        }
-        match wanted.into_iter().map(|(key, spans)| (key, Span::normalize(spans))).find(|(_, spans)| !spans.is_empty()) {
-            Some((key, spans)) => Err(missing(&key, spans[0])),
+        let never = wanted.into_iter().map(|(block, wants)| {
+            let lowest = wants.iter().flat_map(|want| &want.sub_blocks).min().copied().unwrap_or_default();
+            let spans = wants.iter().filter(|want| want.sub_blocks.contains(&lowest)).map(|want| want.span);
+            ((block.0, block.1, block.2, lowest), Span::normalize(spans.collect()))
+        });
+        let mut lacking: Vec<(Key, Vec<Span>)> =
+            lacking.into_iter().chain(never).filter(|(_, spans)| !spans.is_empty()).collect();
+        lacking.sort_unstable();
+        match lacking.first() {
+            Some((key, spans)) => Err(missing(key, spans[0])),
             None => Ok(Self { tiles }),
         }
     }
@@ -66,9 +82,59 @@ fn want_index(want: &Want) -> u8 {
     if want.kind == WantKind::Check { 0 } else { want.index }
 }
 
-/// For every thing that comes out: the lanes and stages that it comes from, in order.
-fn emitted(plan: &Plan) -> Result<BTreeMap<Key, Vec<(u32, u32)>>, Refusal> {
-    let mut emitted: BTreeMap<Key, Vec<(u32, u32)>> = BTreeMap::new();
+/// The sub-blocks of a block, if all of its sinks and wants name the same ones in the same order.
+fn together<'a>(sinks: &'a [Emitted<'_>], wants: &[&Want]) -> Option<&'a [u16]> {
+    let (.., first) = sinks.first()?;
+    let same = sinks.iter().all(|(.., sub_blocks)| sub_blocks == first);
+    (same && wants.iter().all(|want| want.sub_blocks[..] == **first)).then_some(first)
+}
+
+/// Lanes and stages, and positions.
+type BySubBlock = BTreeMap<u16, (Vec<(u32, u32)>, Vec<Span>)>;
+
+/// For every sub-block that sinks or wants name: the lanes and stages that it comes out of, and where it is wanted. If all are
+/// together, the first stands for all of them.
+fn by_sub_block(sinks: &[Emitted<'_>], wants: &[&Want], together: bool) -> BySubBlock {
+    let looked_at = if together { 1 } else { usize::MAX };
+    let mut found = BySubBlock::new();
+    for (lane, stage, sub_blocks) in sinks {
+        for sub_block in sub_blocks.iter().take(looked_at) {
+            found.entry(*sub_block).or_default().0.push((*lane, *stage));
+        }
+    }
+    for want in wants {
+        for sub_block in want.sub_blocks.iter().take(looked_at) {
+            found.entry(*sub_block).or_default().1.push(want.span);
+        }
+    }
+    found
+}
+
+/// The positions of lanes: most things come out of the same ones.
+struct Unions<'a> {
+    plan: &'a Plan,
+    known: HashMap<Vec<u32>, Rc<Vec<Span>>>,
+    /// Slices that may still be looked at one by one.
+    budget: u64,
+}
+
+impl Unions<'_> {
+    /// All positions at which a thing comes out of these lanes and stages.
+    fn of(&mut self, key: &Key, from: &[(u32, u32)]) -> Result<Rc<Vec<Span>>, Refusal> {
+        let lanes: Vec<u32> = from.iter().map(|(lane, _)| *lane).collect();
+        if let Some(spans) = self.known.get(&lanes) {
+            return Ok(Rc::clone(spans));
+        }
+        let sets: Vec<SliceSet> = lanes.iter().map(|lane| self.plan.slice_set(*lane as usize)).collect();
+        let spans = Rc::new(union(&sets, &mut self.budget).map_err(|failure| failure.refusal(self.plan, key, from))?);
+        self.known.insert(lanes, Rc::clone(&spans));
+        Ok(spans)
+    }
+}
+
+/// For every block that comes out: its sinks, in order.
+fn emitted(plan: &Plan) -> Result<BTreeMap<Block, Vec<Emitted<'_>>>, Refusal> {
+    let mut emitted: BTreeMap<Block, Vec<Emitted<'_>>> = BTreeMap::new();
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
         let mut rows: HashMap<Party, u16> = HashMap::new();
         for (at, stage) in lane.stages.iter().enumerate() {
@@ -76,9 +142,9 @@ fn emitted(plan: &Plan) -> Result<BTreeMap<Key, Vec<(u32, u32)>>, Refusal> {
             for sink in &stage.sinks {
                 let (kind, index, sub_blocks) = match sink {
                     Sink::Link(_) => continue,
-                    Sink::Store { index, sub_blocks } => (WantKind::Store, *index, sub_blocks.clone()),
-                    Sink::Patch { index, sub_blocks } => (WantKind::Patch, *index, sub_blocks.clone()),
-                    Sink::Output { index, sub_blocks } => (WantKind::Output, *index, sub_blocks.clone()),
+                    Sink::Store { index, sub_blocks } => (WantKind::Store, *index, Cow::from(sub_blocks)),
+                    Sink::Patch { index, sub_blocks } => (WantKind::Patch, *index, Cow::from(sub_blocks)),
+                    Sink::Output { index, sub_blocks } => (WantKind::Output, *index, Cow::from(sub_blocks)),
                     Sink::Check { width } => {
                         let row = rows.entry(party).or_default();
                         let end = u16::try_from(*width).ok().and_then(|width| row.checked_add(width));
@@ -89,9 +155,7 @@ fn emitted(plan: &Plan) -> Result<BTreeMap<Key, Vec<(u32, u32)>>, Refusal> {
                         (WantKind::Check, 0, (std::mem::replace(row, end)..end).collect())
                     }
                 };
-                for sub_block in sub_blocks {
-                    emitted.entry((kind, party, index, sub_block)).or_default().push((number as u32, at as u32));
-                }
+                emitted.entry((kind, party, index)).or_default().push((number as u32, at as u32, sub_blocks));
             }
         }
     }
@@ -101,8 +165,7 @@ fn emitted(plan: &Plan) -> Result<BTreeMap<Key, Vec<(u32, u32)>>, Refusal> {
 fn compare(plan: &Plan, key: &Key, from: &[(u32, u32)], spans: &[Span], want: &[Span]) -> Result<(), Refusal> {
     for span in spans {
         if let Some(extra) = gap(want, *span) {
-            let lane =
-                |at: &&(u32, u32)| plan.shape.lanes[at.0 as usize].slice_set(plan.binding.slice_len).touching(extra).is_some();
+            let lane = |at: &&(u32, u32)| plan.slice_set(at.0 as usize).touching(extra).is_some();
             let (lane, stage) = from.iter().find(lane).copied().unwrap_or_default();
             let message = format!("{} comes out for positions {}, which the job does not want", name(key), range(extra));
             return Err(Refusal::new(Rule::Tiling, message).at(Place::stage(plan, lane as usize, stage as usize)));
@@ -155,7 +218,7 @@ impl Failure {
     fn refusal(self, plan: &Plan, key: &Key, from: &[(u32, u32)]) -> Refusal {
         match self {
             Self::Twice(span) => {
-                let touches = |lane: u32| plan.shape.lanes[lane as usize].slice_set(plan.binding.slice_len).touching(span);
+                let touches = |lane: u32| plan.slice_set(lane as usize).touching(span);
                 let mut all = from.iter().filter(|(lane, _)| touches(*lane).is_some());
                 let (lane, stage) = all.nth(1).copied().unwrap_or_default();
                 let message = format!("{} comes out twice for positions {}", name(key), range(span));

@@ -158,11 +158,12 @@ impl World {
 pub(crate) struct Build<'a> {
     pub(crate) world: &'a World,
     pub(crate) parties: Vec<Party>,
-    pub(crate) lanes: Vec<Lane>,
+    pub(crate) lanes: Vec<(Span, Lane)>,
 }
 
 /// A lane that is put together.
 pub(crate) struct LaneBuild {
+    pub(crate) span: Span,
     pub(crate) lane: Lane,
 }
 
@@ -176,7 +177,7 @@ impl Build<'_> {
     }
 
     pub(crate) fn lane(&self, span: Span, first: u32, step: u32) -> LaneBuild {
-        LaneBuild { lane: Lane { span, first, step, window: 4, stages: vec![], links: vec![] } }
+        LaneBuild { span, lane: Lane { first, step, window: 4, stages: vec![], links: vec![] } }
     }
 
     /// Adds a stage. Every second one computes its rows as temporaries and copies them: a proof must see through it.
@@ -219,7 +220,7 @@ impl Build<'_> {
     pub(crate) fn plan(mut self) -> Plan {
         let (mut blocks, mut stores) = (Vec::new(), Vec::new());
         let len = self.world.layout.block_len;
-        for stage in self.lanes.iter().flat_map(|lane| &lane.stages) {
+        for stage in self.lanes.iter().flat_map(|(_, lane)| &lane.stages) {
             let read = stage.sources.iter().filter_map(|s| if let Source::Block { index, .. } = s { Some(*index) } else { None });
             let patched = stage.sinks.iter().filter_map(|s| if let Sink::Patch { index, .. } = s { Some(*index) } else { None });
             let stored = stage.sinks.iter().filter_map(|s| if let Sink::Store { index, .. } = s { Some(*index) } else { None });
@@ -235,13 +236,15 @@ impl Build<'_> {
         }
         let binding = Binding {
             parties: std::mem::take(&mut self.parties),
+            spans: self.lanes.iter().map(|(span, _)| *span).collect(),
             blocks,
             stores,
             layout: self.world.layout,
             seq: 0,
             slice_len: self.world.slice_len,
         };
-        let shape = Shape { code: self.world.code.spec.clone(), lanes: self.lanes };
+        let lanes = self.lanes.into_iter().map(|(_, lane)| lane).collect();
+        let shape = Shape { code: self.world.code.spec.clone(), lanes };
         Plan { shape, binding, id: PlanId(0x1_0000_0001), epoch: 1, class: Class::Repair, deadline_ms: None }
     }
 
@@ -270,7 +273,7 @@ impl Build<'_> {
             let source = Source::Link(first_link + offset as u16);
             self.stage(&mut lane, *party, vec![source], &identity(alpha), vec![sink(*kind, *index, code.subs())]);
         }
-        self.lanes.push(lane.lane);
+        self.lanes.push((lane.span, lane.lane));
     }
 
     /// Every helper sends its block to the requestor, which combines.
@@ -288,7 +291,7 @@ impl Build<'_> {
         }
         let combine = shares.into_iter().reduce(|all, share| all.beside(&share)).unwrap();
         self.stage(&mut lane, target.1, sources, &combine, vec![sink(target.0, target.2, subs)]);
-        self.lanes.push(lane.lane);
+        self.lanes.push((lane.span, lane.lane));
     }
 
     /// Partial sums in rounds: pairs, then pairs of pairs; the requestor is the last one.
@@ -318,7 +321,7 @@ impl Build<'_> {
         }
         let (party, sources, matrix) = current.pop().unwrap();
         self.stage(&mut lane, party, sources, &matrix, vec![sink(target.0, target.2, subs)]);
-        self.lanes.push(lane.lane);
+        self.lanes.push((lane.span, lane.lane));
     }
 
     /// The writer sends every block to its node.
@@ -333,7 +336,7 @@ impl Build<'_> {
             let store = sink(WantKind::Store, index, code.subs());
             self.stage(&mut lane, self.world.at(index), vec![Source::Link(link)], &identity(alpha), vec![store]);
         }
-        self.lanes.push(lane.lane);
+        self.lanes.push((lane.span, lane.lane));
     }
 
     /// New bytes of sub-block 0 of a data block: its node makes the delta, and it goes through the parities one by one.
@@ -363,7 +366,7 @@ impl Build<'_> {
             }
             self.stage(&mut lane, self.world.at(*parity), source, &matrix, sinks);
         }
-        self.lanes.push(lane.lane);
+        self.lanes.push((lane.span, lane.lane));
     }
 
     /// A chain over all blocks that sums up the parity check.
@@ -389,7 +392,7 @@ impl Build<'_> {
         }
         let sinks = vec![Sink::Check { width: width as u32 }];
         self.stage(&mut lane, end, vec![Source::Link(last.unwrap())], &identity(width), sinks);
-        self.lanes.push(lane.lane);
+        self.lanes.push((lane.span, lane.lane));
     }
 }
 

@@ -60,13 +60,28 @@ fn world(k: usize, m: usize, alpha: usize) -> World {
 }
 
 #[test]
+fn plans_of_the_first_format_are_read() {
+    for (plan, job) in plans(&world(4, 2, 1)) {
+        let text = to_json(&plan, &job, &[]).unwrap();
+        let mut saved: serde_json::Value = serde_json::from_str(&text).unwrap();
+        saved["weft_plan"] = 1.into();
+        // It had each lane's positions in the lane.
+        let spans = saved["plan"]["binding"].as_object_mut().unwrap().remove("spans").unwrap();
+        let lanes = saved["plan"]["shape"]["lanes"].as_array_mut().unwrap();
+        lanes.iter_mut().zip(spans.as_array().unwrap()).for_each(|(lane, span)| lane["span"] = span.clone());
+        let read = from_json(&saved.to_string()).unwrap();
+        assert_eq!((read.plan, read.job), (plan, job));
+    }
+}
+
+#[test]
 fn plans_and_tasks_read_back() {
     for world in [world(4, 2, 1), world(3, 2, 3)] {
         for (plan, job) in plans(&world) {
             let text = to_json(&plan, &job, &[]).unwrap();
             let saved = from_json(&text).unwrap();
             assert_eq!((&saved.plan, &saved.job, saved.cost), (&plan, &job, cost(&plan).ok()), "{text}");
-            assert!(text.starts_with("{\n  \"weft_plan\": 1,\n  \"plan\": "), "{text}");
+            assert!(text.starts_with("{\n  \"weft_plan\": 2,\n  \"plan\": "), "{text}");
             let long = text.lines().filter(|line| line.chars().count() > 125).count();
             assert_eq!(long, 0, "{text}");
             let bytes = postcard::to_stdvec(&plan).unwrap();
@@ -84,9 +99,18 @@ fn plans_and_tasks_read_back() {
 fn other_versions_and_other_files_are_refused() {
     let (plan, job) = plans(&world(4, 2, 1)).remove(0);
     let text = to_json(&plan, &job, &[]).unwrap();
-    let newer = text.replace("\"weft_plan\": 1", "\"weft_plan\": 2");
-    assert_eq!(from_json(&newer).unwrap_err().to_string(), "a plan of format 2; this weft reads format 1");
-    for wrong in ["", "{}", "[]", "{\"weft_plan\": 1}", "{\"weft_plan\": -1}", &text[..text.len() / 2], &"[".repeat(100_000)] {
+    let newer = text.replace("\"weft_plan\": 2", "\"weft_plan\": 3");
+    assert_eq!(from_json(&newer).unwrap_err().to_string(), "a plan of format 3; this weft reads formats up to 2");
+    for wrong in [
+        "",
+        "{}",
+        "[]",
+        "{\"weft_plan\": 1}",
+        "{\"weft_plan\": 2}",
+        "{\"weft_plan\": -1}",
+        &text[..text.len() / 2],
+        &"[".repeat(100_000),
+    ] {
         assert!(from_json(wrong).unwrap_err().to_string().starts_with("not a saved plan: "), "{wrong}");
     }
     assert!(from_json(&" ".repeat(weft_plan::JSON_BYTES_MAX + 1)).unwrap_err().to_string().contains("bytes is not read"));
@@ -312,7 +336,7 @@ proptest! {
         let _ = Takes::on_links_of(1e6, &plan).and_then(|takes| explain(&plan, Some(&takes)));
         let _ = to_dot(&plan);
         let verdict = verify(&plan, world.code.view(), &job);
-        if plan.shape.lanes.iter().all(|lane| lane.span.len() < 1000) {
+        if plan.binding.spans.iter().all(|span| span.len() < 1000) {
             memory.inputs = (0..3).map(|index| ((CLIENT, index as u8, false), world.data[index].clone())).collect();
             let _ = eval(&plan, &mut memory);
         }

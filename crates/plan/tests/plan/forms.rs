@@ -59,7 +59,7 @@ fn a_chain_takes_one_block_and_a_slice_for_each_further_hop() {
         let mut plan = build.plan();
         // Long blocks need no bytes here.
         plan.binding.layout = weft_types::Layout::new(slices * 4, slices * 4, 1).unwrap();
-        plan.shape.lanes[0].span.end = slices * 4;
+        plan.binding.spans[0].end = slices * 4;
         let seconds = predict(&plan, &Network::uniform((slices * 4) as f64)).unwrap();
         near(seconds, 1.0 + (k as f64 - 1.0) / slices as f64, &format!("chain of {k}, {slices} slices"));
         let cost = cost(&plan).unwrap();

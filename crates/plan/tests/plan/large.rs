@@ -25,6 +25,7 @@ fn a_tebibyte_in_pages_is_proved_at_once() {
     // One lane less, and nobody can say without a walk over 200 million slices.
     let mut less = plan;
     less.shape.lanes.pop();
+    less.binding.spans.pop();
     assert_eq!(verify(&less, world.code.view(), &job).unwrap_err().rule, Rule::Limits);
 }
 
@@ -82,7 +83,7 @@ fn what_is_too_large_is_refused_at_once() {
     build.stage(&mut lane, world.at(1), vec![block(1)], &ones, vec![Sink::Link(a)]);
     build.stage(&mut lane, world.at(2), vec![Source::Link(a)], &ones.transpose(), vec![Sink::Link(b)]);
     build.stage(&mut lane, CLIENT, vec![Source::Link(b)], &identity(1), vec![sink(WantKind::Output, 0, vec![0])]);
-    build.lanes.push(lane.lane);
+    build.lanes.push((lane.span, lane.lane));
     says(&build.plan(), "what is delivered as block 0");
     // A small file whose culprit would take hundreds of gigabytes to find: many wide links, and one wrong coefficient.
     let mut build = world.build();
@@ -99,6 +100,6 @@ fn what_is_too_large_is_refused_at_once() {
     build.factored_stage(&mut lane, world.at(1), vec![block(1)], wide(8 * width, 1, 1), to_ins);
     build.factored_stage(&mut lane, world.at(2), of_ins, wide(7 * width, 8 * width, 1), to_outs);
     build.factored_stage(&mut lane, CLIENT, of_outs, wide(1, 7 * width, 7), vec![sink(WantKind::Output, 0, vec![0])]);
-    build.lanes.push(lane.lane);
+    build.lanes.push((lane.span, lane.lane));
     says(&build.plan(), "what is delivered as block 0");
 }

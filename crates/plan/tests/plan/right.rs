@@ -2,7 +2,7 @@
 
 use crate::common::{CLIENT, TestCode, World, direct_job, node, scrub_job, update_job};
 use proptest::prelude::*;
-use weft_plan::{Plan, WantKind, eval, verify};
+use weft_plan::{Plan, Slices, WantKind, eval, verify};
 use weft_types::Span;
 
 fn accept(world: &World, plan: &Plan, job: &weft_plan::Job) {
@@ -45,7 +45,8 @@ proptest! {
                     helpers.rotate_left(1);
                     build.chain(world.span(), lane, 3, &helpers, &[target]);
                 }
-                build.lanes.retain(|lane| lane.slices(world.slice_len).next().is_some());
+                let slice_len = world.slice_len;
+                build.lanes.retain(|(span, lane)| Slices::new(*span, lane.first, lane.step, slice_len).next().is_some());
             }
         }
         let plan = build.plan();

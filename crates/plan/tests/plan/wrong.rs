@@ -3,8 +3,11 @@
 use crate::common::{CLIENT, TestCode, World, direct_job, identity, node, scrub_job, sink, sparse, update_job};
 use proptest::prelude::*;
 use weft_gf::{Factored, Matrix, SparseMatrix};
-use weft_plan::{Change, Hold, Input, Job, Plan, Refusal, Rule, Sink, Source, Stage, Want, WantKind, eval, verify};
-use weft_types::Span;
+use weft_plan::{
+    Change, CodeView, Counts, Hold, Input, Job, Plan, ProofKey, Proofs, Refusal, Rule, Sink, Source, Stage, Want, WantKind, eval,
+    verify,
+};
+use weft_types::{Layout, Span};
 
 fn world() -> World {
     World::new(TestCode::rs(6, 3), 3, 13, 5, 7)
@@ -74,10 +77,11 @@ fn positions_must_come_out_once() {
     let world = world();
     let (plan, job) = chain(&world, WantKind::Store);
     let mut wrong = plan.clone();
-    wrong.shape.lanes[0].span.end = 20;
+    wrong.binding.spans[0].end = 20;
     refused(&world, &wrong, &job, Rule::Tiling, "does not come out for positions 20..39");
     wrong.shape.lanes.push(plan.shape.lanes[0].clone());
-    wrong.shape.lanes[1].span.start = 15;
+    wrong.binding.spans.push(plan.binding.spans[0]);
+    wrong.binding.spans[1].start = 15;
     refused(
         &world,
         &wrong,
@@ -85,7 +89,7 @@ fn positions_must_come_out_once() {
         Rule::Tiling,
         "lane 1 stage 6 (n90): block 2 (sub-block 0) to be stored at n90 comes out twice",
     );
-    wrong.shape.lanes[1].span.start = 20;
+    wrong.binding.spans[1].start = 20;
     accepted(&world, &wrong, &job);
     let mut less = job.clone();
     less.wants[0].span.end = 38;
@@ -94,6 +98,7 @@ fn positions_must_come_out_once() {
     refused(&world, &wrong, &less, Rule::Tiling, "which the job does not want");
     let mut cyclic = plan.clone();
     cyclic.shape.lanes = (0..3).map(|first| weft_plan::Lane { first, step: 3, ..plan.shape.lanes[0].clone() }).collect();
+    cyclic.binding.spans = vec![plan.binding.spans[0]; 3];
     accepted(&world, &cyclic, &job);
     cyclic.shape.lanes[1].first = 4;
     refused(&world, &cyclic, &job, Rule::Tiling, "does not come out for positions 5..10");
@@ -102,6 +107,7 @@ fn positions_must_come_out_once() {
     cyclic.shape.lanes[1].first = 100;
     refused(&world, &cyclic, &job, Rule::Lane, "lane 1: no slice");
     cyclic.shape.lanes.remove(1);
+    cyclic.binding.spans.remove(1);
     refused(&world, &cyclic, &job, Rule::Tiling, "does not come out for positions 5..10");
     let mut empty = plan;
     empty.shape.lanes[0].stages.clear();
@@ -156,7 +162,7 @@ fn stored_blocks_are_new() {
     let block = Source::Block { index: 2, sub_blocks: vec![0] };
     build.stage(&mut lane, world.at(2), vec![block], &identity(1), vec![Sink::Link(link)]);
     build.stage(&mut lane, R, vec![Source::Link(link)], &identity(1), vec![sink(WantKind::Store, 2, vec![0])]);
-    build.lanes.push(lane.lane);
+    build.lanes.push((lane.span, lane.lane));
     let mut plan = build.plan();
     let job = world.repair_job(&[], &[(WantKind::Store, R, 2)]);
     accepted(&world, &plan, &job);
@@ -269,7 +275,7 @@ fn a_stripe_is_never_mixed() {
     let mut lane = build.lane(span, 0, 1);
     let block = Source::Block { index: 2, sub_blocks: vec![0] };
     build.stage(&mut lane, world.at(2), vec![block], &identity(1), vec![sink(WantKind::Store, 2, vec![0])]);
-    build.lanes.push(lane.lane);
+    build.lanes.push((lane.span, lane.lane));
     let mut job = job;
     job.wants = vec![world.want(WantKind::Store, world.at(2), 2, span)];
     job.holds.truncate(6);
@@ -297,7 +303,7 @@ fn updates_of_degraded_stripes_and_whole_overwrites_are_right() {
             vec![sink(WantKind::Patch, parity, vec![0])],
         );
     }
-    build.lanes.push(lane.lane);
+    build.lanes.push((lane.span, lane.lane));
     let plan = build.plan();
     let mut job = update_job(&world, span, 2);
     job.wants.remove(0);
@@ -334,7 +340,7 @@ fn updates_of_degraded_stripes_and_whole_overwrites_are_right() {
         let row = world.code.rows(&[parity]);
         build.stage(&mut lane, world.at(parity), sources, &row, vec![sink(WantKind::Store, parity, vec![0])]);
     }
-    build.lanes.push(lane.lane);
+    build.lanes.push((lane.span, lane.lane));
     let stored = [0, 6, 7, 8].map(|index| world.want(WantKind::Store, world.at(index), index, span));
     let job = Job {
         holds: world.holds(&[]),
@@ -364,7 +370,7 @@ fn requestors_may_help_and_readers_may_be_served_besides() {
         last = if let Sink::Link(link) = out { Some(link) } else { None };
         build.stage(&mut lane, world.at(*helper), sources, &matrix, vec![out]);
     }
-    build.lanes.push(lane.lane);
+    build.lanes.push((lane.span, lane.lane));
     let job = world.repair_job(&[2], &[(WantKind::Output, world.at(0), 2)]);
     let plan = build.plan();
     accepted(&world, &plan, &job);
@@ -508,6 +514,11 @@ proptest! {
         let (right, job) = right(&world, shape);
         accepted(&world, &right, &job);
         prop_assert!(bytes_are_right(&world, &right, &job, seed));
+        let proofs = Proofs::new(ProofKey::PUBLIC, 1 << 16);
+        for _ in 0..2 {
+            prop_assert_eq!(proofs.verify(&right, world.code.view(), &job), Ok(()));
+        }
+        prop_assert_eq!(proofs.counts(), Counts { hits: 1, misses: 1 });
         let mut plan = right.clone();
         let parties = plan.binding.parties.len();
         let lane = &mut plan.shape.lanes[0];
@@ -537,8 +548,8 @@ proptest! {
                 }
             }
             Spoil::Span => match place.0.index(3) {
-                0 => lane.span.end -= 1,
-                1 => lane.span.start += 1,
+                0 => plan.binding.spans[0].end -= 1,
+                1 => plan.binding.spans[0].start += 1,
                 _ => lane.step += 1,
             },
             Spoil::Generation => {
@@ -548,6 +559,7 @@ proptest! {
                 bound[at].id.generation ^= 1 + bound[at].id.generation;
             }
         }
+        prop_assert_eq!(proofs.verify(&plan, world.code.view(), &job), verify(&plan, world.code.view(), &job), "{:?}", spoil);
         match verify(&plan, world.code.view(), &job) {
             Ok(()) => prop_assert!(bytes_are_right(&world, &plan, &job, seed), "accepted, but wrong: {:?}", spoil),
             Err(refusal) => {
@@ -559,6 +571,90 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+/// What a binding or a job may get wrong, the shape being as it was.
+fn misbind(plan: &mut Plan, job: &mut Job, what: usize, at: proptest::sample::Index) {
+    let binding = &mut plan.binding;
+    match what {
+        0 => {
+            let (one, last) = (at.index(binding.parties.len()), binding.parties.len() - 1);
+            binding.parties.swap(one, last);
+        }
+        1 if !job.holds.is_empty() => {
+            let at = at.index(job.holds.len());
+            job.holds.remove(at);
+        }
+        2 => job.holds.iter_mut().rev().take(1).for_each(|hold| hold.span.end -= 1),
+        3 => job.wants[0].span.end -= 1,
+        4 => drop(job.wants[0].sub_blocks.pop()),
+        5 => drop(job.changed.pop()),
+        6 => drop(job.inputs.pop()),
+        7 => drop(binding.blocks.pop()),
+        8 => binding.slice_len += 1,
+        9 => binding.spans[0].start += 1,
+        10 => {
+            binding.layout = Layout::new(binding.layout.block_len * 2, binding.layout.cell_len * 2, binding.layout.alpha).unwrap()
+        }
+        11 if !job.changed.is_empty() => {
+            let again = job.changed[at.index(job.changed.len())].clone();
+            job.changed.push(Change { sub_block: 0, index: 0, ..again });
+        }
+        12 if !binding.blocks.is_empty() => {
+            let (at, stripe) = (at.index(binding.blocks.len()), weft_types::StripeId(99));
+            binding.blocks[at].id.stripe = stripe;
+        }
+        _ => binding.parties[0] = node(77),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn what_is_said_of_a_binding_does_not_depend_on_whether_its_shape_is_known(
+        (k, m, alpha) in (1usize..=5, 1usize..=3, 1usize..=3),
+        shape in 0usize..5,
+        wrongs in prop::collection::vec((0usize..14, any::<proptest::sample::Index>()), 0..3),
+        seed in any::<u8>(),
+    ) {
+        let code = if alpha == 1 { TestCode::rs(k, m) } else { TestCode::vector(k, m, alpha) };
+        let world = World::new(code, 2, 8, 3, u64::from(seed));
+        let (right, job) = right(&world, shape);
+        let (mut plan, mut other) = (right.clone(), job.clone());
+        wrongs.iter().for_each(|(what, at)| misbind(&mut plan, &mut other, *what, *at));
+        let proofs = Proofs::new(ProofKey::PUBLIC, 1 << 16);
+        proofs.verify(&right, world.code.view(), &job).unwrap();
+        for _ in 0..2 {
+            let verdict = proofs.verify(&plan, world.code.view(), &other);
+            prop_assert_eq!(&verdict, &verify(&plan, world.code.view(), &other), "{:?}", wrongs);
+        }
+    }
+}
+
+#[test]
+fn a_proof_is_of_one_generator_and_only_so_many_are_remembered() {
+    let world = world();
+    let (plan, job) = chain(&world, WantKind::Store);
+    let proofs = Proofs::new(ProofKey::new([1, 2, 3, 4]), 2500);
+    let verify = |plan: &Plan, view| proofs.verify(plan, view, &job).map_err(|refusal| refusal.rule);
+    assert_eq!((verify(&plan, world.code.view()), verify(&plan, world.code.view())), (Ok(()), Ok(())));
+    assert_eq!(proofs.counts(), Counts { hits: 1, misses: 1 });
+    // By the same name another code.
+    let other = TestCode::vector(world.code.k, world.code.n - world.code.k, 2).sparse;
+    let rows: Vec<usize> = (0..world.code.n).map(|index| if index < world.code.k { index * 2 } else { index * 2 + 1 }).collect();
+    let columns: Vec<usize> = (0..world.code.k).map(|index| index * 2).collect();
+    let generator = other.select_rows(&rows).select_cols(&columns);
+    assert_eq!(verify(&plan, CodeView { generator: &generator, ..world.code.view() }), Err(Rule::Algebra));
+    // Two shapes are remembered, and the one that was used last stays.
+    let window = |window: u32| {
+        let mut plan = plan.clone();
+        plan.shape.lanes[0].window = window;
+        plan
+    };
+    for (slices, hits) in [(1, 1), (4, 2), (2, 2), (4, 3), (1, 3)] {
+        assert_eq!((verify(&window(slices), world.code.view()), proofs.counts().hits), (Ok(()), hits), "a window of {slices}");
     }
 }
 

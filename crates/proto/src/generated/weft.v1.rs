@@ -1076,7 +1076,7 @@ pub struct ReadStripeReply {
     /// the blocks that are rebuilt on the way
     #[prost(uint32, repeated, tag = "3")]
     pub rebuilt: ::prost::alloc::vec::Vec<u32>,
-    /// the JSON of the plan
+    /// for explain: the JSON of the plan
     #[prost(bytes = "vec", tag = "4")]
     pub plan: ::prost::alloc::vec::Vec<u8>,
     /// what comes out, widened to whole checksum units where it is rebuilt
@@ -1124,6 +1124,9 @@ pub struct RepairObjectRequest {
     /// with `heat`: copies of each data block, with the coded one; 0: what the bucket's policy says
     #[prost(uint32, tag = "12")]
     pub replicas: u32,
+    /// tell each plan's JSON when it starts
+    #[prost(bool, tag = "13")]
+    pub plans: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CoolReply {
@@ -1154,7 +1157,7 @@ pub mod repair_event {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RepairPlan {
-    /// the JSON of the plan
+    /// the JSON of the plan; empty: it was not asked for
     #[prost(bytes = "vec", tag = "1")]
     pub plan: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint64, tag = "2")]

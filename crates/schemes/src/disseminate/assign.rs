@@ -1,6 +1,7 @@
 //! Which node gets which block, where nodes are unlike each other (*Mist*, §5).
 
-use super::{AUTO, Edge, Load, by_name};
+use super::{Edge, Load};
+use crate::{AUTO, Kind, Scheme, answering, by_name};
 use weft_codes::Code;
 use weft_plan::Moved;
 use weft_types::{Error, Result};
@@ -67,7 +68,7 @@ pub fn assign(code: &dyn Code, scheme: &str, candidates: &[Candidate], racks: &R
         let message = format!("{} has {} blocks, and {} nodes shall get them", code.spec(), code.n(), candidates.len());
         return Err(Error::invalid(message));
     }
-    let edges = by_name(if scheme == AUTO { "mist" } else { scheme })?.edges(code);
+    let edges = edges(code, scheme)?;
     let loads = Load::of_all(code.n(), &edges);
     // Where all do the same they stay as they were placed.
     if loads.windows(2).all(|pair| pair[0] == pair[1]) {
@@ -77,6 +78,18 @@ pub fn assign(code: &dyn Code, scheme: &str, candidates: &[Candidate], racks: &R
     let mut chosen = match_up(&loads, code.k(), candidates);
     crossing.reduce(&mut chosen);
     Ok(chosen)
+}
+
+/// Who sends how much to whom by the scheme of that name; where it is left open, by that which has receivers send most: by the others,
+/// what each of them has to do depends less on where it stands.
+fn edges(code: &dyn Code, scheme: &str) -> Result<Vec<Edge>> {
+    let edges = |scheme: Scheme<'_>| if let Scheme::Write(scheme) = scheme { scheme.edges(code) } else { Vec::new() };
+    if scheme != AUTO {
+        return by_name(Kind::Write, scheme).map(edges);
+    }
+    let by_receivers = |edges: &[Edge]| edges.iter().filter(|edge| edge.from.is_some()).map(|edge| edge.blocks).sum::<f64>();
+    let all = answering(Kind::Write).map(edges);
+    Ok(all.max_by(|a, b| by_receivers(a).total_cmp(&by_receivers(b))).unwrap_or_default())
 }
 
 /// For each load the candidate; the first k are those of data blocks.

@@ -5,7 +5,7 @@ use super::{
     Home, Write, WriteScheme,
     topology::{Edge, Receiver, Topology, Upstream, whole},
 };
-use crate::{LaneBuilder, lane::Share};
+use crate::{LaneBuilder, Named, lane::Share};
 use std::collections::BTreeMap;
 use weft_codes::{Ask, Code, HelperShare, Recipe};
 use weft_gf::{Factored, SparseMatrix};
@@ -19,7 +19,7 @@ pub struct Mist {
     pub reserve: Option<usize>,
 }
 
-impl WriteScheme for Mist {
+impl Named for Mist {
     fn name(&self) -> &'static str {
         "mist"
     }
@@ -27,18 +27,20 @@ impl WriteScheme for Mist {
     fn summary(&self) -> &'static str {
         "the writer sends the data, and receivers make the parities of what they got, level by level"
     }
+}
 
+impl WriteScheme for Mist {
     fn build(&self, write: &Write<'_>, lane: &mut LaneBuilder) -> Result<()> {
         // Whoever is the writer itself, or wants something else than one whole block, is served by the writer; and so is who stands
         // beside it and would else get more than its block from others.
         let mut homes: BTreeMap<(u8, u8), &Home> = BTreeMap::new();
         for home in write.homes.iter().filter(|home| home.requestor.vertex != write.writer) {
-            let is_data = |(index, _): &(u8, u8)| usize::from(*index) < write.code.k();
+            let is_data = |(index, _): &(u8, u8)| usize::from(*index) < write.request.code.k();
             if let Some(block) = home.block.filter(|block| !home.is_near || is_data(block)) {
                 homes.entry(block).or_insert(home);
             }
         }
-        let topology = Topology::new(write.code, &homes.keys().copied().collect::<Vec<_>>(), self.reserve);
+        let topology = Topology::new(write.request.code, &homes.keys().copied().collect::<Vec<_>>(), self.reserve);
         let homes = topology.receivers.iter().map(|receiver| homes[&(receiver.index, receiver.copy)]).collect();
         Stages::new(write, &topology.receivers, homes)?.build(lane)
     }
@@ -83,9 +85,9 @@ impl<'a> Stages<'a> {
     fn recipe(&self, at: usize) -> Result<Option<Recipe>> {
         let Upstream::Helpers(helpers) = &self.receivers[at].upstream else { return Ok(None) };
         let made = std::iter::once(self.receivers[at].index).chain(self.made(at));
-        let wanted = made.flat_map(|index| whole(self.write.code, index)).collect();
+        let wanted = made.flat_map(|index| whole(self.write.request.code, index)).collect();
         let available = helpers.iter().map(|(from, _)| self.receivers[*from].index).collect();
-        let recipes = self.write.code.recipes(&Ask { wanted, available, read_anyway: Vec::new() });
+        let recipes = self.write.request.code.recipes(&Ask { wanted, available, read_anyway: Vec::new() });
         let recipes = recipes.map_err(|refusal| Error::fatal(format!("a receiver cannot compute its block: {refusal}")))?;
         Ok(recipes.into_iter().next())
     }
@@ -135,7 +137,7 @@ impl<'a> Stages<'a> {
 
     /// A receiver's stage: it stores its block, and sends.
     fn receiver(&mut self, at: usize, lane: &mut LaneBuilder) {
-        let (alpha, requestor) = (self.write.code.alpha(), &self.homes[at].requestor);
+        let (alpha, requestor) = (self.write.request.code.alpha(), &self.homes[at].requestor);
         let (sources, sum) = match &self.recipes[at] {
             Some(recipe) => {
                 let link = |share: &HelperShare| {

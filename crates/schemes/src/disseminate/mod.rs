@@ -10,34 +10,22 @@ mod mist;
 mod topology;
 
 use crate::{
-    LaneBuilder, Request, Requestor, considered,
+    LaneBuilder, Named, Request, Requestor,
     region::{self, Delivery, Region},
-    request::Vertices,
+    request::{Turn, Vertices},
 };
 use weft_codes::{Code, SubBlock};
 use weft_gf::Factored;
-use weft_plan::{Considered, Lane, Plan, Sink, Source};
-use weft_types::{Error, Party, Result};
+use weft_plan::{Lane, Plan, Sink, Source};
+use weft_types::{Party, Result};
 
 pub use assign::{Candidate, Racks, assign};
-pub use considered::AUTO;
+pub(crate) use direct::Direct;
 pub use mist::Mist;
 pub use topology::{Edge, Load, Receiver, Topology, Upstream};
 
-/// Every scheme for writes, in the order in which they are shown.
-pub const SCHEMES: &[&dyn WriteScheme] = &[&direct::Direct, &Mist { reserve: None }];
-
-/// The scheme in which the writer does all.
-pub const DIRECT: &str = "direct";
-
 /// A way to bring new blocks to the nodes that store them.
-pub trait WriteScheme: std::fmt::Debug + Sync {
-    /// What it is called.
-    fn name(&self) -> &'static str;
-
-    /// What it does, in a line.
-    fn summary(&self) -> &'static str;
-
+pub trait WriteScheme: Named {
     /// Adds the stages that bring every home its rows.
     fn build(&self, write: &Write<'_>, lane: &mut LaneBuilder) -> Result<()>;
 
@@ -50,12 +38,10 @@ pub trait WriteScheme: std::fmt::Debug + Sync {
 /// What a scheme is given: what the writer has, what is wanted of it, and by whom.
 #[derive(Debug)]
 pub struct Write<'a> {
-    /// The code.
-    pub code: &'a dyn Code,
+    /// What is asked, of which code.
+    pub request: &'a Request<'a>,
     /// The writer's vertex.
     pub writer: u16,
-    /// The data blocks that it can put in.
-    pub data: Vec<u8>,
     /// Every sub-block that somebody wants, each once, ascending.
     pub wanted: Vec<SubBlock>,
     /// Who wants which.
@@ -76,44 +62,24 @@ pub struct Home {
 impl Write<'_> {
     /// Some of what is wanted, over those data sub-blocks that it is made of, which must be put in.
     pub fn encoded(&self, wanted: &[usize]) -> Result<(Vec<Source>, Factored)> {
-        let alpha = self.code.alpha();
+        let alpha = self.request.code.alpha();
         let row = |at: &usize| usize::from(self.wanted[*at].index) * alpha + usize::from(self.wanted[*at].sub_block);
-        let rows = self.code.encode().after_sources().select_rows(&wanted.iter().map(row).collect::<Vec<_>>());
+        let rows = self.request.code.encode().after_sources().select_rows(&wanted.iter().map(row).collect::<Vec<_>>());
         let cols = rows.sources_used();
-        let mut inputs: Vec<Source> = Vec::new();
-        for col in &cols {
-            let (needed, sub_block) = ((col / alpha) as u8, (col % alpha) as u16);
-            match inputs.last_mut() {
-                Some(Source::Input { index, sub_blocks, .. }) if *index == needed => sub_blocks.push(sub_block),
-                _ => inputs.push(Source::Input { index: needed, sub_blocks: vec![sub_block], delta: false }),
-            }
-            if !self.data.contains(&needed) {
-                return Err(Error::invalid(format!("data block {needed} is needed and not put in")));
-            }
-        }
-        Ok((inputs, rows.select_cols(&cols)))
+        Ok((self.request.inputs(&cols, false)?, rows.select_cols(&cols)))
     }
-}
-
-/// The scheme of that name.
-pub fn by_name(name: &str) -> Result<&'static dyn WriteScheme> {
-    let known = || SCHEMES.iter().map(|scheme| scheme.name()).collect::<Vec<_>>().join(", ");
-    let found = SCHEMES.iter().copied().find(|scheme| scheme.name() == name);
-    found.ok_or_else(|| Error::invalid(format!("there is no write scheme '{name}'; there are: {AUTO}, {}", known())))
 }
 
 /// A plan for a job that wants blocks of new data stored. All inputs are one party's.
-pub fn plan_write(request: &Request<'_>, scheme: &dyn WriteScheme) -> Result<Plan> {
+pub(crate) fn plan(request: &Request<'_>, scheme: &dyn WriteScheme) -> Result<Plan> {
     request.check()?;
-    let writer = request.job.inputs.first().ok_or_else(|| Error::invalid("nobody puts in any data"))?.party;
-    if let Some(other) = request.job.inputs.iter().find(|input| input.party != writer) {
-        return Err(Error::invalid("all new data must come from one writer").party(other.party));
-    }
-    let (mut vertices, mut lanes) = (Vertices::default(), Vec::new());
+    let writer = request.writer()?;
+    let (mut vertices, mut turns) = (Vertices::default(), Vec::new());
     for region in region::cut(request.job, request.prefer)? {
-        lanes.push(vec![lane(request, scheme, writer, &region, &mut vertices)?]);
+        let lanes = vec![lane(request, scheme, writer, &region, &mut vertices)?];
+        turns.push(Turn { span: region.span, lanes });
     }
-    request.plan(vertices, lanes)
+    request.plan(vertices, turns)
 }
 
 fn lane(
@@ -125,7 +91,6 @@ fn lane(
 ) -> Result<Lane> {
     let deliveries: Vec<&Delivery> = region.deliveries.iter().collect();
     let wanted = region::wanted(&deliveries);
-    let data = request.job.inputs.iter().map(|input| input.index).collect();
     let is_near = |party: Party| request.network.host_of_both(writer, party).is_some();
     let all_near = request.stores.iter().all(|(party, _)| is_near(*party));
     let from = vertices.of(writer)?;
@@ -141,42 +106,6 @@ fn lane(
     };
     let homes = requestors.into_iter().map(home).collect();
     let mut lane = LaneBuilder::default();
-    scheme.build(&Write { code: request.code, writer: from, data, wanted, homes }, &mut lane)?;
-    lane.finish(region.span, request.run.window)
-}
-
-/// The plan for a job of the scheme of that name, or, for [`AUTO`], of that which is predicted to be the quickest on its network,
-/// and of about equally quick ones of that which moves least; and what was considered, the chosen first.
-///
-/// Predictions know no arithmetic.
-pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
-    let schemes = if scheme == AUTO { SCHEMES.to_vec() } else { vec![by_name(scheme)?] };
-    let plan = |scheme: &dyn WriteScheme| {
-        let plan = plan_write(request, scheme)?;
-        let considered = considered::weigh(&plan, scheme.name(), Vec::new(), request.network)?;
-        Ok((plan, considered))
-    };
-    let (mut refused, mut plans) = (None, Vec::with_capacity(schemes.len()));
-    for scheme in schemes {
-        match plan(scheme) {
-            Ok(planned) => plans.push(planned),
-            Err(error) => refused = refused.or(Some(error)),
-        }
-    }
-    considered::choose(plans, considered::NOT_WORTH_MORE)
-        .ok_or_else(|| refused.unwrap_or_else(|| Error::fatal("there is no write scheme")))
-}
-
-/// Whether there is a scheme of that name, or the choice is left open.
-pub fn check_name(scheme: &str) -> Result<()> {
-    if scheme == AUTO { Ok(()) } else { by_name(scheme).map(drop) }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn an_unknown_scheme_is_told_which_there_are() {
-        assert!(super::SCHEMES.iter().all(|scheme| super::by_name(scheme.name()).unwrap().name() == scheme.name()));
-        assert_eq!(super::by_name("x").unwrap_err().to_string(), "there is no write scheme 'x'; there are: auto, direct, mist");
-    }
+    scheme.build(&Write { request, writer: from, wanted, homes }, &mut lane)?;
+    lane.finish(request.run.window)
 }

@@ -2,7 +2,7 @@
 //! blocks, and its link is the bottleneck. With several requestors the first one computes for all and passes on.
 
 use super::{Repair, RepairScheme, Walk};
-use crate::LaneBuilder;
+use crate::{LaneBuilder, Named};
 use weft_codes::Recipe;
 use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
@@ -10,9 +10,9 @@ use weft_types::Result;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Conventional;
+pub(crate) struct Conventional;
 
-impl RepairScheme for Conventional {
+impl Named for Conventional {
     fn name(&self) -> &'static str {
         "conventional"
     }
@@ -20,7 +20,9 @@ impl RepairScheme for Conventional {
     fn summary(&self) -> &'static str {
         "every helper sends its block to the requestor, which combines them"
     }
+}
 
+impl RepairScheme for Conventional {
     fn walk(&self) -> Walk {
         Walk::Hub
     }

@@ -6,14 +6,14 @@
 //! two there is one chain.
 
 use super::{Repair, RepairScheme, Walk, pipeline};
-use crate::LaneBuilder;
+use crate::{LaneBuilder, Named};
 use weft_types::Result;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Cyclic;
+pub(crate) struct Cyclic;
 
-impl RepairScheme for Cyclic {
+impl Named for Cyclic {
     fn name(&self) -> &'static str {
         "cyclic"
     }
@@ -21,7 +21,9 @@ impl RepairScheme for Cyclic {
     fn summary(&self) -> &'static str {
         "chains that begin at another helper each take turns, so that the requestor reads from nearly all of them"
     }
+}
 
+impl RepairScheme for Cyclic {
     fn walk(&self) -> Walk {
         Walk::Cycle
     }

@@ -1,24 +1,33 @@
-//! No repair at all: a block that is there is copied over one link. What every repair is measured against, as nothing can be quicker
-//! than to send the block itself. A block that is lost is refused.
+//! No repair at all: a block that is there is copied over one link, to a reader or to a new home. What every repair is measured
+//! against, as nothing can be quicker than to send the block itself. A block that is lost is refused.
 
 use super::{Repair, RepairScheme};
-use crate::LaneBuilder;
+use crate::{LaneBuilder, Named};
 use weft_types::{Error, Result};
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Direct;
+pub(crate) struct Direct;
 
-impl RepairScheme for Direct {
+impl Named for Direct {
     fn name(&self) -> &'static str {
-        super::DIRECT
+        "direct"
     }
 
     fn summary(&self) -> &'static str {
-        "a block that is not lost is copied, to compare with"
+        "a block that is not lost is copied"
+    }
+}
+
+impl RepairScheme for Direct {
+    fn rebuilds(&self) -> bool {
+        false
     }
 
     fn build(&self, _: &Repair) -> Result<Vec<LaneBuilder>> {
-        Err(Error::invalid("the scheme 'direct' copies blocks that are there; what is lost must be rebuilt by another scheme"))
+        let name = self.name();
+        Err(Error::invalid(format!(
+            "the scheme '{name}' copies blocks that are there; what is lost must be rebuilt by another scheme"
+        )))
     }
 }

@@ -3,25 +3,24 @@
 mod conventional;
 mod cyclic;
 mod direct;
-mod pipeline;
+pub(crate) mod pipeline;
 mod planner;
 mod ppr;
 mod routes;
 
-use crate::{LaneBuilder, Paths, Request, Requestor, Select, considered};
+use crate::{LaneBuilder, Named, Paths, Request, Requestor, Select, considered};
 use weft_codes::Recipe;
 use weft_gf::{Factored, SparseMatrix};
 use weft_plan::{Considered, Plan, Source};
 use weft_types::{Error, Result};
 
-pub use considered::AUTO;
-pub use planner::plan_repair;
-
-/// Every scheme that rebuilds what is lost, in the order in which they are shown.
-pub const SCHEMES: &[&dyn RepairScheme] = &[&conventional::Conventional, &ppr::Ppr, &pipeline::Pipeline, &cyclic::Cyclic];
-
-/// The name of the scheme that rebuilds nothing: it copies blocks that are there.
-pub const DIRECT: &str = "direct";
+pub(crate) use conventional::Conventional;
+pub(crate) use cyclic::Cyclic;
+pub(crate) use direct::Direct;
+pub(crate) use pipeline::Pipeline;
+pub(crate) use planner::plan;
+pub(crate) use ppr::Ppr;
+pub(crate) use routes::Known;
 
 /// Paths that are considered for one lost block where nobody says how many.
 const AUTO_PATHS_MAX: u32 = 3;
@@ -30,13 +29,7 @@ const AUTO_PATHS_MAX: u32 = 3;
 const SEVERAL_PATHS_GAIN: f64 = 0.98;
 
 /// A way to bring helpers' shares together at the requestors.
-pub trait RepairScheme: std::fmt::Debug + Sync {
-    /// What it is called.
-    fn name(&self) -> &'static str;
-
-    /// What it does, in a line.
-    fn summary(&self) -> &'static str;
-
+pub trait RepairScheme: Named {
     /// By what way the shares go: helpers are selected for it.
     fn walk(&self) -> Walk {
         Walk::Hub
@@ -50,6 +43,11 @@ pub trait RepairScheme: std::fmt::Debug + Sync {
     /// little it reads, and then the one that reads least.
     fn choose<'a>(&self, recipes: &'a [Recipe]) -> Option<&'a Recipe> {
         recipes.iter().min_by_key(|recipe| (recipe.helpers.len(), recipe.sub_blocks_read()))
+    }
+
+    /// Whether it computes what is lost; else it copies only what is there.
+    fn rebuilds(&self) -> bool {
+        true
     }
 
     /// Whether helpers send what they read rather than sums: then blocks that are wanted and present come along with the help,
@@ -105,32 +103,13 @@ impl Repair {
     /// What each helper adds to the sum, in their order: one row for each of the sum, one column for each sub-block read.
     pub fn shares(&self) -> Result<Vec<SparseMatrix>> {
         let shares = weft_codes::shares(&self.combine, self.helpers.iter().map(|helper| &helper.compute));
-        shares.ok_or_else(|| {
-            Error::invalid("what this code combines is too large for partial sums: choose the scheme 'conventional'")
-        })
+        let instead = "choose a scheme in which helpers send their blocks as they are";
+        shares.ok_or_else(|| Error::invalid(format!("what this code combines is too large for partial sums: {instead}")))
     }
-}
-
-/// The plan for a job of the scheme of that name, or, for [`AUTO`], of that which is predicted to be the quickest on its network,
-/// and of equally quick ones of that which moves least; and what was considered, the chosen first.
-///
-/// Where the number of paths is left open, several are taken only if they are predicted to be quicker by more than a little.
-pub fn choose_plan(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
-    let schemes = if scheme == AUTO { SCHEMES.to_vec() } else { vec![by_name(scheme)?] };
-    let (mut refused, mut known) = (None, routes::Known::new());
-    let mut plans: Vec<(Plan, Considered)> = Vec::with_capacity(schemes.len());
-    for scheme in schemes {
-        match consider(request, scheme, &mut known) {
-            Ok(considered) => plans.extend(considered),
-            Err(error) => refused = refused.or(Some(error)),
-        }
-    }
-    considered::choose(plans, considered::EQUALLY_QUICK)
-        .ok_or_else(|| refused.unwrap_or_else(|| Error::fatal("there is no repair scheme")))
 }
 
 /// The plans of one scheme among which to choose: of one path, and of several where that is quicker.
-fn consider(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut routes::Known) -> Result<Vec<(Plan, Considered)>> {
+pub(crate) fn consider(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut Known) -> Result<Vec<(Plan, Considered)>> {
     let mut weighed = |paths: u32| {
         let (plan, paths) = planner::plan(&Request { paths: Paths::Count(paths), ..*request }, scheme, known)?;
         let considered = considered::weigh(&plan, scheme.name(), paths, request.network)?;
@@ -155,32 +134,7 @@ fn consider(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut routes
     Ok(plans)
 }
 
-/// Whether there is a scheme of that name, or the choice is left open.
-pub fn check_name(scheme: &str) -> Result<()> {
-    if scheme == AUTO { Ok(()) } else { by_name(scheme).map(drop) }
-}
-
-/// The scheme of that name.
-pub fn by_name(name: &str) -> Result<&'static dyn RepairScheme> {
-    let all = || SCHEMES.iter().copied().chain([&direct::Direct as &dyn RepairScheme]);
-    let known = || all().map(|scheme| scheme.name()).collect::<Vec<_>>().join(", ");
-    let found = all().find(|scheme| scheme.name() == name);
-    found.ok_or_else(|| Error::invalid(format!("there is no repair scheme '{name}'; there are: {AUTO}, {}", known())))
-}
-
 /// The two matrices on the diagonal of a larger one.
-fn diagonal(a: &SparseMatrix, b: &SparseMatrix) -> SparseMatrix {
+pub(crate) fn diagonal(a: &SparseMatrix, b: &SparseMatrix) -> SparseMatrix {
     a.beside(&SparseMatrix::zero(a.rows(), b.cols())).stack(&SparseMatrix::zero(b.rows(), a.cols()).beside(b))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_scheme_is_told_which_there_are() {
-        assert_eq!(by_name("pipeline").unwrap().name(), "pipeline");
-        let message = by_name("pigeon").unwrap_err().to_string();
-        assert_eq!(message, "there is no repair scheme 'pigeon'; there are: auto, conventional, ppr, pipeline, cyclic, direct");
-    }
 }

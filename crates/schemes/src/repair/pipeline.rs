@@ -5,16 +5,16 @@
 //! The chain carries as many sums as there are lost sub-blocks (§4.4 there), and its last helper gives every requestor its own.
 
 use super::{Helper, Repair, RepairScheme, Walk};
-use crate::LaneBuilder;
+use crate::{LaneBuilder, Named};
 use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
 use weft_types::Result;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Pipeline;
+pub(crate) struct Pipeline;
 
-impl RepairScheme for Pipeline {
+impl Named for Pipeline {
     fn name(&self) -> &'static str {
         "pipeline"
     }
@@ -22,7 +22,9 @@ impl RepairScheme for Pipeline {
     fn summary(&self) -> &'static str {
         "partial sums pass along a chain of the helpers, slice by slice"
     }
+}
 
+impl RepairScheme for Pipeline {
     fn walk(&self) -> Walk {
         Walk::Chain
     }
@@ -33,17 +35,17 @@ impl RepairScheme for Pipeline {
 }
 
 /// A helper with what it adds to the sum.
-pub(super) type Share<'a> = (&'a Helper, SparseMatrix);
+pub(crate) type Share<'a> = (&'a Helper, SparseMatrix);
 
 /// The helpers in the order of their chain. Requestors that help come last, the first of them at the very end: it then needs no link.
-pub(super) fn chain(repair: &Repair) -> Result<Vec<Share<'_>>> {
+pub(crate) fn chain(repair: &Repair) -> Result<Vec<Share<'_>>> {
     let mut chain: Vec<_> = repair.helpers.iter().zip(repair.shares()?).collect();
     chain.sort_by_key(|(helper, _)| repair.asks(helper.vertex).map_or(0, |at| repair.requestors.len() - at));
     Ok(chain)
 }
 
 /// The lane of a chain through these helpers to the requestors.
-pub(super) fn lane(repair: &Repair, chain: Vec<Share<'_>>) -> LaneBuilder {
+pub(crate) fn lane(repair: &Repair, chain: Vec<Share<'_>>) -> LaneBuilder {
     let mut lane = LaneBuilder::default();
     let mut before: Option<u16> = None;
     let last = chain.len().saturating_sub(1);

@@ -5,30 +5,30 @@ use super::{
     routes::{Known, Routes},
 };
 use crate::{
-    Paths, Request, Run, Select, read,
+    Paths, Request, Run, Select,
+    patterns::{self, LanesKey},
+    read,
     region::{self, Delivery, Region},
-    request::Vertices,
+    request::{Turn, Vertices},
 };
+use std::sync::Arc;
 use weft_codes::{Ask, Recipe, SubBlock};
 use weft_gf::Factored;
 use weft_plan::{ChosenPath, Lane, Plan, Source};
 use weft_types::{Error, Party, Result};
 
-/// A plan for a job that wants blocks stored or delivered, from what is there.
+/// The plan for a job that wants blocks stored or delivered, from what is there, and the paths that it takes, as far as they are
+/// chains or cycles. What is known must be of the same network.
 ///
 /// A block with so many holes that a plan around each of them would be too large counts as lost, that with the most first.
-pub fn plan_repair(request: &Request<'_>, scheme: &dyn RepairScheme) -> Result<Plan> {
-    plan(request, scheme, &mut Known::new()).map(|(plan, _)| plan)
-}
-
-/// The plan, and the paths that it takes, as far as they are chains or cycles. What is known must be of the same network.
-pub(super) fn plan(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut Known) -> Result<(Plan, Vec<ChosenPath>)> {
+pub(crate) fn plan(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut Known) -> Result<(Plan, Vec<ChosenPath>)> {
     request.check()?;
     let paths = request.paths;
-    if !matches!(paths, Paths::Auto | Paths::Count(1)) {
+    // What is only copied has no path.
+    if scheme.rebuilds() && !matches!(paths, Paths::Auto | Paths::Count(1)) {
         if scheme.walk() != Walk::Chain {
             let name = scheme.name();
-            return Err(Error::invalid(format!("the scheme '{name}' has one path: chains of 'pipeline' can be several")));
+            return Err(Error::invalid(format!("the scheme '{name}' has one path: only chains can be several")));
         }
         if !matches!(request.select, Select::Best | Select::Ordered) {
             return Err(Error::invalid("several paths are searched for: select helpers by 'best' or 'ordered'"));
@@ -55,18 +55,17 @@ fn plan_regions(
     regions: &[Region],
     known: &mut Known,
 ) -> Result<(Plan, Vec<ChosenPath>)> {
-    let (vertices, lanes, chosen) = (Vertices::default(), Vec::new(), Vec::new());
-    let mut planner = Planner { request, scheme, vertices, lanes, chosen, known };
+    let (vertices, turns, chosen) = (Vertices::default(), Vec::new(), Vec::new());
+    let mut planner = Planner { request, scheme, vertices, turns, chosen, known };
     regions.iter().try_for_each(|region| planner.region(region))?;
-    Ok((request.plan(planner.vertices, planner.lanes)?, planner.chosen))
+    Ok((request.plan(planner.vertices, planner.turns)?, planner.chosen))
 }
 
 struct Planner<'a> {
     request: &'a Request<'a>,
     scheme: &'a dyn RepairScheme,
     vertices: Vertices,
-    /// Those that take turns together.
-    lanes: Vec<Vec<Lane>>,
+    turns: Vec<Turn>,
     /// The paths that were chosen, each once.
     chosen: Vec<ChosenPath>,
     known: &'a mut Known,
@@ -89,7 +88,8 @@ impl Planner<'_> {
             let (these, rest): (Vec<&Delivery>, Vec<&Delivery>) = reads.into_iter().partition(same);
             reads = rest;
             let holder = region.holder(first.index, &[first.party]).unwrap_or(first.party);
-            self.lanes.push(vec![read::lane(region.span, self.request.run.window, holder, &these, &mut self.vertices)?]);
+            let lanes = vec![read::lane(self.request.run.window, holder, &these, &mut self.vertices)?];
+            self.turns.push(Turn { span: region.span, lanes });
         }
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Planner<'_> {
     fn repair(&mut self, region: &Region, deliveries: &[&Delivery]) -> Result<()> {
         let wanted = region::wanted(deliveries);
         let readers: Vec<Party> = deliveries.iter().map(|delivery| delivery.party).collect();
-        let Run { slice_len, window, .. } = self.request.run;
+        let Run { slice_len, .. } = self.request.run;
         let paths = match self.request.paths {
             // Each needs a slice of its own.
             Paths::Count(paths) => u64::from(paths).clamp(1, region.span.len().div_ceil(slice_len).max(1)),
@@ -111,20 +111,44 @@ impl Planner<'_> {
             let recipe = self.recipe(&region, &wanted, &readers)?;
             let used: Vec<Party> = recipe.helpers.iter().filter_map(|share| region.holder(share.index, &readers)).collect();
             let Some(region) = routes.order(region, &used, self.known) else { break };
-            let (helpers, combine) = self.helpers(&region, &recipe, &readers)?;
-            let requestors = region::requestors(deliveries, &wanted, &mut self.vertices)?;
-            built.push(self.scheme.build(&Repair { rows: wanted.len(), helpers, combine, requestors })?);
+            built.push(self.lanes(&region, &recipe, deliveries, &wanted, &readers)?);
         }
         let chosen = routes.chosen();
         self.chosen.extend(chosen.into_iter().filter(|path| !self.chosen.contains(path)).collect::<Vec<_>>());
-        for (mut lanes, span) in built.into_iter().zip(routes.shares(region.span, slice_len)) {
-            let lanes = lanes.iter_mut().map(|lane| lane.finish(span, window)).collect::<Result<Vec<_>>>()?;
-            self.lanes.push(lanes);
-        }
+        let turns = built.into_iter().zip(routes.shares(region.span, slice_len));
+        self.turns.extend(turns.map(|(lanes, span)| Turn { span, lanes }));
         Ok(())
     }
 
-    fn recipe(&self, region: &Region, wanted: &[SubBlock], readers: &[Party]) -> Result<Recipe> {
+    /// The lanes by which a recipe's shares come together: known ones, if there are such.
+    fn lanes(
+        &mut self,
+        region: &Region,
+        recipe: &Arc<Recipe>,
+        deliveries: &[&Delivery],
+        wanted: &[SubBlock],
+        readers: &[Party],
+    ) -> Result<Vec<Lane>> {
+        let helpers = self.stands(region, recipe, readers)?;
+        let wants = deliveries.iter().map(|delivery| {
+            let Delivery { party, kind, index, sub_blocks } = delivery;
+            Ok((self.vertices.of(*party)?, *kind, *index, sub_blocks.clone()))
+        });
+        let wants = wants.collect::<Result<Vec<_>>>()?;
+        let (scheme, window, vertices) = (self.scheme, self.request.run.window, &mut self.vertices);
+        let mut make = || {
+            let (helpers, combine) = joined(recipe, &helpers);
+            let requestors = region::requestors(deliveries, wanted, vertices)?;
+            let mut lanes = scheme.build(&Repair { rows: wanted.len(), helpers, combine, requestors })?;
+            lanes.iter_mut().map(|lane| lane.finish(window)).collect()
+        };
+        let Some(patterns) = self.request.patterns else { return make() };
+        let stands = helpers.iter().map(|(at, vertex)| (recipe.helpers[*at].index, *vertex)).collect();
+        let key = LanesKey { recipe: Arc::as_ptr(recipe).addr(), scheme: scheme.name(), window, helpers: stands, wants };
+        patterns.lanes(recipe, key, make)
+    }
+
+    fn recipe(&self, region: &Region, wanted: &[SubBlock], readers: &[Party]) -> Result<Arc<Recipe>> {
         let available = region.available();
         // What a requestor has itself need not be sent; what somebody reads in this region anyway is in memory there.
         let local = |index: &u8| region.holders.iter().any(|(held, party)| held == index && readers.contains(party));
@@ -132,47 +156,60 @@ impl Planner<'_> {
         let mut read_anyway: Vec<u8> = available.iter().copied().filter(local).collect();
         read_anyway.extend(available.iter().copied().filter(|index| read(index) && !local(index)));
         let ask = Ask { wanted: wanted.to_vec(), available, read_anyway };
-        let recipes = self.request.code.recipes(&ask).map_err(|refusal| {
+        let (code, scheme) = (self.request.code, self.scheme);
+        let chosen = patterns::recipe(self.request.patterns, (code, scheme.name()), &ask, |recipes| scheme.choose(recipes));
+        let chosen = chosen.map_err(|refusal| {
             let span = region.span;
             Error::unavailable(format!("{refusal} (positions {}..{})", span.start, span.end))
         })?;
-        let chosen = self.scheme.choose(&recipes).cloned();
-        chosen.ok_or_else(|| Error::fatal(format!("{} gave no recipe", self.request.code.spec())))
+        chosen.ok_or_else(|| Error::fatal(format!("{} gave no recipe", code.spec())))
     }
 
-    /// The recipe's helpers by vertex, the preferred first, and how what they send is combined: a party that holds two blocks
-    /// helps once.
-    fn helpers(&mut self, region: &Region, recipe: &Recipe, readers: &[Party]) -> Result<(Vec<Helper>, Factored)> {
-        // Each with its place in the order, and the columns of what it sends.
-        let mut helpers: Vec<(usize, Vec<usize>, Helper)> = Vec::with_capacity(recipe.helpers.len());
-        let mut first = 0;
-        for share in &recipe.helpers {
+    /// The recipe's helpers, by their places in it, and their vertices: the preferred first where they stand in an order.
+    fn stands(&mut self, region: &Region, recipe: &Recipe, readers: &[Party]) -> Result<Vec<(usize, u16)>> {
+        let mut stands: Vec<(usize, usize, u16)> = Vec::with_capacity(recipe.helpers.len());
+        for (at, share) in recipe.helpers.iter().enumerate() {
             let party = region.holder(share.index, readers);
             let party = party.ok_or_else(|| Error::fatal(format!("block {} helps, but nobody has it", share.index)))?;
-            let vertex = self.vertices.of(party)?;
-            let source = Source::Block { index: share.index, sub_blocks: share.reads.clone() };
-            let sent = first..first + share.compute.rows();
-            first = sent.end;
-            match helpers.iter_mut().find(|(.., helper)| helper.vertex == vertex) {
-                Some((_, columns, helper)) => {
-                    helper.sources.push(source);
-                    helper.compute = diagonal(&helper.compute, &share.compute);
-                    columns.extend(sent);
-                }
-                None => {
-                    let place = region.holders.iter().position(|(_, holder)| *holder == party).unwrap_or(usize::MAX);
-                    helpers.push((
-                        place,
-                        sent.collect(),
-                        Helper { vertex, sources: vec![source], compute: share.compute.clone() },
-                    ));
-                }
+            let place = region.holders.iter().position(|(_, holder)| *holder == party).unwrap_or(usize::MAX);
+            stands.push((place, at, self.vertices.of(party)?));
+        }
+        // Around a hub nobody stands before another: whatever is preferred, the lane is the same.
+        match self.scheme.walk() {
+            Walk::Hub => stands.sort_by_key(|(_, at, _)| recipe.helpers[*at].index),
+            _ => stands.sort_by_key(|(place, ..)| *place),
+        }
+        Ok(stands.into_iter().map(|(_, at, vertex)| (at, vertex)).collect())
+    }
+}
+
+/// What helpers do, each vertex once, and how what they send is combined: a party that holds two blocks helps once.
+fn joined(recipe: &Recipe, stands: &[(usize, u16)]) -> (Vec<Helper>, Factored) {
+    let mut firsts = vec![0];
+    firsts.extend(recipe.helpers.iter().scan(0, |first, share| {
+        *first += share.compute.rows();
+        Some(*first)
+    }));
+    // Each with the columns of what it sends.
+    let mut helpers: Vec<(Vec<usize>, Helper)> = Vec::with_capacity(stands.len());
+    for (at, vertex) in stands {
+        let share = &recipe.helpers[*at];
+        let source = Source::Block { index: share.index, sub_blocks: share.reads.clone() };
+        let sent = firsts[*at]..firsts[*at + 1];
+        match helpers.iter_mut().find(|(_, helper)| helper.vertex == *vertex) {
+            Some((columns, helper)) => {
+                helper.sources.push(source);
+                helper.compute = diagonal(&helper.compute, &share.compute);
+                columns.extend(sent);
+            }
+            None => {
+                let helper = Helper { vertex: *vertex, sources: vec![source], compute: share.compute.clone() };
+                helpers.push((sent.collect(), helper));
             }
         }
-        helpers.sort_by_key(|(place, ..)| *place);
-        let columns: Vec<usize> = helpers.iter().flat_map(|(_, columns, _)| columns.iter().copied()).collect();
-        Ok((helpers.into_iter().map(|(.., helper)| helper).collect(), recipe.combine.select_cols(&columns)))
     }
+    let columns: Vec<usize> = helpers.iter().flat_map(|(columns, _)| columns.iter().copied()).collect();
+    (helpers.into_iter().map(|(_, helper)| helper).collect(), recipe.combine.select_cols(&columns))
 }
 
 /// Who is served together. Nodes can pass on to others what they got, and so all are served together if there is one;
@@ -197,7 +234,7 @@ fn groups<'a>(lost: &[&'a Delivery]) -> Vec<Vec<&'a Delivery>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::repair::SCHEMES;
+    use crate::{Kind, Scheme, answering};
     use weft_plan::{Class, Hold, Job, Want, WantKind};
     use weft_types::{BlockId, Layout, NodeId, PlanId, Span, StripeId, StripeLayout};
 
@@ -221,8 +258,9 @@ mod tests {
         let run = Run::new(PlanId(1), 1, Class::Repair, 2);
         let request = Request { stores: &[(requestor, block(0))], ..Request::new(code.as_ref(), stripe, &job, run) };
         let mut known = Known::new();
-        for scheme in SCHEMES {
-            let (plan, _) = plan(&request, *scheme, &mut known).unwrap();
+        for scheme in answering(Kind::Repair) {
+            let Scheme::Repair(scheme) = scheme else { panic!("{scheme:?} repairs") };
+            let (plan, _) = plan(&request, scheme, &mut known).unwrap();
             assert!(plan.shape.lanes.len() >= 200, "{}", scheme.name());
         }
         assert_eq!(known.len(), 4, "a chain and a cycle, each with block 1 and without it");

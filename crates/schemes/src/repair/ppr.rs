@@ -3,14 +3,14 @@
 //! has the whole sum after ⌈log2(k+1)⌉ rounds, and receives at most one block in each instead of k.
 
 use super::{Repair, RepairScheme, Walk};
-use crate::LaneBuilder;
+use crate::{LaneBuilder, Named};
 use weft_gf::SparseMatrix;
 use weft_plan::{Sink, Source};
 use weft_types::Result;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Ppr;
+pub(crate) struct Ppr;
 
 /// A vertex with the partial sum that it has so far.
 struct Partial {
@@ -19,7 +19,7 @@ struct Partial {
     sum: SparseMatrix,
 }
 
-impl RepairScheme for Ppr {
+impl Named for Ppr {
     fn name(&self) -> &'static str {
         "ppr"
     }
@@ -27,7 +27,9 @@ impl RepairScheme for Ppr {
     fn summary(&self) -> &'static str {
         "partial sums meet in a binary tree with the requestor at its root"
     }
+}
 
+impl RepairScheme for Ppr {
     fn walk(&self) -> Walk {
         Walk::Tree
     }

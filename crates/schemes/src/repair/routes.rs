@@ -12,11 +12,11 @@ use weft_plan::{ChosenPath, Network};
 use weft_types::{Party, Span};
 
 /// What was found for earlier regions, schemes and numbers of paths, on the same network: most of them ask the same.
-pub(super) type Known = BTreeMap<Question, Option<Route>>;
+pub(crate) type Known = BTreeMap<Question, Option<Route>>;
 
 /// All that a route depends on, besides the network.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Question {
+pub(crate) struct Question {
     is_cycle: bool,
     /// Those who could help, the preferred first, and how many of them shall.
     parties: Vec<Party>,

@@ -8,14 +8,13 @@ use serde_json::Value;
 use weft_codes::{FAMILIES, parse};
 use weft_gf::SparseMatrix;
 use weft_plan::{Class, Input, Job, Network, Plan, Rule, Sink, Source, WantKind, cost, predict, verify};
-use weft_schemes::disseminate::{
-    AUTO, Candidate, Load, Mist, Racks, Topology, Upstream, WriteScheme, assign, by_name, choose_plan,
-};
-use weft_schemes::{Paths, Request, Run, Select, code_view, plan_write};
+use weft_schemes::disseminate::{Candidate, Load, Mist, Racks, Topology, Upstream, WriteScheme, assign};
+use weft_schemes::{AUTO, Kind, Paths, Request, Run, Scheme, Select, by_name, choose, code_view};
 use weft_types::{BlockId, Layout, Party, PlanId, StripeLayout};
 
 const CLIENT: Party = Party::Client(9);
-const MIST: Mist = Mist { reserve: None };
+const MIST: Scheme<'_> = Scheme::Write(&TOPOLOGIES);
+const TOPOLOGIES: Mist = Mist { reserve: None };
 
 fn vectors() -> Value {
     serde_json::from_str(include_str!("data/topo_mist.json")).unwrap()
@@ -59,9 +58,9 @@ fn job(world: &World, writer: Party) -> (Job, Vec<(Party, BlockId)>) {
     (Job { inputs, wants, ..Job::default() }, (0..world.n()).map(|index| (holder(index), block(index, 1))).collect())
 }
 
-fn write(world: &World, job: &Job, stores: &[(Party, BlockId)], scheme: &dyn WriteScheme) -> Plan {
+fn write(world: &World, job: &Job, stores: &[(Party, BlockId)], scheme: Scheme<'_>) -> Plan {
     let slice_len = (world.positions() / 3).max(1);
-    let plan = plan_write(&world.request(job, stores, &[], slice_len), scheme).unwrap();
+    let plan = weft_schemes::plan(&world.request(job, stores, &[], slice_len), scheme).unwrap();
     world.prove(&plan, job);
     plan
 }
@@ -112,7 +111,7 @@ fn topologies_are_those_of_the_model() {
 
         let world = World::whole(&spec, 6 * parse(&spec).unwrap().alpha() as u64);
         let (job, stores) = job(&world, CLIENT);
-        let plan = write(&world, &job, &stores, &Mist { reserve });
+        let plan = write(&world, &job, &stores, Scheme::Write(&Mist { reserve }));
         assert!(close(moved(&world, &plan), total), "{spec}: {} blocks moved", moved(&world, &plan));
         let sends = cost(&plan).unwrap().of(CLIENT).unwrap().up_bytes / world.stripe.layout.block_len;
         assert_eq!(sends as usize, world.code.k(), "{spec}: the writer sends the data, and no more");
@@ -122,20 +121,20 @@ fn topologies_are_those_of_the_model() {
 /// Figure 13 of the paper: (12,4) codes.
 #[test]
 fn twelve_blocks_of_four_move_what_the_paper_says() {
-    let moved = |spec: &str, scheme: &dyn WriteScheme| {
+    let moved = |spec: &str, scheme: Scheme<'_>| {
         let world = World::whole(spec, 2 * parse(spec).unwrap().alpha() as u64);
         let (job, stores) = job(&world, CLIENT);
         moved(&world, &write(&world, &job, &stores, scheme))
     };
-    let direct = by_name("direct").unwrap();
-    let rs = moved("rs(4,8)", &MIST);
+    let direct = by_name(Kind::Write, "direct").unwrap();
+    let rs = moved("rs(4,8)", MIST);
     assert_eq!((moved("rs(4,8)", direct), rs), (12.0, 24.0));
     let less = |blocks: f64| (1000.0 * (1.0 - blocks / rs)).round() / 10.0;
-    assert_eq!(less(moved("lrc(4,2,6)", &MIST)), 4.2);
-    let paper = Mist { reserve: Some(2) };
-    assert_eq!(["d=6", "d=8", "d=10"].map(|d| less(moved(&format!("msr(4,8,{d})"), &paper))), [0.0, 15.0, 21.4]);
+    assert_eq!(less(moved("lrc(4,2,6)", MIST)), 4.2);
+    let paper = Scheme::Write(&Mist { reserve: Some(2) });
+    assert_eq!(["d=6", "d=8", "d=10"].map(|d| less(moved(&format!("msr(4,8,{d})"), paper))), [0.0, 15.0, 21.4]);
     // With x = 3 there is only one on the second level: the paper's bounds leave that out.
-    assert_eq!(["d=6", "d=8", "d=10"].map(|d| less(moved(&format!("msr(4,8,{d})"), &MIST))), [12.5, 15.0, 21.4]);
+    assert_eq!(["d=6", "d=8", "d=10"].map(|d| less(moved(&format!("msr(4,8,{d})"), MIST))), [12.5, 15.0, 21.4]);
 }
 
 /// Narrow repairs are taken where they move less, and only there.
@@ -197,15 +196,16 @@ fn it_takes_as_long_as_the_data_on_the_writers_line() {
             select: Select::default(),
             paths: Paths::Count(1),
             run: Run::new(PlanId(1), 1, Class::Foreground, slice_len),
+            patterns: None,
         };
         let bound = (4 * block_len) as f64 / 1e9;
-        let time = |scheme: &dyn WriteScheme| predict(&plan_write(&request, scheme).unwrap(), &network).unwrap() / bound;
-        let (mist, direct) = (time(&MIST), time(by_name("direct").unwrap()));
+        let time = |scheme: Scheme<'_>| predict(&weft_schemes::plan(&request, scheme).unwrap(), &network).unwrap() / bound;
+        let (mist, direct) = (time(MIST), time(by_name(Kind::Write, "direct").unwrap()));
         println!("n = {n}: {mist:.4} of the bound, direct {direct:.4}");
         assert!(mist <= 1.05, "n = {n}: {mist}");
         assert!(close(direct, f64::from(n) / 4.0), "n = {n}: {direct}");
 
-        let (plan, considered) = choose_plan(&request, AUTO).unwrap();
+        let (plan, considered) = choose(&request, AUTO).unwrap();
         let names: Vec<&str> = considered.iter().map(|considered| considered.scheme.as_str()).collect();
         assert_eq!(names, ["mist", "direct"], "n = {n}");
         assert_eq!(cost(&plan).unwrap().moved_bytes(), considered[0].moved_bytes);
@@ -219,7 +219,7 @@ fn the_quicker_scheme_is_taken_and_of_equal_ones_the_direct() {
     let mut world = World::whole("rs(4,4)", 4096);
     let (job, stores) = job(&world, CLIENT);
     let scheme = |world: &World, name: &str| {
-        let (plan, considered) = choose_plan(&world.request(&job, &stores, &[], 64), name)?;
+        let (plan, considered) = choose(&world.request(&job, &stores, &[], 64), name)?;
         world.prove(&plan, &job);
         Ok::<_, weft_types::Error>((considered[0].scheme.clone(), considered.len()))
     };
@@ -242,7 +242,7 @@ fn copies_stand_above_what_they_are_copies_of() {
         job.wants.push(world.want(WantKind::Store, spare(index), index));
         stores.push((spare(index), BlockId { copy: 1, ..block(index, 1) }));
     }
-    let plan = write(&world, &job, &stores, &MIST);
+    let plan = write(&world, &job, &stores, MIST);
     assert_eq!((moved(&world, &plan), cost(&plan).unwrap().hops), (12.0, 4));
     let up = |party: Party| cost(&plan).unwrap().of(party).unwrap().up_bytes / 30;
     assert_eq!((up(CLIENT), up(spare(0)), up(spare(1)), up(holder(0)), up(holder(1))), (2, 1, 1, 2, 2));
@@ -252,7 +252,7 @@ fn copies_stand_above_what_they_are_copies_of() {
     // The generations must differ where copies do not.
     stores.last_mut().unwrap().1.copy = 0;
     let spec = world.code.spec();
-    let plan = plan_write(&world.request(&job, &stores, &[], 8), &MIST).unwrap();
+    let plan = weft_schemes::plan(&world.request(&job, &stores, &[], 8), MIST).unwrap();
     let refusal = verify(&plan, code_view(world.code.as_ref(), &spec), &job).unwrap_err();
     assert!(refusal.to_string().contains("is to be stored at two places"), "{refusal}");
 }
@@ -265,15 +265,15 @@ fn what_is_not_needed_need_not_be_put_in() {
     job.inputs.truncate(2);
     let all = job.wants.clone();
     job.wants.retain(|want| [0, 1, 4].contains(&want.index));
-    let plan = write(&world, &job, &stores, &MIST);
+    let plan = write(&world, &job, &stores, MIST);
     let up = |party: Party| cost(&plan).unwrap().of(party).unwrap().up_bytes / 12;
     assert_eq!([CLIENT, holder(0), holder(1), holder(4)].map(up), [2, 1, 1, 0]);
     // Without the data's homes the writer makes the parity.
     job.wants.retain(|want| want.index == 4);
-    let plan = write(&world, &job, &stores, &MIST);
+    let plan = write(&world, &job, &stores, MIST);
     assert_eq!((moved(&world, &plan), plan.binding.parties.len()), (1.0, 2));
     job.wants = all;
-    let error = plan_write(&world.request(&job, &stores, &[], 8), &MIST).unwrap_err();
+    let error = weft_schemes::plan(&world.request(&job, &stores, &[], 8), MIST).unwrap_err();
     assert_eq!(error.message, "data block 2 is needed and not put in");
 }
 
@@ -281,7 +281,7 @@ fn what_is_not_needed_need_not_be_put_in() {
 fn a_spoiled_plan_is_refused() {
     let world = World::whole("rs(4,8)", 12);
     let (job, stores) = job(&world, CLIENT);
-    let good = plan_write(&world.request(&job, &stores, &[], 4), &MIST).unwrap();
+    let good = weft_schemes::plan(&world.request(&job, &stores, &[], 4), MIST).unwrap();
     let spec = world.code.spec();
     let refuse = |spoil: &dyn Fn(&mut Plan)| {
         let mut plan = good.clone();
@@ -317,7 +317,7 @@ fn nodes_are_assigned_as_by_the_model() {
         let speeds = vector["perf"].as_array().unwrap().iter().map(|speed| speed.as_f64().unwrap());
         let candidates: Vec<Candidate> = speeds.map(|products_per_s| Candidate { products_per_s, ..unknown }).collect();
         let code = parse(&format!("rs({k},{})", n - k)).unwrap();
-        let work: Vec<f64> = Load::of_all(n, &MIST.edges(code.as_ref())).iter().map(Load::work).collect();
+        let work: Vec<f64> = Load::of_all(n, &TOPOLOGIES.edges(code.as_ref())).iter().map(Load::work).collect();
         let of = |name: &str| (1..=n).map(|at| number(&vector[name][at.to_string()])).collect::<Vec<_>>();
         assert_eq!(work, of("complexity").into_iter().map(|work| work as f64).collect::<Vec<_>>());
         let expected: Vec<usize> = of("position_to_server").into_iter().map(|server| server - 1).collect();
@@ -344,7 +344,7 @@ fn nodes_are_assigned_as_by_the_model() {
 
 /// What goes from rack to rack where nodes stand in these racks, the writer in one of them or in none.
 fn crossing(spec: &str, racks: &[usize], writer: Option<usize>, assigned: &[usize]) -> f64 {
-    let edges = MIST.edges(parse(spec).unwrap().as_ref());
+    let edges = TOPOLOGIES.edges(parse(spec).unwrap().as_ref());
     let rack = |at: usize| Some(racks[assigned[at]]);
     edges.iter().filter(|edge| edge.from.map_or(writer, rack) != rack(edge.to)).map(|edge| edge.blocks).sum()
 }
@@ -390,7 +390,7 @@ fn as_little_as_can_be_goes_from_rack_to_rack() {
         .map(|at| Candidate { rack: Some(at % 2), products_per_s: if at == 1 { 1.0 } else { 9.0 }, ..Candidate::UNKNOWN })
         .collect();
     let code = parse("rs(4,2)").unwrap();
-    let work: Vec<f64> = Load::of_all(6, &MIST.edges(code.as_ref())).iter().map(Load::work).collect();
+    let work: Vec<f64> = Load::of_all(6, &TOPOLOGIES.edges(code.as_ref())).iter().map(Load::work).collect();
     let got = assign(code.as_ref(), "mist", &candidates, &Racks { writer: None, lines: lines(2) }).unwrap();
     let slow = got.iter().position(|at| *at == 1).unwrap();
     assert_eq!(work[slow], work.iter().copied().fold(f64::INFINITY, f64::min), "{got:?}");
@@ -449,7 +449,7 @@ fn every_plan_moves_what_its_topology_says() {
         let (k, topology) = (world.code.k(), topology(spec, None));
         assert_eq!((from_writer(&topology), topology.receivers.len()), (k, world.code.n()), "{spec}");
         assert!(most_sent(&topology) <= k as f64, "{spec}: {}", most_sent(&topology));
-        let plan = write(&world, &job, &stores, &MIST);
+        let plan = write(&world, &job, &stores, MIST);
         assert!(close(moved(&world, &plan), sent(spec, &topology)), "{spec}: {} blocks", moved(&world, &plan));
     }
 }
@@ -479,7 +479,7 @@ proptest! {
             let span = world.random_span();
             job.wants.iter_mut().for_each(|want| want.span = span);
         }
-        let plan = write(&world, &job, &stores, &Mist { reserve });
+        let plan = write(&world, &job, &stores, Scheme::Write(&Mist { reserve }));
         let positions = job.wants[0].span.len() * world.code.alpha() as u64;
         for share in cost(&plan).unwrap().parties.iter().filter(|share| share.party != writer) {
             assert!(share.up_bytes <= world.code.k() as u64 * positions, "{}: {share:?} of {positions}", SPECS[spec]);

@@ -4,7 +4,7 @@ use crate::world::{World, block, holder, spare};
 use proptest::prelude::*;
 use rand::Rng;
 use weft_plan::{Change, Hold, Input, Job, Want, WantKind};
-use weft_schemes::{Paths, Select, disseminate, plan_write, repair};
+use weft_schemes::{Kind, Paths, Scheme, Select, answering};
 use weft_types::{BlockId, Party, Span};
 
 const CLIENT: Party = Party::Client(9);
@@ -69,7 +69,7 @@ fn outputs(world: &mut World) -> Vec<Want> {
 }
 
 /// Puts a world's nodes in racks with links of all kinds between them, and has their helpers selected somehow.
-fn somewhere(world: &mut World, scheme: &dyn repair::RepairScheme) {
+fn somewhere(world: &mut World, scheme: Scheme<'_>) {
     let parties: Vec<Party> = (0..world.n()).flat_map(|index| [holder(index), spare(index)]).chain([CLIENT]).collect();
     let rate = |random: &mut rand::rngs::StdRng| [0.0, 1.0, 2.0, 10.0, f64::INFINITY][random.random_range(0..5)];
     for from in &parties {
@@ -86,18 +86,22 @@ fn somewhere(world: &mut World, scheme: &dyn repair::RepairScheme) {
     world.network.rack_up_bytes_per_s.insert("r1".into(), rate(&mut world.random));
     let seed = world.random.random();
     world.select = [Select::AsPreferred, Select::Ordered, Select::Best, Select::Random { seed }][world.random.random_range(0..4)];
-    if scheme.name() == "pipeline" && matches!(world.select, Select::Ordered | Select::Best) {
+    if scheme.has_several_paths() && matches!(world.select, Select::Ordered | Select::Best) {
         world.paths = [Paths::Count(1), Paths::Count(2), Paths::Count(5), Paths::Auto][world.random.random_range(0..4)];
     }
+}
+
+/// Any scheme that answers such jobs.
+fn nth(kind: Kind) -> impl Strategy<Value = Scheme<'static>> {
+    (0..answering(kind).count()).prop_map(move |at| answering(kind).nth(at).unwrap())
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_lost_comes_back(seed: u64, scheme in 0usize..repair::SCHEMES.len()) {
+    fn whatever_is_lost_comes_back(seed: u64, scheme in nth(Kind::Repair)) {
         let mut world = World::random(seed);
-        let scheme = repair::SCHEMES[scheme];
         somewhere(&mut world, scheme);
         let (lost, holds) = failure(&mut world);
         let (mut wants, stores) = stores(&mut world, &lost);
@@ -110,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_stored(seed: u64, scheme in 0usize..disseminate::SCHEMES.len(), writer_is_a_node: bool) {
+    fn what_is_written_is_stored(seed: u64, scheme in nth(Kind::Write), writer_is_a_node: bool) {
         let mut world = World::random(seed);
         let writer = if writer_is_a_node { holder(world.random.random_range(0..world.n())) } else { CLIENT };
         let inputs = (0..world.code.k() as u8).map(|index| Input { party: writer, index }).collect();
@@ -121,20 +125,20 @@ proptest! {
         let stores: Vec<_> = (0..world.n()).map(|index| (holder(index), block(index, 1))).collect();
         let slice_len = world.random.random_range(1..=world.positions() + 1);
         let job = Job { inputs, changed, wants, ..Job::default() };
-        let plan = plan_write(&world.request(&job, &stores, &[], slice_len), disseminate::SCHEMES[scheme]).unwrap();
+        let plan = weft_schemes::plan(&world.request(&job, &stores, &[], slice_len), scheme).unwrap();
         world.prove(&plan, &job);
     }
 
     /// A write that goes on around a node that failed: what is stored already is there, the writer still has the data, and
     /// what is missing goes to somebody else.
     #[test]
-    fn a_write_goes_on(seed: u64, scheme in 0usize..disseminate::SCHEMES.len()) {
+    fn a_write_goes_on(seed: u64, scheme in nth(Kind::Write)) {
         let mut world = World::random(seed);
         let (lost, holds) = failure(&mut world);
         let (wants, stores) = stores(&mut world, &lost);
         let inputs = (0..world.code.k() as u8).map(|index| Input { party: CLIENT, index }).collect();
         let job = Job { holds, inputs, wants, ..Job::default() };
-        let plan = plan_write(&world.request(&job, &stores, &[], 3), disseminate::SCHEMES[scheme]).unwrap();
+        let plan = weft_schemes::plan(&world.request(&job, &stores, &[], 3), scheme).unwrap();
         world.prove(&plan, &job);
     }
 }

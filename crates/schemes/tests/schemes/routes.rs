@@ -2,7 +2,7 @@
 
 use crate::world::{World, block, holder, node, spare};
 use weft_plan::{ChosenPath, Considered, Job, Network, Plan, Source, WantKind, predict};
-use weft_schemes::{Paths, Select, plan_repair, repair};
+use weft_schemes::{AUTO, Kind, Paths, Select, by_name};
 use weft_types::{Party, Span};
 
 const BLOCK_LEN: u64 = 1 << 12;
@@ -17,7 +17,7 @@ fn lost(world: &World, lost: &[u8]) -> (Job, Vec<(Party, weft_types::BlockId)>) 
 /// The plan that is chosen and proved, and among which.
 fn choose(world: &World, indexes: &[u8], slice_len: u64, scheme: &str) -> (Plan, Vec<Considered>) {
     let (job, stores) = lost(world, indexes);
-    let (plan, considered) = repair::choose_plan(&world.request(&job, &stores, &[], slice_len), scheme).unwrap();
+    let (plan, considered) = weft_schemes::choose(&world.request(&job, &stores, &[], slice_len), scheme).unwrap();
     world.prove(&plan, &job);
     assert_eq!(considered[0].seconds, predict(&plan, &world.network).unwrap());
     (plan, considered)
@@ -124,13 +124,13 @@ fn where_the_way_to_the_requestor_is_slow_the_cyclic_version_is_chosen() {
     for at in 1..10 {
         world.network.pair_bytes_per_s.insert((node(at), spare(0)), BLOCK_LEN as f64 / 10.0);
     }
-    let (plan, considered) = choose(&world, &[0], 16, repair::AUTO);
+    let (plan, considered) = choose(&world, &[0], 16, AUTO);
     assert_eq!((considered[0].scheme.as_str(), plan.shape.lanes.len()), ("cyclic", 5));
     let pipeline = considered.iter().find(|other| other.scheme == "pipeline").unwrap().seconds;
     assert!((considered[0].seconds, pipeline) < (2.2, 10.0) && pipeline / considered[0].seconds > 4.0, "{considered:?}");
     // Of equal links the one chain is as good, and simpler.
     world.network = Network::uniform(BLOCK_LEN as f64);
-    assert_eq!(choose(&world, &[0], 16, repair::AUTO).1[0].scheme, "pipeline");
+    assert_eq!(choose(&world, &[0], 16, AUTO).1[0].scheme, "pipeline");
 }
 
 #[test]
@@ -203,8 +203,8 @@ fn a_path_gets_as_much_as_it_carries() {
     }
     world.network.link_bytes_per_s = 1e6;
     let (plan, considered) = choose(&world, &[0], 4, "pipeline");
-    let spans: Vec<Span> = plan.shape.lanes.iter().map(|lane| lane.span).collect();
-    assert_eq!(spans, [Span::new(0, 300), Span::new(300, 400)]);
+    let spans = &plan.binding.spans;
+    assert_eq!(*spans, [Span::new(0, 300), Span::new(300, 400)]);
     assert!((0.9..1.1).contains(&considered[0].seconds), "{} s", considered[0].seconds);
     let links = |at: usize| considered[0].paths[at].parties.windows(2).map(|pair| (pair[0], pair[1])).collect::<Vec<_>>();
     assert!(links(0).iter().all(|link| !links(1).contains(link)), "{:?}", considered[0].paths);
@@ -215,7 +215,8 @@ fn a_path_gets_as_much_as_it_carries() {
     world.paths = Paths::Count(2);
     let (job, stores) = lost(&world, &[0]);
     let refused = |world: &World, scheme: &str| {
-        let error = plan_repair(&world.request(&job, &stores, &[], 4), repair::by_name(scheme).unwrap()).unwrap_err();
+        let error =
+            weft_schemes::plan(&world.request(&job, &stores, &[], 4), by_name(Kind::Repair, scheme).unwrap()).unwrap_err();
         error.message
     };
     assert!(refused(&world, "ppr").contains("'ppr' has one path"));
@@ -233,8 +234,8 @@ fn paths_share_a_racks_line_and_there_are_no_more_than_there_are_links() {
     world.network.pair_bytes_per_s.insert((holder(3), spare(0)), 200.0);
     world.paths = Paths::Count(3);
     let (plan, considered) = choose(&world, &[0], 4, "pipeline");
-    let spans: Vec<Span> = plan.shape.lanes.iter().map(|lane| lane.span).collect();
-    assert_eq!(spans, [Span::new(0, 200), Span::new(200, 400), Span::new(400, 600)], "{:?}", considered[0].paths);
+    let spans = &plan.binding.spans;
+    assert_eq!(*spans, [Span::new(0, 200), Span::new(200, 400), Span::new(400, 600)], "{:?}", considered[0].paths);
     assert!(considered[0].seconds < 1.1, "{} s", considered[0].seconds);
 
     world.paths = Paths::Count(16);
@@ -245,7 +246,7 @@ fn paths_share_a_racks_line_and_there_are_no_more_than_there_are_links() {
 #[test]
 fn a_block_that_is_there_is_copied_directly_and_one_that_is_lost_is_refused() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
-    let direct = repair::by_name("direct").unwrap();
+    let direct = by_name(Kind::Repair, "direct").unwrap();
     let stores = [(spare(3), block(3, 2))];
     let mut job =
         Job { holds: world.holds_without(&[0]), wants: vec![world.want(WantKind::Store, spare(3), 3)], ..Job::default() };
@@ -253,12 +254,12 @@ fn a_block_that_is_there_is_copied_directly_and_one_that_is_lost_is_refused() {
     assert_eq!((plan.shape.lanes.len(), plan.shape.lanes[0].links.len(), chains(&plan)), (1, 1, vec![vec![holder(3)]]));
     assert!((predict(&plan, &world.network).unwrap() - 1.0).abs() < 1e-9, "as long as a block takes over one link");
     job.holds.retain(|hold| hold.block.index != 3);
-    let error = plan_repair(&world.request(&job, &stores, &[], 64), direct).unwrap_err();
+    let error = weft_schemes::plan(&world.request(&job, &stores, &[], 64), direct).unwrap_err();
     assert_eq!(
         (error.reaction, error.message.contains("'direct' copies blocks that are there")),
         (weft_types::Reaction::InvalidInput, true)
     );
-    let (_, considered) = repair::choose_plan(&world.request(&job, &stores, &[], 64), repair::AUTO).unwrap();
+    let (_, considered) = weft_schemes::choose(&world.request(&job, &stores, &[], 64), AUTO).unwrap();
     assert!(considered.iter().all(|considered| considered.scheme != "direct"));
 }
 
@@ -266,13 +267,13 @@ fn a_block_that_is_there_is_copied_directly_and_one_that_is_lost_is_refused() {
 fn of_several_lost_blocks_what_is_quicker_is_chosen() {
     // One chain carries the sums of all to one requestor or to several; with as many lost as helpers there are, no chain is needed.
     let world = World::whole("rs(6,3)", BLOCK_LEN);
-    let (_, considered) = choose(&world, &[0, 4], 16, repair::AUTO);
+    let (_, considered) = choose(&world, &[0, 4], 16, AUTO);
     assert_ne!(considered[0].scheme, "conventional", "{considered:?}");
     let (plan, _) = choose(&world, &[0, 4], 16, "pipeline");
     let widths: Vec<u32> = plan.shape.lanes[0].links.iter().map(|link| link.width).collect();
     assert_eq!(widths, [2, 2, 2, 2, 2, 1, 1], "k−1 hops for both, and one to each requestor");
     let world = World::whole("rs(2,3)", BLOCK_LEN);
-    let (_, considered) = choose(&world, &[0, 1, 3], 16, repair::AUTO);
+    let (_, considered) = choose(&world, &[0, 1, 3], 16, AUTO);
     assert_eq!(considered[0].scheme, "conventional", "{considered:?}");
     assert!(considered.iter().any(|other| other.scheme == "pipeline" && other.seconds > considered[0].seconds));
     // All of them for one requestor.
@@ -280,7 +281,7 @@ fn of_several_lost_blocks_what_is_quicker_is_chosen() {
     let wants = [0, 4].map(|index| world.want(WantKind::Store, spare(0), index)).to_vec();
     let stores = [0, 4].map(|index| (spare(0), block(index, 2)));
     let job = Job { holds: world.holds_without(&[0, 4]), wants, ..Job::default() };
-    let plan = plan_repair(&world.request(&job, &stores, &[], 16), repair::by_name("pipeline").unwrap()).unwrap();
+    let plan = weft_schemes::plan(&world.request(&job, &stores, &[], 16), by_name(Kind::Repair, "pipeline").unwrap()).unwrap();
     assert!(plan.shape.lanes[0].links.iter().all(|link| link.width == 2));
     assert_eq!(plan.shape.lanes[0].links.len(), 6, "k hops");
 }

@@ -2,7 +2,7 @@
 
 use crate::world::{World, block, holder, spare};
 use weft_plan::{Change, Hold, Input, Job, Network, Plan, Sink, Source, Want, WantKind, cost, predict};
-use weft_schemes::{disseminate, plan_repair, plan_write, repair};
+use weft_schemes::{Kind, answering, by_name};
 use weft_types::{BlockId, Party, Reaction, Span};
 
 const CLIENT: Party = Party::Client(9);
@@ -44,7 +44,7 @@ fn store_job(world: &World, lost: &[u8]) -> (Job, Vec<(Party, BlockId)>) {
 
 fn repair_one(world: &World, lost: &[u8], scheme: &str) -> Plan {
     let (job, stores) = store_job(world, lost);
-    world.repair(&job, &stores, &[], 8, repair::by_name(scheme).unwrap())
+    world.repair(&job, &stores, &[], 8, by_name(Kind::Repair, scheme).unwrap())
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn one_block_takes_as_long_as_the_papers_say() {
         let (job, stores) = store_job(&world, &[1]);
         for slices in [1, 4, 8, 64] {
             let time = |scheme: &str| {
-                let plan = world.repair(&job, &stores, &[], BLOCK_LEN / slices, repair::by_name(scheme).unwrap());
+                let plan = world.repair(&job, &stores, &[], BLOCK_LEN / slices, by_name(Kind::Repair, scheme).unwrap());
                 reads(&plan)
             };
             let (k, s) = (k as f64, slices as f64);
@@ -107,15 +107,15 @@ fn clients_are_served_one_by_one_for_they_pass_nothing_on() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let wants = [CLIENT, Party::Client(10)].map(|client| world.want(WantKind::Output, client, 0)).to_vec();
     let job = Job { holds: world.holds_without(&[0]), wants, ..Job::default() };
-    for scheme in repair::SCHEMES {
-        let plan = world.repair(&job, &[], &[], 8, *scheme);
+    for scheme in answering(Kind::Repair) {
+        let plan = world.repair(&job, &[], &[], 8, scheme);
         assert_eq!((traffic(&plan, CLIENT).0, traffic(&plan, Party::Client(10)).0), (0.0, 0.0), "{}", scheme.name());
     }
     // Read repair: a node that stores the block passes it on to the reader.
     let mut job = job;
     job.wants = vec![world.want(WantKind::Output, CLIENT, 0), world.want(WantKind::Store, spare(0), 0)];
-    for scheme in repair::SCHEMES {
-        let plan = world.repair(&job, &[(spare(0), block(0, 2))], &[], 8, *scheme);
+    for scheme in answering(Kind::Repair) {
+        let plan = world.repair(&job, &[(spare(0), block(0, 2))], &[], 8, scheme);
         let lanes = if scheme.name() == "cyclic" { 3 } else { 1 };
         assert_eq!((plan.shape.lanes.len(), traffic(&plan, CLIENT)), (lanes, (0.0, 1.0)), "{}", scheme.name());
     }
@@ -126,7 +126,7 @@ fn helpers_are_taken_and_stand_in_the_chain_as_preferred() {
     let world = World::whole("rs(4,3)", BLOCK_LEN);
     let (job, stores) = store_job(&world, &[2]);
     let prefer = [6, 0, 5].map(holder);
-    let plan = world.repair(&job, &stores, &prefer, 8, repair::by_name("pipeline").unwrap());
+    let plan = world.repair(&job, &stores, &prefer, 8, by_name(Kind::Repair, "pipeline").unwrap());
     assert_eq!(readers(&plan, 0), [6, 0, 5, 1].map(holder));
 }
 
@@ -136,7 +136,7 @@ fn what_is_read_anyway_helps_and_keeps_its_place_in_the_chain() {
     let wants = [0, 4].map(|index| world.want(WantKind::Output, CLIENT, index)).to_vec();
     let job = Job { holds: world.holds_without(&[0]), wants, ..Job::default() };
     let prefer = [5, 1, 2, 3, 4].map(holder);
-    let plan = world.repair(&job, &[], &prefer, 8, repair::by_name("pipeline").unwrap());
+    let plan = world.repair(&job, &[], &prefer, 8, by_name(Kind::Repair, "pipeline").unwrap());
     assert_eq!(readers(&plan, 0), [5, 1, 2, 4].map(holder));
 }
 
@@ -146,7 +146,7 @@ fn a_requestor_that_holds_a_block_helps_itself() {
     let reader = holder(1);
     let job = Job { holds: world.holds_without(&[0]), wants: vec![world.want(WantKind::Output, reader, 0)], ..Job::default() };
     for (scheme, hops_expected) in [("conventional", 1), ("ppr", 2), ("pipeline", 3)] {
-        let plan = world.repair(&job, &[], &[], 8, repair::by_name(scheme).unwrap());
+        let plan = world.repair(&job, &[], &[], 8, by_name(Kind::Repair, scheme).unwrap());
         assert!(readers(&plan, 0).contains(&reader), "{scheme}");
         assert_eq!((plan.shape.lanes[0].links.len(), hops(&plan)), (3, hops_expected), "{scheme}");
     }
@@ -158,8 +158,8 @@ fn two_blocks_of_one_node_are_one_stage() {
     let (mut job, stores) = store_job(&world, &[0]);
     let (twice, other) = (holder(1), holder(2));
     job.holds.iter_mut().filter(|hold| hold.party == other).for_each(|hold| hold.party = twice);
-    for scheme in repair::SCHEMES {
-        let plan = world.repair(&job, &stores, &[], 8, *scheme);
+    for scheme in answering(Kind::Repair) {
+        let plan = world.repair(&job, &stores, &[], 8, scheme);
         let mut readers = readers(&plan, 0);
         readers.sort();
         assert_eq!(readers, [1, 3, 4].map(holder), "{}", scheme.name());
@@ -174,14 +174,14 @@ fn a_hole_is_gone_around_and_only_there() {
     assert_eq!(hold.party, holder(1));
     let hole = Span::new(16, 24);
     job.holds.splice(0..0, hold.span.subtract(&[hole]).into_iter().map(|span| Hold { span, ..hold.clone() }));
-    let plan = world.repair(&job, &stores, &[], 8, repair::by_name("pipeline").unwrap());
-    let spans: Vec<Span> = plan.shape.lanes.iter().map(|lane| lane.span).collect();
-    assert_eq!(spans, [Span::new(0, 16), hole, Span::new(24, 64)]);
+    let plan = world.repair(&job, &stores, &[], 8, by_name(Kind::Repair, "pipeline").unwrap());
+    let spans = &plan.binding.spans;
+    assert_eq!(*spans, [Span::new(0, 16), hole, Span::new(24, 64)]);
     assert_eq!(readers(&plan, 0), [1, 2, 3].map(holder));
     assert_eq!(readers(&plan, 1), [2, 3, 4].map(holder));
 
     let prefer = [2, 3, 4].map(holder);
-    let plan = world.repair(&job, &stores, &prefer, 8, repair::by_name("pipeline").unwrap());
+    let plan = world.repair(&job, &stores, &prefer, 8, by_name(Kind::Repair, "pipeline").unwrap());
     assert_eq!(plan.shape.lanes.len(), 1, "a hole in a block that nobody reads does not matter");
 }
 
@@ -192,8 +192,9 @@ fn a_corrupt_block_is_copied_but_for_its_hole() {
     let hole = Span::new(8, 16);
     let whole = Hold { party: holder(0), block: block(0, 1), span: world.whole_span() };
     job.holds.extend(whole.span.subtract(&[hole]).into_iter().map(|span| Hold { span, ..whole.clone() }));
-    let plan = world.repair(&job, &stores, &[], 8, repair::by_name("pipeline").unwrap());
-    let links: Vec<(Span, usize)> = plan.shape.lanes.iter().map(|lane| (lane.span, lane.links.len())).collect();
+    let plan = world.repair(&job, &stores, &[], 8, by_name(Kind::Repair, "pipeline").unwrap());
+    let links: Vec<(Span, usize)> =
+        plan.binding.spans.iter().zip(&plan.shape.lanes).map(|(span, lane)| (*span, lane.links.len())).collect();
     assert_eq!(links, [(Span::new(0, 8), 1), (hole, 3), (Span::new(16, 64), 1)]);
 }
 
@@ -202,9 +203,9 @@ fn what_is_read_anyway_helps() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let wants = (0..4).map(|index| world.want(WantKind::Output, CLIENT, index)).collect();
     let job = Job { holds: world.holds_without(&[1]), wants, ..Job::default() };
-    let conventional = world.repair(&job, &[], &[], 8, repair::by_name("conventional").unwrap());
+    let conventional = world.repair(&job, &[], &[], 8, by_name(Kind::Repair, "conventional").unwrap());
     assert_eq!((conventional.shape.lanes.len(), traffic(&conventional, CLIENT).1), (1, 4.0), "the same links serve both");
-    let pipeline = world.repair(&job, &[], &[], 8, repair::by_name("pipeline").unwrap());
+    let pipeline = world.repair(&job, &[], &[], 8, by_name(Kind::Repair, "pipeline").unwrap());
     assert_eq!((pipeline.shape.lanes.len(), traffic(&pipeline, CLIENT).1), (4, 4.0));
 }
 
@@ -213,8 +214,8 @@ fn a_block_that_is_there_is_read_or_moved() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let wants = vec![world.want(WantKind::Output, CLIENT, 3), world.want(WantKind::Store, spare(4), 4)];
     let job = Job { holds: world.holds_without(&[]), wants, ..Job::default() };
-    for scheme in repair::SCHEMES {
-        let plan = world.repair(&job, &[(spare(4), block(4, 2))], &[], 8, *scheme);
+    for scheme in answering(Kind::Repair) {
+        let plan = world.repair(&job, &[(spare(4), block(4, 2))], &[], 8, scheme);
         let links: Vec<usize> = plan.shape.lanes.iter().map(|lane| lane.links.len()).collect();
         assert_eq!((links, worst_traffic(&plan)), (vec![1, 1], (1.0, 1.0)));
         assert_eq!(readers(&plan, 0), [holder(4)]);
@@ -228,7 +229,7 @@ fn the_writer_sends_every_block_to_its_node() {
     let wants = (0..6).map(|index| world.want(WantKind::Store, holder(index), index)).collect();
     let stores: Vec<_> = (0..6).map(|index| (holder(index), block(index, 1))).collect();
     let job = Job { inputs, wants, ..Job::default() };
-    let plan = plan_write(&world.request(&job, &stores, &[], 8), disseminate::by_name("direct").unwrap()).unwrap();
+    let plan = weft_schemes::plan(&world.request(&job, &stores, &[], 8), by_name(Kind::Write, "direct").unwrap()).unwrap();
     world.prove(&plan, &job);
     assert_eq!((plan.shape.lanes.len(), traffic(&plan, CLIENT), worst_traffic(&plan)), (1, (6.0, 0.0), (6.0, 1.0)));
     let sinks: usize = plan.shape.lanes[0]
@@ -240,15 +241,15 @@ fn the_writer_sends_every_block_to_its_node() {
     assert_eq!((sinks, plan.binding.stores.len()), (6, 6));
 
     let one = Job { wants: vec![world.want(WantKind::Store, holder(2), 2)], ..job.clone() };
-    let plan = plan_write(&world.request(&one, &stores, &[], 8), disseminate::by_name("direct").unwrap()).unwrap();
+    let plan = weft_schemes::plan(&world.request(&one, &stores, &[], 8), by_name(Kind::Write, "direct").unwrap()).unwrap();
     assert_eq!(plan.shape.lanes[0].stages[0].sources.len(), 1, "only the data that is needed is put in");
 
     let mut part = job.clone();
     part.inputs.remove(3);
-    let error = plan_write(&world.request(&part, &stores, &[], 8), disseminate::by_name("direct").unwrap()).unwrap_err();
+    let error = weft_schemes::plan(&world.request(&part, &stores, &[], 8), by_name(Kind::Write, "direct").unwrap()).unwrap_err();
     assert_eq!((error.reaction, error.message.as_str()), (Reaction::InvalidInput, "data block 3 is needed and not put in"));
     part.inputs.push(Input { party: holder(3), index: 3 });
-    let error = plan_write(&world.request(&part, &stores, &[], 8), disseminate::by_name("direct").unwrap()).unwrap_err();
+    let error = weft_schemes::plan(&world.request(&part, &stores, &[], 8), by_name(Kind::Write, "direct").unwrap()).unwrap_err();
     assert!(error.to_string().contains("one writer"), "{error}");
 }
 
@@ -260,18 +261,18 @@ fn a_lane_ends_where_a_change_does() {
     let stores: Vec<_> = (0..6).map(|index| (holder(index), block(index, 1))).collect();
     let changed = vec![Change { index: 1, sub_block: 0, span: Span::new(0, 24) }];
     let job = Job { inputs, wants, changed, ..Job::default() };
-    let plan = plan_write(&world.request(&job, &stores, &[], 8), disseminate::by_name("direct").unwrap()).unwrap();
+    let plan = weft_schemes::plan(&world.request(&job, &stores, &[], 8), by_name(Kind::Write, "direct").unwrap()).unwrap();
     world.prove(&plan, &job);
-    let spans: Vec<Span> = plan.shape.lanes.iter().map(|lane| lane.span).collect();
-    assert_eq!(spans, [Span::new(0, 24), Span::new(24, 64)]);
+    let spans = &plan.binding.spans;
+    assert_eq!(*spans, [Span::new(0, 24), Span::new(24, 64)]);
 }
 
 #[test]
 fn what_cannot_be_recovered_is_named() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let (job, stores) = store_job(&world, &[0, 3, 5]);
-    for scheme in repair::SCHEMES {
-        let error = plan_repair(&world.request(&job, &stores, &[], 8), *scheme).unwrap_err();
+    for scheme in answering(Kind::Repair) {
+        let error = weft_schemes::plan(&world.request(&job, &stores, &[], 8), scheme).unwrap_err();
         assert_eq!(error.reaction, Reaction::Unavailable);
         let says = "rs(4,2): blocks [0, 3, 5] cannot be recovered from blocks [1, 2, 4] (positions 0..64)";
         assert_eq!(error.message, says);
@@ -282,30 +283,32 @@ fn what_cannot_be_recovered_is_named() {
 fn what_makes_no_sense_is_refused() {
     let world = World::whole("rs(4,2)", BLOCK_LEN);
     let (good, stores) = store_job(&world, &[0]);
-    let pipeline = repair::by_name("pipeline").unwrap();
+    let pipeline = by_name(Kind::Repair, "pipeline").unwrap();
     let want = |change: fn(&mut Want)| {
         let mut job = good.clone();
         change(&mut job.wants[0]);
         job
     };
     let pieces = (0..world.positions()).map(|at| Want { span: Span::new(at, at + 1), ..good.wants[0].clone() });
-    assert!(plan_repair(&world.request(&Job { wants: pieces.collect(), ..good.clone() }, &stores, &[], 8), pipeline).is_ok());
+    assert!(
+        weft_schemes::plan(&world.request(&Job { wants: pieces.collect(), ..good.clone() }, &stores, &[], 8), pipeline).is_ok()
+    );
     for (job, says) in [
         (want(|want| want.index = 6), "has no block 6: 0 to 5 are"),
         (want(|want| want.span.end = 65), "positions 0..65 are wanted of 64"),
         (want(|want| want.sub_blocks = vec![1]), "sub-blocks [1] are wanted of 1"),
         (want(|want| want.index = 1), "no block was allocated for block 1"),
-        (want(|want| want.kind = WantKind::Check), "only blocks to be stored or delivered"),
-        (want(|want| want.kind = WantKind::Patch), "only blocks to be stored or delivered"),
+        (want(|want| want.kind = WantKind::Check), "for other jobs than to check blocks"),
+        (want(|want| want.kind = WantKind::Patch), "for other jobs than to update blocks"),
     ] {
-        let error = plan_repair(&world.request(&job, &stores, &[], 8), pipeline).unwrap_err();
+        let error = weft_schemes::plan(&world.request(&job, &stores, &[], 8), pipeline).unwrap_err();
         assert!(error.reaction == Reaction::InvalidInput && error.message.contains(says), "{error}");
     }
     let mut request = world.request(&good, &stores, &[], 0);
-    assert!(plan_repair(&request, pipeline).unwrap_err().message.contains("greater than zero"));
+    assert!(weft_schemes::plan(&request, pipeline).unwrap_err().message.contains("greater than zero"));
     request.run.slice_len = 8;
     request.stripe.k = 5;
-    assert!(plan_repair(&request, pipeline).unwrap_err().message.contains("which is not rs(4,2)"));
+    assert!(weft_schemes::plan(&request, pipeline).unwrap_err().message.contains("which is not rs(4,2)"));
 }
 
 #[test]
@@ -314,7 +317,7 @@ fn of_two_holders_the_preferred_one_is_read() {
     let mut job = Job { holds: world.holds_without(&[]), wants: vec![world.want(WantKind::Output, CLIENT, 0)], ..Job::default() };
     job.holds.push(Hold { party: spare(0), ..job.holds[0].clone() });
     for (prefer, reader) in [(vec![], holder(0)), (vec![spare(0)], spare(0)), (vec![holder(0), spare(0)], holder(0))] {
-        let plan = world.repair(&job, &[], &prefer, 8, repair::by_name("pipeline").unwrap());
+        let plan = world.repair(&job, &[], &prefer, 8, by_name(Kind::Repair, "pipeline").unwrap());
         assert_eq!(readers(&plan, 0), [reader]);
     }
 }
@@ -325,11 +328,12 @@ fn a_block_full_of_holes_counts_as_lost() {
     let (mut job, stores) = store_job(&world, &[0]);
     let hold = job.holds.remove(0);
     job.holds.extend((0..1000).map(|at| Hold { span: Span::new(2 * at, 2 * at + 1), ..hold.clone() }));
-    let plan = world.repair(&job, &stores, &[holder(1)], 8, repair::by_name("pipeline").unwrap());
+    let plan = world.repair(&job, &stores, &[holder(1)], 8, by_name(Kind::Repair, "pipeline").unwrap());
     assert_eq!((plan.shape.lanes.len(), readers(&plan, 0)), (1, [2, 3].map(holder).to_vec()));
 
     job.holds.retain(|hold| hold.party != holder(3));
-    let error = plan_repair(&world.request(&job, &stores, &[], 8), repair::by_name("pipeline").unwrap()).unwrap_err();
+    let error =
+        weft_schemes::plan(&world.request(&job, &stores, &[], 8), by_name(Kind::Repair, "pipeline").unwrap()).unwrap_err();
     assert!(error.message.contains("falls into 2000 pieces: at most 512"), "{error}");
 }
 
@@ -343,7 +347,7 @@ fn a_block_with_a_hole_helps_beside_one_that_is_full_of_them() {
     job.holds.extend(with_hole(&whole[1], 7));
     job.holds.extend(with_hole(&whole[2], 1007));
     job.holds.push(whole[3].clone());
-    let plan = world.repair(&job, &stores, &[], 8, repair::by_name("pipeline").unwrap());
+    let plan = world.repair(&job, &stores, &[], 8, by_name(Kind::Repair, "pipeline").unwrap());
     assert_eq!(plan.shape.lanes.len(), 5, "the same two helpers wherever they can, others around two holes");
 }
 
@@ -352,7 +356,7 @@ fn more_pieces_than_a_plan_can_have_are_refused() {
     let world = World::whole("rs(1,1)", 2000);
     let pieces = (0..600).map(|at| Want { span: Span::new(2 * at, 2 * at + 1), ..world.want(WantKind::Output, CLIENT, 0) });
     let job = Job { holds: world.holds_without(&[0]), wants: pieces.collect(), ..Job::default() };
-    let error = plan_repair(&world.request(&job, &[], &[], 8), repair::by_name("pipeline").unwrap()).unwrap_err();
+    let error = weft_schemes::plan(&world.request(&job, &[], &[], 8), by_name(Kind::Repair, "pipeline").unwrap()).unwrap_err();
     assert!(error.message.contains("falls into 600 pieces: at most 512"), "{error}");
 }
 
@@ -363,7 +367,7 @@ fn extra(world: &World, run: std::ops::Range<u8>, lost: u8, scheme: &str) -> (us
     let there = (run.len() - 1) * world.code.alpha();
     let wants = run.map(|index| world.want(WantKind::Output, CLIENT, index)).collect();
     let job = Job { holds: world.holds_without(&[lost]), wants, ..Job::default() };
-    let cost = cost(&world.repair(&job, &[], &[], 8, repair::by_name(scheme).unwrap())).unwrap();
+    let cost = cost(&world.repair(&job, &[], &[], 8, by_name(Kind::Repair, scheme).unwrap())).unwrap();
     let received = cost.of(CLIENT).unwrap().down_bytes;
     (received as usize / sub_len - there, cost.read_bytes() as usize / sub_len - there)
 }
@@ -433,7 +437,7 @@ fn what_is_read_anyway_helps_first() {
         let world = World::whole(spec, 192);
         let (k, alpha) = (world.code.k() as u8, world.code.alpha());
         let prefer: Vec<Party> = (0..world.n()).rev().map(holder).collect();
-        for (lost, scheme) in (0..k).flat_map(|lost| repair::SCHEMES.iter().map(move |scheme| (lost, *scheme))) {
+        for (lost, scheme) in (0..k).flat_map(|lost| answering(Kind::Repair).map(move |scheme| (lost, scheme))) {
             let wants = (0..k).map(|index| world.want(WantKind::Output, CLIENT, index)).collect();
             let job = Job { holds: world.holds_without(&[lost]), wants, ..Job::default() };
             let plan = world.repair(&job, &[], &prefer, 8, scheme);

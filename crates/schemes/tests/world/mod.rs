@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weft_codes::{Code, SharedCode, parse};
 use weft_gf::{Combination, Matrix, SparseMatrix, field};
 use weft_plan::{Class, Hold, Job, Memory, Network, Plan, Want, WantKind, eval, verify};
-use weft_schemes::{Paths, Request, Run, Select, repair::RepairScheme};
+use weft_schemes::{Paths, Request, Run, Scheme, Select};
 use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId, StripeLayout};
 
 /// A stripe that was written, with the whole contents of its blocks. Block i is held by node i+1.
@@ -151,11 +151,11 @@ impl World {
         stores: &[(Party, BlockId)],
         prefer: &[Party],
         slice_len: u64,
-        scheme: &dyn RepairScheme,
+        scheme: Scheme<'_>,
     ) -> Plan {
         let request = self.request(job, stores, prefer, slice_len);
-        let plan = weft_schemes::plan_repair(&request, scheme).unwrap_or_else(|error| panic!("{error}\n{job:?}"));
-        assert_eq!(weft_schemes::plan_repair(&request, scheme).as_ref(), Ok(&plan), "the same question has the same answer");
+        let plan = weft_schemes::plan(&request, scheme).unwrap_or_else(|error| panic!("{error}\n{job:?}"));
+        assert_eq!(weft_schemes::plan(&request, scheme).as_ref(), Ok(&plan), "the same question has the same answer");
         self.prove(&plan, job);
         plan
     }

@@ -11,6 +11,7 @@ pub(crate) use gate::{Gate, GatedDisks};
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -27,7 +28,7 @@ use weft_proto::{
     from_status,
     v1::{self, StartRequest, TaskFailed, agent_client::AgentClient, task_event::Event},
 };
-use weft_schemes::{Request, Run, Select, disseminate, plan_repair, plan_write, repair};
+use weft_schemes::{Kind, Request, Run, Select, by_name, plan, simplest};
 use weft_types::{BlockId, BlockMeta, ClusterId, Error, Layout, NodeId, Party, PlanId, Result, Span, StripeId, StripeLayout};
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -319,12 +320,16 @@ impl Stripe {
 
     /// A client writes all blocks.
     pub(crate) fn write_plan(&self) -> Plan {
-        let indices = 0..self.code.n() as u8;
+        self.write_plan_of(0..self.code.n() as u8)
+    }
+
+    /// It writes these blocks.
+    pub(crate) fn write_plan_of(&self, indices: Range<u8>) -> Plan {
         let inputs = (0..self.code.k() as u8).map(|index| Input { party: CLIENT, index }).collect();
         let wants = indices.clone().map(|index| self.store(node(index), index, self.layout.coded_span())).collect();
         let job = Job { inputs, wants, ..Job::default() };
         let stores: Vec<_> = indices.map(|index| (node(index), self.block(index, 1))).collect();
-        plan_write(&self.request(&job, &stores, &[]), disseminate::by_name("direct").unwrap()).unwrap()
+        plan(&self.request(&job, &stores, &[]), by_name(Kind::Write, "direct").unwrap()).unwrap()
     }
 
     /// Rebuilds block `lost` as generation 2 at `to`, with the help of `helpers` in this order.
@@ -333,14 +338,23 @@ impl Stripe {
         let job = Job { holds: self.holds(helpers), wants, ..Job::default() };
         let prefer: Vec<Party> = helpers.iter().map(|index| node(*index)).collect();
         let stores = [(to, self.block(lost, 2))];
-        plan_repair(&self.request(&job, &stores, &prefer), repair::by_name(scheme).unwrap()).unwrap()
+        plan(&self.request(&job, &stores, &prefer), by_name(Kind::Repair, scheme).unwrap()).unwrap()
     }
 
     /// A client reads a block, which is rebuilt on the way if `helpers` do not have it.
     pub(crate) fn read_plan(&self, index: u8, helpers: &[u8], scheme: &str) -> Plan {
         let want = Want { kind: WantKind::Output, ..self.store(CLIENT, index, self.layout.coded_span()) };
         let job = Job { holds: self.holds(helpers), wants: vec![want], ..Job::default() };
-        plan_repair(&self.request(&job, &[], &[]), repair::by_name(scheme).unwrap()).unwrap()
+        plan(&self.request(&job, &[], &[]), by_name(Kind::Repair, scheme).unwrap()).unwrap()
+    }
+
+    /// Somebody checks all blocks.
+    pub(crate) fn check_plan(&self, checker: Party) -> Plan {
+        let rows = (0..self.code.m() as u16).collect();
+        let want = Want { kind: WantKind::Check, sub_blocks: rows, ..self.store(checker, 0, self.layout.coded_span()) };
+        let all: Vec<u8> = (0..self.code.n() as u8).collect();
+        let job = Job { holds: self.holds(&all), wants: vec![want], ..Job::default() };
+        plan(&self.request(&job, &[], &[]), simplest(Kind::Check).unwrap()).unwrap()
     }
 
     fn holds(&self, helpers: &[u8]) -> Vec<Hold> {

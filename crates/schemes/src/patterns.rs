@@ -1,0 +1,161 @@
+//! What was made for known patterns: recipes, and the lanes of repairs. Most stripes of a code lose the same, and what is made of them
+//! differs in its parties, positions and lengths only.
+
+use std::sync::Arc;
+use weft_codes::{Ask, Code, Recipe, SubBlock};
+use weft_plan::{Cache, Counts, Lane, WantKind};
+use weft_types::Result;
+
+/// The recipes and lanes that were made last. What is planned is the same with and without.
+#[derive(Debug)]
+pub struct Patterns {
+    recipes: Cache<RecipeKey, Found>,
+    lanes: Cache<LanesKey, (Arc<Recipe>, Arc<Vec<Lane>>)>,
+}
+
+/// A code is asked for something, for a scheme. A code is what its spec says; were it not, the proof would refuse what is made of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct RecipeKey {
+    code: String,
+    scheme: &'static str,
+    wanted: Vec<SubBlock>,
+    available: Vec<u8>,
+    read_anyway: Vec<u8>,
+}
+
+/// What is known of a question.
+#[derive(Debug, Clone)]
+enum Found {
+    Recipe(Arc<Recipe>),
+    /// The answer hangs on who is preferred.
+    HangsOnOrder,
+}
+
+/// A recipe's shares go by a scheme from these to those.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct LanesKey {
+    /// Where the recipe is in memory: an entry keeps it there.
+    pub(crate) recipe: usize,
+    pub(crate) scheme: &'static str,
+    pub(crate) window: u32,
+    /// The helpers' blocks and vertices, in the order of the walk.
+    pub(crate) helpers: Vec<(u8, u16)>,
+    /// What goes to whom.
+    pub(crate) wants: Vec<(u16, WantKind, u8, Vec<u16>)>,
+}
+
+impl Patterns {
+    /// Remembers recipes of up to `terms_max` coefficients, and lanes of as many.
+    pub fn new(terms_max: usize) -> Self {
+        Self { recipes: Cache::new(terms_max), lanes: Cache::new(terms_max) }
+    }
+
+    /// How often lanes were known, and how often not.
+    pub fn counts(&self) -> Counts {
+        self.lanes.counts()
+    }
+
+    /// The lanes that `make` makes of a recipe, or has made of it before.
+    pub(crate) fn lanes(
+        &self,
+        recipe: &Arc<Recipe>,
+        key: LanesKey,
+        make: impl FnOnce() -> Result<Vec<Lane>>,
+    ) -> Result<Vec<Lane>> {
+        if let Some((_, lanes)) = self.lanes.get(&key, |_| true) {
+            return Ok(lanes.to_vec());
+        }
+        let lanes = make()?;
+        let stages = lanes.iter().flat_map(|lane| &lane.stages);
+        let terms = stages.map(|stage| stage.matrix.steps().terms().len()).sum::<usize>().max(TERMS_MIN);
+        self.lanes.put(key, (Arc::clone(recipe), Arc::new(lanes.clone())), terms);
+        Ok(lanes)
+    }
+
+    /// What `known` says, or else `make`.
+    fn recipe(&self, key: RecipeKey, make: impl FnOnce() -> Option<Found>) -> Option<Found> {
+        if let Some(found) = self.recipes.get(&key, |_| true) {
+            return Some(found);
+        }
+        let found = make()?;
+        let terms = match &found {
+            Found::Recipe(recipe) => recipe.combine.steps().terms().len().max(TERMS_MIN),
+            Found::HangsOnOrder => TERMS_MIN,
+        };
+        self.recipes.put(key, found.clone(), terms);
+        Some(found)
+    }
+}
+
+/// What anything counts as at least.
+const TERMS_MIN: usize = 1024;
+
+/// The recipe that a scheme chooses. Where it does not matter who of those that are available is preferred, it is the same for any
+/// order of them: the question is asked for the blocks in the order of their indexes. That is so if all of them help; and of codes of
+/// which any k whole blocks do, the first k help.
+pub(crate) fn recipe(
+    patterns: Option<&Patterns>,
+    (code, scheme): (&dyn Code, &'static str),
+    ask: &Ask,
+    choose: impl Fn(&[Recipe]) -> Option<&Recipe>,
+) -> std::result::Result<Option<Arc<Recipe>>, weft_codes::NotRecoverable> {
+    let sorted = in_order(code, ask);
+    let key = |ask: &Ask| {
+        let (wanted, available, read_anyway) = (ask.wanted.clone(), ask.available.clone(), ask.read_anyway.clone());
+        RecipeKey { code: code.spec(), scheme, wanted, available, read_anyway }
+    };
+    let mut refused = None;
+    let mut made = |ask: &Ask| match code.recipes(ask) {
+        Ok(recipes) => choose(&recipes).cloned().map(Arc::new),
+        Err(refusal) => {
+            refused = Some(refusal);
+            None
+        }
+    };
+    let mut of_sorted = || {
+        let recipe = made(&sorted)?;
+        let all_help = recipe.helpers.len() == sorted.available.len() || takes_any(code);
+        Some(if all_help { Found::Recipe(recipe) } else { Found::HangsOnOrder })
+    };
+    let found = match patterns {
+        Some(patterns) => patterns.recipe(key(&sorted), &mut of_sorted),
+        None => of_sorted(),
+    };
+    let found = match found {
+        Some(Found::HangsOnOrder) => match patterns {
+            Some(patterns) => patterns.recipe(key(ask), || made(ask).map(Found::Recipe)),
+            None => made(ask).map(Found::Recipe),
+        },
+        found => found,
+    };
+    match (found, refused) {
+        (Some(Found::Recipe(recipe)), _) => Ok(Some(recipe)),
+        (_, Some(refusal)) => Err(refusal),
+        _ => Ok(None),
+    }
+}
+
+/// Whether any k whole blocks give the others, and cost the same.
+fn takes_any(code: &dyn Code) -> bool {
+    code.alpha() == 1 && code.tolerance() == code.m()
+}
+
+/// The question without an order, as far as it has the same answer.
+fn in_order(code: &dyn Code, ask: &Ask) -> Ask {
+    let mut available: Vec<u8> = ask.available.clone();
+    if takes_any(code) {
+        // What is wanted, and what is read anyway, helps first.
+        let first = |index: &u8| match (ask.wanted.iter().any(|wanted| wanted.index == *index), ask.read_anyway.contains(index)) {
+            (true, _) => 0,
+            (false, true) => 1,
+            (false, false) => 2,
+        };
+        available.sort_by_key(first);
+        available.truncate(code.k());
+    }
+    available.sort_unstable();
+    let mut read_anyway = ask.read_anyway.clone();
+    read_anyway.retain(|index| available.contains(index));
+    read_anyway.sort_unstable();
+    Ask { wanted: ask.wanted.clone(), available, read_anyway }
+}

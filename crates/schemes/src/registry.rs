@@ -1,0 +1,166 @@
+//! All schemes, in one list: a scheme's name is written in its own file, and whatever else must be known of it is asked here.
+
+use crate::{
+    check::{self, CheckScheme},
+    disseminate::{self, WriteScheme},
+    door::Kind,
+    repair::{self, RepairScheme, Walk},
+    update::{self, UpdateScheme},
+};
+use weft_types::{Error, Result};
+
+/// What a user says who leaves the choice of the scheme open.
+pub const AUTO: &str = "auto";
+
+/// Every scheme, in the order in which they are shown: of those that answer a kind of job, the simplest first.
+pub const SCHEMES: &[Scheme<'static>] = &[
+    Scheme::Repair(&repair::Conventional),
+    Scheme::Repair(&repair::Ppr),
+    Scheme::Repair(&repair::Pipeline),
+    Scheme::Repair(&repair::Cyclic),
+    Scheme::Repair(&repair::Direct),
+    Scheme::Write(&disseminate::Direct),
+    Scheme::Write(&disseminate::Mist { reserve: None }),
+    Scheme::Update(&update::Star),
+    Scheme::Update(&update::Chain),
+    Scheme::Check(&check::Chain),
+];
+
+/// What every scheme has.
+pub trait Named: std::fmt::Debug + Sync {
+    /// What it is called: unique among those of its family.
+    fn name(&self) -> &'static str;
+
+    /// What it does, in a line.
+    fn summary(&self) -> &'static str;
+}
+
+/// A scheme, by what it makes lanes of.
+#[derive(Debug, Clone, Copy)]
+pub enum Scheme<'a> {
+    /// Brings helpers' shares of a sum to those who want it. Blocks that are there are read in the same way by all of them.
+    Repair(&'a dyn RepairScheme),
+    /// Brings new blocks to their homes.
+    Write(&'a dyn WriteScheme),
+    /// Brings what changed to those who patch their blocks by it.
+    Update(&'a dyn UpdateScheme),
+    /// Adds up what all blocks give to a parity check.
+    Check(&'a dyn CheckScheme),
+}
+
+impl Scheme<'_> {
+    /// What it is called.
+    pub fn name(&self) -> &'static str {
+        self.named().name()
+    }
+
+    /// What it does, in a line.
+    pub fn summary(&self) -> &'static str {
+        self.named().summary()
+    }
+
+    /// Whether it is asked for such jobs where the choice is open.
+    pub fn answers(&self, kind: Kind) -> bool {
+        match self {
+            Self::Repair(scheme) => self.is_for(kind) && scheme.rebuilds() == (kind == Kind::Repair),
+            Self::Write(_) | Self::Update(_) | Self::Check(_) => self.is_for(kind),
+        }
+    }
+
+    /// Whether it can be named for such jobs.
+    pub(crate) fn is_for(&self, kind: Kind) -> bool {
+        self.family() == family(kind)
+    }
+
+    /// Whether a lost block can come over several paths by it.
+    pub fn has_several_paths(&self) -> bool {
+        matches!(self, Self::Repair(scheme) if scheme.walk() == Walk::Chain)
+    }
+
+    fn named(&self) -> &dyn Named {
+        match self {
+            Self::Repair(scheme) => *scheme,
+            Self::Write(scheme) => *scheme,
+            Self::Update(scheme) => *scheme,
+            Self::Check(scheme) => *scheme,
+        }
+    }
+
+    fn family(&self) -> &'static str {
+        family(match self {
+            Self::Repair(_) => Kind::Repair,
+            Self::Write(_) => Kind::Write,
+            Self::Update(_) => Kind::Update,
+            Self::Check(_) => Kind::Check,
+        })
+    }
+}
+
+/// What the schemes are called, any of which can be named for a kind of job: reads, repairs and moves take the same ones.
+fn family(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Read | Kind::Repair | Kind::Move => "repair",
+        Kind::Write => "write",
+        Kind::Update => "update",
+        Kind::Check => "check",
+    }
+}
+
+/// The schemes that answer a kind of job, in the order in which they are shown.
+pub fn answering(kind: Kind) -> impl Iterator<Item = Scheme<'static>> + Clone {
+    SCHEMES.iter().copied().filter(move |scheme| scheme.answers(kind))
+}
+
+/// The scheme of that name, for a kind of job. It may refuse the job: it then says what it is for.
+pub fn by_name(kind: Kind, name: &str) -> Result<Scheme<'static>> {
+    let family = family(kind);
+    let mut all = SCHEMES.iter().filter(|scheme| scheme.is_for(kind));
+    let known = all.clone().map(Scheme::name).collect::<Vec<_>>().join(", ");
+    let found = all.find(|scheme| scheme.name() == name).copied();
+    found.ok_or_else(|| Error::invalid(format!("there is no {family} scheme '{name}'; there are: {AUTO}, {known}")))
+}
+
+/// Whether there is a scheme of that name for a kind of job, or the choice is left open.
+pub fn check_name(kind: Kind, name: &str) -> Result<()> {
+    if name == AUTO { Ok(()) } else { by_name(kind, name).map(drop) }
+}
+
+/// Whether lost blocks can come by what a user names for a repair: a scheme may only copy what is there.
+pub fn rebuilds(name: &str) -> bool {
+    name == AUTO || by_name(Kind::Repair, name).is_ok_and(|scheme| scheme.answers(Kind::Repair))
+}
+
+/// Of the schemes that answer a kind of job, the one that asks the least of everybody but those who want something or put it in.
+pub fn simplest(kind: Kind) -> Result<Scheme<'static>> {
+    answering(kind).next().ok_or_else(|| Error::fatal(format!("there is no scheme for a job to {}", kind.verb())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_scheme_is_told_which_there_are() {
+        let told = |kind| by_name(kind, "pigeon").unwrap_err().message;
+        for kind in [Kind::Read, Kind::Repair, Kind::Move] {
+            assert_eq!(
+                told(kind),
+                "there is no repair scheme 'pigeon'; there are: auto, conventional, ppr, pipeline, cyclic, direct"
+            );
+        }
+        assert_eq!(told(Kind::Write), "there is no write scheme 'pigeon'; there are: auto, direct, mist");
+        assert!(check_name(Kind::Write, AUTO).is_ok() && check_name(Kind::Write, "pipeline").is_err());
+    }
+
+    #[test]
+    fn every_scheme_is_found_by_its_name_and_answers_something() {
+        for scheme in SCHEMES {
+            let answered: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| scheme.answers(*kind)).collect();
+            assert!(!answered.is_empty() && !scheme.summary().is_empty(), "{scheme:?}");
+            for kind in answered {
+                assert_eq!(by_name(kind, scheme.name()).unwrap().name(), scheme.name());
+            }
+        }
+        assert!(Kind::ALL.into_iter().all(|kind| simplest(kind).is_ok()));
+    }
+}

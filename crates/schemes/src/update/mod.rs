@@ -1,0 +1,96 @@
+//! Updates in place: whoever has new data puts in the delta (new XOR old), and every node that holds a block which depends on it
+//! patches its own, with its own coefficients. Agents refuse to patch until they have a journal: such plans run in memory only.
+
+mod chain;
+mod star;
+
+use crate::{
+    LaneBuilder, Named, Request, region,
+    request::{Turn, Vertices},
+};
+use weft_gf::SparseMatrix;
+use weft_plan::{Plan, Sink, Source, WantKind};
+use weft_types::{Error, Party, Result, Span};
+
+pub(crate) use chain::Chain;
+pub(crate) use star::Star;
+
+/// A way to bring deltas to those who patch their blocks.
+pub trait UpdateScheme: Named {
+    /// Adds the stages that bring every home its patches.
+    fn build(&self, update: &Update, lane: &mut LaneBuilder);
+}
+
+/// What a scheme is given: what changed, and who patches what.
+#[derive(Debug)]
+pub struct Update {
+    /// The writer's vertex.
+    pub writer: u16,
+    /// The deltas that it puts in.
+    pub inputs: Vec<Source>,
+    /// Sub-blocks of them: all that changes.
+    pub changed: usize,
+    /// Who patches what, the preferred first, each vertex once.
+    pub homes: Vec<Patched>,
+}
+
+/// What one vertex patches.
+#[derive(Debug)]
+pub struct Patched {
+    /// Its vertex.
+    pub vertex: u16,
+    /// The blocks that it patches.
+    pub sinks: Vec<Sink>,
+    /// What goes to the sinks: one row for each of their sub-blocks, one column for each sub-block that changes.
+    pub patches: SparseMatrix,
+}
+
+/// A plan for a job that wants stored blocks patched. All deltas are one party's.
+pub(crate) fn plan(request: &Request<'_>, scheme: &dyn UpdateScheme) -> Result<Plan> {
+    request.check()?;
+    let writer = request.writer()?;
+    let (mut vertices, mut turns) = (Vertices::default(), Vec::new());
+    for region in region::cut(request.job, request.prefer)? {
+        let changed = changed(request, region.span)?;
+        let mut parties: Vec<Party> = Vec::new();
+        for delivery in &region.deliveries {
+            if delivery.kind != WantKind::Patch {
+                return Err(Error::invalid("an update patches blocks, and nothing else").party(delivery.party));
+            }
+            if !parties.contains(&delivery.party) {
+                parties.push(delivery.party);
+            }
+        }
+        parties.sort_by_key(|party| region.holders.iter().position(|(_, holder)| holder == party));
+        let from = vertices.of(writer)?;
+        let home = |party: Party| {
+            let own: Vec<_> = region.deliveries.iter().filter(|delivery| delivery.party == party).collect();
+            let alpha = request.code.alpha();
+            let rows = own.iter().flat_map(|own| own.sub_blocks.iter().map(move |s| (own.index, *s)));
+            let rows: Vec<usize> = rows.map(|(index, s)| usize::from(index) * alpha + usize::from(s)).collect();
+            let patches = request.code.generator().select_rows(&rows).select_cols(&changed);
+            let sinks = own.iter().map(|own| region::sink(own)).collect();
+            Ok(Patched { vertex: vertices.of(party)?, sinks, patches })
+        };
+        let homes = parties.into_iter().map(home).collect::<Result<Vec<_>>>()?;
+        let inputs = request.inputs(&changed, true)?;
+        let mut lane = LaneBuilder::default();
+        scheme.build(&Update { writer: from, inputs, changed: changed.len(), homes }, &mut lane);
+        turns.push(Turn { span: region.span, lanes: vec![lane.finish(request.run.window)?] });
+    }
+    request.plan(vertices, turns)
+}
+
+/// The columns of the generator that change at these positions, ascending.
+fn changed(request: &Request<'_>, span: Span) -> Result<Vec<usize>> {
+    let here = request.job.changed.iter().filter(|change| change.span.contains(span));
+    let mut changed: Vec<usize> =
+        here.map(|change| usize::from(change.index) * request.code.alpha() + usize::from(change.sub_block)).collect();
+    changed.sort_unstable();
+    changed.dedup();
+    match (changed.last(), request.code.k() * request.code.alpha()) {
+        (None, _) => Err(Error::invalid(format!("nothing changes at positions {}..{}", span.start, span.end))),
+        (Some(last), columns) if *last >= columns => Err(Error::invalid("only data changes")),
+        _ => Ok(changed),
+    }
+}
