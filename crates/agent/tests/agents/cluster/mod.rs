@@ -324,23 +324,34 @@ impl Stripe {
         let wants = indices.clone().map(|index| self.store(node(index), index, self.layout.coded_span())).collect();
         let job = Job { inputs, wants, ..Job::default() };
         let stores: Vec<_> = indices.map(|index| (node(index), self.block(index, 1))).collect();
-        plan_write(&self.request(&job, &stores, &[]), disseminate::by_name("direct").unwrap()).unwrap()
+        plan_write(&self.request(Class::Foreground, &job, &stores, &[]), disseminate::by_name("direct").unwrap()).unwrap()
     }
 
     /// Rebuilds block `lost` as generation 2 at `to`, with the help of `helpers` in this order.
     pub(crate) fn repair_plan(&self, lost: u8, to: Party, helpers: &[u8], scheme: &str, spans: &[Span]) -> Plan {
+        self.repair_plan_of(self.block(lost, 2), to, helpers, scheme, spans)
+    }
+
+    /// As [`repair_plan`](Self::repair_plan), as another generation.
+    pub(crate) fn repair_plan_of(&self, block: BlockId, to: Party, helpers: &[u8], scheme: &str, spans: &[Span]) -> Plan {
+        let lost = block.index;
         let wants = spans.iter().map(|span| self.store(to, lost, *span)).collect();
         let job = Job { holds: self.holds(helpers), wants, ..Job::default() };
         let prefer: Vec<Party> = helpers.iter().map(|index| node(*index)).collect();
-        let stores = [(to, self.block(lost, 2))];
-        plan_repair(&self.request(&job, &stores, &prefer), repair::by_name(scheme).unwrap()).unwrap()
+        let stores = [(to, block)];
+        plan_repair(&self.request(Class::Repair, &job, &stores, &prefer), repair::by_name(scheme).unwrap()).unwrap()
     }
 
     /// A client reads a block, which is rebuilt on the way if `helpers` do not have it.
     pub(crate) fn read_plan(&self, index: u8, helpers: &[u8], scheme: &str) -> Plan {
-        let want = Want { kind: WantKind::Output, ..self.store(CLIENT, index, self.layout.coded_span()) };
+        self.read_plan_of(index, self.layout.coded_span(), helpers, scheme)
+    }
+
+    /// As [`read_plan`](Self::read_plan), of some positions.
+    pub(crate) fn read_plan_of(&self, index: u8, span: Span, helpers: &[u8], scheme: &str) -> Plan {
+        let want = Want { kind: WantKind::Output, ..self.store(CLIENT, index, span) };
         let job = Job { holds: self.holds(helpers), wants: vec![want], ..Job::default() };
-        plan_repair(&self.request(&job, &[], &[]), repair::by_name(scheme).unwrap()).unwrap()
+        plan_repair(&self.request(Class::Foreground, &job, &[], &[]), repair::by_name(scheme).unwrap()).unwrap()
     }
 
     fn holds(&self, helpers: &[u8]) -> Vec<Hold> {
@@ -352,8 +363,8 @@ impl Stripe {
         Want { kind: WantKind::Store, party, index, sub_blocks: vec![0], span }
     }
 
-    fn request<'a>(&'a self, job: &'a Job, stores: &'a [(Party, BlockId)], prefer: &'a [Party]) -> Request<'a> {
-        let run = Run { window: self.window, ..Run::new(next_plan(), 1, Class::Repair, self.slice_len) };
+    fn request<'a>(&'a self, class: Class, job: &'a Job, stores: &'a [(Party, BlockId)], prefer: &'a [Party]) -> Request<'a> {
+        let run = Run { window: self.window, ..Run::new(next_plan(), 1, class, self.slice_len) };
         Request { stores, prefer, select: Select::AsPreferred, ..Request::new(self.code.as_ref(), self.layout, job, run) }
     }
 }
