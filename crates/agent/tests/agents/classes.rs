@@ -1,13 +1,13 @@
 //! Foreground before repair: at admission, at a disk and at an uplink.
 
-use crate::cluster::{Client, Cluster, Options, Stripe, node};
+use crate::cluster::{Client, Cluster, Options, Stripe, node, until};
 use futures::future::join_all;
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use weft_agent::{Limits, Throttle};
 use weft_plan::Plan;
 use weft_proto::{from_status, v1::task_event::Event};
@@ -40,6 +40,42 @@ async fn foreground_is_admitted_while_repairs_fill_their_share() {
         cluster.cancel(NodeId(1), plan).await;
     }
     assert_eq!(cluster.agents[&1].memory_used_bytes(), 0);
+}
+
+/// Where what a class gives way to is the node's, and no peer is waited for.
+#[tokio::test(start_paused = true)]
+async fn a_repair_that_gives_way_says_so_and_goes_on_when_readers_have_left() {
+    for (what, throttle) in bounds() {
+        let throttles = BTreeMap::from([(1, throttle)]);
+        let cluster = Cluster::start(Options { throttles, ..Options::agents(3) }.simulated()).await;
+        let stripe = Stripe::new(1, "rs(1,1)", 4 * MIB, 4 * MIB);
+        cluster.write(&stripe).await;
+        let client = cluster.client();
+        let readers = async {
+            loop {
+                cluster.run(&read(&stripe, 4 * MIB), &stripe, &client).await.unwrap();
+            }
+        };
+        let opened = cluster.open(&repair(&stripe, 0), &stripe).await.unwrap();
+        let mut running = BTreeMap::new();
+        let held_back = async {
+            sleep(Duration::from_millis(20)).await;
+            running = cluster.start_all(&opened).await;
+            until("the repair is held back", async || {
+                let told = cluster.coordinator.progress(NodeId(1)).map(|told| told.waiting).unwrap_or_default();
+                told.iter().any(|wait| wait.held_back)
+            })
+            .await;
+        };
+        tokio::select! {
+            () = held_back => {}
+            () = readers => unreachable!("readers go on"),
+        }
+        for (node, end) in running {
+            let end = end.await.unwrap().unwrap();
+            assert!(matches!(end, Event::Done(_)), "{what}, {node}: {end:?}");
+        }
+    }
 }
 
 /// What a bounded disk or uplink of node 1 passes a second.
@@ -102,8 +138,10 @@ impl Measured {
     fn print(&self, bound: &str) {
         for (kind, Beside { idle, beside }) in ["4 KiB", "4 MiB"].into_iter().zip(&self.0) {
             for (part, idle, beside) in [("p50", idle.p50, beside.p50), ("p99", idle.p99, beside.p99)] {
-                let ratio = beside.as_secs_f64() / idle.as_secs_f64().max(1e-6);
-                println!("{bound}, reads of {kind}, {part}: idle {idle:.1?}, beside repairs {beside:.1?}, × {ratio:.2}");
+                let (ratio, more) = (beside.as_secs_f64() / idle.as_secs_f64(), beside.saturating_sub(idle));
+                println!(
+                    "{bound}, reads of {kind}, {part}: idle {idle:.1?}, beside repairs {beside:.1?}: × {ratio:.2}, + {more:.1?}"
+                );
             }
         }
     }
@@ -131,7 +169,7 @@ async fn measure(throttle: Throttle, reads: usize, options: impl Fn(Options) -> 
         }
     }));
     let beside = async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        sleep(Duration::from_millis(500)).await;
         let mut beside = Vec::new();
         for len in [4096, 4 * MIB] {
             beside.push(times(&cluster, &read_stripe, len, reads, &client).await);
@@ -150,7 +188,7 @@ async fn measure(throttle: Throttle, reads: usize, options: impl Fn(Options) -> 
 async fn times(cluster: &Cluster, stripe: &Stripe, len: u64, reads: usize, client: &Client) -> Times {
     let mut times = Vec::new();
     for _ in 0..reads {
-        tokio::time::sleep(PAUSE).await;
+        sleep(PAUSE).await;
         let begin = Instant::now();
         cluster.run(&read(stripe, len), stripe, client).await.unwrap();
         times.push(begin.elapsed());
