@@ -6,6 +6,8 @@
 use crate::{
     DiskMode, Limits,
     admission::capacity,
+    giving_way::GivingWay,
+    line::Passage,
     node::Node,
     spool::{KeptFree, SpoolRoom},
 };
@@ -135,11 +137,11 @@ async fn convert(config: ClientConfig, asked: ConvertStripeRequest, done_bytes: 
     converted
 }
 
-/// The agent as a client: with its own certificate, network and chance, and no more memory than it was given.
+/// The agent as a client: with its own certificate and chance, its network, where it gives way to others, and no more memory than it was given.
 fn client_config(node: &Node, limits: weft_client::Limits, delegation: u64, spool_dir: PathBuf) -> ClientConfig {
     ClientConfig {
         cluster: *node.cluster.borrow(),
-        net: Arc::clone(&node.seams.net),
+        net: Arc::new(GivingWay { net: Arc::clone(&node.seams.net), uplink: Passage::new(&node.throttles.uplink, PRECEDENCE) }),
         seed: node.draw(|random| random.random()),
         disk_mode: match node.seams.disk_mode {
             DiskMode::Inline => weft_client::DiskMode::Inline,

@@ -18,6 +18,7 @@ mod config;
 mod convert;
 mod corruption;
 mod disks;
+mod giving_way;
 mod line;
 mod link;
 mod membership;
