@@ -91,7 +91,7 @@ const FRAME_BYTES: u64 = 256 << 10;
 #[tokio::test(start_paused = true)]
 async fn reads_wait_for_two_frames_of_the_repairs_that_saturate_a_disk_or_an_uplink() {
     for (what, throttle) in bounds() {
-        let measured = measure(throttle, 50, Options::simulated).await;
+        let measured = measure(throttle, 20, Options::simulated).await;
         measured.print(what);
         let [small, large] = &measured.0;
         let two_frames = Duration::from_secs_f64(2.0 * FRAME_BYTES as f64 / RATE as f64);
