@@ -338,10 +338,9 @@ async fn read_in_turn(rows: &Arc<Rows>, batch: Vec<Span>, mode: DiskMode) -> Vec
     {
         return vec![read_in_parts(rows, slice, mode).await];
     }
-    let bytes = batch.iter().map(|slice| rows.bytes_of(*slice)).sum();
     let (turn, reader) = (passage.turn().await, Arc::clone(rows));
     let read = mode.run(move || Ok(read_batch(&reader, &batch))).await;
-    turn.passed(bytes);
+    drop(turn);
     read.unwrap_or_else(|error| vec![Err(error)])
 }
 
@@ -355,7 +354,7 @@ async fn read_in_parts(rows: &Arc<Rows>, slice: Span, mode: DiskMode) -> Result<
             Ok(buffer)
         };
         buffer = mode.run(read).await?;
-        turn.passed(rows.bytes_of(part));
+        drop(turn);
     }
     Ok(buffer.freeze())
 }

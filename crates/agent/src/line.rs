@@ -13,12 +13,15 @@ use tokio::{
 };
 use weft_engine::{
     Hold,
-    classes::{Passed, Precedence, Ticket, Turns},
+    classes::{FRAME_BYTES_MAX, Precedence, Ticket, Turns},
 };
 use weft_types::{ByteSize, PAGE_LEN, Span};
 
 /// One who waits looks this often for whom, so that what it tells of it is true.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// What a frame counts for at least where a buffer may have taken it.
+const FRAME_TIME_MIN: Duration = Duration::from_millis(1);
 
 /// A disk, the uplink, or a bound.
 #[derive(Debug)]
@@ -49,7 +52,8 @@ pub(crate) struct Turn<'a> {
     of: Precedence,
     ticket: Ticket,
     since: Instant,
-    bytes: u64,
+    /// How long it took, if that is known better than by the clock.
+    took: Option<Duration>,
 }
 
 impl Line {
@@ -76,7 +80,7 @@ impl Line {
             queue.waiting.insert(ticket, Arc::clone(&come));
         }
         drop(queue);
-        (Turn { line: self, of, ticket, since, bytes: 0 }, come)
+        (Turn { line: self, of, ticket, since, took: None }, come)
     }
 
     /// When one that waits is to look again, and whether an earlier class holds it back. None: its turn has come.
@@ -123,20 +127,23 @@ impl Queue {
 }
 
 impl Turn<'_> {
-    /// So many bytes have passed.
+    /// So many bytes have passed. They took as long as they are paid for; without a bound, a buffer may have taken them long before
+    /// the disk or the line does.
     pub(crate) fn passed(mut self, bytes: u64) {
-        self.bytes = bytes;
+        let least = FRAME_TIME_MIN.mul_f64(bytes.min(FRAME_BYTES_MAX) as f64 / FRAME_BYTES_MAX as f64);
+        let took = self.line.rate.as_ref().map_or_else(|| self.since.elapsed().max(least), |rate| rate.cost(bytes));
+        self.took = Some(took);
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
-        let took = self.line.rate.as_ref().map_or_else(|| now - self.since, |rate| rate.cost(self.bytes));
+        let took = self.took.unwrap_or(now - self.since);
         let mut queue = self.line.lock();
         queue.waiting.remove(&self.ticket);
         let now = now - self.line.begin;
-        queue.turns.end(self.of, self.ticket, Passed { bytes: self.bytes, took }, now);
+        queue.turns.end(self.of, self.ticket, took, now);
         queue.grant(now);
         queue.wake_first();
     }
@@ -192,7 +199,7 @@ pub(crate) fn parts(slice: Span, sub_blocks: usize, of: Precedence) -> impl Iter
 mod tests {
     use super::*;
     use futures::{FutureExt, future::join_all};
-    use weft_engine::classes::{FRAME_BYTES_MAX, TURNS_MAX};
+    use weft_engine::classes::TURNS_MAX;
     use weft_plan::Class;
 
     const KIB: u64 = 1 << 10;

@@ -9,7 +9,7 @@ mod admission;
 mod turns;
 
 pub use admission::{Admission, Capacity, Demand};
-pub use turns::{Passed, Ticket, Turns};
+pub use turns::{Ticket, Turns};
 
 use std::ops::{Index, IndexMut};
 use weft_plan::Class;

@@ -8,21 +8,19 @@
 //! No class starves: after a turn that took a time t, the next is due 19 t later, whoever is busy. So a class that is always held
 //! back has 5 % of the time.
 
-use super::{ByClass, FRAME_BYTES_MAX, KEPT_PERCENT, LOWER, Precedence, TURNS_MAX};
+use super::{ByClass, KEPT_PERCENT, LOWER, Precedence, TURNS_MAX};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 use weft_plan::Class;
 
-/// How long a class counts as busy after a turn: as long as the turn took, within these bounds. Less than the first, and timers are
-/// not precise enough.
-const QUIET_MIN: Duration = Duration::from_millis(2);
+/// A class counts as busy after a turn for as long as so many such turns take: about as long as the frames take that could slip in, since
+/// slices are often a quarter of a frame. A reader whose slices come later than that spends most of its time elsewhere.
+const QUIET_TURNS: u32 = 8;
 const QUIET_MAX: Duration = Duration::from_millis(20);
 /// A turn that takes longer holds nobody back any more: its disk hangs, or its peer is slow.
 const BUSY_MAX: Duration = Duration::from_millis(100);
-/// What a whole frame counts for at least: a turn may end when a buffer has taken its bytes, long before a disk or a line has.
-const FRAME_TIME_MIN: Duration = Duration::from_millis(1);
 /// A turn counts for no more, so that one that hung does not hold back its class for long.
 const TURN_TIME_MAX: Duration = Duration::from_millis(500);
 /// Shares of the time that others have for each of a class's own.
@@ -41,15 +39,6 @@ pub struct Turns {
 /// One request to pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
-
-/// What passed in a turn; nothing, where it was given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Passed {
-    /// So many bytes.
-    pub bytes: u64,
-    /// So long the disk or line was at work for them alone, as far as it is known.
-    pub took: Duration,
-}
 
 #[derive(Debug)]
 struct Passing {
@@ -94,12 +83,11 @@ impl Turns {
         granted
     }
 
-    /// A turn has ended, or is not waited for any more.
-    pub fn end(&mut self, of: Precedence, ticket: Ticket, passed: Passed, now: Duration) {
+    /// A turn has ended, or is not waited for any more. So long the disk or line was at work for it alone, as far as it is known.
+    pub fn end(&mut self, of: Precedence, ticket: Ticket, took: Duration, now: Duration) {
         self.waiting.remove(&(of, ticket));
         if self.passing.remove(&ticket).is_some() {
-            let least = FRAME_TIME_MIN.mul_f64(passed.bytes.min(FRAME_BYTES_MAX) as f64 / FRAME_BYTES_MAX as f64);
-            self.ended[of.class] = Some(Ended { at: now, took: passed.took.clamp(least, TURN_TIME_MAX) });
+            self.ended[of.class] = Some(Ended { at: now, took: took.min(TURN_TIME_MAX) });
         }
     }
 
@@ -158,7 +146,7 @@ impl Turns {
         let passing = passing.map(|passing| passing.since + BUSY_MAX);
         let earlier = [Class::Foreground, Class::Repair].into_iter().filter(|earlier| *earlier < class);
         let ended = earlier.clone().filter_map(|earlier| self.ended[earlier]);
-        let ended = ended.map(|Ended { at, took }| at + took.clamp(QUIET_MIN, QUIET_MAX));
+        let ended = ended.map(|Ended { at, took }| at + (took * QUIET_TURNS).min(QUIET_MAX));
         let waiting = earlier.filter(|earlier| self.first_waiting(*earlier).is_some()).map(|_| now + QUIET_MAX);
         passing.chain(ended).chain(waiting).filter(|until| *until > now).max()
     }
@@ -178,10 +166,6 @@ mod tests {
     const MOVE: Precedence = Precedence { class: Class::Repair, priority: 1 };
     const SCRUB: Precedence = Precedence { class: Class::Scrub, priority: 0 };
 
-    fn frame(took: Duration) -> Passed {
-        Passed { bytes: FRAME_BYTES_MAX, took }
-    }
-
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
     }
@@ -193,18 +177,18 @@ mod tests {
         assert_eq!(turns.grant(ms(0)), [first, scrub], "by class and priority; and what has had nothing is due");
         let reader = turns.ask(FOREGROUND, ms(1));
         assert!(turns.has(reader) && !turns.has(second));
-        turns.end(REPAIR, first, frame(ms(5)), ms(5));
-        turns.end(SCRUB, scrub, frame(ms(5)), ms(10));
+        turns.end(REPAIR, first, ms(5), ms(5));
+        turns.end(SCRUB, scrub, ms(5), ms(10));
         assert_eq!(turns.grant(ms(10)), [], "the reader is busy");
         assert!(turns.is_held_back(MOVE, ms(10)) && !turns.is_held_back(FOREGROUND, ms(10)));
-        turns.end(FOREGROUND, reader, Passed { bytes: 4096, took: ms(10) }, ms(11));
-        assert_eq!(turns.grant(ms(20)), [], "its next slice may come");
-        assert_eq!(turns.wake_at(ms(20)), Some(ms(21)));
-        let waits = turns.ask(SCRUB, ms(21));
-        assert_eq!(turns.grant(ms(21)), [second, moved]);
-        assert!(turns.is_held_back(SCRUB, ms(21)) && !turns.is_held_back(REPAIR, ms(21)));
-        turns.end(REPAIR, moved, frame(ms(5)), ms(26));
-        assert_eq!(turns.grant(ms(26)), [], "repair goes before scrub");
+        turns.end(FOREGROUND, reader, ms(2), ms(11));
+        assert_eq!(turns.grant(ms(26)), [], "its next slice may come");
+        assert_eq!(turns.wake_at(ms(26)), Some(ms(27)));
+        let waits = turns.ask(SCRUB, ms(27));
+        assert_eq!(turns.grant(ms(27)), [second, moved]);
+        assert!(turns.is_held_back(SCRUB, ms(27)) && !turns.is_held_back(REPAIR, ms(27)));
+        turns.end(REPAIR, moved, ms(5), ms(32));
+        assert_eq!(turns.grant(ms(32)), [], "repair goes before scrub");
         assert_eq!(turns.grant(ms(105)), [waits], "five percent of the time are its own");
     }
 
@@ -213,10 +197,10 @@ mod tests {
         let mut turns = Turns::default();
         let used = turns.ask(REPAIR, ms(0));
         turns.grant(ms(0));
-        turns.end(REPAIR, used, frame(ms(50)), ms(50));
+        turns.end(REPAIR, used, ms(50), ms(50));
         let _hangs = turns.ask(FOREGROUND, ms(50));
         let (given_up, next) = (turns.ask(REPAIR, ms(60)), turns.ask(REPAIR, ms(60)));
-        turns.end(REPAIR, given_up, Passed::default(), ms(70));
+        turns.end(REPAIR, given_up, Duration::ZERO, ms(70));
         assert_eq!((turns.grant(ms(149)), turns.wake_at(ms(149))), (vec![], Some(ms(150))));
         assert_eq!(turns.grant(ms(150)), [next]);
     }
@@ -255,7 +239,7 @@ mod tests {
                 now = next.unwrap_or(end).max(now);
                 for (of, ticket, _) in passing.extract_if(.., |(.., until)| *until <= now) {
                     let took = if of == FOREGROUND { Duration::from_micros(1250) } else { ms(5) };
-                    turns.end(of, ticket, frame(took), now);
+                    turns.end(of, ticket, took, now);
                     if of == FOREGROUND {
                         reader = Some(now + Duration::from_micros(random.random_range(0..1500)));
                     } else {
