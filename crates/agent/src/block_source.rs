@@ -1,11 +1,16 @@
 //! A block on a disk as a source of a stage: slices are read ahead, every page checked.
 
-use crate::{DiskMode, corruption::Findings, traffic::Traffic};
+use crate::{
+    DiskMode,
+    corruption::Findings,
+    line::{Passage, parts},
+    traffic::Traffic,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
-use weft_engine::{Buffers, SliceSource};
+use weft_engine::{Buffer, Buffers, Hold, SliceSource};
 use weft_plan::Slices;
 use weft_store::BlockReader;
 use weft_types::{BlockId, Error, Layout, PAGE_LEN, Reaction, Result, Span};
@@ -20,6 +25,7 @@ pub(crate) struct OpenBlock {
     pub(crate) findings: Arc<Findings>,
     /// The bytes that this task found to be corrupt.
     pub(crate) corrupt: Arc<Mutex<Vec<Span>>>,
+    pub(crate) passage: Passage,
 }
 
 /// Bytes that are read by one trip to a thread that may block: one costs about as much as reading 32 KiB, so that small slices are
@@ -46,9 +52,19 @@ impl OpenBlock {
         let (sub_blocks, buffers) = (sub_blocks.to_vec(), Buffers::new(window + 1));
         let rows = Rows { block: self, sub_blocks, buffers, cell: cuts.then(Mutex::default) };
         match mode {
-            DiskMode::Inline => Box::new(InlineSource(rows)),
+            DiskMode::Inline => Box::new(InlineSource(Arc::new(rows))),
             DiskMode::Pool => Box::new(AheadSource { rows: Arc::new(rows), slices, window: window.max(1), ahead: None }),
         }
+    }
+
+    /// Blocks.
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.reader.read_at(offset, bytes).map_err(|error| {
+            if error.reaction == Reaction::Corrupt {
+                self.find_corruption(offset, bytes.len() as u64, &error);
+            }
+            error.block(self.id)
+        })
     }
 
     /// Names the bytes that are corrupt, for the coordinator.
@@ -129,14 +145,7 @@ impl Rows {
         if let Some(rows) = self.cut_from_cell(slice) {
             return Ok(rows);
         }
-        self.fill(slice, |offset, bytes| {
-            block.reader.read_at(offset, bytes).map_err(|error| {
-                if error.reaction == Reaction::Corrupt {
-                    block.find_corruption(offset, bytes.len() as u64, &error);
-                }
-                error.block(block.id)
-            })
-        })
+        self.fill(slice, |offset, bytes| block.read_at(offset, bytes))
     }
 
     /// Does not block: nothing if the slice is not in the system's memory, or too much for the caller's thread.
@@ -212,18 +221,30 @@ impl Rows {
     }
 
     fn fill<E>(&self, slice: Span, read: impl Fn(u64, &mut [u8]) -> Result<(), E>) -> Result<Bytes, E> {
-        let block = &self.block;
         let mut buffer = self.buffers.take(self.bytes_of(slice) as usize);
-        let mut on_disk = 0;
         // Neighbouring sub-blocks of which the slice has all of a cell are one run on the disk, and one here.
         if let Some(run) = self.whole_run(slice) {
             read(run.start, buffer.bytes_mut())?;
+            let block = &self.block;
             block.traffic.read.add(block.reader.meta().len().saturating_sub(run.start).min(run.len()));
-            return Ok(buffer.freeze());
+        } else {
+            self.fill_part(&mut buffer, slice, slice, read)?;
         }
+        Ok(buffer.freeze())
+    }
+
+    /// A part of the slice that the buffer is for.
+    fn fill_part<E>(
+        &self,
+        buffer: &mut Buffer,
+        slice: Span,
+        part: Span,
+        read: impl Fn(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (block, mut on_disk) = (&self.block, 0);
         for (row, sub_block) in buffer.bytes_mut().chunks_exact_mut(slice.len().max(1) as usize).zip(&self.sub_blocks) {
-            let mut at = 0;
-            for extent in block.layout.extents(u32::from(*sub_block), slice) {
+            let mut at = (part.start - slice.start) as usize;
+            for extent in block.layout.extents(u32::from(*sub_block), part) {
                 let bytes = &mut row[at..at + extent.len as usize];
                 at += extent.len as usize;
                 read(extent.offset, bytes)?;
@@ -231,17 +252,25 @@ impl Rows {
             }
         }
         block.traffic.read.add(on_disk);
-        Ok(buffer.freeze())
+        Ok(())
     }
 }
 
-struct InlineSource(Rows);
+struct InlineSource(Arc<Rows>);
 
 #[async_trait]
 impl SliceSource for InlineSource {
     async fn next(&mut self, slice: Span) -> Result<Bytes> {
-        self.0.read(slice)
+        read_in_turn(&self.0, vec![slice], DiskMode::Inline).await.pop().unwrap_or_else(|| Err(unread()))
     }
+
+    fn hold(&self) -> Option<Hold> {
+        Some(self.0.block.passage.hold.clone())
+    }
+}
+
+fn unread() -> Error {
+    Error::fatal("reading ahead has ended")
 }
 
 /// A trip to a thread that may block, and back, costs more than to copy a slice that is in memory already: as long as all are,
@@ -268,7 +297,11 @@ impl SliceSource for AheadSource {
             tokio::spawn(read_ahead(Arc::clone(&self.rows), self.slices.clone(), self.window, sender));
             ahead
         });
-        ahead.recv().await.unwrap_or_else(|| Err(Error::fatal("reading ahead has ended")))
+        ahead.recv().await.unwrap_or_else(|| Err(unread()))
+    }
+
+    fn hold(&self) -> Option<Hold> {
+        Some(self.rows.block.passage.hold.clone())
     }
 }
 
@@ -287,15 +320,43 @@ async fn read_ahead(rows: Arc<Rows>, mut slices: Slices, window: usize, sender: 
         if batch.is_empty() {
             continue;
         }
-        let reader = Arc::clone(&rows);
-        let read = DiskMode::Pool.run(move || Ok(read_batch(&reader, &batch)));
-        let read = read.await.unwrap_or_else(|error| vec![Err(error)]);
+        let read = read_in_turn(&rows, batch, DiskMode::Pool).await;
         let failed = read.last().is_none_or(Result::is_err);
         room.zip(read).for_each(|(room, slice)| room.send(slice));
         if failed {
             return;
         }
     }
+}
+
+/// Reads slices up to the first that fails, when it is their turn.
+async fn read_in_turn(rows: &Arc<Rows>, batch: Vec<Span>, mode: DiskMode) -> Vec<Result<Bytes>> {
+    let passage = &rows.block.passage;
+    if let [slice] = batch[..]
+        && rows.cell_of(slice).is_none()
+        && parts(slice, rows.sub_blocks.len(), passage.of).nth(1).is_some()
+    {
+        return vec![read_in_parts(rows, slice, mode).await];
+    }
+    let (turn, reader) = (passage.turn().await, Arc::clone(rows));
+    let read = mode.run(move || Ok(read_batch(&reader, &batch))).await;
+    drop(turn);
+    read.unwrap_or_else(|error| vec![Err(error)])
+}
+
+/// Reads a slice that is more than may be read at once.
+async fn read_in_parts(rows: &Arc<Rows>, slice: Span, mode: DiskMode) -> Result<Bytes> {
+    let (passage, mut buffer) = (&rows.block.passage, rows.buffers.take(rows.bytes_of(slice) as usize));
+    for part in parts(slice, rows.sub_blocks.len(), passage.of) {
+        let (turn, reader) = (passage.turn().await, Arc::clone(rows));
+        let read = move || {
+            reader.fill_part(&mut buffer, slice, part, |offset, bytes| reader.block.read_at(offset, bytes))?;
+            Ok(buffer)
+        };
+        buffer = mode.run(read).await?;
+        drop(turn);
+    }
+    Ok(buffer.freeze())
 }
 
 /// Reads slices up to the first that fails. Blocks.

@@ -104,6 +104,9 @@ impl Throttle {
     }
 }
 
+/// What repairs and scrubs may use together at most, percent.
+const LOWER_PERCENT_MAX: u32 = 95;
+
 /// What an agent takes on at once. What does not fit is answered with "busy", and the coordinator tries again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -114,6 +117,11 @@ pub struct Limits {
     pub connections_max: u32,
     /// Blocks of one disk that are read or written at once.
     pub blocks_per_disk_max: u32,
+    /// What repairs, moves and conversions may use together of the memory, the connections and a disk's blocks, percent.
+    pub repair_percent: u32,
+    /// The same for scrubs. Five percent of each are kept for repairs, and for scrubs, or this if it is less; foreground tasks may use
+    /// all that is free besides.
+    pub scrub_percent: u32,
     /// Connections that came before the task that they are for, and wait for it.
     pub parked_connections_max: u32,
     /// How long they wait, milliseconds.
@@ -142,6 +150,8 @@ impl Default for Limits {
             memory_budget: ByteSize(256 << 20),
             connections_max: 1024,
             blocks_per_disk_max: 256,
+            repair_percent: 70,
+            scrub_percent: 20,
             parked_connections_max: 64,
             parked_ms: 5_000,
             unstarted_ms: 30_000,
@@ -182,6 +192,13 @@ impl AgentConfig {
         let Limits { memory_budget, connections_max, blocks_per_disk_max, .. } = self.limits;
         if memory_budget.0 == 0 || connections_max == 0 || blocks_per_disk_max == 0 {
             return Err(Error::invalid("limits of 0 would let no task run: memory_budget, connections_max, blocks_per_disk_max"));
+        }
+        let Limits { repair_percent, scrub_percent, .. } = self.limits;
+        if repair_percent == 0 || scrub_percent == 0 || repair_percent.saturating_add(scrub_percent) > LOWER_PERCENT_MAX {
+            return Err(Error::invalid(format!(
+                "limits.repair_percent is {repair_percent} and limits.scrub_percent {scrub_percent}: each is at least 1, and together they \
+                 leave foreground tasks 5 or more, as 70 and 20 do"
+            )));
         }
         self.throttle.validate()
     }
@@ -225,13 +242,15 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_with_what_would() {
         type Spoil = fn(&mut AgentConfig);
-        let spoils: [(Spoil, &str); 7] = [
+        let spoils: [(Spoil, &str); 9] = [
             (|c| c.name = "Node 7".into(), "node-07"),
             (|c| c.disks.clear(), "disks = "),
             (|c| c.disks.push("/srv/weft/a".into()), "twice"),
             (|c| c.insecure = false, "certificates = "),
             (|c| c.certificates = Some("/etc/weft".into()), "insecure = true"),
             (|c| c.limits.connections_max = 0, "connections_max"),
+            (|c| c.limits.scrub_percent = 0, "as 70 and 20 do"),
+            (|c| c.limits.repair_percent = 80, "as 70 and 20 do"),
             (|c| c.throttle.coding_bytes_per_s = Some(ByteSize(1000)), "throttle.coding_bytes_per_s"),
         ];
         for (spoil, hint) in spoils {

@@ -5,7 +5,9 @@
 
 use crate::{
     DiskMode, Limits,
-    admission::Demand,
+    admission::capacity,
+    giving_way::GivingWay,
+    line::Passage,
     node::Node,
     spool::{KeptFree, SpoolRoom},
 };
@@ -21,6 +23,8 @@ use std::{
 use tokio::{sync::mpsc, time::interval};
 use tonic::Status;
 use weft_client::{Client, ClientConfig, ProgressFn, StripeConversion};
+use weft_engine::classes::{Demand, Precedence};
+use weft_plan::Class;
 use weft_proto::{
     rpc::CONVERSIONS_PER_AGENT_MAX,
     to_status,
@@ -41,32 +45,41 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 /// Events that wait for the coordinator.
 const EVENTS_MAX: usize = 4;
 
-/// How many are done at once, by a node with these limits: half of its memory is left to all other tasks.
+/// Conversions are repairs that can wait: what is lost is rebuilt first.
+const PRECEDENCE: Precedence = Precedence { class: Class::Repair, priority: 1 };
+
+/// How many are done at once, by a node with these limits.
 pub(crate) fn at_once(limits: &Limits) -> usize {
-    let fit = limits.memory_budget.0 / 2 / MEMORY_BYTES.start();
+    let fit = memory_bytes_all(limits) / MEMORY_BYTES.start();
     fit.min(CONVERSIONS_PER_AGENT_MAX.into()) as usize
 }
 
+/// Memory of all of them: half of the node's is left to all other tasks, and of what their class may have, what its first priority
+/// keeps.
+fn memory_bytes_all(limits: &Limits) -> u64 {
+    let budget = limits.memory_budget.0;
+    (budget / 2).min(capacity(limits).limit(PRECEDENCE, budget))
+}
+
 /// Memory of each of them.
-fn memory_bytes_each(budget: u64, at_once: usize) -> u64 {
-    (budget / 2 / at_once as u64).min(*MEMORY_BYTES.end())
+fn memory_bytes_each(limits: &Limits, at_once: usize) -> u64 {
+    (memory_bytes_all(limits) / at_once as u64).min(*MEMORY_BYTES.end())
 }
 
 /// Begins a conversion, or says at once that there is no room for it. It is given up when nobody takes its events any more.
 pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Result<mpsc::Receiver<Result<ConvertEvent, Status>>> {
-    let budget = node.config.limits.memory_budget.0;
     let at_once = at_once(&node.config.limits);
     if at_once == 0 {
-        let (least, has) = (human_bytes(*MEMORY_BYTES.start()), human_bytes(budget));
+        let (least, has) = (human_bytes(*MEMORY_BYTES.start()), human_bytes(memory_bytes_all(&node.config.limits)));
         return Err(Error::invalid(format!(
-            "a conversion needs {least} of memory, which is more than half of the {has} that the node has for all tasks together \
-             (limits.memory_budget)"
+            "a conversion needs {least} of memory, and the node's conversions may use {has} together (limits.memory_budget, \
+             limits.repair_percent)"
         )));
     }
     let busy = |_| Error::retry(format!("busy: {at_once} conversions are under way"));
     let turn = Arc::clone(&node.converting).try_acquire_owned().map_err(busy)?;
-    let memory_bytes = memory_bytes_each(budget, at_once);
-    let permit = node.admission.admit(Demand { memory_bytes, ..Demand::default() })?;
+    let memory_bytes = memory_bytes_each(&node.config.limits, at_once);
+    let permit = node.admission.admit(PRECEDENCE, Demand { memory_bytes, ..Demand::default() })?;
     let limits = limits(memory_bytes);
     let spool = spool_room(node, &asked, &limits).await?;
     let config = client_config(node, limits, asked.delegation, spool.dir());
@@ -124,11 +137,11 @@ async fn convert(config: ClientConfig, asked: ConvertStripeRequest, done_bytes: 
     converted
 }
 
-/// The agent as a client: with its own certificate, network and chance, and no more memory than it was given.
+/// The agent as a client: with its own certificate and chance, its network, where it gives way to others, and no more memory than it was given.
 fn client_config(node: &Node, limits: weft_client::Limits, delegation: u64, spool_dir: PathBuf) -> ClientConfig {
     ClientConfig {
         cluster: *node.cluster.borrow(),
-        net: Arc::clone(&node.seams.net),
+        net: Arc::new(GivingWay { net: Arc::clone(&node.seams.net), uplink: Passage::new(&node.throttles.uplink, PRECEDENCE) }),
         seed: node.draw(|random| random.random()),
         disk_mode: match node.seams.disk_mode {
             DiskMode::Inline => weft_client::DiskMode::Inline,
@@ -174,12 +187,15 @@ mod tests {
     #[test]
     fn conversions_leave_half_of_the_memory_to_others() {
         const MIB: u64 = 1 << 20;
-        let at_once = |mib: u64| at_once(&Limits { memory_budget: ByteSize(mib * MIB), ..Limits::default() });
+        let limits = |mib: u64| Limits { memory_budget: ByteSize(mib * MIB), ..Limits::default() };
+        let at_once = |mib: u64| at_once(&limits(mib));
         assert_eq!([7, 8, 15, 16, 24, 31, 32, 256, 4096].map(at_once), [0, 1, 1, 2, 3, 3, 4, 4, 4]);
         for mib in 8..600 {
-            let each = memory_bytes_each(mib * MIB, at_once(mib));
+            let each = memory_bytes_each(&limits(mib), at_once(mib));
             assert!(each >= *MEMORY_BYTES.start() && each * at_once(mib) as u64 <= mib * MIB / 2, "{mib} MiB");
         }
-        assert_eq!(memory_bytes_each(4096 * MIB, 4), 32 * MIB);
+        assert_eq!(memory_bytes_each(&limits(4096), 4), 32 * MIB);
+        let few = Limits { repair_percent: 10, ..limits(256) };
+        assert_eq!(super::at_once(&few) as u64, 256 * MIB * 10 / 100 * 3 / 4 / (4 * MIB), "of what repairs may use");
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     OpenDisk,
+    line::Line,
     partial::Partials,
     removal::{Bounds, Quota, Removal},
     state::Memory,
@@ -28,6 +29,7 @@ struct Disk {
     /// What is on it, or why it cannot be used.
     store: Result<Arc<dyn BlockStore>>,
     quota: Quota,
+    line: Arc<Line>,
 }
 
 /// What a disk says of a block.
@@ -69,7 +71,7 @@ impl Disks {
                 }
             };
             let quota = Quota::new(known.removed.get(&id), now_ms, Instant::now());
-            disks.push(Disk { id, path: path.clone(), store, quota });
+            disks.push(Disk { id, path: path.clone(), store, quota, line: Line::new(None) });
         }
         Ok(Self(disks))
     }
@@ -133,6 +135,11 @@ impl Disks {
             Some(why) => Err(Error::replan(format!("disk {id} has failed: {why}"))),
             None => Ok((number, Arc::clone(store))),
         }
+    }
+
+    /// Where what tasks read and write on a disk, by its number, waits for its turn.
+    pub(crate) fn line(&self, number: usize) -> &Arc<Line> {
+        &self.0[number].line
     }
 
     /// Removes those of `blocks` that are there. What becomes of one of them does not touch the others.

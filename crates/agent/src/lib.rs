@@ -18,6 +18,8 @@ mod config;
 mod convert;
 mod corruption;
 mod disks;
+mod giving_way;
+mod line;
 mod link;
 mod membership;
 mod node;

@@ -1,7 +1,7 @@
 //! The ends of a link as a source and a sink of a stage. At each end a pump moves slices between the socket and a queue, so
 //! that the network goes on while the stage computes.
 
-use crate::{reception::Arrival, throttle::Bucket, traffic::Traffic};
+use crate::{line::Passage, reception::Arrival, traffic::Traffic};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
@@ -10,8 +10,8 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
-use weft_engine::{SliceSink, SliceSource};
-use weft_plan::{Slices, TaskLink};
+use weft_engine::{Hold, SliceSink, SliceSource, classes::FRAME_BYTES_MAX};
+use weft_plan::{Class, Slices, TaskLink};
 use weft_proto::{FrameStream, Hello, LinkReceiver, LinkSender, Peer, Pool};
 use weft_types::{Error, Reaction, Result, Span};
 
@@ -24,8 +24,8 @@ pub(crate) struct Unconnected {
     /// Slices that may wait.
     pub(crate) window: usize,
     pub(crate) traffic: Arc<Traffic>,
-    /// What is sent is paid to it.
-    pub(crate) uplink: Option<Arc<Bucket>>,
+    /// What is sent passes it.
+    pub(crate) uplink: Passage,
 }
 
 /// How a link gets its connection.
@@ -61,8 +61,9 @@ impl Unconnected {
         let room = Arc::new(Semaphore::new(self.window.max(1)));
         let (sender, queue) = mpsc::unbounded_channel();
         let (wanted, unwanted) = oneshot::channel();
+        let hold = self.uplink.hold.clone();
         let pump = tokio::spawn(send_all(self, queue, unwanted));
-        Box::new(LinkSink { room, sender, pump: Some(pump), _wanted: wanted })
+        Box::new(LinkSink { room, sender, pump: Some(pump), hold, _wanted: wanted })
     }
 
     async fn connect(&mut self) -> Result<Connected> {
@@ -210,15 +211,8 @@ async fn send_all(
     loop {
         match queue.recv().await {
             Some(Outgoing::Slice(slice, rows, _room)) => {
-                let send = async {
-                    if let Some(uplink) = &link.uplink {
-                        sender.flush().await?;
-                        uplink.take(rows.len() as u64).await;
-                    }
-                    sender.feed(slice, &rows).await?;
-                    // Small slices that wait already go with it.
-                    if queue.is_empty() { sender.flush().await } else { Ok(()) }
-                };
+                // Small slices that wait already go with it.
+                let send = send_slice(&mut sender, &link.uplink, slice, &rows, || queue.is_empty());
                 tokio::select! {
                     biased;
                     sent = send => sent.map_err(place)?,
@@ -240,11 +234,46 @@ async fn send_all(
     }
 }
 
+/// Nothing of a lower class's turn is held while the peer is waited for: plans that cross at an uplink would block one another.
+async fn send_slice(
+    sender: &mut LinkSender,
+    uplink: &Passage,
+    slice: Span,
+    rows: &[u8],
+    is_last: impl Fn() -> bool,
+) -> Result<()> {
+    let gives_way = uplink.of.class != Class::Foreground;
+    // What is waited for below holds up no slice that is ready already.
+    if uplink.is_bounded() {
+        sender.flush().await?;
+    }
+    if !gives_way {
+        let turn = uplink.turn().await;
+        uplink.pay(rows.len() as u64).await;
+        sender.feed(slice, rows).await?;
+        if is_last() {
+            sender.flush().await?;
+        }
+        turn.passed(rows.len() as u64);
+        return Ok(());
+    }
+    let mut frames = rows.chunks(FRAME_BYTES_MAX as usize).peekable();
+    while let Some(frame) = frames.next() {
+        uplink.pass(frame.len() as u64).await;
+        sender.feed_frame(slice, frame, frames.peek().is_some()).await?;
+        if uplink.is_bounded() || is_last() {
+            sender.flush().await?;
+        }
+    }
+    Ok(())
+}
+
 struct LinkSink {
     room: Arc<Semaphore>,
     sender: mpsc::UnboundedSender<Outgoing>,
     /// Taken when its result has been.
     pump: Option<JoinHandle<Result<()>>>,
+    hold: Hold,
     /// Dropped with the sink: the pump then stops in whatever it does.
     _wanted: oneshot::Sender<()>,
 }
@@ -263,6 +292,10 @@ impl LinkSink {
 
 #[async_trait]
 impl SliceSink for LinkSink {
+    fn hold(&self) -> Option<Hold> {
+        Some(self.hold.clone())
+    }
+
     async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
         // A pump that ends drops its queue, and with it every permit: the wait is as long as the pump's own.
         let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return Err(broken_off()) };

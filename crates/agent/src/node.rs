@@ -71,7 +71,7 @@ impl Node {
         let limits = config.limits.clone();
         Ok(Arc::new(Self {
             cluster: watch::Sender::new(known.or(config.cluster)),
-            admission: Admission::new(limits.clone()),
+            admission: Admission::new(&limits),
             partials: Partials::new(&limits),
             reception: Reception::new(&limits),
             pool: Arc::new(Pool::new(Arc::clone(&seams.net), security.clone(), PoolLimits::default())),

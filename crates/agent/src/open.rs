@@ -1,9 +1,10 @@
 //! Opens a task: checks it, opens its blocks, begins its stores, reserves what it needs, and expects its guests. All or nothing.
 
 use crate::{
-    admission::{Demand, Permit},
+    admission::Permit,
     block_source::OpenBlock,
     disks::Disks,
+    line::Passage,
     link::{Dial, Unconnected, Way},
     node::{Node, Registration},
     ports::TaskPorts,
@@ -18,6 +19,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::oneshot;
+use weft_engine::classes::{Demand, Precedence};
 use weft_plan::{Sink, Source, Task, TaskLink};
 use weft_proto::{
     Direction, Hello, LinkRights, LinkToken, Peer, decode_task,
@@ -32,7 +34,6 @@ pub(crate) struct OpenTask {
     pub(crate) task: Task,
     pub(crate) ports: TaskPorts,
     pub(crate) traffic: Arc<Traffic>,
-    pub(crate) deadline: Option<Duration>,
     /// Dropped last: what is reserved is free when nothing uses it any more.
     pub(crate) permit: Permit,
     _guests: Guests,
@@ -71,10 +72,10 @@ pub(crate) async fn open(node: &Arc<Node>, request: OpenRequest) -> Result<OpenT
         node.seams.disk_mode.run(move || open_blocks(&opening, &disks, &task_of_blocks, specs, &recorded, &traffic_of_blocks));
     let (permit, blocks, targets) = opened.await?;
     let (slice_len, disk_mode, throttles) = (task.slice_len, node.seams.disk_mode, node.throttles.clone());
-    let ports = TaskPorts { slice_len, disk_mode, blocks, targets, links: Mutex::new(links), throttles };
+    let of = Precedence::of(task.class);
+    let ports = TaskPorts { slice_len, disk_mode, blocks, targets, links: Mutex::new(links), throttles, of };
     let guests = node.reception.expect(task.plan, guests);
-    let deadline = (request.deadline_ms > 0).then(|| Duration::from_millis(request.deadline_ms.into()));
-    Ok(OpenTask { task, ports, traffic, deadline, permit, _guests: guests })
+    Ok(OpenTask { task, ports, traffic, permit, _guests: guests })
 }
 
 /// What an agent has no means for is refused before anything is reserved for it.
@@ -156,6 +157,7 @@ fn open_blocks(
     recorded: &Recorded,
     traffic: &Arc<Traffic>,
 ) -> Result<Blocks> {
+    let of = Precedence::of(task.class);
     let mut demand = Demand { memory_bytes: task.memory_bytes(), connections: task.links.len() as u32, blocks: BTreeMap::new() };
     let mut blocks = BTreeMap::new();
     for block in &task.blocks {
@@ -166,8 +168,12 @@ fn open_blocks(
         }
         require_recorded(reader.as_ref(), block.id, recorded)?;
         *demand.blocks.entry(disk).or_default() += 1;
+        let passage = Passage::new(disks.line(disk), of);
         let (layout, traffic, findings) = (task.layout, Arc::clone(traffic), Arc::clone(&node.findings));
-        blocks.insert(block.id.index, OpenBlock { id: block.id, reader, layout, traffic, findings, corrupt: Arc::default() });
+        blocks.insert(
+            block.id.index,
+            OpenBlock { id: block.id, reader, layout, traffic, findings, corrupt: Arc::default(), passage },
+        );
     }
     let mut stores = Vec::new();
     for (index, spec) in specs {
@@ -175,14 +181,15 @@ fn open_blocks(
         *demand.blocks.entry(disk).or_default() += 1;
         stores.push((index, spec, disk, store));
     }
-    let permit = node.admission.admit(demand)?;
+    let permit = node.admission.admit(of, demand)?;
     let mut targets = BTreeMap::new();
     for (index, spec, disk, store) in stores {
         let claim = node.partials.claim(task.plan, disk, store.as_ref(), &spec.meta)?;
         let stores_it = |sink: &&Sink| matches!(sink, Sink::Store { index: stored, .. } if *stored == index);
         let stages = task.lanes.iter().flat_map(|lane| &lane.stages);
         let sinks = stages.flat_map(|stage| stage.sinks.iter().filter(stores_it)).count();
-        targets.insert(index, Arc::new(Target::new(claim, spec.expected_checksums, sinks, Arc::clone(traffic))));
+        let passage = Passage::new(disks.line(disk), of);
+        targets.insert(index, Arc::new(Target::new(claim, spec.expected_checksums, sinks, Arc::clone(traffic), passage)));
         node.state.note_stripe(spec.meta.id.stripe.0);
     }
     Ok((permit, blocks, targets))
@@ -218,7 +225,8 @@ impl LinkEnds<'_> {
                 }
             };
             let window = windows.get(&link.lane).map_or(1, |window| *window as usize);
-            let (link, traffic, uplink) = (link.clone(), Arc::clone(self.traffic), self.node.throttles.uplink.clone());
+            let uplink = Passage::new(&self.node.throttles.uplink, Precedence::of(self.task.class));
+            let (link, traffic) = (link.clone(), Arc::clone(self.traffic));
             links.insert(id, Unconnected { link, way, stall: self.stall, window, traffic, uplink });
         }
         Ok((links, guests))

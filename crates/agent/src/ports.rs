@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
 };
-use weft_engine::{Ports, SliceSink, SliceSource};
+use weft_engine::{Ports, SliceSink, SliceSource, classes::Precedence};
 use weft_plan::{Sink, Source, TaskLane, TaskStage, link_id};
 use weft_types::{Error, Result};
 
@@ -21,6 +21,7 @@ pub(crate) struct TaskPorts {
     /// The ends of links that no stage has taken yet, by their numbers in the plan.
     pub(crate) links: Mutex<BTreeMap<u32, Unconnected>>,
     pub(crate) throttles: Throttles,
+    pub(crate) of: Precedence,
 }
 
 impl TaskPorts {
@@ -42,14 +43,14 @@ impl Ports for TaskPorts {
             Source::Link(link) => (self.link(lane, *link)?.source(slices), false),
             Source::Input { .. } => return Err(Error::invalid("only a client has new data to put in")),
         };
-        Ok(self.throttles.source(port, from_disk, combines(stage)))
+        Ok(self.throttles.source(port, self.of, from_disk, combines(stage)))
     }
 
     async fn sink(&self, lane: &TaskLane, _: &TaskStage, sink: &Sink) -> Result<Box<dyn SliceSink>> {
         match sink {
             Sink::Store { index, sub_blocks } => {
                 let target = self.targets.get(index).ok_or_else(|| Error::invalid(format!("block {index} is not named")))?;
-                Ok(self.throttles.disk_sink(target.sink(sub_blocks, self.disk_mode)))
+                Ok(self.throttles.disk_sink(target.sink(sub_blocks, self.disk_mode), self.of))
             }
             Sink::Link(link) => Ok(self.link(lane, *link)?.sink()),
             Sink::Patch { .. } => Err(Error::invalid("this version of the agent does not change blocks in place")),

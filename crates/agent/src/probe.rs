@@ -10,7 +10,8 @@
 //! A slow link does not come so far within the probe's time: what came in the second half of that time is its measure then.
 
 use crate::{
-    admission::{Demand, Permit},
+    admission::Permit,
+    line::Passage,
     node::{Node, Registration},
     reception::{Arrival, Expected},
 };
@@ -19,12 +20,17 @@ use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
     time::{Instant, timeout, timeout_at},
 };
+use weft_engine::classes::{Demand, Precedence};
+use weft_plan::Class;
 use weft_proto::{
     Direction, FrameStream, Hello, LinkReceiver, LinkRights, LinkSender, LinkToken, Peer,
     token::probe_hash,
     v1::{ReceiveProbeReply, ReceiveProbeRequest, SendProbeReply, SendProbeRequest},
 };
 use weft_types::{Error, NodeId, Party, PlanId, Result, Span};
+
+/// A probe that gave way to others would measure them.
+const PRECEDENCE: Precedence = Precedence { class: Class::Foreground, priority: 0 };
 
 const SMALL: u64 = 4 << 10;
 const LARGE: u64 = 256 << 10;
@@ -81,13 +87,12 @@ pub(crate) async fn send(node: &Arc<Node>, request: SendProbeRequest) -> Result<
     let late = |_| Err(Error::replan(format!("{peer} at {address}: no connection within {MEET_MAX:?}")));
     let opened = timeout(MEET_MAX, node.pool.open(address, &peer, &hello)).await.unwrap_or_else(late);
     let mut sender = LinkSender::new(opened.map_err(|error| error.party(to))?, LINK, 1, MEET_MAX);
+    let uplink = Passage::new(&node.throttles.uplink, PRECEDENCE);
     let zeros = vec![0; LARGE as usize];
     for slice in slices() {
         // As slices of plans are sent: small ones together, and none waits while others are paid for.
-        if let Some(uplink) = &node.throttles.uplink
-            && sender.flush().await.is_ok()
-        {
-            uplink.take(slice.len()).await;
+        if uplink.is_bounded() && sender.flush().await.is_ok() {
+            uplink.pass(slice.len()).await;
         }
         if sender.feed(slice, &zeros[..slice.len() as usize]).await.is_err() {
             require_idle(node, request.only_idle)?;
@@ -136,7 +141,7 @@ async fn begin(node: &Arc<Node>, epoch: u64, registered: &[u8], only_idle: bool)
     node.obey(epoch).await?;
     require_idle(node, only_idle)?;
     let turn = Arc::clone(&node.probing).try_acquire_owned().map_err(|_| Error::retry("busy: another probe is under way"))?;
-    let permit = node.admission.admit(Demand { memory_bytes: 2 * LARGE, connections: 1, ..Demand::default() })?;
+    let permit = node.admission.admit(PRECEDENCE, Demand { memory_bytes: 2 * LARGE, connections: 1, ..Demand::default() })?;
     Ok((Turn { _turn: turn, _permit: permit }, registration))
 }
 

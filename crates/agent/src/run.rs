@@ -3,13 +3,12 @@
 use crate::{DiskMode, block_source::OpenBlock, node::Node, open::OpenTask, store_sink::Target, wire};
 use std::{
     collections::BTreeMap,
-    future::pending,
     sync::{Arc, PoisonError},
     time::Duration,
 };
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{Instant, MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval},
 };
 use tonic::Status;
 use weft_engine::{Observer, run_observed};
@@ -46,12 +45,6 @@ pub(crate) async fn run(
     let begin = Instant::now();
     let observer = Observer::timed(&open.task, move || begin.elapsed().as_micros() as u64);
     let (mut errors, mut cancelled) = (Vec::new(), false);
-    let deadline = async {
-        match open.deadline {
-            Some(deadline) => sleep(deadline).await,
-            None => pending().await,
-        }
-    };
     tokio::select! {
         biased;
         outcome = run_observed(&open.task, &open.ports, &observer) => errors = outcome.errors,
@@ -61,10 +54,6 @@ pub(crate) async fn run(
         }
         () = events.closed() => errors.push(Error::retry("the coordinator went away")),
         () = node.stopped() => errors.push(Error::replan("the agent is stopping")),
-        () = deadline => {
-            let deadline_ms = open.deadline.unwrap_or_default().as_millis();
-            errors.push(Error::replan(format!("not done within {deadline_ms} ms")));
-        }
         () = tell_progress(&observer, &open.traffic, events) => {}
     }
     for error in &mut errors {
@@ -94,6 +83,7 @@ async fn tell_progress(observer: &Observer, traffic: &Traffic, events: &mpsc::Se
             stage: waiting.stage.into(),
             party: waiting.peer.map(|peer| wire::encode(&peer)).unwrap_or_default(),
             since_ms: u32::try_from(now_ms - waiting.since).unwrap_or(u32::MAX),
+            held_back: waiting.held_back,
         });
         let progress = TaskProgress { bytes_moved: traffic.moved_bytes(), waiting: waiting.collect() };
         // A coordinator that does not take it hears of the next one.
@@ -177,7 +167,13 @@ fn event(mut errors: Vec<Error>, harvest: Harvest, traffic: &Traffic, stages: Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Limits, LocalDisks, OpenDisk, partial::Partials};
+    use crate::{
+        Limits, LocalDisks, OpenDisk,
+        line::{Line, Passage},
+        partial::Partials,
+    };
+    use weft_engine::classes::Precedence;
+    use weft_plan::Class;
     use weft_store::{NewDisk, conformance};
     use weft_types::{ClusterId, PlanId};
 
@@ -188,7 +184,8 @@ mod tests {
         let (partials, meta) = (Partials::new(&Limits::default()), conformance::block(cluster, 1, 0));
         let begin = |plan| {
             let claim = partials.claim(PlanId(plan), 0, store.as_ref(), &meta).ok().unwrap();
-            Arc::new(Target::new(claim, None, 1, Arc::default()))
+            let passage = Passage::new(&Line::new(None), Precedence::of(Class::Repair));
+            Arc::new(Target::new(claim, None, 1, Arc::default(), passage))
         };
         let (mut cancelled, mut ended) = (Harvest::default(), Harvest::default());
         cancelled.take(&begin(1));

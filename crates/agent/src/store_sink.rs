@@ -1,13 +1,18 @@
 //! A new block on a disk as a sink of stages.
 
-use crate::{DiskMode, partial::Claim, traffic::Traffic};
+use crate::{
+    DiskMode,
+    line::{Passage, parts},
+    partial::Claim,
+    traffic::Traffic,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicUsize, Ordering},
 };
-use weft_engine::SliceSink;
+use weft_engine::{Hold, SliceSink};
 use weft_store::Receipt;
 use weft_types::{Extent, Result, Span};
 
@@ -22,13 +27,20 @@ pub(crate) struct Target {
     unfinished: AtomicUsize,
     receipt: Mutex<Option<Receipt>>,
     traffic: Arc<Traffic>,
+    passage: Passage,
 }
 
 impl Target {
     /// For a block with `sinks` sinks in the task. May block.
-    pub(crate) fn new(claim: Claim, expected_checksums: Option<Vec<u32>>, sinks: usize, traffic: Arc<Traffic>) -> Self {
-        let missing = claim.missing();
-        Self { claim, expected_checksums, missing, unfinished: AtomicUsize::new(sinks), receipt: Mutex::default(), traffic }
+    pub(crate) fn new(
+        claim: Claim,
+        expected_checksums: Option<Vec<u32>>,
+        sinks: usize,
+        traffic: Arc<Traffic>,
+        passage: Passage,
+    ) -> Self {
+        let (missing, unfinished) = (claim.missing(), AtomicUsize::new(sinks));
+        Self { claim, expected_checksums, missing, unfinished, receipt: Mutex::default(), traffic, passage }
     }
 
     pub(crate) fn claim(&self) -> &Claim {
@@ -60,11 +72,12 @@ impl Target {
         self.receipt.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn write(&self, sub_blocks: &[u16], slice: Span, rows: &[u8]) -> Result<()> {
+    /// Writes a part of the slice that the rows are.
+    fn write(&self, sub_blocks: &[u16], slice: Span, part: Span, rows: &[u8]) -> Result<()> {
         let layout = self.claim.meta().stripe.layout;
         for (row, sub_block) in rows.chunks_exact((slice.len() as usize).max(1)).zip(sub_blocks) {
-            let mut at = 0;
-            for extent in layout.extents(u32::from(*sub_block), slice) {
+            let mut at = (part.start - slice.start) as usize;
+            for extent in layout.extents(u32::from(*sub_block), part) {
                 self.write_extent(extent, &row[at..at + extent.len as usize])?;
                 at += extent.len as usize;
             }
@@ -102,9 +115,18 @@ struct StoreSink {
 
 #[async_trait]
 impl SliceSink for StoreSink {
+    fn hold(&self) -> Option<Hold> {
+        Some(self.target.passage.hold.clone())
+    }
+
     async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
-        let (target, sub_blocks) = (Arc::clone(&self.target), Arc::clone(&self.sub_blocks));
-        self.mode.run(move || target.write(&sub_blocks, slice, &rows)).await
+        for part in parts(slice, self.sub_blocks.len(), self.target.passage.of) {
+            let (target, sub_blocks, rows) = (Arc::clone(&self.target), Arc::clone(&self.sub_blocks), rows.clone());
+            let turn = self.target.passage.turn().await;
+            self.mode.run(move || target.write(&sub_blocks, slice, part, &rows)).await?;
+            turn.passed(part.len() * self.sub_blocks.len() as u64);
+        }
+        Ok(())
     }
 
     async fn finish(&mut self) -> Result<()> {

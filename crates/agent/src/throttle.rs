@@ -1,9 +1,12 @@
 //! Bounds on what a node's tasks do a second: so that a repair does not eat a disk that others need.
 //!
 //! What is ready is paid for: a slice that was read, a slice that was written, a slice before it is sent. Nobody who waits to pay
-//! holds more than that slice, and nothing is paid for while a peer is waited for.
+//! holds more than that slice, and nothing is paid for while a peer is waited for. Foreground tasks pay before others.
 
-use crate::config::Throttle;
+use crate::{
+    config::Throttle,
+    line::{Line, Passage},
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{
@@ -11,7 +14,7 @@ use std::{
     time::Duration,
 };
 use tokio::time::{Instant, sleep_until};
-use weft_engine::{SliceSink, SliceSource};
+use weft_engine::{Hold, SliceSink, SliceSource, classes::Precedence};
 use weft_types::{ByteSize, Result, Span};
 
 /// So many bytes may come at once, as far as they are the bytes of no more than this and no less than that time: what is not used
@@ -52,7 +55,7 @@ impl Bucket {
         *paid_at
     }
 
-    fn cost(&self, bytes: u64) -> Duration {
+    pub(crate) fn cost(&self, bytes: u64) -> Duration {
         Duration::try_from_secs_f64(bytes as f64 / self.bytes_per_s).unwrap_or(Duration::MAX)
     }
 
@@ -75,41 +78,56 @@ impl Drop for Due<'_> {
     }
 }
 
-/// What all tasks of a node pay to; nothing where it is not bounded.
-#[derive(Debug, Clone, Default)]
+/// What all tasks of a node pay to, where it is bounded; and the uplink, bounded or not.
+#[derive(Debug, Clone)]
 pub(crate) struct Throttles {
-    disk: Option<Arc<Bucket>>,
-    coding: Option<Arc<Bucket>>,
-    pub(crate) uplink: Option<Arc<Bucket>>,
+    disk: Option<Arc<Line>>,
+    coding: Option<Arc<Line>>,
+    pub(crate) uplink: Arc<Line>,
 }
 
 impl Throttles {
     pub(crate) fn new(said: &Throttle) -> Self {
-        let bucket = |rate: Option<ByteSize>| rate.map(|rate| Arc::new(Bucket::new(rate)));
+        let line = |rate: Option<ByteSize>| rate.map(|rate| Line::new(Some(rate)));
         Self {
-            disk: bucket(said.disk_bytes_per_s),
-            coding: bucket(said.coding_bytes_per_s),
-            uplink: bucket(said.network_bytes_per_s),
+            disk: line(said.disk_bytes_per_s),
+            coding: line(said.coding_bytes_per_s),
+            uplink: Line::new(said.network_bytes_per_s),
         }
     }
 
     /// A source of a stage: from a disk or not, and for a stage that combines what it gets or passes it on as it is.
-    pub(crate) fn source(&self, source: Box<dyn SliceSource>, from_disk: bool, combined: bool) -> Box<dyn SliceSource> {
-        let buckets: Vec<_> = [(&self.disk, from_disk), (&self.coding, combined)].into_iter().filter_map(due).collect();
-        if buckets.is_empty() { source } else { Box::new(Paid { port: source, toll: Toll(buckets) }) }
+    pub(crate) fn source(
+        &self,
+        source: Box<dyn SliceSource>,
+        of: Precedence,
+        from_disk: bool,
+        combined: bool,
+    ) -> Box<dyn SliceSource> {
+        match self.toll(source.hold(), of, from_disk, combined) {
+            Some(toll) => Box::new(Paid { port: source, toll }),
+            None => source,
+        }
     }
 
     /// A sink that is a disk.
-    pub(crate) fn disk_sink(&self, sink: Box<dyn SliceSink>) -> Box<dyn SliceSink> {
-        match due((&self.disk, true)) {
-            Some(disk) => Box::new(Paid { port: sink, toll: Toll(vec![disk]) }),
+    pub(crate) fn disk_sink(&self, sink: Box<dyn SliceSink>, of: Precedence) -> Box<dyn SliceSink> {
+        match self.toll(sink.hold(), of, true, false) {
+            Some(toll) => Box::new(Paid { port: sink, toll }),
             None => sink,
         }
     }
-}
 
-fn due((bucket, is_due): (&Option<Arc<Bucket>>, bool)) -> Option<Arc<Bucket>> {
-    bucket.clone().filter(|_| is_due)
+    /// What a port pays; nothing, where nothing that it does is bounded.
+    fn toll(&self, hold: Option<Hold>, of: Precedence, disk: bool, coding: bool) -> Option<Toll> {
+        let hold = hold.unwrap_or_default();
+        let passage = |line: &Option<Arc<Line>>, is_due| {
+            let line = line.as_ref().filter(|_| is_due)?;
+            Some(Passage::new(line, of).of_port(hold.clone()))
+        };
+        let toll = Toll { disk: passage(&self.disk, disk), coding: passage(&self.coding, coding), hold: hold.clone() };
+        Some(toll).filter(|toll| toll.disk.is_some() || toll.coding.is_some())
+    }
 }
 
 /// A source or sink whose slices are paid for.
@@ -118,20 +136,31 @@ struct Paid<P> {
     toll: Toll,
 }
 
-/// The buckets that a slice is paid to.
-struct Toll(Vec<Arc<Bucket>>);
+/// What a slice is paid to.
+struct Toll {
+    disk: Option<Passage>,
+    coding: Option<Passage>,
+    hold: Hold,
+}
 
 impl Toll {
     /// To all of them at once: a disk and a processor work side by side.
     async fn pay(&self, bytes: usize) {
-        if let Some(paid_at) = self.0.iter().map(|bucket| bucket.charge(bytes as u64)).max() {
-            sleep_until(paid_at).await;
-        }
+        let pay = async |passage: &Option<Passage>| {
+            if let Some(passage) = passage {
+                passage.pass(bytes as u64).await;
+            }
+        };
+        tokio::join!(pay(&self.disk), pay(&self.coding));
     }
 }
 
 #[async_trait]
 impl SliceSource for Paid<Box<dyn SliceSource>> {
+    fn hold(&self) -> Option<Hold> {
+        Some(self.toll.hold.clone())
+    }
+
     async fn next(&mut self, slice: Span) -> Result<Bytes> {
         self.port.next(slice).await
     }
@@ -147,6 +176,10 @@ impl SliceSource for Paid<Box<dyn SliceSource>> {
 
 #[async_trait]
 impl SliceSink for Paid<Box<dyn SliceSink>> {
+    fn hold(&self) -> Option<Hold> {
+        Some(self.toll.hold.clone())
+    }
+
     async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
         let bytes = rows.len();
         self.port.put(slice, rows).await?;
@@ -205,8 +238,9 @@ mod tests {
             coding_bytes_per_s: Some(ByteSize(2 * MIB)),
             ..Throttle::default()
         };
+        let of = Precedence::of(weft_plan::Class::Repair);
         for (from_disk, combined, seconds) in [(true, true, 4.0), (true, false, 4.0), (false, true, 2.0), (false, false, 0.1)] {
-            let mut source = Throttles::new(&said).source(Box::new(Zeros), from_disk, combined);
+            let mut source = Throttles::new(&said).source(Box::new(Zeros), of, from_disk, combined);
             let begin = Instant::now();
             for _ in 0..64 {
                 let before = Instant::now();

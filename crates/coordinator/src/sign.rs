@@ -95,7 +95,7 @@ pub(crate) fn sign(
                 let task = cut.bytes.clone();
                 let registration = session.link_key.id().to_vec();
                 let reads = cut.task.blocks.iter().map(|block| read_spec(block.id, stripe)).collect::<Result<Vec<_>>>()?;
-                let open = v1::OpenRequest { task, peers, stores, deadline_ms: 0, stall_ms, registration, reads };
+                let open = v1::OpenRequest { task, peers, stores, stall_ms, registration, reads };
                 let (incoming_bytes, link_bytes) = (bytes_over(&cut.task, |link| !link.sends), bytes_over(&cut.task, |_| true));
                 signed.agents.insert(*node, SignedTask { session: session.clone(), open, incoming_bytes, link_bytes });
             }

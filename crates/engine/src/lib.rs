@@ -9,6 +9,7 @@
 //! - The other stages of the task are not touched.
 
 mod buffers;
+pub mod classes;
 mod combiner;
 mod observer;
 mod pace;
@@ -19,6 +20,6 @@ mod stage;
 
 pub use buffers::{Buffer, Buffers};
 pub use observer::{Observer, Port, Waiting};
-pub use ports::{Ports, SliceSink, SliceSource};
+pub use ports::{HeldBack, Hold, Ports, SliceSink, SliceSource};
 pub use run::{Outcome, StageOutcome, run, run_observed};
 pub use sample::CodingSample;

@@ -1,11 +1,15 @@
 //! What each stage of a running task waits for, to be looked at from outside: the culprit of a stall is the one who waits for
 //! no peer.
 
+use crate::Hold;
 use futures::FutureExt as _;
 use std::{
     fmt,
     future::Future,
-    sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+    },
 };
 use weft_plan::{Sink, Source, Task};
 use weft_types::{Party, StageTimes};
@@ -47,6 +51,8 @@ pub struct Waiting {
     pub peer: Option<Party>,
     /// Since which tick.
     pub since: u64,
+    /// It waits for tasks of an earlier class at the party's own disk or uplink, whoever is at the other end.
+    pub held_back: bool,
 }
 
 /// A port of a stage, by its place in the stage's sources or sinks.
@@ -143,11 +149,7 @@ impl WatchedStage<'_> {
     }
 
     async fn wait_for<T>(&self, port: Port, itself: bool, future: impl Future<Output = T>) -> T {
-        let watch = match port {
-            Port::Source(number) => self.stage.sources.get(number),
-            Port::Sink(number) => self.stage.sinks.get(number),
-        };
-        let Some(watch) = watch else { return future.await };
+        let Some(watch) = self.port(port) else { return future.await };
         // Cleared on drop too: a wait that is given up is none.
         let _waiting = WaitGuard::begin(watch, self.tick.load(Relaxed), itself);
         if itself {
@@ -163,6 +165,20 @@ impl WatchedStage<'_> {
         let done = future.await;
         self.stage.last.store(watch.part as u8, Relaxed);
         done
+    }
+
+    /// A port is open, and says with this when it is held back.
+    pub(crate) fn opened(&self, port: Port, hold: Option<Hold>) {
+        if let (Some(watch), Some(hold)) = (self.port(port), hold) {
+            let _once = watch.hold.set(hold);
+        }
+    }
+
+    fn port(&self, port: Port) -> Option<&PortWatch> {
+        match port {
+            Port::Source(number) => self.stage.sources.get(number),
+            Port::Sink(number) => self.stage.sinks.get(number),
+        }
     }
 
     /// What all ports of one side do at once takes as long as the last of them.
@@ -220,8 +236,13 @@ impl StageWatch {
     fn waiting(&self) -> Vec<Waiting> {
         let sources = self.sources.iter().enumerate().map(|(number, watch)| (Port::Source(number), watch));
         let sinks = self.sinks.iter().enumerate().map(|(number, watch)| (Port::Sink(number), watch));
-        let waits = sources.chain(sinks).filter_map(|(port, watch)| watch.waits().map(|(peer, since)| (port, peer, since)));
-        waits.map(|(port, peer, since)| Waiting { lane: self.lane, stage: self.stage, port, peer, since }).collect()
+        let waits =
+            sources.chain(sinks).filter_map(|(port, watch)| watch.waits().map(|(peer, since)| (port, watch, peer, since)));
+        let waiting = |(port, watch, peer, since): (_, &PortWatch, _, _)| {
+            let held_back = watch.hold.get().is_some_and(Hold::is_held_back);
+            Waiting { lane: self.lane, stage: self.stage, port, peer, since, held_back }
+        };
+        waits.map(waiting).collect()
     }
 
     fn positions_done(&self) -> u64 {
@@ -236,11 +257,13 @@ struct PortWatch {
     part: Part,
     /// Twice the tick plus one, and one more if it waits for itself; 0: nobody waits.
     since: AtomicU64,
+    /// Set when the port is open, if it can be held back.
+    hold: OnceLock<Hold>,
 }
 
 impl PortWatch {
     fn new(peer: Option<Party>, part: Part) -> Self {
-        Self { peer, part, since: AtomicU64::new(0) }
+        Self { peer, part, since: AtomicU64::new(0), hold: OnceLock::new() }
     }
 
     fn waits(&self) -> Option<(Option<Party>, u64)> {
@@ -274,7 +297,7 @@ mod tests {
     use futures::{FutureExt, future::pending};
     use std::sync::Arc;
     use weft_gf::SparseMatrix;
-    use weft_plan::{TaskLane, TaskLink, TaskStage};
+    use weft_plan::{Class, TaskLane, TaskLink, TaskStage};
     use weft_types::{Layout, NodeId, PlanId, Result, Span};
 
     const PEER: Party = Party::Node(NodeId(2));
@@ -287,13 +310,14 @@ mod tests {
         Task {
             plan: PlanId(1),
             epoch: 1,
+            class: Class::Foreground,
             party: Party::Node(NodeId(1)),
             layout: Layout::new(64, 64, 1).unwrap(),
             slice_len: 8,
             lanes: vec![TaskLane { lane: 3, span: Span::new(0, 64), first: 0, step: 1, window: 1, stages: vec![stage] }],
             blocks: Vec::new(),
             stores: Vec::new(),
-            links: vec![TaskLink { lane: 3, link: 9, width: 1, rank: 0, peer: PEER, sends }],
+            links: vec![TaskLink { lane: 3, link: 9, width: 1, peer: PEER, sends }],
         }
     }
 
@@ -307,7 +331,7 @@ mod tests {
         assert!(wait.as_mut().now_or_never().is_none());
         observer.advance(90);
         let port = Port::Sink(0);
-        assert_eq!(observer.waiting(), [Waiting { lane: 3, stage: 4, port, peer: Some(PEER), since: 70 }]);
+        assert_eq!(observer.waiting(), [Waiting { lane: 3, stage: 4, port, peer: Some(PEER), since: 70, held_back: false }]);
         drop(wait);
         assert_eq!(observer.waiting(), []);
 
@@ -363,8 +387,25 @@ mod tests {
             observer.advance(5);
             let mut running = Box::pin(run_observed(&task, &slices, &observer));
             assert!(running.as_mut().now_or_never().is_none());
-            assert_eq!(observer.waiting(), [Waiting { lane: 3, stage: 4, port: Port::Source(0), peer, since: 5 }]);
+            assert_eq!(
+                observer.waiting(),
+                [Waiting { lane: 3, stage: 4, port: Port::Source(0), peer, since: 5, held_back: false }]
+            );
         }
+    }
+
+    #[test]
+    fn a_port_that_is_held_back_is_seen_to_be_for_as_long_as_it_is() {
+        let observer = Observer::new(&task(Source::Link(9), Sink::Store { index: 0, sub_blocks: vec![0] }));
+        let (watch, hold) = (observer.stage(0).unwrap(), Hold::default());
+        watch.opened(Port::Sink(0), Some(hold.clone()));
+        let held_back = hold.begin();
+        assert_eq!(observer.waiting(), [], "nobody waits for it");
+        let mut wait = Box::pin(watch.wait(Port::Sink(0), pending::<()>()));
+        assert!(wait.as_mut().now_or_never().is_none());
+        assert!(observer.waiting()[0].held_back);
+        drop(held_back);
+        assert!(!observer.waiting()[0].held_back, "now it waits for its disk");
     }
 
     /// Slices take 100 µs to come and 1000 to be taken.

@@ -2,6 +2,10 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 use weft_plan::{Sink, Source, TaskLane, TaskStage};
 use weft_types::{Result, Span};
 
@@ -15,9 +19,41 @@ pub trait Ports: Send + Sync {
     async fn sink(&self, lane: &TaskLane, stage: &TaskStage, sink: &Sink) -> Result<Box<dyn SliceSink>>;
 }
 
+/// Whether a port is held back by tasks of an earlier class. The port says so, whoever watches its stage sees it.
+#[derive(Debug, Clone, Default)]
+pub struct Hold(Arc<AtomicUsize>);
+
+/// While this lives, something of the port is held back.
+#[derive(Debug)]
+pub struct HeldBack(Hold);
+
+impl Hold {
+    /// From now on, until what is returned is dropped.
+    pub fn begin(&self) -> HeldBack {
+        self.0.fetch_add(1, Relaxed);
+        HeldBack(self.clone())
+    }
+
+    /// Whether it is.
+    pub fn is_held_back(&self) -> bool {
+        self.0.load(Relaxed) > 0
+    }
+}
+
+impl Drop for HeldBack {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
+    }
+}
+
 /// Gives a stage its slices.
 #[async_trait]
 pub trait SliceSource: Send {
+    /// Where the port says that it is held back; nowhere, if it never is.
+    fn hold(&self) -> Option<Hold> {
+        None
+    }
+
     /// The sub-blocks of the source at the positions of `slice`, one after another: `width × slice.len()` bytes.
     async fn next(&mut self, slice: Span) -> Result<Bytes>;
 
@@ -35,6 +71,11 @@ pub trait SliceSource: Send {
 /// Takes a stage's results.
 #[async_trait]
 pub trait SliceSink: Send {
+    /// As [`SliceSource::hold`].
+    fn hold(&self) -> Option<Hold> {
+        None
+    }
+
     /// Takes the sub-blocks of the sink at the positions of `slice`: `width × slice.len()` bytes, one after another.
     async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()>;
 

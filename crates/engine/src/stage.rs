@@ -72,7 +72,9 @@ impl StageRun<'_> {
 
     async fn open_source(&self, number: usize, source: &Source) -> Result<Box<dyn SliceSource>, Ended> {
         let opened = self.watch.wait(Port::Source(number), self.ports.source(self.lane, self.stage, source)).await;
-        opened.map_err(|error| self.note(error, Port::Source(number), self.lane.span.start))
+        let source = opened.map_err(|error| self.note(error, Port::Source(number), self.lane.span.start))?;
+        self.watch.opened(Port::Source(number), source.hold());
+        Ok(source)
     }
 
     /// Opens all sinks at once. One is enough.
@@ -87,7 +89,10 @@ impl StageRun<'_> {
             return Outlet::Check;
         }
         match self.watch.wait(Port::Sink(number), self.ports.sink(self.lane, self.stage, sink)).await {
-            Ok(port) => Outlet::Port(port),
+            Ok(port) => {
+                self.watch.opened(Port::Sink(number), port.hold());
+                Outlet::Port(port)
+            }
             Err(error) => {
                 self.note(error, Port::Sink(number), self.lane.span.start);
                 Outlet::Dead

@@ -91,12 +91,10 @@ pub struct Plan {
     pub epoch: u64,
     /// What it is for.
     pub class: Class,
-    /// It must be done within this time of its start, milliseconds.
-    pub deadline_ms: Option<u64>,
 }
 
-/// What a plan is for: it decides who waits for whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// What a plan is for: at every agent, an earlier class goes before a later one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     /// Somebody waits for it.
@@ -184,8 +182,8 @@ pub struct Link {
     /// Sub-blocks that it carries.
     pub width: u32,
     /// For predictions, orders it against other links of the same sender that have a slice ready at the same time: that goes first
-    /// whose slice's place in the lane times the lane's step, plus the rank, is lower. A rank counts slices' times. When a plan runs,
-    /// links are not put in order: lanes that take turns go in step at each party, and their links share its line.
+    /// whose slice's place in the lane times the lane's step, plus the rank, is lower. A rank counts slices' times. Tasks do not carry it:
+    /// when a plan runs, lanes that take turns go in step at each party, and their links share its line.
     pub rank: u32,
 }
 

@@ -1,6 +1,6 @@
 //! One party's share of a plan: what an agent (or a client) is sent, and nothing else.
 
-use crate::{Plan, Sink, SliceSet, Source};
+use crate::{Class, Plan, Sink, SliceSet, Source};
 use serde::{Deserialize, Serialize};
 use weft_gf::Factored;
 use weft_types::{BlockId, Layout, Party, PlanId, Span};
@@ -16,6 +16,8 @@ pub struct Task {
     pub plan: PlanId,
     /// The epoch of the coordinator that made it.
     pub epoch: u64,
+    /// What the plan is for: agents let foreground tasks go before others.
+    pub class: Class,
     /// Whose share it is.
     pub party: Party,
     /// How the stripe's blocks are laid out.
@@ -80,8 +82,6 @@ pub struct TaskLink {
     pub link: u16,
     /// Sub-blocks that it carries.
     pub width: u32,
-    /// As in [`crate::Link`].
-    pub rank: u32,
     /// Who is at the other end.
     pub peer: Party,
     /// Whether this party sends on it.
@@ -135,14 +135,7 @@ pub fn cut(plan: &Plan, vertex: u16) -> Task {
             for (end, other, sends) in [(link.from, link.to, true), (link.to, link.from, false)] {
                 if mine(end) {
                     let peer = binding.parties[usize::from(lane.stages[usize::from(other)].vertex)];
-                    links.push(TaskLink {
-                        lane: number as u16,
-                        link: at as u16,
-                        width: link.width,
-                        rank: link.rank,
-                        peer,
-                        sends,
-                    });
+                    links.push(TaskLink { lane: number as u16, link: at as u16, width: link.width, peer, sends });
                 }
             }
         }
@@ -157,6 +150,7 @@ pub fn cut(plan: &Plan, vertex: u16) -> Task {
     Task {
         plan: plan.id,
         epoch: plan.epoch,
+        class: plan.class,
         party: binding.parties[usize::from(vertex)],
         layout: binding.layout,
         slice_len: binding.slice_len,

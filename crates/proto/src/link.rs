@@ -85,6 +85,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
         self.or_reason(sent).await
     }
 
+    /// As [`feed`](Self::feed), of a slice that the caller cuts into frames: the next of them, and whether more follow. What they are
+    /// together is for the receiver to check.
+    pub async fn feed_frame(&mut self, slice: Span, rows: &[u8], more: bool) -> Result<()> {
+        self.state.at(slice.start);
+        let sent = self.try_feed_frame(slice, rows, more).await;
+        self.or_reason(sent).await
+    }
+
     /// Sees to it that all slices are on their way.
     pub async fn flush(&mut self) -> Result<()> {
         let sent = self.frames.flush().await;
@@ -113,11 +121,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
     async fn try_feed(&mut self, slice: Span, rows: &[u8]) -> Result<(), FrameError> {
         let mut pieces = rows.chunks(FRAME_PAYLOAD_BYTES_MAX).peekable();
         while let Some(piece) = pieces.next() {
-            let (link, more) = (self.state.link, pieces.peek().is_some());
-            let header = Header { kind: Kind::Data, more, link, span: slice, payload_len: piece.len() };
-            let checksum = self.frames.feed_frame(&header, piece).await?;
-            self.state.total.add(piece.len(), checksum);
+            self.try_feed_frame(slice, piece, pieces.peek().is_some()).await?;
         }
+        Ok(())
+    }
+
+    async fn try_feed_frame(&mut self, slice: Span, piece: &[u8], more: bool) -> Result<(), FrameError> {
+        let header = Header { kind: Kind::Data, more, link: self.state.link, span: slice, payload_len: piece.len() };
+        let checksum = self.frames.feed_frame(&header, piece).await?;
+        self.state.total.add(piece.len(), checksum);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ pub const TASK_BYTES_MAX: usize = 8 << 20;
 /// The widest source or sink, sub-blocks: a dense matrix of a stage would still fit in memory.
 pub const WIDTH_MAX: u32 = 1 << 16;
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// The task as bytes.
 pub fn encode_task(task: &Task) -> Result<Vec<u8>> {

@@ -61,8 +61,6 @@ pub struct Run {
     pub epoch: u64,
     /// What it is for.
     pub class: Class,
-    /// It must be done within this time of its start, milliseconds.
-    pub deadline_ms: Option<u64>,
     /// The count of committed updates of the stripe that is read.
     pub seq: u64,
     /// Positions in a slice.
@@ -72,9 +70,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// With the usual window, no deadline, and no update yet.
+    /// With the usual window and no update yet.
     pub fn new(id: PlanId, epoch: u64, class: Class, slice_len: u64) -> Self {
-        Self { id, epoch, class, deadline_ms: None, seq: 0, slice_len, window: WINDOW_SLICES }
+        Self { id, epoch, class, seq: 0, slice_len, window: WINDOW_SLICES }
     }
 
     /// With the window for cells of so many sub-blocks: a larger one, where slices of all of them together are small.
@@ -200,8 +198,8 @@ impl Request<'_> {
         }
         let binding = Binding { spans, ..self.bind(vertices.0, &lanes)? };
         let shape = Shape { code: self.code.spec(), lanes };
-        let Run { id, epoch, class, deadline_ms, .. } = self.run;
-        Ok(Plan { shape, binding, id, epoch, class, deadline_ms })
+        let Run { id, epoch, class, .. } = self.run;
+        Ok(Plan { shape, binding, id, epoch, class })
     }
 
     fn bind(&self, parties: Vec<Party>, lanes: &[Lane]) -> Result<Binding> {

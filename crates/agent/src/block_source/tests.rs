@@ -1,5 +1,7 @@
 use super::*;
-use weft_plan::TaskLane;
+use crate::line::Line;
+use weft_engine::classes::Precedence;
+use weft_plan::{Class, TaskLane};
 use weft_store::conformance;
 use weft_types::{BlockMeta, ClusterId};
 
@@ -54,7 +56,8 @@ fn block(cached: fn(u64) -> bool, bad_page: Option<u64>) -> (OpenBlock, Arc<Read
     let (id, bytes) = (meta.id, conformance::pattern(LEN));
     let reader = Arc::new(Reader { meta, bytes, cached, bad_page, waited: Mutex::default() });
     let (traffic, findings) = (Arc::default(), Arc::default());
-    (OpenBlock { id, reader: reader.clone(), layout, traffic, findings, corrupt: Arc::default() }, reader)
+    let passage = Passage::new(&Line::new(None), Precedence::of(Class::Repair));
+    (OpenBlock { id, reader: reader.clone(), layout, traffic, findings, corrupt: Arc::default(), passage }, reader)
 }
 
 fn slices() -> Slices {
@@ -114,7 +117,8 @@ fn vector_block(cached: fn(u64) -> bool, bad_page: Option<u64>) -> (OpenBlock, A
     let (id, layout, bytes) = (meta.id, meta.stripe.layout, conformance::pattern(meta.len()));
     let reader = Arc::new(Reader { meta, bytes, cached, bad_page, waited: Mutex::default() });
     let (traffic, findings) = (Arc::default(), Arc::default());
-    (OpenBlock { id, reader: reader.clone(), layout, traffic, findings, corrupt: Arc::default() }, reader)
+    let passage = Passage::new(&Line::new(None), Precedence::of(Class::Repair));
+    (OpenBlock { id, reader: reader.clone(), layout, traffic, findings, corrupt: Arc::default(), passage }, reader)
 }
 
 fn vector_slices(slice_len: u64) -> Slices {

@@ -1,5 +1,6 @@
 //! Agents as they are, on loopback and real disks, with a coordinator that does by hand what a test tells it to.
 
+mod classes;
 mod cluster;
 mod failures;
 mod probes;

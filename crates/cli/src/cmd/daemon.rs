@@ -44,7 +44,8 @@ pub(super) struct RunCoordinator {
 /// Run an agent: it keeps blocks on the disks of a node, and does its share of plans
 ///
 /// Settings come from a TOML file and from the environment: WEFT_AGENT_RACK=r2 is rack = "r2", and
-/// WEFT_AGENT_LIMITS__MEMORY_BUDGET=1GiB is limits.memory_budget = "1GiB". Relative paths are relative to the file. WEFT_LOG says
+/// WEFT_AGENT_LIMITS__MEMORY_BUDGET=1GiB is limits.memory_budget = "1GiB". Reads and writes go before repairs, and these before
+/// scrubs, which may use limits.repair_percent (70) and limits.scrub_percent (20) of its memory, connections and disks. Relative paths are relative to the file. WEFT_LOG says
 /// what is logged: info, debug, weft_agent=debug.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -59,6 +60,9 @@ EXAMPLE
   disks = [\"/srv/weft/a\", \"/srv/weft/b\"]
   # with ca.pem, agent-node-07.pem and agent-node-07-key.pem, or insecure = true
   certificates = \"/etc/weft/certificates\"
+  [limits]
+  memory_budget = \"1GiB\"
+  repair_percent = 50
   END
   weft certificate issue agent:node-07 --authority authority
   weft agent --config agent.toml

@@ -1,7 +1,8 @@
 //! Who is to blame when a plan fails.
 //!
 //! When one party stops, its neighbours fail or stall, and theirs in turn: many complain, and each of a neighbour. The complaints
-//! are followed from party to party; the culprit is the one at the end, who complains of nobody else.
+//! are followed from party to party; the culprit is the one at the end, who complains of nobody else. If that one was held back by
+//! tasks of an earlier class, nobody is to blame: others gave up waiting for what would have come.
 
 use super::report::{Blame, End, NodeReport, Report};
 use weft_types::{NodeId, Party, Reaction};
@@ -25,14 +26,17 @@ pub(super) fn culprit(report: &Report) -> Option<Blame> {
     let first = report.nodes.iter().find(|(_, node)| matches!(node.end, Some(End::Failed(_))))?;
     let mut at = Blame { node: *first.0, accuser: None };
     // Each step leads to another node, so that there are at most as many steps as nodes; in a circle whoever is met is as good.
+    let mut met_held_back = false;
     for _ in 0..report.nodes.len() {
-        match report.nodes.get(&at.node).and_then(|node| complains_of(at.node, node)) {
+        let node = report.nodes.get(&at.node);
+        met_held_back |= node.is_some_and(|node| node.held_back);
+        match node.and_then(|node| complains_of(at.node, node)) {
             Some(Party::Node(next)) => at = Blame { node: next, accuser: Some(at.node) },
             Some(Party::Client(_)) => return None,
-            None => break,
+            None => return Some(at).filter(|_| node.is_none_or(|node| !node.held_back)),
         }
     }
-    Some(at)
+    Some(at).filter(|_| !met_held_back)
 }
 
 /// Its disk failed, its block is bad or not there.
@@ -113,6 +117,25 @@ mod tests {
             report.nodes.get_mut(&NodeId(id)).unwrap().waiting = waiting;
         }
         assert_eq!(culprit(&report).map(|blame| blame.node), Some(NodeId(1)), "it waits for its own disk");
+    }
+
+    #[test]
+    fn who_was_held_back_is_not_blamed_for_those_who_gave_up() {
+        let complains = |of: u32| failed(Error::replan("no slice in time").party(node(of)));
+        let held_back = |mut report: Report| {
+            report.nodes.get_mut(&NodeId(1)).unwrap().held_back = true;
+            culprit(&report).map(|blame| blame.node)
+        };
+        // A chain 1 → 2 → 3, in which 1 was cancelled, or found its link broken by 2.
+        assert_eq!(held_back(report(&[(1, Some(End::GivenUp)), (2, complains(1)), (3, complains(2))])), None);
+        assert_eq!(held_back(report(&[(1, complains(2)), (2, complains(1)), (3, complains(2))])), None);
+        // What 1 says of others counts, and what it did itself.
+        assert_eq!(
+            held_back(report(&[(1, complains(3)), (2, complains(1)), (3, failed(Error::replan("full")))])),
+            Some(NodeId(3))
+        );
+        let corrupt = failed(Error::corrupt("page 3").party(node(1)));
+        assert_eq!(held_back(report(&[(1, corrupt), (2, complains(1))])), Some(NodeId(1)));
     }
 
     #[test]

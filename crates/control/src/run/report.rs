@@ -41,6 +41,8 @@ pub struct NodeReport {
     pub corrupt: BTreeMap<BlockId, Vec<Span>>,
     /// Whom its stages wait for, and since when, milliseconds; itself: its own disk or processor.
     pub waiting: Vec<(Party, u32)>,
+    /// Whether, when it last told of it, a stage of it waited for tasks of an earlier class at the node. No fault of the node's.
+    pub held_back: bool,
 }
 
 /// How a task ended.
@@ -74,6 +76,8 @@ pub enum TaskEvent {
         moved_bytes: u64,
         /// Whom its stages wait for, and since when, milliseconds; itself: its own disk or processor.
         waiting: Vec<(Party, u32)>,
+        /// Whether a stage waits for tasks of an earlier class at the node, and for nothing else; such a wait is not in `waiting`.
+        held_back: bool,
     },
     /// It did its share.
     Done {
@@ -168,7 +172,7 @@ impl Report {
     pub fn take(&mut self, id: NodeId, event: TaskEvent) {
         let Some(node) = self.open(id) else { return };
         match event {
-            TaskEvent::Progress { waiting, .. } => node.waiting = waiting,
+            TaskEvent::Progress { waiting, held_back, .. } => (node.waiting, node.held_back) = (waiting, held_back),
             TaskEvent::Done { stored, traffic, stages } => {
                 node.stored.extend(stored);
                 (node.traffic, node.stages) = (traffic, stages);

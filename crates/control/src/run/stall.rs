@@ -78,7 +78,8 @@ impl Flow {
 
     /// Who holds up others, and one of them, if they have not ended: one on whom somebody has waited for about as long as `still`, who has moved nothing
     /// for that long, and who was not heard of for that long or has waited for its own disk for about as long as `busy`. The others'
-    /// buffers may fill for a while yet. What has not begun to flow is being connected, and nobody is blamed for that.
+    /// buffers may fill for a while yet. What has not begun to flow is being connected, and nobody is blamed for that; nor is one that
+    /// is held back by tasks of an earlier class, as long as it says so.
     pub(super) fn culprit(&self, report: &Report, policy: &StallPolicy<'_>, now: Time) -> Option<(NodeId, Option<NodeId>)> {
         let StallPolicy { still, busy, to_the_last, .. } = *policy;
         if !self.nodes.values().all(|flow| flow.grew_at.is_some()) {
@@ -96,7 +97,11 @@ impl Flow {
             let grew_at = self.nodes.get(node).and_then(|flow| flow.grew_at);
             grew_at.is_some_and(|grew_at| now - grew_at < still)
         };
+        let is_held_back = |node: &NodeId| report.nodes.get(node).is_some_and(|report| report.held_back) && !is_silent(node);
         let holds_up = |node: &NodeId| {
+            if is_held_back(node) {
+                return None;
+            }
             let party = Party::Node(*node);
             let accuser = running.iter().find(|other| *other != node && !is_silent(other) && waits_long(other, party, still));
             if accuser.is_none() && !(to_the_last && running.len() == 1 && is_silent(node)) {
@@ -176,6 +181,20 @@ mod tests {
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(3)), (3, on(4)), (4, Party::Client(7))]);
         heard(&mut flow, &[1, 2, 3, 4], &mut now, STILL);
         assert_eq!(flow.culprit(&report, &policy(), now), None, "a reader may be slow");
+    }
+
+    #[test]
+    fn who_is_held_back_by_its_class_is_not_blamed_until_it_is_silent() {
+        let mut now = START;
+        let on = |id| Party::Node(node(id));
+        let (mut flow, mut report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
+        heard(&mut flow, &[1, 2, 3, 4], &mut now, STILL * 3);
+        let blamed = Some((node(2), Some(node(1))));
+        assert_eq!(flow.culprit(&report, &policy(), now), blamed);
+        report.nodes.get_mut(&node(2)).unwrap().held_back = true;
+        assert_eq!(flow.culprit(&report, &policy(), now), None, "another stage of it waits for its disk, behind the same tasks");
+        heard(&mut flow, &[1, 3, 4], &mut now, STILL);
+        assert_eq!(flow.culprit(&report, &policy(), now), blamed, "nothing is heard of it any more");
     }
 
     #[test]

@@ -12,8 +12,9 @@ pub(super) fn event(node: NodeId, event: v1::task_event::Event) -> TaskEvent {
                 [] => Some(Party::Node(node)),
                 bytes => postcard::from_bytes(bytes).ok(),
             };
-            let waiting = told.waiting.iter().filter_map(|wait| Some((party(&wait.party)?, wait.since_ms))).collect();
-            TaskEvent::Progress { moved_bytes: told.bytes_moved, waiting }
+            let (held_back, waiting): (Vec<_>, Vec<_>) = told.waiting.iter().partition(|wait| wait.held_back);
+            let waiting = waiting.iter().filter_map(|wait| Some((party(&wait.party)?, wait.since_ms))).collect();
+            TaskEvent::Progress { moved_bytes: told.bytes_moved, waiting, held_back: !held_back.is_empty() }
         }
         v1::task_event::Event::Done(done) => TaskEvent::Done {
             stored: stored(done.stored),

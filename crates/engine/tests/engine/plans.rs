@@ -36,7 +36,6 @@ fn random_plan(random: &mut StdRng) -> Plan {
         id: PlanId(1),
         epoch: 1,
         class: Class::Foreground,
-        deadline_ms: None,
     }
 }
 

@@ -35,8 +35,8 @@ use weft_types::{ByteSize, Error, Result};
 const REGISTRY: &str = "/run/weft-testbeds";
 /// Links of this rate a machine of two cores carries for ten agents, and more.
 pub(crate) const DEFAULT_LINK: &str = "200mbit";
-/// Agents hold whole blocks in memory where an experiment turns pipelining off.
-const MEMORY_BUDGET: ByteSize = ByteSize(2 << 30);
+/// Agents hold whole blocks in memory where an experiment turns pipelining off; repairs may use a part of it.
+const MEMORY_BUDGET: ByteSize = ByteSize(3 << 30);
 const PORT: u16 = 7400;
 /// The longest that a file of settings can say.
 const FOREVER_MS: u64 = i64::MAX as u64;

@@ -273,9 +273,6 @@ pub struct OpenRequest {
     pub peers: ::prost::alloc::vec::Vec<LinkPeer>,
     #[prost(message, repeated, tag = "3")]
     pub stores: ::prost::alloc::vec::Vec<StoreSpec>,
-    /// from Start; 0: none
-    #[prost(uint32, tag = "4")]
-    pub deadline_ms: u32,
     /// a port that moves nothing for this long fails the task
     #[prost(uint32, tag = "5")]
     pub stall_ms: u32,
@@ -336,6 +333,9 @@ pub struct WaitingFor {
     pub party: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint32, tag = "4")]
     pub since_ms: u32,
+    /// it waits for tasks of an earlier class at its own disk or uplink, and for nothing else
+    #[prost(bool, tag = "5")]
+    pub held_back: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StoredBlock {

@@ -1,6 +1,6 @@
 //! Tasks as bytes.
 
-use weft_plan::{Sink, Source, Task, TaskBlock, TaskLane, TaskLink, TaskStage};
+use weft_plan::{Class, Sink, Source, Task, TaskBlock, TaskLane, TaskLink, TaskStage};
 use weft_proto::task::{TASK_BYTES_MAX, decode_task, encode_task};
 use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId};
 
@@ -13,10 +13,11 @@ fn task() -> Task {
         matrix,
         sinks: vec![Sink::Link(1)],
     };
-    let link = |link, sends| TaskLink { lane: 0, link, width: 1, rank: 0, peer: Party::Node(NodeId(2)), sends };
+    let link = |link, sends| TaskLink { lane: 0, link, width: 1, peer: Party::Node(NodeId(2)), sends };
     Task {
         plan: PlanId(1 << 32 | 8),
         epoch: 1,
+        class: Class::Repair,
         party: Party::Node(NodeId(1)),
         layout: Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 },
         slice_len: 32768,
@@ -34,7 +35,7 @@ fn weft_gf_matrix(rows: usize, cols: usize, terms: &[(usize, usize, u8)]) -> wef
 #[test]
 fn a_task_reads_back() {
     let bytes = encode_task(&task()).unwrap();
-    assert_eq!(bytes[0], 2, "the version comes first");
+    assert_eq!(bytes[0], 3, "the version comes first");
     assert_eq!(decode_task(&bytes).unwrap(), task());
 }
 
@@ -46,9 +47,9 @@ fn what_is_no_task_is_refused() {
     }
     assert!(decode_task(&[&bytes[..], &[0]].concat()).unwrap_err().message.contains("follow"));
     let mut other = bytes.clone();
-    other[0] = 3;
-    assert!(decode_task(&other).unwrap_err().message.contains("version 3"));
-    assert!(decode_task(&vec![2; TASK_BYTES_MAX + 1]).is_err());
+    other[0] = 2;
+    assert!(decode_task(&other).unwrap_err().message.contains("version 2"));
+    assert!(decode_task(&vec![3; TASK_BYTES_MAX + 1]).is_err());
 }
 
 #[test]

@@ -152,7 +152,6 @@ impl Coordinator {
                 task: bytes[party].clone(),
                 peers: task.links.iter().map(peer).collect(),
                 stores: task.stores.iter().map(spec).collect(),
-                deadline_ms: 60_000,
                 stall_ms: 10_000,
                 registration: Vec::new(),
                 reads: Vec::new(),

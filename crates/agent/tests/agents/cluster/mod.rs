@@ -329,23 +329,34 @@ impl Stripe {
         let wants = indices.clone().map(|index| self.store(node(index), index, self.layout.coded_span())).collect();
         let job = Job { inputs, wants, ..Job::default() };
         let stores: Vec<_> = indices.map(|index| (node(index), self.block(index, 1))).collect();
-        plan(&self.request(&job, &stores, &[]), by_name(Kind::Write, "direct").unwrap()).unwrap()
+        plan(&self.request(Class::Foreground, &job, &stores, &[]), by_name(Kind::Write, "direct").unwrap()).unwrap()
     }
 
     /// Rebuilds block `lost` as generation 2 at `to`, with the help of `helpers` in this order.
     pub(crate) fn repair_plan(&self, lost: u8, to: Party, helpers: &[u8], scheme: &str, spans: &[Span]) -> Plan {
+        self.repair_plan_of(self.block(lost, 2), to, helpers, scheme, spans)
+    }
+
+    /// As [`repair_plan`](Self::repair_plan), as another generation.
+    pub(crate) fn repair_plan_of(&self, block: BlockId, to: Party, helpers: &[u8], scheme: &str, spans: &[Span]) -> Plan {
+        let lost = block.index;
         let wants = spans.iter().map(|span| self.store(to, lost, *span)).collect();
         let job = Job { holds: self.holds(helpers), wants, ..Job::default() };
         let prefer: Vec<Party> = helpers.iter().map(|index| node(*index)).collect();
-        let stores = [(to, self.block(lost, 2))];
-        plan(&self.request(&job, &stores, &prefer), by_name(Kind::Repair, scheme).unwrap()).unwrap()
+        let stores = [(to, block)];
+        plan(&self.request(Class::Repair, &job, &stores, &prefer), by_name(Kind::Repair, scheme).unwrap()).unwrap()
     }
 
     /// A client reads a block, which is rebuilt on the way if `helpers` do not have it.
     pub(crate) fn read_plan(&self, index: u8, helpers: &[u8], scheme: &str) -> Plan {
-        let want = Want { kind: WantKind::Output, ..self.store(CLIENT, index, self.layout.coded_span()) };
+        self.read_plan_of(index, self.layout.coded_span(), helpers, scheme)
+    }
+
+    /// As [`read_plan`](Self::read_plan), of some positions.
+    pub(crate) fn read_plan_of(&self, index: u8, span: Span, helpers: &[u8], scheme: &str) -> Plan {
+        let want = Want { kind: WantKind::Output, ..self.store(CLIENT, index, span) };
         let job = Job { holds: self.holds(helpers), wants: vec![want], ..Job::default() };
-        plan(&self.request(&job, &[], &[]), by_name(Kind::Repair, scheme).unwrap()).unwrap()
+        plan(&self.request(Class::Foreground, &job, &[], &[]), by_name(Kind::Repair, scheme).unwrap()).unwrap()
     }
 
     /// Somebody checks all blocks.
@@ -354,7 +365,7 @@ impl Stripe {
         let want = Want { kind: WantKind::Check, sub_blocks: rows, ..self.store(checker, 0, self.layout.coded_span()) };
         let all: Vec<u8> = (0..self.code.n() as u8).collect();
         let job = Job { holds: self.holds(&all), wants: vec![want], ..Job::default() };
-        plan(&self.request(&job, &[], &[]), simplest(Kind::Check).unwrap()).unwrap()
+        plan(&self.request(Class::Scrub, &job, &[], &[]), simplest(Kind::Check).unwrap()).unwrap()
     }
 
     fn holds(&self, helpers: &[u8]) -> Vec<Hold> {
@@ -366,8 +377,8 @@ impl Stripe {
         Want { kind: WantKind::Store, party, index, sub_blocks: vec![0], span }
     }
 
-    fn request<'a>(&'a self, job: &'a Job, stores: &'a [(Party, BlockId)], prefer: &'a [Party]) -> Request<'a> {
-        let run = Run { window: self.window, ..Run::new(next_plan(), 1, Class::Repair, self.slice_len) };
+    fn request<'a>(&'a self, class: Class, job: &'a Job, stores: &'a [(Party, BlockId)], prefer: &'a [Party]) -> Request<'a> {
+        let run = Run { window: self.window, ..Run::new(next_plan(), 1, class, self.slice_len) };
         Request { stores, prefer, select: Select::AsPreferred, ..Request::new(self.code.as_ref(), self.layout, job, run) }
     }
 }

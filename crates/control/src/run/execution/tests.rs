@@ -36,7 +36,11 @@ fn failed(error: Error, arrived: Vec<(BlockId, Vec<Span>)>) -> TaskEvent {
 }
 
 fn progress(moved_bytes: u64, waiting: &[(u32, u32)]) -> TaskEvent {
-    TaskEvent::Progress { moved_bytes, waiting: waiting.iter().map(|(id, ms)| (Party::Node(NodeId(*id)), *ms)).collect() }
+    TaskEvent::Progress {
+        moved_bytes,
+        waiting: waiting.iter().map(|(id, ms)| (Party::Node(NodeId(*id)), *ms)).collect(),
+        held_back: false,
+    }
 }
 
 fn end(execution: &Execution<'_>, id: u32) -> Option<End> {

@@ -1,0 +1,256 @@
+//! Whose turn it is at a disk or an uplink.
+//!
+//! Foreground passes at once: what it waits for is the disk or the line itself. Frames of lower classes pass [`TURNS_MAX`] at a time,
+//! and none while an earlier class is busy there, so a foreground task waits for at most that many of them. A class is busy for a
+//! moment after each of its turns too: a reader's next slice comes a little later than its last one went, and a frame that
+//! slips in between would hold up every slice.
+//!
+//! No class starves: after a turn that took a time t, the next is due 19 t later, whoever is busy. So a class that is always held
+//! back has 5 % of the time.
+
+use super::{ByClass, KEPT_PERCENT, LOWER, Precedence, TURNS_MAX};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+use weft_plan::Class;
+
+/// A class counts as busy after a turn for as long as so many such turns take: about as long as the frames take that could slip in, since
+/// slices are often a quarter of a frame. A reader whose slices come later than that spends most of its time elsewhere.
+const QUIET_TURNS: u32 = 8;
+const QUIET_MAX: Duration = Duration::from_millis(20);
+/// A turn that takes longer holds nobody back any more: its disk hangs, or its peer is slow.
+const BUSY_MAX: Duration = Duration::from_millis(100);
+/// A turn counts for no more, so that one that hung does not hold back its class for long.
+const TURN_TIME_MAX: Duration = Duration::from_millis(500);
+/// Shares of the time that others have for each of a class's own.
+const OTHERS_SHARES: u32 = 100 / KEPT_PERCENT - 1;
+
+/// The turns at one disk or uplink. Times are since some beginning, the same for all calls.
+#[derive(Debug, Default)]
+pub struct Turns {
+    last: u64,
+    /// In the order in which they go.
+    waiting: BTreeSet<(Precedence, Ticket)>,
+    passing: BTreeMap<Ticket, Passing>,
+    ended: ByClass<Option<Ended>>,
+}
+
+/// One request to pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+#[derive(Debug)]
+struct Passing {
+    of: Precedence,
+    since: Duration,
+}
+
+/// The turn of a class that ended last.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    at: Duration,
+    took: Duration,
+}
+
+impl Turns {
+    /// Asks for a turn. It has come when [`has`](Self::has) says so: of foreground at once, else when [`grant`](Self::grant) names it.
+    pub fn ask(&mut self, of: Precedence, now: Duration) -> Ticket {
+        self.last += 1;
+        let ticket = Ticket(self.last);
+        if of.class == Class::Foreground {
+            self.passing.insert(ticket, Passing { of, since: now });
+        } else {
+            self.waiting.insert((of, ticket));
+        }
+        ticket
+    }
+
+    /// Whether it is this one's turn.
+    pub fn has(&self, ticket: Ticket) -> bool {
+        self.passing.contains_key(&ticket)
+    }
+
+    /// Those whose turn has come now.
+    pub fn grant(&mut self, now: Duration) -> Vec<Ticket> {
+        let mut granted = Vec::new();
+        while let Some(next) = self.next(now) {
+            self.waiting.remove(&next);
+            let (of, ticket) = next;
+            self.passing.insert(ticket, Passing { of, since: now });
+            granted.push(ticket);
+        }
+        granted
+    }
+
+    /// A turn has ended, or is not waited for any more. So long the disk or line was at work for it alone, as far as it is known.
+    pub fn end(&mut self, of: Precedence, ticket: Ticket, took: Duration, now: Duration) {
+        self.waiting.remove(&(of, ticket));
+        if self.passing.remove(&ticket).is_some() {
+            self.ended[of.class] = Some(Ended { at: now, took: took.min(TURN_TIME_MAX) });
+        }
+    }
+
+    /// Whether one that waits does so for an earlier class. Else it waits for others of its own, or a later one's frame.
+    pub fn is_held_back(&self, of: Precedence, now: Duration) -> bool {
+        self.busy_until(of.class, now).is_some()
+    }
+
+    /// When [`grant`](Self::grant) may name another one though nothing else has happened.
+    pub fn wake_at(&self, now: Duration) -> Option<Duration> {
+        if self.passing_lower() >= TURNS_MAX {
+            return None;
+        }
+        let next = |class: Class| {
+            self.first_waiting(class)?;
+            let until = self.busy_until(class, now)?;
+            Some(self.due_at(class).map_or(until, |due| due.min(until)))
+        };
+        LOWER.into_iter().filter_map(next).min()
+    }
+
+    /// Those that go first of each class that gives way.
+    pub fn first(&self) -> [Option<Ticket>; 2] {
+        LOWER.map(|class| self.first_waiting(class).map(|(_, ticket)| ticket))
+    }
+
+    fn next(&self, now: Duration) -> Option<(Precedence, Ticket)> {
+        if self.passing_lower() >= TURNS_MAX {
+            return None;
+        }
+        // What is due goes first, else what nobody earlier holds back: with that, classes are in order.
+        let due = LOWER.into_iter().find_map(|class| self.first_waiting(class).filter(|_| self.is_due(class, now)));
+        let free =
+            || LOWER.into_iter().find_map(|class| self.first_waiting(class).filter(|_| self.busy_until(class, now).is_none()));
+        due.or_else(free)
+    }
+
+    fn first_waiting(&self, class: Class) -> Option<(Precedence, Ticket)> {
+        self.waiting.range((Precedence::of(class), Ticket(0))..).next().copied().filter(|(of, _)| of.class == class)
+    }
+
+    /// Whether a class has had less than its part.
+    fn is_due(&self, class: Class, now: Duration) -> bool {
+        self.due_at(class).is_some_and(|due| due <= now)
+    }
+
+    /// None: it has its part now.
+    fn due_at(&self, class: Class) -> Option<Duration> {
+        let passes = self.passing.values().any(|passing| passing.of.class == class);
+        (!passes).then(|| self.ended[class].map_or(Duration::ZERO, |ended| ended.at + ended.took * OTHERS_SHARES))
+    }
+
+    /// Until when classes before this one are busy, if nothing else happens. None: they are not.
+    fn busy_until(&self, class: Class, now: Duration) -> Option<Duration> {
+        let passing = self.passing.values().filter(|passing| passing.of.class < class);
+        let passing = passing.map(|passing| passing.since + BUSY_MAX);
+        let earlier = [Class::Foreground, Class::Repair].into_iter().filter(|earlier| *earlier < class);
+        let ended = earlier.clone().filter_map(|earlier| self.ended[earlier]);
+        let ended = ended.map(|Ended { at, took }| at + (took * QUIET_TURNS).min(QUIET_MAX));
+        let waiting = earlier.filter(|earlier| self.first_waiting(*earlier).is_some()).map(|_| now + QUIET_MAX);
+        passing.chain(ended).chain(waiting).filter(|until| *until > now).max()
+    }
+
+    fn passing_lower(&self) -> usize {
+        self.passing.values().filter(|passing| passing.of.class != Class::Foreground).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    const FOREGROUND: Precedence = Precedence { class: Class::Foreground, priority: 0 };
+    const REPAIR: Precedence = Precedence { class: Class::Repair, priority: 0 };
+    const MOVE: Precedence = Precedence { class: Class::Repair, priority: 1 };
+    const SCRUB: Precedence = Precedence { class: Class::Scrub, priority: 0 };
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn foreground_passes_at_once_and_two_frames_of_others_at_a_time() {
+        let mut turns = Turns::default();
+        let [scrub, moved, first, second] = [SCRUB, MOVE, REPAIR, REPAIR].map(|of| turns.ask(of, ms(0)));
+        assert_eq!(turns.grant(ms(0)), [first, scrub], "by class and priority; and what has had nothing is due");
+        let reader = turns.ask(FOREGROUND, ms(1));
+        assert!(turns.has(reader) && !turns.has(second));
+        turns.end(REPAIR, first, ms(5), ms(5));
+        turns.end(SCRUB, scrub, ms(5), ms(10));
+        assert_eq!(turns.grant(ms(10)), [], "the reader is busy");
+        assert!(turns.is_held_back(MOVE, ms(10)) && !turns.is_held_back(FOREGROUND, ms(10)));
+        turns.end(FOREGROUND, reader, ms(2), ms(11));
+        assert_eq!(turns.grant(ms(26)), [], "its next slice may come");
+        assert_eq!(turns.wake_at(ms(26)), Some(ms(27)));
+        let waits = turns.ask(SCRUB, ms(27));
+        assert_eq!(turns.grant(ms(27)), [second, moved]);
+        assert!(turns.is_held_back(SCRUB, ms(27)) && !turns.is_held_back(REPAIR, ms(27)));
+        turns.end(REPAIR, moved, ms(5), ms(32));
+        assert_eq!(turns.grant(ms(32)), [], "repair goes before scrub");
+        assert_eq!(turns.grant(ms(105)), [waits], "five percent of the time are its own");
+    }
+
+    #[test]
+    fn a_turn_that_hangs_holds_back_nobody_and_one_that_is_given_up_is_none() {
+        let mut turns = Turns::default();
+        let used = turns.ask(REPAIR, ms(0));
+        turns.grant(ms(0));
+        turns.end(REPAIR, used, ms(50), ms(50));
+        let _hangs = turns.ask(FOREGROUND, ms(50));
+        let (given_up, next) = (turns.ask(REPAIR, ms(60)), turns.ask(REPAIR, ms(60)));
+        turns.end(REPAIR, given_up, Duration::ZERO, ms(70));
+        assert_eq!((turns.grant(ms(149)), turns.wake_at(ms(149))), (vec![], Some(ms(150))));
+        assert_eq!(turns.grant(ms(150)), [next]);
+    }
+
+    /// A disk that passes one frame in 5 ms, foreground slices of a quarter of that, and all classes at work at random.
+    #[test]
+    fn foreground_waits_for_two_frames_at_most_and_each_other_class_has_its_part() {
+        for seed in 0..30 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let (mut turns, mut now) = (Turns::default(), Duration::ZERO);
+            let mut passing: Vec<(Precedence, Ticket, Duration)> = Vec::new();
+            let mut spent = ByClass::<Duration>::default();
+            let mut free_at = Duration::ZERO;
+            let end = Duration::from_secs(20);
+            for of in [REPAIR, REPAIR, REPAIR, MOVE, SCRUB, SCRUB, SCRUB] {
+                turns.ask(of, now);
+            }
+            let mut reader: Option<Duration> = Some(now);
+            while now < end {
+                if reader.is_some_and(|at| at <= now) {
+                    reader = None;
+                    let ahead = passing.iter().filter(|(of, ..)| of.class != Class::Foreground).count();
+                    assert!(ahead <= TURNS_MAX, "seed {seed}: {ahead} frames before a reader's slice");
+                    let ticket = turns.ask(FOREGROUND, now);
+                    free_at = free_at.max(now) + Duration::from_micros(1250);
+                    passing.push((FOREGROUND, ticket, free_at));
+                }
+                let before = turns.waiting.clone();
+                for ticket in turns.grant(now) {
+                    let (of, _) = *before.iter().find(|(_, waiting)| *waiting == ticket).unwrap();
+                    free_at = free_at.max(now) + ms(5);
+                    spent[of.class] += ms(5);
+                    passing.push((of, ticket, free_at));
+                }
+                let next = passing.iter().map(|(.., until)| *until).chain(turns.wake_at(now)).chain(reader).min();
+                now = next.unwrap_or(end).max(now);
+                for (of, ticket, _) in passing.extract_if(.., |(.., until)| *until <= now) {
+                    let took = if of == FOREGROUND { Duration::from_micros(1250) } else { ms(5) };
+                    turns.end(of, ticket, took, now);
+                    if of == FOREGROUND {
+                        reader = Some(now + Duration::from_micros(random.random_range(0..1500)));
+                    } else {
+                        turns.ask(of, now);
+                    }
+                }
+            }
+            for class in LOWER {
+                let part = spent[class].as_secs_f64() / end.as_secs_f64();
+                assert!((0.045..0.12).contains(&part), "seed {seed}: {class:?} has {part:.3} of the time");
+            }
+        }
+    }
+}
