@@ -103,7 +103,7 @@ impl Coordinator {
             delegations: Delegations::default(),
             started,
             stop: stop.clone(),
-            known: Known::new(ProofKey::new(rng.random())),
+            known: Known::new(proof_key(seams.seed)),
             rng: Mutex::new(rng),
             plans: AtomicU32::new(1),
             codes: Mutex::new(BTreeMap::new()),
@@ -156,6 +156,11 @@ impl Drop for Coordinator {
     fn drop(&mut self) {
         self.stop.send_replace(true);
     }
+}
+
+/// A key of its own: nothing that others are told is drawn from the same numbers.
+fn proof_key(seed: u64) -> ProofKey {
+    ProofKey::new(StdRng::seed_from_u64(seed ^ u64::from_le_bytes(*b"proofkey")).random())
 }
 
 fn open_meta(config: &CoordinatorConfig, seams: &Seams, rng: &mut StdRng) -> Result<SqliteMeta> {

@@ -21,6 +21,8 @@ struct RecipeKey {
     wanted: Vec<SubBlock>,
     available: Vec<u8>,
     read_anyway: Vec<u8>,
+    /// It is asked because the answer hangs on the order: else a question that is in order by chance would find that it does.
+    is_ordered: bool,
 }
 
 /// What is known of a question.
@@ -100,9 +102,9 @@ pub(crate) fn recipe(
     choose: impl Fn(&[Recipe]) -> Option<&Recipe>,
 ) -> std::result::Result<Option<Arc<Recipe>>, weft_codes::NotRecoverable> {
     let sorted = in_order(code, ask);
-    let key = |ask: &Ask| {
+    let key = |ask: &Ask, is_ordered: bool| {
         let (wanted, available, read_anyway) = (ask.wanted.clone(), ask.available.clone(), ask.read_anyway.clone());
-        RecipeKey { code: code.spec(), scheme, wanted, available, read_anyway }
+        RecipeKey { code: code.spec(), scheme, wanted, available, read_anyway, is_ordered }
     };
     let mut refused = None;
     let mut made = |ask: &Ask| match code.recipes(ask) {
@@ -118,12 +120,12 @@ pub(crate) fn recipe(
         Some(if all_help { Found::Recipe(recipe) } else { Found::HangsOnOrder })
     };
     let found = match patterns {
-        Some(patterns) => patterns.recipe(key(&sorted), &mut of_sorted),
+        Some(patterns) => patterns.recipe(key(&sorted, false), &mut of_sorted),
         None => of_sorted(),
     };
     let found = match found {
         Some(Found::HangsOnOrder) => match patterns {
-            Some(patterns) => patterns.recipe(key(ask), || made(ask).map(Found::Recipe)),
+            Some(patterns) => patterns.recipe(key(ask, true), || made(ask).map(Found::Recipe)),
             None => made(ask).map(Found::Recipe),
         },
         found => found,

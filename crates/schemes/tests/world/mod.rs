@@ -3,12 +3,15 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use weft_codes::{Code, SharedCode, parse};
 use weft_gf::{Combination, Matrix, SparseMatrix, field};
 use weft_plan::{Class, Hold, Job, Memory, Network, Plan, Want, WantKind, eval, verify};
-use weft_schemes::{Paths, Request, Run, Scheme, Select};
+use weft_schemes::{Paths, Patterns, Request, Run, Scheme, Select};
 use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId, StripeLayout};
+
+/// What all tests of a program have made.
+static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns::new(1 << 20));
 
 /// A stripe that was written, with the whole contents of its blocks. Block i is held by node i+1.
 pub(crate) struct World {
@@ -156,6 +159,9 @@ impl World {
         let request = self.request(job, stores, prefer, slice_len);
         let plan = weft_schemes::plan(&request, scheme).unwrap_or_else(|error| panic!("{error}\n{job:?}"));
         assert_eq!(weft_schemes::plan(&request, scheme).as_ref(), Ok(&plan), "the same question has the same answer");
+        // What was remembered is of other nodes, orders and positions.
+        let known = Request { patterns: Some(&PATTERNS), ..request };
+        assert_eq!(weft_schemes::plan(&known, scheme).as_ref(), Ok(&plan), "with and without what is remembered");
         self.prove(&plan, job);
         plan
     }
