@@ -115,7 +115,7 @@ impl Client {
                 let found = start + data.len;
                 return Err(Error::invalid(format!("the data ends after {found} bytes, and {size} were announced")));
             }
-            let is_last = size.map_or(data.len < stripe_len, |size| size - start <= stripe_len);
+            let is_last = size.map_or(data.len < stripe_len, |size| size.saturating_sub(start) <= stripe_len);
             Ok(if data.len == 0 { None } else { Some((Stripe { number, data, is_last }, (reader, spool, number + 1))) })
         });
         put.stripes_and_commit(stripes).await
