@@ -94,3 +94,32 @@ impl Whole {
         self.told.tell(Progress { done_bytes, total_bytes: self.total_bytes });
     }
 }
+
+/// What an attempt has added to the meter; it is taken back unless the attempt succeeds.
+pub(crate) struct Counted<'a> {
+    whole: &'a Meter,
+    own: Meter,
+    kept: bool,
+}
+
+impl<'a> Counted<'a> {
+    pub(crate) fn new(whole: &'a Meter) -> Self {
+        Self { whole, own: whole.part(), kept: false }
+    }
+
+    pub(crate) fn meter(&self) -> Meter {
+        self.own.clone()
+    }
+
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.whole.take_back(self.own.counted());
+        }
+    }
+}

@@ -7,7 +7,7 @@ use crate::{
     client::Shared,
     config::DiskMode,
     ports::{OpenTask, Outgoing, Work},
-    progress::{Meter, ProgressFn},
+    progress::{Counted, Meter, ProgressFn},
     stripe_data::{Spool, StripeData},
     sums::UnitSums,
 };
@@ -475,34 +475,5 @@ impl Drop for Put {
                 tracing::warn!(%object, %error, "a put could not be aborted: what it left is swept when its lease is over");
             }
         });
-    }
-}
-
-/// What an attempt has added to the meter; it is taken back unless the attempt succeeds.
-struct Counted<'a> {
-    whole: &'a Meter,
-    own: Meter,
-    kept: bool,
-}
-
-impl<'a> Counted<'a> {
-    fn new(whole: &'a Meter) -> Self {
-        Self { whole, own: whole.part(), kept: false }
-    }
-
-    fn meter(&self) -> Meter {
-        self.own.clone()
-    }
-
-    fn keep(mut self) {
-        self.kept = true;
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        if !self.kept {
-            self.whole.take_back(self.own.counted());
-        }
     }
 }

@@ -136,7 +136,8 @@ pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, ru
         wants: stored.chain(summed).collect(),
         ..Job::default()
     };
-    let request = Request { stores, network, select: Select::AsPreferred, ..Request::new(code.as_ref(), *stripe, &job, run) };
+    let (select, patterns) = (Select::AsPreferred, Some(&known.patterns));
+    let request = Request { stores, network, select, patterns, ..Request::new(code.as_ref(), *stripe, &job, run) };
     // What was named is not weighed: a put plans every stripe.
     let (plan, considered) = match scheme {
         AUTO => choose(&request, scheme)?,

@@ -155,7 +155,7 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     let _turn = shared.puts.turn(key).await;
     let sending = match shared.puts.begin_end(key, PlanId(asked.plan))? {
         Known::Now(sending) => sending,
-        Known::Again(reply) => return Ok(reply),
+        Known::Again(reply) => return Ok(*reply),
         Known::Nothing => return end::ended_already(shared, key, asked.commit_size).await,
     };
     let ended = end::end(shared, key, sending, &asked).await;

@@ -69,7 +69,7 @@ pub fn caller<T>(request: &Request<T>) -> Caller {
 }
 
 /// The header in which an agent that calls in place of a client shows its delegation. It keeps the name that older versions know.
-const DELEGATION: &str = "weft-errand";
+const DELEGATION: &str = "weft-delegation";
 
 /// The number of the caller's delegation; `None`: it calls on its own account. What is not a number is nobody's.
 pub fn delegation<T>(request: &Request<T>) -> Option<u64> {

@@ -3,8 +3,8 @@
 use crate::v1;
 use weft_types::{Error, Result};
 
-/// The versions that this build speaks.
-pub const PROTOCOL: ProtocolRange = ProtocolRange { oldest: 2, newest: 2 };
+/// The versions that this build speaks. Version 2 brought tasks of version 2 (temporaries), version 3 those of version 3 (their class).
+pub const PROTOCOL: ProtocolRange = ProtocolRange { oldest: 3, newest: 3 };
 
 /// The oldest and the newest version of the protocol that somebody speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

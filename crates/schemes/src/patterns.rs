@@ -1,9 +1,9 @@
-//! What was made for known patterns: recipes, and the lanes of repairs. Most stripes of a code lose the same, and what is made of them
-//! differs in its parties, positions and lengths only.
+//! What was made for known patterns: recipes, the lanes of repairs and those of writes. Most stripes of a code lose the same, and new ones
+//! are written alike; what is made of them differs in its parties, positions and lengths only.
 
 use std::sync::Arc;
 use weft_codes::{Ask, Code, Recipe, SubBlock};
-use weft_plan::{Cache, Counts, Lane, WantKind};
+use weft_plan::{Cache, Counts, Lane, Sink, WantKind};
 use weft_types::Result;
 
 /// The recipes and lanes that were made last. What is planned is the same with and without.
@@ -11,7 +11,26 @@ use weft_types::Result;
 pub struct Patterns {
     recipes: Cache<RecipeKey, Found>,
     lanes: Cache<LanesKey, (Arc<Recipe>, Arc<Vec<Lane>>)>,
+    writes: Cache<WriteKey, Arc<Lane>>,
 }
+
+/// All that a lane of a write is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct WriteKey {
+    pub(crate) code: String,
+    /// The scheme, with its settings.
+    pub(crate) scheme: String,
+    pub(crate) window: u32,
+    pub(crate) writer: u16,
+    /// The data blocks that the writer has.
+    pub(crate) inputs: Vec<u8>,
+    pub(crate) wanted: Vec<SubBlock>,
+    /// Each home's vertex, rows and sinks, the block that it stores, and whether it is near.
+    pub(crate) homes: Vec<HomeKey>,
+}
+
+/// See [`WriteKey::homes`].
+pub(crate) type HomeKey = (u16, Vec<usize>, Vec<Sink>, Option<(u8, u8)>, bool);
 
 /// A code is asked for something, for a scheme. A code is what its spec says; were it not, the proof would refuse what is made of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -47,14 +66,26 @@ pub(crate) struct LanesKey {
 }
 
 impl Patterns {
-    /// Remembers recipes of up to `terms_max` coefficients, and lanes of as many.
+    /// Remembers recipes of up to `terms_max` coefficients, and lanes of repairs and of writes of as many each.
     pub fn new(terms_max: usize) -> Self {
-        Self { recipes: Cache::new(terms_max), lanes: Cache::new(terms_max) }
+        Self { recipes: Cache::new(terms_max), lanes: Cache::new(terms_max), writes: Cache::new(terms_max) }
     }
 
     /// How often lanes were known, and how often not.
     pub fn counts(&self) -> Counts {
-        self.lanes.counts()
+        let (repairs, writes) = (self.lanes.counts(), self.writes.counts());
+        Counts { hits: repairs.hits + writes.hits, misses: repairs.misses + writes.misses }
+    }
+
+    /// The lane of a write that `make` makes, or has made before.
+    pub(crate) fn write(&self, key: WriteKey, make: impl FnOnce() -> Result<Lane>) -> Result<Lane> {
+        if let Some(lane) = self.writes.get(&key, |_| true) {
+            return Ok((*lane).clone());
+        }
+        let lane = make()?;
+        let terms = lane.stages.iter().map(|stage| stage.matrix.steps().terms().len()).sum::<usize>().max(TERMS_MIN);
+        self.writes.put(key, Arc::new(lane.clone()), terms);
+        Ok(lane)
     }
 
     /// The lanes that `make` makes of a recipe, or has made of it before.

@@ -88,7 +88,7 @@ pub(super) enum Known {
     /// It is under way: end it.
     Now(Sending),
     /// It has ended, and this was to be sent again.
-    Again(v1::EndStripeReply),
+    Again(Box<v1::EndStripeReply>),
     Nothing,
 }
 
@@ -143,7 +143,9 @@ impl Puts {
             Some(known) => known,
         };
         let again = match &known {
-            Underway::Sending(Sending { answer: Some(answer), .. }) if answer.0 == plan => Ok(Known::Again(answer.1.clone())),
+            Underway::Sending(Sending { answer: Some(answer), .. }) if answer.0 == plan => {
+                Ok(Known::Again(Box::new(answer.1.clone())))
+            }
             _ => Err(Error::replan(format!("stripe {} is sent by another plan than {plan} by now", key.1))),
         };
         stripes.insert(key, known);

@@ -46,6 +46,33 @@ async fn only_transactions_that_changed_something_count_as_commits() {
     assert_eq!(meta.commits(), before + 2, "these changed nothing");
 }
 
+/// Each is answered for itself, also where they share a transaction, and reads see what was answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_many_callers_at_once_are_all_made_or_refused() {
+    let (dir, meta, _) = fresh().await;
+    drop(meta);
+    let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1 };
+    let meta = SqliteMeta::open(&dir.path().join("metadata.sqlite"), MetaMode::Pool, &new).unwrap();
+    let epoch = meta.become_leader().await.unwrap();
+    let before = meta.commits();
+    let create = |number: u32| {
+        let meta = meta.clone();
+        // Each name is asked for twice.
+        let name = format!("bucket-{}", number / 2);
+        tokio::spawn(async move {
+            let made = meta.create_bucket(epoch, &name, None, 1).await;
+            assert!(meta.bucket(&name).await.is_ok() || made.is_err(), "{name} was made and is not there");
+            made.is_ok()
+        })
+    };
+    let tasks: Vec<_> = (0..200).map(create).collect();
+    let mut made = 0;
+    for task in tasks {
+        made += usize::from(task.await.unwrap());
+    }
+    assert_eq!((made, meta.buckets().await.unwrap().len(), meta.commits() - before), (100, 101, 100));
+}
+
 #[tokio::test]
 async fn a_newer_schema_is_refused_by_name() {
     let (dir, meta, _) = fresh().await;

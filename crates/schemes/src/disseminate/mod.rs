@@ -11,6 +11,7 @@ mod topology;
 
 use crate::{
     LaneBuilder, Named, Request, Requestor,
+    patterns::WriteKey,
     region::{self, Delivery, Region},
     request::{Turn, Vertices},
 };
@@ -104,8 +105,26 @@ fn lane(
         let id = stored.and_then(|index| request.store(vertices.party(requestor.vertex)?, index));
         Home { requestor, block: id.map(|id| (id.index, id.copy)), is_near }
     };
-    let homes = requestors.into_iter().map(home).collect();
+    let homes: Vec<Home> = requestors.into_iter().map(home).collect();
+    let Some(patterns) = request.patterns else { return build(Write { request, writer: from, wanted, homes }, scheme) };
+    let inputs = request.job.inputs.iter().map(|input| input.index).collect();
+    let home = |Home { requestor: Requestor { vertex, rows, sinks, .. }, block, is_near }: &Home| {
+        (*vertex, rows.clone(), sinks.clone(), *block, *is_near)
+    };
+    let key = WriteKey {
+        code: request.code.spec(),
+        scheme: format!("{} {scheme:?}", scheme.name()),
+        window: request.run.window,
+        writer: from,
+        inputs,
+        wanted: wanted.clone(),
+        homes: homes.iter().map(home).collect(),
+    };
+    patterns.write(key, || build(Write { request, writer: from, wanted, homes }, scheme))
+}
+
+fn build(write: Write<'_>, scheme: &dyn WriteScheme) -> Result<Lane> {
     let mut lane = LaneBuilder::default();
-    scheme.build(&Write { request, writer: from, wanted, homes }, &mut lane)?;
-    lane.finish(request.run.window)
+    scheme.build(&write, &mut lane)?;
+    lane.finish(write.request.run.window)
 }

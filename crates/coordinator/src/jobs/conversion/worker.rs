@@ -208,7 +208,7 @@ impl Work<'_> {
             upload: order.upload,
             number: order.number,
         };
-        let _on_errand = shared.delegations.begin(number, delegation);
+        let _under_way = shared.delegations.begin(number, delegation);
         let broken = |error: Error| {
             shared.members.suspect(node);
             error.party(Party::Node(node))
