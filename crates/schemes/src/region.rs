@@ -1,7 +1,7 @@
 //! Cuts the positions of a job into regions: in each of them the same is wanted, and the same is there.
 
 use crate::{Requestor, request::Vertices};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use weft_codes::SubBlock;
 use weft_gf::SparseMatrix;
 use weft_plan::{Job, Sink, WantKind};
@@ -135,14 +135,21 @@ pub(crate) fn sink(delivery: &Delivery) -> Sink {
     }
 }
 
-/// Everything that is wanted at all positions of `span`: one delivery for each party, kind and block.
+/// Everything that is wanted at all positions of `span`: one delivery for each party, kind and block. Parties stand in the order in which
+/// the job wants something for them, whatever their numbers: jobs that differ in those alone have plans of one shape.
 fn deliveries(job: &Job, span: Span) -> Vec<Delivery> {
-    let mut all: BTreeMap<(Party, WantKind, u8), Vec<u16>> = BTreeMap::new();
+    let mut places: HashMap<Party, usize> = HashMap::new();
+    for want in &job.wants {
+        let next = places.len();
+        places.entry(want.party).or_insert(next);
+    }
+    let place = |party: Party| places.get(&party).copied().unwrap_or(usize::MAX);
+    let mut all: BTreeMap<(usize, Party, WantKind, u8), Vec<u16>> = BTreeMap::new();
     for want in job.wants.iter().filter(|want| want.span.contains(span)) {
         let index = if want.kind == WantKind::Check { 0 } else { want.index };
-        all.entry((want.party, want.kind, index)).or_default().extend(&want.sub_blocks);
+        all.entry((place(want.party), want.party, want.kind, index)).or_default().extend(&want.sub_blocks);
     }
-    let delivery = |((party, kind, index), mut sub_blocks): ((Party, WantKind, u8), Vec<u16>)| {
+    let delivery = |((_, party, kind, index), mut sub_blocks): ((usize, Party, WantKind, u8), Vec<u16>)| {
         sub_blocks.sort_unstable();
         sub_blocks.dedup();
         Delivery { party, kind, index, sub_blocks }

@@ -33,6 +33,9 @@ use weft_meta::{Leftovers, NewStripe, UploadRecord};
 use weft_proto::v1;
 use weft_types::{BlockId, Error, Home, Party, Result, StripeId, StripeLayout, StripeRecord, UploadId};
 
+/// Stands for a stripe's number in the turn to allocate.
+const ALLOCATION: u64 = u64::MAX;
+
 /// Allocates a stripe and starts the plan that brings it to its homes; what of it is the client's.
 pub(super) async fn begin_stripe(
     shared: &Arc<Shared>,
@@ -43,8 +46,12 @@ pub(super) async fn begin_stripe(
     options: WriteOptions,
 ) -> Result<(Sending, v1::ClientTask)> {
     let name = &upload.new.name;
+    // One call of a put at a time allocates: else one could allocate ahead what another one is sending already.
+    let mut turn = Some(shared.puts.turn((upload.id, ALLOCATION)).await);
     let full = StripeLayout { data_len: layout.layout.block_len.saturating_mul(layout.k.into()), ..layout };
     let (ahead, following) = shared.puts.ahead(upload.id, |ahead| (ahead.take(number), ahead.following(number, layout, full)));
+    // A conversion sends stripes in any order, and waits for space for each of them.
+    let following = if upload.new.replaces.is_some() { Vec::new() } else { following };
     // It is given up if it is not sent as it was allocated.
     let mut unopened = ahead.as_ref().map(|stripe| stripe.id);
     let machine = StripeBegin::new(request(shared, upload.id, &upload.new, code), layout, options.clone());
@@ -60,9 +67,11 @@ pub(super) async fn begin_stripe(
                 Action::Allocate(placed) => {
                     let stripes = new_stripes(number, &layouts, &placed);
                     let allocated = allocate(shared, upload, stripes, unopened.take(), placed).await;
+                    drop(turn.take());
                     answer = Some(Event::Allocated(allocated.map(Box::new)));
                 }
                 Action::Send(sent) => {
+                    drop(turn.take());
                     unopened = None;
                     // A stripe is not planned around its own estimate; the plan counts as soon as it is signed.
                     drop(estimate.take());

@@ -104,3 +104,31 @@ async fn what_an_earlier_coordinator_allocated_behind_the_last_stripe_does_not_s
     assert_eq!((object.version, object.size, object.stripe_count), (upload, 0, 0));
     world.until("nobody keeps it", async |world| garbage(world) == 0).await;
 }
+
+/// Nothing that one call allocates ahead is a stripe that another call is sending already.
+#[tokio::test(start_paused = true)]
+async fn stripes_that_are_begun_at_once_in_any_order_stay_each_others() {
+    let world = World::new(8, 4).await;
+    let mut bare = world.bare_client().await;
+    let begin = api::BeginPutRequest {
+        bucket: "b".into(),
+        key: "k".into(),
+        code: "rs(4,2)".into(),
+        block_len: BLOCK_LEN,
+        ..api::BeginPutRequest::default()
+    };
+    let upload = bare.begin_put(begin).await.unwrap().into_inner().upload;
+    let put = |number: u64| {
+        let mut bare = bare.clone();
+        async move {
+            let stripe = api::PutStripeRequest { upload, number, data_len: STRIPE_LEN as u64, options: None };
+            bare.put_stripe(stripe).await.unwrap().into_inner().task.unwrap();
+        }
+    };
+    futures::future::join_all([5, 2, 3, 0, 4, 1, 9, 7, 8, 6].map(put)).await;
+    let file = rusqlite::Connection::open(world.metadata_file()).unwrap();
+    let query = "SELECT count(*), count(DISTINCT number) FROM stripes WHERE number < 10";
+    let counts: (u64, u64) = file.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    assert_eq!((counts, garbage(&world)), ((10, 10), 0), "a stripe that is being sent was given up");
+    bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
+}

@@ -10,7 +10,7 @@ use weft_gf::SparseMatrix;
 use weft_plan::{Class, Input, Job, Network, Plan, Rule, Sink, Source, WantKind, cost, predict, verify};
 use weft_schemes::disseminate::{Candidate, Load, Mist, Racks, Topology, Upstream, WriteScheme, assign};
 use weft_schemes::{AUTO, Kind, Paths, Request, Run, Scheme, Select, by_name, choose, code_view};
-use weft_types::{BlockId, Layout, Party, PlanId, StripeLayout};
+use weft_types::{BlockId, Layout, NodeId, Party, PlanId, StripeLayout};
 
 const CLIENT: Party = Party::Client(9);
 const MIST: Scheme<'_> = Scheme::Write(&TOPOLOGIES);
@@ -63,6 +63,25 @@ fn write(world: &World, job: &Job, stores: &[(Party, BlockId)], scheme: Scheme<'
     let plan = weft_schemes::plan(&world.request(job, stores, &[], slice_len), scheme).unwrap();
     world.prove(&plan, job);
     plan
+}
+
+/// What is proved of one is known of the other.
+#[test]
+fn writes_to_nodes_of_other_numbers_have_one_shape() {
+    for (spec, block_len) in [("rs(4,2)", 64), ("clay(4,2)", 64)] {
+        let world = World::whole(spec, block_len);
+        for scheme in [by_name(Kind::Write, "direct").unwrap(), MIST] {
+            let shape = |number: &dyn Fn(u32) -> u32| {
+                let node = |index: u8| Party::Node(NodeId(number(index.into())));
+                let (Job { inputs, .. }, _) = job(&world, CLIENT);
+                let wants = (0..world.n()).map(|index| world.want(WantKind::Store, node(index), index)).collect();
+                let stores: Vec<_> = (0..world.n()).map(|index| (node(index), block(index, 1))).collect();
+                write(&world, &Job { inputs, wants, ..Job::default() }, &stores, scheme).shape
+            };
+            let (ascending, descending) = (shape(&|index| 1 + index), shape(&|index| 50 - index));
+            assert_eq!(ascending, descending, "{spec} by {}", scheme.name());
+        }
+    }
 }
 
 /// What a plan moves, in blocks of a world in which all are whole.
