@@ -9,11 +9,10 @@ use crate::{
     ports::{OpenTask, Outgoing, Work},
     progress::{Counted, Meter, ProgressFn},
     stripe_data::{Spool, StripeData},
-    sums::UnitSums,
+    sums,
 };
 use futures::stream::{self, TryStreamExt};
 use std::{
-    collections::BTreeMap,
     fs::File,
     path::Path,
     sync::{
@@ -30,8 +29,8 @@ use tonic::transport::Channel;
 use weft_proto::{
     status::{decode_error, encode_error},
     v1::{
-        AbortPutRequest, BeginPutReply, BeginPutRequest, BlockChecksums, CommitPutRequest, EndStripeReply, EndStripeRequest,
-        KeepPutReply, KeepPutRequest, ObjectReply, PutStripeReply, PutStripeRequest, StageReport, TaskTraffic, WriteScheme,
+        AbortPutRequest, BeginPutReply, BeginPutRequest, CommitPutRequest, EndStripeReply, EndStripeRequest, KeepPutReply,
+        KeepPutRequest, ObjectReply, PutStripeReply, PutStripeRequest, StageReport, TaskTraffic, WriteScheme,
         weft_client::WeftClient,
     },
 };
@@ -221,8 +220,18 @@ pub(crate) struct Put {
     first: Mutex<Option<PutStripeReply>>,
     /// How many stripes have ended.
     ended: watch::Sender<u64>,
+    /// The coordinator was asked to commit the put with its last stripe.
+    end_is_asked: AtomicBool,
     /// It is aborted if it is dropped.
     open: AtomicBool,
+}
+
+/// Why a put is not committed.
+enum NotCommitted {
+    /// The coordinator has told.
+    Known(Error),
+    /// No answer came, and perhaps it is.
+    Unknown(Error),
 }
 
 impl Put {
@@ -247,6 +256,7 @@ impl Put {
             sending: Semaphore::new(1),
             first: Mutex::new(begun.first),
             ended: watch::Sender::new(0),
+            end_is_asked: AtomicBool::new(false),
             open: AtomicBool::new(true),
         };
         match put.stripe_len {
@@ -270,6 +280,7 @@ impl Put {
             sending: Semaphore::new(1),
             first: Mutex::default(),
             ended: watch::Sender::new(0),
+            end_is_asked: AtomicBool::new(false),
             open: AtomicBool::new(false),
         }
     }
@@ -293,6 +304,23 @@ impl Put {
 
     /// Makes the object visible. It is no error if it is already.
     async fn commit(&self, size: u64) -> Result<ObjectReply> {
+        self.ask_to_commit(size).await.map_err(|failed| self.not_committed(failed))
+    }
+
+    /// What is told of a commit that failed.
+    fn not_committed(&self, failed: NotCommitted) -> Error {
+        match failed {
+            NotCommitted::Known(error) => error,
+            NotCommitted::Unknown(error) => {
+                // An abort could not undo it, and must not be tried.
+                self.open.store(false, Ordering::Relaxed);
+                let message = format!("whether the object was stored is not known; its stat tells: {}", error.message);
+                Error { message, ..error }
+            }
+        }
+    }
+
+    async fn ask_to_commit(&self, size: u64) -> std::result::Result<ObjectReply, NotCommitted> {
         let request = CommitPutRequest { upload: self.upload, size };
         let is_told = &AtomicBool::new(false);
         let commit = |mut client: WeftClient<Channel>, request| async move {
@@ -303,14 +331,11 @@ impl Put {
         };
         self.shared.calls.ask(request, commit).await.map_err(|error| match error.reaction {
             // It waits for nodes, and has been waited for.
-            Reaction::Retry if is_told.load(Ordering::Relaxed) => Error { reaction: Reaction::Unavailable, ..error },
-            Reaction::Retry => {
-                // No answer came, and perhaps it is done: an abort could not undo it, and must not be tried.
-                self.open.store(false, Ordering::Relaxed);
-                let message = format!("whether the object was stored is not known; its stat tells: {}", error.message);
-                Error { message, ..error }
+            Reaction::Retry if is_told.load(Ordering::Relaxed) => {
+                NotCommitted::Known(Error { reaction: Reaction::Unavailable, ..error })
             }
-            _ => error,
+            Reaction::Retry => NotCommitted::Unknown(error),
+            _ => NotCommitted::Known(error),
         })
     }
 
@@ -319,33 +344,32 @@ impl Put {
         let commit_size = is_last.then(|| number.saturating_mul(self.stripe_len).saturating_add(data.len));
         let mut attempt = 0;
         loop {
-            match self.try_stripe(number, &data, commit_size).await {
+            let error = match self.try_stripe(number, &data, commit_size).await {
                 Ok(object) => {
                     self.ended.send_modify(|ended| *ended += 1);
                     return Ok((data.len, object));
                 }
-                Err(error) if self.shared.may_try_again(&error) => {
-                    attempt += 1;
-                    if attempt >= self.shared.config.limits.attempts_max {
-                        return Err(error);
+                Err(error) => error,
+            };
+            attempt += 1;
+            let goes_on = self.shared.may_try_again(&error) && attempt < self.shared.config.limits.attempts_max;
+            // Once its end was asked for, the put may have been committed with it, whatever was answered.
+            if let Some(size) = commit_size.filter(|_| self.end_is_asked.load(Ordering::Relaxed)) {
+                match self.ask_to_commit(size).await {
+                    Ok(object) => {
+                        self.meter.add(data.len);
+                        return Ok((data.len, Some(object)));
                     }
-                    // Where no answer came, the put may have been committed.
-                    if let Some(size) = commit_size.filter(|_| error.reaction == Reaction::Retry) {
-                        match self.commit(size).await {
-                            Ok(object) => {
-                                self.meter.add(data.len);
-                                return Ok((data.len, Some(object)));
-                            }
-                            // It lacks the stripe.
-                            Err(refused) if refused.reaction == Reaction::InvalidInput => {}
-                            Err(error) => return Err(error),
-                        }
-                    }
-                    tracing::info!(object = %self.object, number, %error, "a stripe is sent again");
-                    tokio::time::sleep(self.shared.random.pause(attempt)).await;
+                    Err(unknown @ NotCommitted::Unknown(_)) if !goes_on => return Err(self.not_committed(unknown)),
+                    // It lacks the stripe, or there is no answer yet.
+                    Err(_) => {}
                 }
-                Err(error) => return Err(error),
             }
+            if !goes_on {
+                return Err(error);
+            }
+            tracing::info!(object = %self.object, number, %error, "a stripe is sent again");
+            tokio::time::sleep(self.shared.random.pause(attempt)).await;
         }
     }
 
@@ -374,12 +398,13 @@ impl Put {
                 // The sender is here: it cannot be closed.
                 let mut ended = self.ended.subscribe();
                 let _all_others = ended.wait_for(|ended| *ended >= number).await;
+                self.end_is_asked.store(true, Ordering::Relaxed);
             }
             let request = EndStripeRequest {
                 upload: self.upload,
                 number,
                 plan: open.task.plan.0,
-                sent: sums(&outgoing.sums),
+                sent: sums::whole(&outgoing.sums),
                 errors: outcome.errors.iter().map(encode_error).collect(),
                 commit_size,
             };
@@ -452,15 +477,6 @@ async fn keep(calls: Calls, upload: u64, lease_ms: u32) {
             Ok(_) => {}
         }
     }
-}
-
-/// The checksums of the blocks that were summed up whole.
-fn sums(sums: &BTreeMap<u32, Mutex<UnitSums>>) -> Vec<BlockChecksums> {
-    let units = sums.iter().filter_map(|(index, sums)| {
-        let units = sums.lock().unwrap_or_else(PoisonError::into_inner).units()?;
-        Some(BlockChecksums { index: *index, checksums: units, id: Vec::new() })
-    });
-    units.collect()
 }
 
 impl Drop for Put {

@@ -1,7 +1,10 @@
 //! Checksums of a block whose bytes come in pieces, in any order: CRC32C of each MiB, and which bytes have come.
 
-use std::collections::BTreeMap;
-use weft_proto::{crc32c_continued, crc32c_joined};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, PoisonError},
+};
+use weft_proto::{crc32c_continued, crc32c_joined, v1::BlockChecksums};
 use weft_types::{CHECKSUM_UNIT_LEN, Span};
 
 /// What has come of a block, with its checksums.
@@ -82,6 +85,15 @@ impl UnitSums {
         }
         self.runs.insert(start, run);
     }
+}
+
+/// The checksums of the blocks that were summed up whole.
+pub(crate) fn whole(sums: &BTreeMap<u32, Mutex<UnitSums>>) -> Vec<BlockChecksums> {
+    let units = sums.iter().filter_map(|(index, sums)| {
+        let units = sums.lock().unwrap_or_else(PoisonError::into_inner).units()?;
+        Some(BlockChecksums { index: *index, checksums: units, id: Vec::new() })
+    });
+    units.collect()
 }
 
 #[cfg(test)]

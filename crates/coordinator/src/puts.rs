@@ -133,6 +133,9 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
             asked.data_len
         ))));
     }
+    if asked.number > i64::MAX as u64 / most {
+        return Err(place(Error::invalid(format!("no object has a stripe {}", asked.number))));
+    }
     let key = (upload.id, asked.number);
     let _turn = shared.puts.turn(key).await;
     if let Some(Underway::Sending(sending)) = shared.puts.lock().remove(&key) {
@@ -278,11 +281,12 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
     Ok(())
 }
 
-/// The put, which is heard of: less than half of its lease is over, or it is renewed.
+/// The put, which is heard of. Its lease is renewed once a quarter of it is over: clients that keep a put tell so three times in it, and short
+/// puts cost no change.
 async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
     let upload = shared.meta.upload(id).await.map_err(|error| shared.meta_error(error))?;
     let left_ms = upload.new.expires_ms.saturating_sub(shared.now_ms());
-    if left_ms < shared.config.upload_lease_ms / 2 {
+    if left_ms < shared.config.upload_lease_ms / 4 * 3 {
         let extended = shared.meta.extend_upload(shared.epoch, id, shared.lease_end_ms()).await;
         extended.map_err(|error| shared.meta_error(error))?;
     }

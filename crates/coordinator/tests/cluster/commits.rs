@@ -81,6 +81,7 @@ async fn a_stripe_that_was_allocated_ahead_goes_elsewhere_once_a_node_of_it_is_d
     for number in 0..2 {
         let stripe = api::PutStripeRequest { upload, number, data_len: STRIPE_LEN as u64, options: None };
         assert!(bare.put_stripe(stripe).await.unwrap().into_inner().task.is_some());
+        assert_eq!(garbage(&world), 0, "it was opened where it could not be");
     }
     bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
 }

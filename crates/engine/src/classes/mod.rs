@@ -28,7 +28,7 @@ pub const TURNS_MAX: usize = 2;
 pub struct Precedence {
     /// What the plan is for.
     pub class: Class,
-    /// 0 goes first; moves and conversions are repairs of a later priority.
+    /// 0 goes first; what an agent converts is a repair of a later priority.
     pub priority: u8,
 }
 
