@@ -34,6 +34,10 @@ use weft_types::{Error, NodeId, PlanId, Result, StripeLayout, UploadId};
 /// A node that has waited for another for this part of a stall when a plan ended did not fail itself.
 const WAIT_SHARE: u32 = 4;
 
+/// A first stripe of so many bytes is started with its put, if the client asks for that: a round trip is much of its time. A larger one is
+/// planned a moment later, when puts that begin at the same time are known of each other.
+const START_BYTES_MAX: u64 = 1 << 20;
+
 /// A writer that complains has its answer within this time.
 const COMPLAINT_LOOK: Duration = Duration::from_millis(100);
 
@@ -76,7 +80,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         let announced = shared.in_flight.announce(options::announced(&options, shared, &first.homes, stripe.block_len(0)));
         upload = begin_with(shared, new, ahead, layouts, placed).await?;
         shared.puts.announced.lock().unwrap_or_else(PoisonError::into_inner).insert(upload, announced);
-        if asked.start && asked.size_hint > 0 {
+        if asked.start && asked.size_hint > 0 && stripe.data_len <= START_BYTES_MAX {
             let asked = v1::PutStripeRequest { upload: upload.0, number: 0, data_len: stripe.data_len, options: asked.options };
             let who = Who { caller: caller.clone(), delegation: None };
             // Why not, the client hears when it asks for the stripe itself.

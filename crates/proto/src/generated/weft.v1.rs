@@ -872,7 +872,7 @@ pub struct BeginPutRequest {
     /// copies of each data block, with the coded one; 0: the policy's
     #[prost(uint32, tag = "10")]
     pub replicas: u32,
-    /// size_hint is the exact size: start the first stripe at once
+    /// size_hint is the exact size: start the first stripe at once, if it is small
     #[prost(bool, tag = "11")]
     pub start: bool,
 }

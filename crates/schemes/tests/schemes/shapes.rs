@@ -218,7 +218,7 @@ fn a_block_that_is_there_is_read_or_moved() {
         let plan = world.repair(&job, &[(spare(4), block(4, 2))], &[], 8, scheme);
         let links: Vec<usize> = plan.shape.lanes.iter().map(|lane| lane.links.len()).collect();
         assert_eq!((links, worst_traffic(&plan)), (vec![1, 1], (1.0, 1.0)));
-        assert_eq!(readers(&plan, 0), [holder(4)]);
+        assert_eq!((readers(&plan, 0), readers(&plan, 1)), (vec![holder(3)], vec![holder(4)]));
     }
 }
 
