@@ -51,7 +51,7 @@ pub struct Waiting {
     pub peer: Option<Party>,
     /// Since which tick.
     pub since: u64,
-    /// It waits for tasks of an earlier class at the party's own disk or uplink, whoever is at the other end.
+    /// It waits for tasks of an earlier class at the party's own disk or uplink, not for the party at the other end.
     pub held_back: bool,
 }
 

@@ -19,7 +19,7 @@ pub trait Ports: Send + Sync {
     async fn sink(&self, lane: &TaskLane, stage: &TaskStage, sink: &Sink) -> Result<Box<dyn SliceSink>>;
 }
 
-/// Whether a port is held back by tasks of an earlier class. The port says so, whoever watches its stage sees it.
+/// Whether a port is held back by tasks of an earlier class. The port says so; observers of its stage see it.
 #[derive(Debug, Clone, Default)]
 pub struct Hold(Arc<AtomicUsize>);
 

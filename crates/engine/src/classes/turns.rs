@@ -5,7 +5,7 @@
 //! moment after each of its turns too: a reader's next slice comes a little later than its last one went, and a frame that
 //! slips in between would hold up every slice.
 //!
-//! No class starves: after a turn that took a time t, the next is due 19 t later, whoever is busy. So a class that is always held
+//! No class starves: after a turn that took a time t, the next is due 19 t later, busy or not. So a class that is always held
 //! back has 5 % of the time.
 
 use super::{ByClass, KEPT_PERCENT, LOWER, Precedence, TURNS_MAX};

@@ -78,7 +78,7 @@ fn refusal(plan: &Plan, number: usize, wrong: &Wrong, stages: &[usize]) -> Refus
 /// A lane that is wrong gives some sink a row that differs from the right one in at least one column; times a random column the two
 /// are equal with a probability of 1/256, and times 32 columns that are drawn independently with 256^-32. These are drawn from the key
 /// by xoshiro256**, which has 256 bits of state and is no cipher. So: a plan that was made without knowing the key, by mistake or by
-/// somebody else, passes by chance with a probability that is negligible (2^-64 is claimed, no more). Whoever knows the key can make a
+/// another party, passes by chance with a probability that is negligible (2^-64 is claimed, no more). A party that knows the key can make a
 /// wrong plan that passes. No party of a plan learns it, but one that made many plans and saw the verdicts is not what it is made for.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProofKey([u64; 4]);

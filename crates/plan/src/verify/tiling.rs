@@ -11,7 +11,7 @@ use weft_types::{Party, Span};
 /// What comes out where: as what, at whom, of which block, which sub-block (for a Check: which row).
 pub(super) type Key = (WantKind, Party, u8, u16);
 
-/// A block at somebody, as something: its sub-blocks mostly come out together.
+/// A block at a party, as one kind of want: its sub-blocks mostly come out together.
 type Block = (WantKind, Party, u8);
 
 /// The positions for which each thing comes out, normalized.

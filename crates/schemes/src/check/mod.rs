@@ -47,7 +47,7 @@ fn lanes(
         let (spec, message) = (code.spec(), "a check wants nothing else, and all rows of the parity check");
         return Err(Error::invalid(format!("{message}: {spec} has {rows}")).party(checker));
     }
-    // Whoever has several blocks adds them up at once.
+    // A party with several blocks adds them up at once.
     let mut blocks: Vec<(Party, Vec<u8>)> = Vec::new();
     for index in (0..=u8::MAX).take(code.n()) {
         let span = region.span;

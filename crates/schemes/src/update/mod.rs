@@ -1,4 +1,4 @@
-//! Updates in place: whoever has new data puts in the delta (new XOR old), and every node that holds a block which depends on it
+//! Updates in place: the party that has new data puts in the delta (new XOR old), and every node that holds a block which depends on it
 //! patches its own, with its own coefficients. Agents refuse to patch until they have a journal: such plans run in memory only.
 
 mod chain;

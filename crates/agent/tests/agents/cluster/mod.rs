@@ -359,7 +359,7 @@ impl Stripe {
         plan(&self.request(Class::Foreground, &job, &[], &[]), by_name(Kind::Repair, scheme).unwrap()).unwrap()
     }
 
-    /// Somebody checks all blocks.
+    /// A party checks all blocks.
     pub(crate) fn check_plan(&self, checker: Party) -> Plan {
         let rows = (0..self.code.m() as u16).collect();
         let want = Want { kind: WantKind::Check, sub_blocks: rows, ..self.store(checker, 0, self.layout.coded_span()) };
