@@ -90,6 +90,19 @@ check_files() {
     done
 }
 
+# Branches of a select! are tried in random order unless it is biased: a simulation's seed would not say what happens.
+check_selects() {
+    local crate
+    for crate in engine proto client agent coordinator; do
+        find "$1/crates/$crate/src" -name '*.rs' ! -name '*tests.rs' 2>/dev/null | sort | xargs -r awk '
+            FNR == 1 { tests = 0; last = 0 }
+            /^#\[cfg\(test\)\]/ { tests = 1 }
+            last && /^ *\/\// { next }
+            last && $0 !~ /biased;/ { printf "%s:%d: a select! that is not biased\n", FILENAME, last }
+            { last = (!tests && $0 !~ /^ *\/\// && /select! \{$/) ? FNR : 0 }'
+    done
+}
+
 check_circles() {
     local src
     for src in "$1"/crates/*/src; do
@@ -100,7 +113,7 @@ check_circles() {
 
 check() {
     local found
-    found=$(check_dependencies "$1"; check_files "$1"; check_circles "$1")
+    found=$(check_dependencies "$1"; check_files "$1"; check_selects "$1"; check_circles "$1")
     [ -z "$found" ] && return
     printf '%s\n' "$found"
     return 1
@@ -152,6 +165,7 @@ self_test() {
     printf '%s\n' "$saved" >"$tree/crates/plan/src/lib.rs"
     plant 'a long file' 'split it' crates/plan/src/lib.rs "//! Long.\n$(printf '\\n%.0s' $(seq 800))"
     breach=to; plant 'a stub' 'unfinished' crates/plan/src/lib.rs "//! Stub.\nfn f() { ${breach}do!() }\n"
+    breach=select; plant 'a select in random order' 'not biased' crates/engine/src/lib.rs "//! Random.\nfn f() {\n    ${breach}! {\n        a = b => {}\n    }\n}\n"
     breach=unsafe_; plant 'unsafe code' 'belongs into crates/gf' crates/plan/src/lib.rs "//! Unsafe.\n#[allow(${breach}code)]\nfn f() {}\n"
     check "$tree" || { echo "tidy: the scratch tree was not restored" >&2; exit 1; }
 }

@@ -43,7 +43,7 @@ async fn pump(stream: BoxStream, client: DuplexStream, uplink: Passage) {
         }
     };
     let down = copy(&mut from_peer, &mut to_client);
-    // What broke is told at the other end as a connection that closed too early.
+    // If one way breaks, the other end sees a connection that closed too early.
     tokio::select! {
         biased;
         _ended = up => {}

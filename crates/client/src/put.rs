@@ -307,7 +307,7 @@ impl Put {
         self.ask_to_commit(size).await.map_err(|failed| self.not_committed(failed))
     }
 
-    /// What is told of a commit that failed.
+    /// The caller's error for a commit that failed.
     fn not_committed(&self, failed: NotCommitted) -> Error {
         match failed {
             NotCommitted::Known(error) => error,

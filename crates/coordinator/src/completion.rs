@@ -34,6 +34,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         let latest = shared.started.now() + LOOK_INTERVAL;
         let next = shared.completion().next(latest);
         tokio::select! {
+            biased;
             Ok(()) = changes.changed() => {}
             () = tokio::time::sleep_until(shared.started.instant(next)) => {}
         }

@@ -57,7 +57,7 @@ struct Repair<'a> {
     /// None: the coordinator chooses.
     to: Vec<NodeId>,
     explain: bool,
-    /// Each plan is told when it starts.
+    /// The answer lists each plan when it starts.
     tells_plans: bool,
     done_bytes: u64,
     total_bytes: u64,

@@ -55,7 +55,7 @@ EXAMPLE
 
 EXIT CODES
   0 everything came back as it was stored   1 something failed on the way   2 a FILE that is too small   3 no FILE   \
-  5 something came back different   130 broken off, and nothing is left behind")]
+  5 a byte came back wrong   130 interrupted; nothing is left behind")]
 pub(super) struct Demo {
     /// The file that is stored; without it, this very program
     #[arg(long, value_name = "F")]

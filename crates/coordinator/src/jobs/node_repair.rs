@@ -107,11 +107,12 @@ impl Passes for NodeRepairJob<'_> {
                 break !all_begun;
             }
             tokio::select! {
+                biased;
                 Some((block, outcome)) = under_way.next() => {
                     again = again.max(take(runner.id, control, block, outcome));
                     changed_since = true;
                 }
-                // Whoever is gone cannot tell anything; what is under way ends.
+                // If the sender is gone, the state does not change; what is under way ends.
                 _ = runner.state.changed() => {}
                 _ = write.tick(), if changed_since => {
                     changed_since = !runner.has_written().await;

@@ -10,6 +10,18 @@ fn options() -> PutOptions {
     PutOptions { code: "rs(4,2)".into(), block_len: BLOCK_LEN, ..PutOptions::default() }
 }
 
+/// A put of so many full stripes; 0: of unknown size.
+fn begin(stripes: u64) -> api::BeginPutRequest {
+    api::BeginPutRequest {
+        bucket: "b".into(),
+        key: "k".into(),
+        code: "rs(4,2)".into(),
+        block_len: BLOCK_LEN,
+        size_hint: stripes * STRIPE_LEN as u64,
+        ..api::BeginPutRequest::default()
+    }
+}
+
 async fn commits(world: &World) -> u64 {
     world.client.status().await.unwrap().commits
 }
@@ -46,15 +58,7 @@ async fn a_put_of_one_stripe_takes_two_durable_changes_and_a_larger_one_little_m
 async fn stripes_that_were_allocated_and_never_opened_cost_no_call_of_an_agent() {
     let world = World::new(8, 4).await;
     let mut bare = world.bare_client().await;
-    let begin = |key: &str, stripes: u64| api::BeginPutRequest {
-        bucket: "b".into(),
-        key: key.into(),
-        code: "rs(4,2)".into(),
-        block_len: BLOCK_LEN,
-        size_hint: stripes * STRIPE_LEN as u64,
-        ..api::BeginPutRequest::default()
-    };
-    let upload = bare.begin_put(begin("k", 40)).await.unwrap().into_inner().upload;
+    let upload = bare.begin_put(begin(40)).await.unwrap().into_inner().upload;
     bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
     assert_eq!(garbage(&world), 0);
     // A pipe that ends behind its third stripe has seven allocated.
@@ -66,15 +70,7 @@ async fn stripes_that_were_allocated_and_never_opened_cost_no_call_of_an_agent()
 async fn a_stripe_that_was_allocated_ahead_goes_elsewhere_once_a_node_of_it_is_down() {
     let mut world = World::new(8, 4).await;
     let mut bare = world.bare_client().await;
-    let begin = api::BeginPutRequest {
-        bucket: "b".into(),
-        key: "k".into(),
-        code: "rs(4,2)".into(),
-        block_len: BLOCK_LEN,
-        size_hint: 2 * STRIPE_LEN as u64,
-        ..api::BeginPutRequest::default()
-    };
-    let upload = bare.begin_put(begin).await.unwrap().into_inner().upload;
+    let upload = bare.begin_put(begin(2)).await.unwrap().into_inner().upload;
     world.kill(1);
     world.kill(2);
     world.until("two are down", async |world| world.up().await.len() == 6).await;
@@ -90,15 +86,7 @@ async fn a_stripe_that_was_allocated_ahead_goes_elsewhere_once_a_node_of_it_is_d
 async fn what_an_earlier_coordinator_allocated_behind_the_last_stripe_does_not_stop_a_commit() {
     let mut world = World::new(8, 4).await;
     let mut bare = world.bare_client().await;
-    let begin = api::BeginPutRequest {
-        bucket: "b".into(),
-        key: "k".into(),
-        code: "rs(4,2)".into(),
-        block_len: BLOCK_LEN,
-        size_hint: 9 * STRIPE_LEN as u64,
-        ..api::BeginPutRequest::default()
-    };
-    let upload = bare.begin_put(begin).await.unwrap().into_inner().upload;
+    let upload = bare.begin_put(begin(9)).await.unwrap().into_inner().upload;
     world.restart_coordinator().await;
     let mut bare = world.bare_client().await;
     let object = bare.commit_put(api::CommitPutRequest { upload, size: 0 }).await.unwrap().into_inner();
@@ -111,14 +99,7 @@ async fn what_an_earlier_coordinator_allocated_behind_the_last_stripe_does_not_s
 async fn stripes_that_are_begun_at_once_in_any_order_stay_each_others() {
     let world = World::new(8, 4).await;
     let mut bare = world.bare_client().await;
-    let begin = api::BeginPutRequest {
-        bucket: "b".into(),
-        key: "k".into(),
-        code: "rs(4,2)".into(),
-        block_len: BLOCK_LEN,
-        ..api::BeginPutRequest::default()
-    };
-    let upload = bare.begin_put(begin).await.unwrap().into_inner().upload;
+    let upload = bare.begin_put(begin(0)).await.unwrap().into_inner().upload;
     let put = |number: u64| {
         let mut bare = bare.clone();
         async move {

@@ -49,8 +49,8 @@ struct Used {
     blocks: BTreeMap<usize, u64>,
 }
 
-/// One of the means of a node: what there is of it, what each class uses, and how it is told.
-struct Means {
+/// One resource of a node: its size, what each class uses, and how messages name it.
+struct Resource {
     total: u64,
     used: ByClass<u64>,
     what: &'static str,
@@ -145,24 +145,24 @@ impl Admission {
         self.used.0.iter().all(|used| used.memory_bytes == 0 && used.connections == 0 && used.blocks.is_empty())
     }
 
-    fn memory(&self) -> Means {
+    fn memory(&self) -> Resource {
         self.means(self.capacity.memory_bytes, "memory", true, |used| used.memory_bytes)
     }
 
-    fn connections(&self) -> Means {
+    fn connections(&self) -> Resource {
         self.means(self.capacity.connections.into(), "connections", false, |used| used.connections)
     }
 
-    fn blocks(&self, disk: usize) -> Means {
+    fn blocks(&self, disk: usize) -> Resource {
         let blocks = |used: &Used| used.blocks.get(&disk).copied().unwrap_or(0);
         self.means(self.capacity.blocks_per_disk.into(), "blocks of one disk", false, blocks)
     }
 
-    fn means(&self, total: u64, what: &'static str, in_bytes: bool, used: impl Fn(&Used) -> u64) -> Means {
-        Means { total, used: ByClass(self.used.0.each_ref().map(used)), what, in_bytes }
+    fn means(&self, total: u64, what: &'static str, in_bytes: bool, used: impl Fn(&Used) -> u64) -> Resource {
+        Resource { total, used: ByClass(self.used.0.each_ref().map(used)), what, in_bytes }
     }
 
-    fn require(&self, of: Precedence, needs: u64, means: &Means) -> Result<()> {
+    fn require(&self, of: Precedence, needs: u64, means: &Resource) -> Result<()> {
         let (capacity, total) = (&self.capacity, means.total);
         let limit = capacity.limit(of, total);
         let tell = |amount: u64| if means.in_bytes { human_bytes(amount) } else { amount.to_string() };

@@ -43,7 +43,7 @@ EXAMPLE
 
 EXIT CODES
   0 measured   1 failed on the way   2 settings that make no sense   3 no such cluster   4 too few nodes are up   \
-  5 something came back different   130 broken off: a cluster of its own is removed; in one that is named, objects may stay in the \
+  5 a byte came back wrong   130 interrupted: its own cluster is removed; in a cluster named by --cluster, objects may stay in the \
   bucket `bench`")]
 pub(super) struct BenchObjects {
     /// Bytes of an object

@@ -118,7 +118,7 @@ where
     fn answer(self: Box<Self>, committed: Result<()>) {
         let unmade = || Err(MetaError::Storage("a change was not made".into()));
         let made = self.made.unwrap_or_else(unmade);
-        // The caller may have stopped waiting: the change is made all the same.
+        // The caller may have stopped waiting; the change is committed anyway.
         let _stopped = self.reply.send(committed.and(made));
     }
 }

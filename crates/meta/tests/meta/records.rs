@@ -9,7 +9,7 @@ use crate::{
 use weft_meta::*;
 use weft_types::{
     Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, NodeState, ObjectName, Span,
-    StripeLayout,
+    StripeId, StripeLayout, UploadId,
 };
 
 async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
@@ -17,6 +17,20 @@ async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
     let meta = open(&dir.path().join("metadata.sqlite"));
     let epoch = prepare(&meta).await;
     (dir, meta, epoch)
+}
+
+/// The first stripe of a put, which has ended with a checksum for each of three blocks.
+async fn ended_stripe(meta: &SqliteMeta, epoch: Epoch, upload: UploadId, layout: StripeLayout, homes: &[Home]) -> StripeId {
+    let new = NewStripe { number: 0, layout, homes: homes.to_vec() };
+    let stripe = meta.allocate_stripes(epoch, upload, vec![new], leftovers_at(1)).await.unwrap()[0].id;
+    let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
+    let end = EndStripe { upload, stripe, blocks, checksums: checksums(), garbage_not_before_ms: 1 };
+    meta.end_stripe(epoch, end, None).await.unwrap();
+    stripe
+}
+
+fn checksums() -> Vec<Vec<u32>> {
+    vec![vec![1], vec![2], vec![3]]
 }
 
 #[tokio::test]
@@ -108,15 +122,7 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
-    let stripe = meta
-        .allocate_stripes(epoch, upload, vec![NewStripe { number: 0, layout, homes: homes.clone() }], leftovers_at(1))
-        .await
-        .unwrap()
-        .remove(0)
-        .id;
-    let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
-    let checksums = vec![vec![1], vec![2], vec![3]];
-    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, checksums, garbage_not_before_ms: 1 }, None).await.unwrap();
+    let stripe = ended_stripe(&meta, epoch, upload, layout, &homes).await;
     let block = |index| BlockId { stripe, index, copy: 0, generation: 1 };
     assert!(meta.mark_block(epoch, block(0), BlockState::Corrupt).await.unwrap());
     // A receipt that comes late says what was true before.
@@ -275,17 +281,7 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
     let homes = vec![home(1), home(2), home(3)];
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
-    let stripe = meta
-        .allocate_stripes(epoch, upload, vec![NewStripe { number: 0, layout, homes: homes.clone() }], leftovers_at(1))
-        .await
-        .unwrap()
-        .remove(0)
-        .id;
-    let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
-    let checksums = vec![vec![1], vec![2], vec![3]];
-    meta.end_stripe(epoch, EndStripe { upload, stripe, blocks, checksums: checksums.clone(), garbage_not_before_ms: 1 }, None)
-        .await
-        .unwrap();
+    let stripe = ended_stripe(&meta, epoch, upload, layout, &homes).await;
     meta.commit_put(epoch, upload, commit_at(2 << 20, 1)).await.unwrap();
 
     let ask = async |index, node| {
@@ -303,7 +299,7 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     meta.abort_repair(epoch, first, 1).await.unwrap();
     meta.abort_repair(epoch, BlockId { generation: 3, ..first }, 1).await.unwrap();
     let other = ask(1, 4).await.expect("it was given up");
-    meta.commit_repair(epoch, other, 1, checksums[1].clone(), 1).await.unwrap();
+    meta.commit_repair(epoch, other, 1, checksums()[1].clone(), 1).await.unwrap();
     let nodes: Vec<u32> = meta.stripe(stripe).await.unwrap().blocks.iter().map(|placed| placed.home.node.0).collect();
     assert_eq!(nodes, [1, 4, 3]);
     conflict(ask(0, 4).await.unwrap_err(), "n4, which has block 1 of it");
