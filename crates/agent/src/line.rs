@@ -1,5 +1,5 @@
-//! What tasks of all classes pass one after another: a disk, the uplink, and bounds on what they do a second. Whose turn it is, is
-//! decided in [`weft_engine::classes::Turns`]; here tasks wait for it.
+//! What tasks of all classes share: a disk, the uplink, and bounds on what they do a second. Foreground tasks pass at once; lower classes
+//! take turns. Whose turn it is, is decided in [`weft_engine::classes::Turns`]; here tasks wait for it.
 
 use crate::throttle::Bucket;
 use std::{
@@ -17,7 +17,7 @@ use weft_engine::{
 };
 use weft_types::{ByteSize, PAGE_LEN, Span};
 
-/// One who waits looks this often for whom, so that what it tells of it is true.
+/// A task that waits looks this often whether it is held back by another class, so that what it reports is true.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What a frame counts for at least where a buffer may have taken it.
@@ -51,7 +51,8 @@ pub(crate) struct Turn<'a> {
     line: &'a Line,
     of: Precedence,
     ticket: Ticket,
-    since: Instant,
+    /// When it was taken. None: it was not.
+    since: Option<Instant>,
     /// How long it took, if that is known better than by the clock.
     took: Option<Duration>,
 }
@@ -68,19 +69,19 @@ impl Line {
             let _held_back = held_back.then(|| hold.begin());
             let _looked = timeout_at(look_at, come.notified()).await.is_ok();
         }
-        turn.since = Instant::now();
+        turn.since = Some(Instant::now());
         turn
     }
 
     fn ask(&self, of: Precedence) -> (Turn<'_>, Arc<Notify>) {
-        let (since, come) = (Instant::now(), Arc::default());
+        let come = Arc::default();
         let mut queue = self.lock();
-        let ticket = queue.turns.ask(of, since - self.begin);
+        let ticket = queue.turns.ask(of, self.begin.elapsed());
         if !queue.turns.has(ticket) {
             queue.waiting.insert(ticket, Arc::clone(&come));
         }
         drop(queue);
-        (Turn { line: self, of, ticket, since, took: None }, come)
+        (Turn { line: self, of, ticket, since: None, took: None }, come)
     }
 
     /// When one that waits is to look again, and whether an earlier class holds it back. None: its turn has come.
@@ -131,15 +132,16 @@ impl Turn<'_> {
     /// the disk or the line does.
     pub(crate) fn passed(mut self, bytes: u64) {
         let least = FRAME_TIME_MIN.mul_f64(bytes.min(FRAME_BYTES_MAX) as f64 / FRAME_BYTES_MAX as f64);
-        let took = self.line.rate.as_ref().map_or_else(|| self.since.elapsed().max(least), |rate| rate.cost(bytes));
-        self.took = Some(took);
+        let elapsed = self.since.map_or(Duration::ZERO, |since| since.elapsed());
+        self.took = Some(self.line.rate.as_ref().map_or(elapsed.max(least), |rate| rate.cost(bytes)));
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
-        let took = self.took.unwrap_or(now - self.since);
+        // What was granted and not taken took nothing.
+        let took = self.took.or(self.since.map(|since| now - since)).unwrap_or_default();
         let mut queue = self.line.lock();
         queue.waiting.remove(&self.ticket);
         let now = now - self.line.begin;

@@ -226,11 +226,11 @@ pub(crate) struct Put {
     open: AtomicBool,
 }
 
-/// Why a put is not committed.
+/// What an answer to `CommitPut` says, other than that the put is committed.
 enum NotCommitted {
-    /// The coordinator has told.
+    /// It is not, and why.
     Known(Error),
-    /// No answer came, and perhaps it is.
+    /// No answer came: it may have been committed.
     Unknown(Error),
 }
 

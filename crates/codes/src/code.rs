@@ -7,7 +7,8 @@ use weft_gf::{Factored, SparseMatrix};
 /// A linear code over GF(2^8): k data and m parity blocks of α sub-blocks.
 ///
 /// Row `index·α + s` of the generator says what sub-block `s` of block `index` is of the k·α sub-blocks of the data.
-/// Codes are systematic: the first k·α rows are the identity, so that a healthy read needs no arithmetic.
+/// Codes are systematic: the first k·α rows are the identity, so that a healthy read needs no arithmetic. (Those of data blocks
+/// beyond [`dimension`](Self::dimension) are zero.)
 pub trait Code: fmt::Debug + Send + Sync {
     /// The canonical spec, which [`crate::parse`] reads back: `rs(10,4)`.
     fn spec(&self) -> String;
@@ -25,6 +26,17 @@ pub trait Code: fmt::Debug + Send + Sync {
     /// Blocks: k + m.
     fn n(&self) -> usize {
         self.k() + self.m()
+    }
+
+    /// Data blocks that may have bytes, the first ones: k, but of a [`shortened`](crate::shortened()) code fewer. No more whole blocks than
+    /// these are needed for anything.
+    fn dimension(&self) -> usize {
+        self.k()
+    }
+
+    /// The indexes of the blocks that may have bytes, ascending.
+    fn stored(&self) -> Vec<u8> {
+        (0..self.dimension()).chain(self.k()..self.n()).filter_map(|index| u8::try_from(index).ok()).collect()
     }
 
     /// The parity sub-blocks from those of the data: mα × kα. The default are the generator's own rows; a code overrides it where

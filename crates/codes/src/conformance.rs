@@ -75,7 +75,12 @@ impl<'a> Suite<'a> {
         ensure((generator.rows(), generator.cols()) == (n * alpha, k * alpha) && generator.is_valid(), || {
             format!("the generator is {}×{}, or not valid", generator.rows(), generator.cols())
         })?;
-        let systematic = |row: usize| generator.row(row) == [(row as u32, row as u32, 1)];
+        let dimension = self.code.dimension();
+        ensure((1..=k).contains(&dimension), || format!("{dimension} of {k} data blocks have bytes"))?;
+        let systematic = |row: usize| match row < dimension * alpha {
+            true => generator.row(row) == [(row as u32, row as u32, 1)],
+            false => generator.row(row).is_empty(),
+        };
         ensure((0..k * alpha).all(systematic), || "it is not systematic".to_owned())?;
         let tolerance = self.code.tolerance();
         ensure(tolerance <= self.code.m(), || format!("it tolerates {tolerance} losses with {} parity blocks", self.code.m()))
@@ -97,8 +102,8 @@ impl<'a> Suite<'a> {
 
     /// Every pattern, or a sample of them; the tolerance is exact where all were tried.
     fn patterns(&mut self) -> Result<(), String> {
-        let (n, most, tolerance) = (self.code.n(), self.code.m() + 1, self.code.tolerance());
-        let patterns = self.choose_patterns(n, most);
+        let (n, most, tolerance) = (self.code.stored().len(), self.code.m() + 1, self.code.tolerance());
+        let patterns = self.choose_patterns(most);
         let coefficients = self.coefficients() * patterns.len() * ASKS_PER_PATTERN;
         self.one_in = coefficients.div_ceil(EFFORT_COEFFICIENTS).max(1);
         let mut refused_at = usize::MAX;
@@ -112,7 +117,9 @@ impl<'a> Suite<'a> {
             })?;
             self.pattern(&pattern, recoverable)?;
         }
-        let exact = n > EXHAUSTIVE_BLOCKS_MAX || refused_at == tolerance + 1;
+        // What a code cannot do without may be among what a shortened one does not need.
+        let is_short = self.code.dimension() < self.code.k();
+        let exact = n > EXHAUSTIVE_BLOCKS_MAX || is_short || refused_at == tolerance + 1;
         ensure(exact, || format!("it tolerates more than the {tolerance} that it says"))
     }
 
@@ -122,16 +129,18 @@ impl<'a> Suite<'a> {
         self.code.m() * alpha * self.code.k() * alpha
     }
 
-    fn choose_patterns(&mut self, n: usize, most: usize) -> Vec<Vec<u8>> {
-        let as_blocks = |pattern: Vec<usize>| pattern.into_iter().map(|index| index as u8).collect();
+    fn choose_patterns(&mut self, most: usize) -> Vec<Vec<u8>> {
+        let blocks = self.code.stored();
+        let (n, most) = (blocks.len(), most.min(blocks.len()));
+        let as_blocks = |pattern: Vec<usize>| pattern.into_iter().map(|at| blocks[at]).collect();
         if n <= EXHAUSTIVE_BLOCKS_MAX {
             return (1..=most).flat_map(|lost| combinations(n, lost)).map(as_blocks).collect();
         }
         let samples = (EFFORT_COEFFICIENTS / (20 * self.coefficients())).clamp(2, 40);
-        let mut patterns: Vec<Vec<u8>> = (0..n.min(4 * samples)).map(|index| vec![index as u8]).collect();
+        let mut patterns: Vec<Vec<u8>> = blocks.iter().take(4 * samples).map(|index| vec![*index]).collect();
         for lost in [2, 3, most / 2, most - 1, most] {
             for _ in 0..samples {
-                let mut all: Vec<u8> = (0..n).map(|index| index as u8).collect();
+                let mut all = blocks.clone();
                 self.random.shuffle(&mut all);
                 all.truncate(lost.clamp(1, most));
                 all.sort_unstable();
@@ -160,7 +169,7 @@ impl<'a> Suite<'a> {
 
     /// The pattern's blocks, wanted together in every order (or some orders, where there are many), each alone, and parts of them.
     fn pattern(&mut self, pattern: &[u8], recoverable: bool) -> Result<(), String> {
-        let available: Vec<u8> = (0..self.code.n()).map(|index| index as u8).filter(|index| !pattern.contains(index)).collect();
+        let available: Vec<u8> = self.code.stored().into_iter().filter(|index| !pattern.contains(index)).collect();
         for (at, order) in self.orders(pattern).into_iter().enumerate() {
             if at == 0 || self.now() {
                 let mut ask = self.ask(&order, &available);
@@ -172,18 +181,18 @@ impl<'a> Suite<'a> {
             if pattern.len() > 1 && self.now() {
                 let recoverable = recoverable || self.is_recoverable(pattern, &[*index]);
                 let mut ask = self.ask(&[*index], &available);
-                ask.read_anyway = available.iter().copied().take(self.code.k() / 2).collect();
+                ask.read_anyway = available.iter().copied().take(self.code.dimension() / 2).collect();
                 self.answer(&ask, recoverable)?;
             }
         }
-        if recoverable && self.now() {
+        if recoverable && !available.is_empty() && self.now() {
             // A wanted block may be there, anywhere among the others: it is read.
             let mut wanted = pattern.to_vec();
             wanted.push(available[self.random.below(available.len())]);
             self.random.shuffle(&mut wanted);
             self.answer(&self.ask(&wanted, &available), true)?;
         }
-        if recoverable && self.now() {
+        if recoverable && !available.is_empty() && self.now() {
             let ask = self.partial_ask(pattern, &available);
             self.answer(&ask, true)?;
         }

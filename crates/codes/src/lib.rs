@@ -21,6 +21,7 @@ mod registry;
 mod replication;
 mod rotated_rs;
 mod rs;
+mod shortened;
 pub mod solve;
 mod spec;
 mod xor;
@@ -29,4 +30,5 @@ pub use code::{Ask, Code, HelperShare, NotRecoverable, Recipe, SharedCode, SubBl
 pub use hash::generator_hash;
 pub use info::{BlockInfo, CodeInfo, info};
 pub use registry::{FAMILIES, Family};
+pub use shortened::{parse_of_plan, shortened};
 pub use spec::{Arguments, SpecError, parse, parse_policy};

@@ -38,7 +38,8 @@ pub struct Wanted<'a> {
 impl<'a> Wanted<'a> {
     /// A whole stripe.
     pub fn stripe(code: &'a SharedCode, replicas: u8, failure_domain: FailureDomain, stripe: &StripeLayout) -> Self {
-        let count = placement::nodes_needed(code.k(), code.n(), replicas);
+        let (data, blocks) = (stripe.data_blocks() as usize, stripe.blocks().count());
+        let count = placement::nodes_needed(data, blocks, replicas);
         Self { code, failure_domain, count, bytes: stripe.block_len(0), spooled_bytes: 0, held: &[], avoid: &NOBODY }
     }
 

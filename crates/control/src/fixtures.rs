@@ -46,7 +46,7 @@ pub(crate) fn stripe() -> StripeRecord {
         layout,
         ended: true,
         seq: 0,
-        blocks: (1..=6).map(placed).collect(),
+        blocks: (0..=u8::MAX).zip((1..=6).map(placed)).collect(),
         copies: Vec::new(),
         checksums: (0..6).map(|index| vec![10 + index]).collect(),
         corrupt: BTreeMap::new(),

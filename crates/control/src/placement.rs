@@ -14,9 +14,9 @@ const FULLNESS_STEPS: u64 = 20;
 /// Full disks that a message names, at most.
 const FULL_DISKS_NAMED: usize = 8;
 
-/// How many different nodes a stripe takes with so many copies of its data.
-pub fn nodes_needed(k: usize, n: usize, replicas: u8) -> usize {
-    n + k * usize::from(replicas.saturating_sub(1))
+/// How many different nodes a stripe takes that has so many data blocks, and blocks in all, with so many copies of its data.
+pub fn nodes_needed(data: usize, blocks: usize, replicas: u8) -> usize {
+    blocks + data * usize::from(replicas.saturating_sub(1))
 }
 
 /// A code, as messages name it.

@@ -8,7 +8,7 @@ use crate::{
     view::{Standing, View},
 };
 use std::collections::{BTreeMap, BTreeSet};
-use weft_codes::{Ask, SharedCode, SubBlock};
+use weft_codes::{Ask, SharedCode, SubBlock, shortened};
 use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
 use weft_schemes::{AUTO, Kind, Request, Run, Select, by_name, choose, code_view, simplest};
 use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout, StripeRecord};
@@ -123,13 +123,14 @@ pub struct Writing<'a> {
 /// A client writes blocks of a stripe: it has the data, every home stores its block.
 pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, run: Run) -> Result<Planned> {
     let Writing { writer, stores, whole, scheme, network, known } = *writing;
+    let code = &known.shortened(code, stripe.data_blocks() as usize);
     let span = stripe.coded_span();
     let all = sub_blocks(code);
-    let data = 0..code.k() as u8;
+    let data = 0..code.dimension() as u8;
     let change = |index: u8| all.iter().map(move |sub_block| Change { index, sub_block: *sub_block, span });
     let want = |kind, party, index| Want { kind, party, index, sub_blocks: all.clone(), span };
     let stored = stores.iter().map(|(party, block)| want(WantKind::Store, *party, block.index));
-    let summed = (0..code.n() as u8).filter(|_| whole).map(|index| want(WantKind::Output, writer, index));
+    let summed = stripe.blocks().filter(|_| whole).map(|index| want(WantKind::Output, writer, index));
     let job = Job {
         inputs: data.clone().map(|index| Input { party: writer, index }).collect(),
         changed: data.filter(|_| whole).flat_map(change).collect(),
@@ -138,9 +139,12 @@ pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, ru
     };
     let (select, patterns) = (Select::AsPreferred, Some(&known.patterns));
     let request = Request { stores, network, select, patterns, ..Request::new(code.as_ref(), *stripe, &job, run) };
-    // What was named is not weighed: a put plans every stripe.
+    // What was named is not weighed: a put plans every stripe. So little data that it does not reach all blocks is sent by the simplest
+    // scheme: there is nothing to spread.
+    let is_short = code.dimension() < code.k();
     let (plan, considered) = match scheme {
-        AUTO => choose(&request, scheme)?,
+        AUTO if !is_short => choose(&request, scheme)?,
+        _ if is_short => (weft_schemes::plan(&request, simplest(Kind::Write)?)?, Vec::new()),
         named => (weft_schemes::plan(&request, by_name(Kind::Write, named)?)?, Vec::new()),
     };
     Ok(Planned { considered, ..proved(plan, job, code, (network, known))? })
@@ -156,6 +160,7 @@ pub fn read(
     way: &Way<'_>,
     run: Run,
 ) -> Result<Planned> {
+    let code = &way.known.shortened(code, stripe.dimension());
     let all = sub_blocks(code);
     let wants = ranges.iter().filter(|range| !range.bytes.is_empty()).map(|range| Want {
         kind: WantKind::Output,
@@ -182,6 +187,7 @@ pub fn rebuild(
     way: &Way<'_>,
     run: Run,
 ) -> Result<Planned> {
+    let code = &way.known.shortened(code, stripe.dimension());
     let all = sub_blocks(code);
     let want = |target: &Target, span: Span| Want {
         kind: WantKind::Store,
@@ -230,6 +236,7 @@ pub fn wanted(stripe: &StripeRecord, ranges: &[Range]) -> Vec<(u8, Span)> {
 /// The blocks that are not there at the first positions at which what is wanted cannot be had from those that are available. None:
 /// all of it can be had.
 pub fn unrecoverable(code: &SharedCode, stripe: &StripeRecord, available: &[u8], wanted: &[(u8, Span)]) -> Option<Vec<u8>> {
+    let code = &shortened(code, stripe.dimension());
     let holes: BTreeMap<u8, Vec<Span>> = available.iter().map(|index| (*index, holes(stripe, *index))).collect();
     let spans = wanted.iter().map(|(_, span)| span).chain(holes.values().flatten());
     let edges: BTreeSet<u64> = spans.filter(|span| !span.is_empty()).flat_map(|span| [span.start, span.end]).collect();
@@ -242,7 +249,7 @@ pub fn unrecoverable(code: &SharedCode, stripe: &StripeRecord, available: &[u8],
         let here: BTreeSet<u8> = here.map(|(index, _)| *index).collect();
         let ask = Ask { wanted: here.iter().copied().flat_map(of).collect(), available, read_anyway: Vec::new() };
         let is_had = here.is_empty() || code.recipes(&ask).is_ok();
-        let absent = (0..=u8::MAX).zip(&stripe.blocks).map(|(index, _)| index).filter(|index| !ask.available.contains(index));
+        let absent = stripe.blocks.keys().copied().filter(|index| !ask.available.contains(index));
         (!is_had).then(|| absent.collect())
     };
     let edges: Vec<u64> = edges.into_iter().collect();
@@ -280,7 +287,7 @@ pub struct Readable {
 /// Sorts a stripe's blocks by whether they can be read.
 pub fn readable(stripe: &StripeRecord, view: &View) -> Readable {
     let mut readable = Readable { good: Vec::new(), suspect: Vec::new(), lost: Vec::new() };
-    for (index, _) in (0..=u8::MAX).zip(&stripe.blocks) {
+    for index in stripe.blocks.keys().copied() {
         let suspect = stripe.block_id(index).is_some_and(|block| view.is_suspect_block(block));
         match view.standing(stripe, index) {
             Standing::Lost(why) => readable.lost.push((index, why)),
@@ -289,7 +296,7 @@ pub fn readable(stripe: &StripeRecord, view: &View) -> Readable {
             Standing::Good => readable.good.push(index),
         }
     }
-    let node = |index: &u8| stripe.blocks.get(usize::from(*index)).and_then(|placed| view.node(placed.home.node));
+    let node = |index: &u8| stripe.home_of(*index).and_then(|home| view.node(home.node));
     readable.suspect.sort_by_key(|index| node(index).map(|node| node.suspect_for));
     readable
 }
@@ -297,7 +304,7 @@ pub fn readable(stripe: &StripeRecord, view: &View) -> Readable {
 /// Says which blocks are lost and why, and how many the code can do without.
 pub fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u8, String)], view: &View) -> Error {
     let place = |(index, why): &(u8, String)| {
-        let node = stripe.blocks.get(usize::from(*index)).map(|placed| placed.home.node);
+        let node = stripe.home_of(*index).map(|home| home.node);
         let name = node.and_then(|node| view.node(node)).map(|node| node.name.clone()).unwrap_or_default();
         let block = stripe.block_id(*index).map(|id| id.to_string()).unwrap_or_default();
         format!("block {index} ({block} on {name}: {why})")
@@ -314,7 +321,7 @@ pub fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u8, Stri
 /// Who shall help a requestor in `rack`: those of its rack are chosen first and come last in the chain, next to it, and the
 /// others stand rack by rack, so that a chain crosses from rack to rack as seldom as it can.
 pub fn preference(stripe: &StripeRecord, available: &[u8], view: &View, k: usize, rack: Option<&str>) -> Vec<Party> {
-    let nodes = available.iter().filter_map(|index| Some(stripe.blocks.get(usize::from(*index))?.home.node));
+    let nodes = available.iter().filter_map(|index| Some(stripe.home_of(*index)?.node));
     let mut helpers: Vec<NodeId> = nodes.filter(|node| view.node(*node).is_some()).collect();
     helpers.sort_unstable_by_key(|node| nearness(*node, view, rack));
     in_chain(helpers, view, k, rack)
@@ -354,7 +361,7 @@ fn proved(plan: Plan, job: Job, code: &SharedCode, (network, known): (&Network, 
 
 fn homes(stripe: &StripeRecord) -> impl Iterator<Item = (Party, BlockId)> + '_ {
     let home = |(index, placed): (u8, &weft_types::PlacedBlock)| (Party::Node(placed.home.node), stripe.id_of(index, placed));
-    (0..=u8::MAX).zip(&stripe.blocks).map(home)
+    stripe.firsts().map(home)
 }
 
 fn holds(stripe: &StripeRecord, available: &[u8]) -> Vec<Hold> {

@@ -180,8 +180,7 @@ impl PlanRequest {
             Ok::<_, Error>(PlannedRead { planned, delivers, rebuilt, stripe, code })
         };
         // Of one data block every block is a copy: a delegate that has one reads that.
-        let is_own =
-            |index: &u8| delegate.is_some() && stripe.blocks.get(usize::from(*index)).map(|it| it.home.node) == *delegate;
+        let is_own = |index: &u8| delegate.is_some() && stripe.home_of(*index).map(|home| home.node) == *delegate;
         if let Some(own) = good.iter().copied().find(is_own).filter(|_| code.k() == 1)
             && let Ok(planned) = attempt(&[own])
         {
@@ -226,7 +225,7 @@ impl PlannedRead {
         let wanted = planning::wanted(&self.stripe, &self.delivers);
         let stripe = view.serving(self.stripe.clone(), |_, home| home == node, |_| 0);
         let Readable { good, suspect, .. } = planning::readable(&stripe, view);
-        let is_elsewhere = |index: &u8| stripe.blocks.get(usize::from(*index)).is_some_and(|placed| placed.home.node != node);
+        let is_elsewhere = |index: &u8| stripe.home_of(*index).is_some_and(|home| home.node != node);
         let available: Vec<u8> = good.into_iter().chain(suspect).filter(is_elsewhere).collect();
         planning::unrecoverable(&self.code, &stripe, &available, &wanted).is_none()
     }

@@ -19,8 +19,7 @@ pub fn is_enough(
 
 /// Whether blocks can be made of all others.
 pub fn is_recoverable(code: &SharedCode, stripe: &StripeRecord, missing: &[u8]) -> bool {
-    let all = (0..=u8::MAX).take(stripe.blocks.len());
-    let stored: Vec<u8> = all.filter(|index| !missing.contains(index)).collect();
+    let stored: Vec<u8> = stripe.blocks.keys().copied().filter(|index| !missing.contains(index)).collect();
     let wanted: Vec<_> = missing.iter().map(|index| (*index, stripe.layout.coded_span())).collect();
     planning::unrecoverable(code, stripe, &stored, &wanted).is_none()
 }
@@ -42,7 +41,7 @@ fn too_many_lost(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option
     let stripe = view.serving(stripe, |_, _| false, |_| 0);
     let readable = planning::readable(&stripe, view);
     let available: Vec<u8> = readable.good.into_iter().chain(readable.suspect).collect();
-    let data: Vec<_> = (0..code.k() as u8).map(|index| (index, stripe.layout.coded_span())).collect();
+    let data: Vec<_> = (0..stripe.dimension() as u8).map(|index| (index, stripe.layout.coded_span())).collect();
     let absent = planning::unrecoverable(code, &stripe, &available, &data)?;
     let lost = planning::why_absent(&stripe, &absent, &readable.lost, "it cannot be read");
     Some(planning::too_many_lost(code, &stripe, &lost, view))
@@ -68,7 +67,7 @@ mod tests {
             ended: false,
             seq: 0,
             layout,
-            blocks: (1..=k + m).map(placed).collect(),
+            blocks: (0..=u8::MAX).zip((1..=k + m).map(placed)).collect(),
             checksums: Vec::new(),
             corrupt: BTreeMap::new(),
             incomplete: false,
@@ -94,8 +93,8 @@ mod tests {
     fn who_is_only_down_is_waited_for_and_what_is_lost_is_not() {
         let code = weft_codes::parse("rs(4,2)").unwrap();
         let mut stripe = stripe(&code);
-        stripe.blocks.iter_mut().for_each(|placed| placed.state = BlockState::Ok);
-        stripe.blocks[2].state = BlockState::Missing;
+        stripe.blocks.values_mut().for_each(|placed| placed.state = BlockState::Ok);
+        stripe.find_mut(2, 0).unwrap().state = BlockState::Missing;
         let acknowledged = |down: &[u32], failed: &[u32]| {
             let node = |id: u32| {
                 let (number, path) = (DiskNumber(id), String::new());

@@ -92,6 +92,16 @@ impl View {
         self.node(id).map_or_else(|| id.to_string(), |node| node.name.clone())
     }
 
+    /// Blocks go to these homes: their disks have less left.
+    pub fn take_space(&mut self, homes: &[Home], bytes_each: u64) {
+        for home in homes {
+            let disks = self.nodes.get_mut(&home.node).into_iter().flat_map(|node| &mut node.disks);
+            for disk in disks.filter(|disk| disk.number == home.disk) {
+                disk.free_bytes = disk.free_bytes.saturating_sub(bytes_each);
+            }
+        }
+    }
+
     /// Whether a block could not be read a moment ago.
     pub fn is_suspect_block(&self, block: BlockId) -> bool {
         self.suspect_blocks.get(&block).is_some_and(|until| *until > self.now)
@@ -108,7 +118,7 @@ impl View {
 
     /// Whether a block of a stripe can be read now; of one that is corrupt in part, what can still be read of it.
     pub fn standing(&self, stripe: &StripeRecord, index: u8) -> Standing {
-        match stripe.blocks.get(usize::from(index)) {
+        match stripe.blocks.get(&index) {
             Some(block) => self.standing_of(stripe, index, block),
             None => Standing::Lost("it does not exist"),
         }

@@ -46,7 +46,7 @@ fn stripe(code: &SharedCode, random: &mut StdRng) -> Result<StripeRecord> {
         ended: true,
         seq: 0,
         layout,
-        blocks: nodes[..code.n()].iter().map(place).collect(),
+        blocks: (0..=u8::MAX).zip(nodes[..code.n()].iter().map(place)).collect(),
         copies: Vec::new(),
         checksums: Vec::new(),
         corrupt: Default::default(),
@@ -75,7 +75,7 @@ fn plan(
     helpers.shuffle(random);
     // Of a code that takes any k, the same ones each time.
     helpers.sort_by_key(|index| usize::from(*index) > code.k());
-    let party = |index: &u8| stripe.blocks.get(usize::from(*index)).map(|placed| Party::Node(placed.home.node));
+    let party = |index: &u8| stripe.home_of(*index).map(|home| Party::Node(home.node));
     let prefer: Vec<Party> = helpers.iter().filter_map(party).collect();
     let options = RepairOptions { select: Select::AsPreferred, ..RepairOptions::new(scheme.into(), AutoSize::bytes(64 << 10)) };
     let way = Way { options: &options, network, prefer: &prefer, known };

@@ -38,7 +38,7 @@ pub(crate) fn asked_to_heat(asked: u32, policy: &PolicyRecord) -> Result<u8> {
 
 /// Of what a stripe has lost, the data; and the copies that it lacks, so that there are so many of each data block.
 pub(crate) fn lacking(stripe: &StripeRecord, mut lost: Vec<Lost>, replicas: u8) -> Vec<Lost> {
-    let data = u8::try_from(stripe.layout.k).unwrap_or(u8::MAX);
+    let data = u8::try_from(stripe.dimension()).unwrap_or(u8::MAX);
     lost.retain(|lost| lost.index < data);
     for index in 0..data {
         let has = stripe.all().filter(|(at, _)| *at == index).count();

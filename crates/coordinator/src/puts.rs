@@ -34,7 +34,11 @@ use weft_types::{Error, NodeId, PlanId, Result, StripeLayout, UploadId};
 /// A node that has waited for another for this part of a stall when a plan ended did not fail itself.
 const WAIT_SHARE: u32 = 4;
 
-/// A first stripe of so many bytes is started with its put, if the client asks for that: a round trip is much of its time. A larger one is
+/// How often busy agents are asked when a first stripe is started with its put: the client waits, and does not ask again. If it is in vain,
+/// it asks for the stripe as for any other.
+const START_ATTEMPTS: u32 = 2;
+
+/// A first stripe of up to so many bytes is started with its put, if the client asks for that: a round trip is much of its time. A larger one is
 /// planned a moment later, when puts that begin at the same time are known of each other.
 const START_BYTES_MAX: u64 = 1 << 20;
 
@@ -84,8 +88,10 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
             let asked = v1::PutStripeRequest { upload: upload.0, number: 0, data_len: stripe.data_len, options: asked.options };
             let who = Who { caller: caller.clone(), delegation: None };
             // Why not, the client hears when it asks for the stripe itself.
-            started =
-                put_stripe(shared, asked, &who).await.inspect_err(|error| tracing::debug!(%error, "a put begins late")).ok();
+            started = put_stripe(shared, asked, &who, START_ATTEMPTS)
+                .await
+                .inspect_err(|error| tracing::debug!(%error, "a put begins late"))
+                .ok();
         }
     }
     Ok(v1::BeginPutReply {
@@ -118,8 +124,13 @@ async fn begin_with(
     Ok(upload.id)
 }
 
-/// Allocates a stripe, opens and starts its plan, and gives the client its share.
-pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest, who: &Who) -> Result<v1::PutStripeReply> {
+/// Allocates a stripe, opens and starts its plan, and gives the client its share. Busy agents are asked `attempts` times.
+pub(crate) async fn put_stripe(
+    shared: &Arc<Shared>,
+    asked: v1::PutStripeRequest,
+    who: &Who,
+    attempts: u32,
+) -> Result<v1::PutStripeReply> {
     let upload = touched(shared, UploadId(asked.upload)).await?;
     let place = |error: Error| error.object(&upload.new.name);
     let options = options::of_put(shared, asked.options.as_ref(), &who.caller, who.delegation.as_ref());
@@ -145,7 +156,7 @@ pub(crate) async fn put_stripe(shared: &Arc<Shared>, asked: v1::PutStripeRequest
     if let Some(Underway::Sending(sending)) = shared.puts.lock().remove(&key) {
         sending.handle.client_done(Duration::ZERO);
     }
-    let begun = begin_stripe(shared, &upload, &code, layout, asked.number, options).await;
+    let begun = begin_stripe(shared, &upload, &code, layout, asked.number, options, attempts).await;
     if begun.is_err() {
         forget_if_gone(shared, upload.id).await;
     }
@@ -178,7 +189,7 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     Ok(reply)
 }
 
-/// Refuses who meddles with a conversion's put without being sent: it is the coordinator's own, whoever knows its number.
+/// Refuses calls without a delegation that would change a conversion's put.
 pub(crate) async fn require_sent(shared: &Shared, id: u64, delegation: Option<&Delegation>) -> Result<()> {
     match shared.meta.upload(UploadId(id)).await {
         Ok(upload) if upload.new.replaces.is_some() && delegation.is_none() => {
@@ -233,7 +244,8 @@ async fn committed_already(shared: &Shared, asked: &v1::CommitPutRequest, error:
     }
 }
 
-/// What is answered to who has put an object. It is stored, whatever fails now: nobody is to take it for a put that may be given up.
+/// The answer to a client whose put was committed. It is stored, whatever fails now: the client must not take it for a put that may be
+/// given up.
 async fn told(shared: &Shared, object: ObjectRecord) -> Result<v1::ObjectReply> {
     let name = object.name.clone();
     show::put(shared, object).await.map_err(|error| {
@@ -285,7 +297,7 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
     Ok(())
 }
 
-/// The put, which is heard of. Its lease is renewed once a quarter of it is over: clients that keep a put tell so three times in it, and short
+/// Looks up a put that a call is about. Its lease is renewed once a quarter of it is over: clients that keep a put tell so three times in it, and short
 /// puts cost no change.
 async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
     let upload = shared.meta.upload(id).await.map_err(|error| shared.meta_error(error))?;

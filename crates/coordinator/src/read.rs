@@ -156,7 +156,7 @@ async fn begin(
     let mut signed = sign::sign(shared, &read.planned, stripe, &BTreeMap::new(), agent)?;
     let client = signed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
     let (id, reply) = (signed.id, reply(&read, Some(client))?);
-    supervise::open(shared, &signed).await?;
+    supervise::open(shared, &signed, shared.config.open_attempts_max).await?;
     let (running, handle) = supervise::start(shared, signed, OnFailure::EndAll).await;
     let running = running.all_started().await?;
     let stripe = stripe.id;

@@ -151,7 +151,7 @@ impl Rebuilder<'_> {
         let view = shared.members.view();
         let orders = machine.arriving().iter().map(|new| Ok((new.block, self.order(machine.request(), new, &view)?)));
         let signed = sign::sign(shared, planned, stripe, &orders.collect::<Result<BTreeMap<_, _>>>()?, "")?;
-        supervise::open(shared, &signed).await?;
+        supervise::open(shared, &signed, shared.config.open_attempts_max).await?;
         let pending = machine.arriving().iter().filter(|new| new.durable.is_none()).map(|new| new.home.node);
         let coming: BTreeMap<NodeId, u64> =
             pending.filter_map(|node| Some((node, signed.agents.get(&node)?.incoming_bytes))).collect();

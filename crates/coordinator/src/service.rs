@@ -213,7 +213,8 @@ impl v1::weft_server::Weft for WeftService {
         let (asked, who) = self.asked_by(request, |delegation, asked| delegation.writes(asked.upload, asked.number))?;
         let shared = Arc::clone(&self.shared);
         self.require_sent(asked.upload, &who).await?;
-        answer(to_the_end(async move { puts::put_stripe(&shared, asked, &who).await }).await)
+        let attempts = shared.config.open_attempts_max;
+        answer(to_the_end(async move { puts::put_stripe(&shared, asked, &who, attempts).await }).await)
     }
 
     async fn end_stripe(&self, request: Request<v1::EndStripeRequest>) -> Result<Response<v1::EndStripeReply>, Status> {

@@ -234,7 +234,7 @@ fn stripe(record: &StripeRecord, view: &View, with_checksums: bool) -> Result<v1
         offset: record.object_offset(),
         layout,
         seq: record.seq,
-        blocks: (0..=u8::MAX).zip(&record.blocks).map(block).collect(),
+        blocks: record.firsts().map(block).collect(),
         copies: record.copies.iter().map(|(index, placed)| block((*index, placed))).collect(),
     })
 }

@@ -61,6 +61,9 @@ impl From<rusqlite::Error> for MetaError {
         use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked};
         match error.sqlite_error_code() {
             Some(DatabaseBusy | DatabaseLocked) => Self::Busy(error.to_string()),
+            _ if matches!(error, rusqlite::Error::ToSqlConversionFailure(_)) => {
+                Self::Refused(format!("a number that no record has: {error}"))
+            }
             _ => Self::Storage(error.to_string()),
         }
     }

@@ -2,15 +2,18 @@
 
 use crate::{JobWork, LeftBlock, MetaError, Result};
 use serde::{Serialize, de::DeserializeOwned};
+use std::collections::{BTreeMap, btree_map::Entry};
 use weft_types::{PlacedBlock, StripeLayout};
 
 /// Version 1 is postcard of the value.
 const VERSION: u8 = 1;
 /// The version of a placement with copies.
 const COPIES_VERSION: u8 = 2;
+/// The version of a placement that lacks blocks: those without bytes.
+const HOLES_VERSION: u8 = 3;
 
 /// A stripe's blocks by index, and their copies, each with its index.
-pub(crate) type Placement = (Vec<PlacedBlock>, Vec<(u8, PlacedBlock)>);
+pub(crate) type Placement = (BTreeMap<u8, PlacedBlock>, Vec<(u8, PlacedBlock)>);
 
 /// Packs a stripe's layout.
 pub(crate) fn pack_layout(layout: &StripeLayout) -> Result<Vec<u8>> {
@@ -22,31 +25,39 @@ pub(crate) fn unpack_layout(blob: &[u8]) -> Result<StripeLayout> {
     unpack("a stripe's layout", blob)
 }
 
-/// Packs where a stripe's blocks are, and their copies: version 1 where there is nothing but the first copy of each, and else version
-/// 2, postcard of the list of (index, copy, block), ascending.
-pub(crate) fn pack_placement(blocks: &[PlacedBlock], copies: &[(u8, PlacedBlock)]) -> Result<Vec<u8>> {
-    if copies.is_empty() && blocks.iter().all(|placed| placed.copy == 0) {
-        return pack(blocks);
+/// Packs where a stripe's blocks are, and their copies: version 1 where there is nothing but the first copy of each, and else postcard of
+/// the list of (index, copy, block), ascending, in version 3 where an index has no block, and in version 2 where each has one.
+pub(crate) fn pack_placement(blocks: &BTreeMap<u8, PlacedBlock>, copies: &[(u8, PlacedBlock)]) -> Result<Vec<u8>> {
+    let has_holes = !blocks.keys().copied().eq((0..=u8::MAX).take(blocks.len()));
+    if !has_holes && copies.is_empty() && blocks.values().all(|placed| placed.copy == 0) {
+        return pack(&blocks.values().collect::<Vec<_>>());
     }
-    let all = (0..=u8::MAX).zip(blocks.iter().copied()).chain(copies.iter().copied());
+    let all = blocks.iter().map(|(index, placed)| (*index, *placed)).chain(copies.iter().copied());
     let mut all: Vec<(u8, u8, PlacedBlock)> = all.map(|(index, placed)| (index, placed.copy, placed)).collect();
     all.sort_unstable_by_key(|(index, copy, _)| (*index, *copy));
-    pack_as(COPIES_VERSION, &all)
+    pack_as(if has_holes { HOLES_VERSION } else { COPIES_VERSION }, &all)
 }
 
 /// The inverse of [`pack_placement`].
 pub(crate) fn unpack_placement(blob: &[u8]) -> Result<Placement> {
     let what = "a stripe's placement";
-    if blob.first() != Some(&COPIES_VERSION) {
-        return Ok((unpack(what, blob)?, Vec::new()));
-    }
-    let all: Vec<(u8, u8, PlacedBlock)> = unpack_as(COPIES_VERSION, what, blob)?;
-    let (mut blocks, mut copies) = (Vec::new(), Vec::new());
+    let version = match blob.first() {
+        Some(version @ (&COPIES_VERSION | &HOLES_VERSION)) => *version,
+        _ => {
+            let blocks: Vec<PlacedBlock> = unpack(what, blob)?;
+            return Ok(((0..=u8::MAX).zip(blocks).collect(), Vec::new()));
+        }
+    };
+    let all: Vec<(u8, u8, PlacedBlock)> = unpack_as(version, what, blob)?;
+    let (mut blocks, mut copies) = (BTreeMap::new(), Vec::new());
     for (index, copy, placed) in all {
         let placed = PlacedBlock { copy, ..placed };
-        if blocks.len() == usize::from(index) { blocks.push(placed) } else { copies.push((index, placed)) }
+        match blocks.entry(index) {
+            Entry::Vacant(first) => drop(first.insert(placed)),
+            Entry::Occupied(_) => copies.push((index, placed)),
+        }
     }
-    if copies.iter().any(|(index, _)| usize::from(*index) >= blocks.len()) {
+    if version == COPIES_VERSION && !blocks.keys().copied().eq((0..=u8::MAX).take(blocks.len())) {
         return Err(MetaError::Storage(format!("{what} has a hole")));
     }
     Ok((blocks, copies))
@@ -130,19 +141,33 @@ mod tests {
         let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
         let place =
             |node, copy| PlacedBlock { generation: 1, generation_high_water: 3, home: home(node), state: BlockState::Ok, copy };
-        let plain = vec![place(1, 0), place(2, 0)];
+        let by_index = |blocks: Vec<PlacedBlock>| (0..=u8::MAX).zip(blocks).collect::<BTreeMap<u8, PlacedBlock>>();
+        let plain = by_index(vec![place(1, 0), place(2, 0)]);
         let blob = pack_placement(&plain, &[]).unwrap();
         assert_eq!(blob, [1, 2, 1, 3, 1, 1, 0, 1, 3, 2, 2, 0], "the bytes of version 1");
         assert_eq!(unpack_placement(&blob).unwrap(), (plain, vec![]));
 
         // Of the second block the first copy is gone; of the first, another stands in its place for a reader.
-        let (blocks, copies) = (vec![place(5, 2), place(2, 1)], vec![(0, place(1, 0)), (0, place(4, 1))]);
+        let (blocks, copies) = (by_index(vec![place(5, 2), place(2, 1)]), vec![(0, place(1, 0)), (0, place(4, 1))]);
         let blob = pack_placement(&blocks, &copies).unwrap();
         assert_eq!(blob[0], 2);
-        let in_order = (vec![place(1, 0), place(2, 1)], vec![(0, place(4, 1)), (0, place(5, 2))]);
+        let in_order = (by_index(vec![place(1, 0), place(2, 1)]), vec![(0, place(4, 1)), (0, place(5, 2))]);
         assert_eq!(unpack_placement(&blob).unwrap(), in_order);
         assert!(unpack_placement(&blob[..blob.len() - 1]).is_err());
         let hole = pack_as(COPIES_VERSION, &vec![(1u8, 0u8, place(1, 0))]).unwrap();
         assert!(unpack_placement(&hole).unwrap_err().to_string().contains("hole"));
+    }
+
+    #[test]
+    fn blocks_without_bytes_have_no_place_in_a_placement() {
+        let home = Home { node: NodeId(4), disk: DiskNumber(4) };
+        let placed = PlacedBlock { generation: 1, generation_high_water: 1, home, state: BlockState::Ok, copy: 0 };
+        let blocks: BTreeMap<u8, PlacedBlock> = [0, 6, 7].map(|index| (index, placed)).into();
+        for copies in [Vec::new(), vec![(0, PlacedBlock { copy: 1, ..placed })]] {
+            let blob = pack_placement(&blocks, &copies).unwrap();
+            assert_eq!((blob[0], unpack_placement(&blob).unwrap()), (3, (blocks.clone(), copies)));
+        }
+        let blob = pack_placement(&blocks, &[]).unwrap();
+        assert_eq!(blob, [3, 3, 0, 0, 1, 1, 4, 4, 0, 6, 0, 1, 1, 4, 4, 0, 7, 0, 1, 1, 4, 4, 0], "the bytes of version 3");
     }
 }

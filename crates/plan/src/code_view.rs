@@ -26,6 +26,12 @@ impl CodeView<'_> {
         self.generator.row(usize::from(index) * self.alpha + usize::from(sub_block))
     }
 
+    /// The blocks that are not known to be zeros, as some of a shortened code are.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = u8> {
+        let is_zero = |index: &u8| (0..self.alpha).all(|s| self.generator.row(usize::from(*index) * self.alpha + s).is_empty());
+        (0..=u8::MAX).take(self.n).filter(move |index| !is_zero(index))
+    }
+
     /// Columns of the generator: k·α.
     pub(crate) fn columns(&self) -> usize {
         self.k * self.alpha

@@ -32,7 +32,7 @@ pub(crate) struct WriteKey {
 /// See [`WriteKey::homes`].
 pub(crate) type HomeKey = (u16, Vec<usize>, Vec<Sink>, Option<(u8, u8)>, bool);
 
-/// A code is asked for something, for a scheme. A code is what its spec says; were it not, the proof would refuse what is made of it.
+/// A question to a code, for a scheme. The spec stands for the code: if it were wrong, the proof would refuse what is made of the recipe.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct RecipeKey {
     code: String,
@@ -40,7 +40,7 @@ struct RecipeKey {
     wanted: Vec<SubBlock>,
     available: Vec<u8>,
     read_anyway: Vec<u8>,
-    /// It is asked because the answer hangs on the order: else a question that is in order by chance would find that it does.
+    /// The answer depends on the order. Otherwise an ordered question that happens to be sorted would find [`Found::DependsOnOrder`].
     is_ordered: bool,
 }
 
@@ -48,8 +48,8 @@ struct RecipeKey {
 #[derive(Debug, Clone)]
 enum Found {
     Recipe(Arc<Recipe>),
-    /// The answer hangs on who is preferred.
-    HangsOnOrder,
+    /// The answer depends on who is preferred.
+    DependsOnOrder,
 }
 
 /// A recipe's shares go by a scheme from these to those.
@@ -112,8 +112,11 @@ impl Patterns {
         }
         let found = make()?;
         let terms = match &found {
-            Found::Recipe(recipe) => recipe.combine.steps().terms().len().max(TERMS_MIN),
-            Found::HangsOnOrder => TERMS_MIN,
+            Found::Recipe(recipe) => {
+                let shares = recipe.helpers.iter().map(|helper| helper.compute.terms().len()).sum::<usize>();
+                (recipe.combine.steps().terms().len() + shares).max(TERMS_MIN)
+            }
+            Found::DependsOnOrder => TERMS_MIN,
         };
         self.recipes.put(key, found.clone(), terms);
         Some(found)
@@ -125,7 +128,7 @@ const TERMS_MIN: usize = 1024;
 
 /// The recipe that a scheme chooses. Where it does not matter who of those that are available is preferred, it is the same for any
 /// order of them: the question is asked for the blocks in the order of their indexes. That is so if all of them help; and of codes of
-/// which any k whole blocks do, the first k help.
+/// which any k whole blocks do, the first k help (of a shortened one, fewer).
 pub(crate) fn recipe(
     patterns: Option<&Patterns>,
     (code, scheme): (&dyn Code, &'static str),
@@ -148,14 +151,14 @@ pub(crate) fn recipe(
     let mut of_sorted = || {
         let recipe = made(&sorted)?;
         let all_help = recipe.helpers.len() == sorted.available.len() || takes_any(code);
-        Some(if all_help { Found::Recipe(recipe) } else { Found::HangsOnOrder })
+        Some(if all_help { Found::Recipe(recipe) } else { Found::DependsOnOrder })
     };
     let found = match patterns {
         Some(patterns) => patterns.recipe(key(&sorted, false), &mut of_sorted),
         None => of_sorted(),
     };
     let found = match found {
-        Some(Found::HangsOnOrder) => match patterns {
+        Some(Found::DependsOnOrder) => match patterns {
             Some(patterns) => patterns.recipe(key(ask, true), || made(ask).map(Found::Recipe)),
             None => made(ask).map(Found::Recipe),
         },
@@ -168,7 +171,7 @@ pub(crate) fn recipe(
     }
 }
 
-/// Whether any k whole blocks give the others, and cost the same.
+/// Whether any [`dimension`](Code::dimension) whole blocks give the others, and cost the same.
 fn takes_any(code: &dyn Code) -> bool {
     code.alpha() == 1 && code.tolerance() == code.m()
 }
@@ -184,7 +187,7 @@ fn in_order(code: &dyn Code, ask: &Ask) -> Ask {
             (false, false) => 2,
         };
         available.sort_by_key(first);
-        available.truncate(code.k());
+        available.truncate(code.dimension());
     }
     available.sort_unstable();
     let mut read_anyway = ask.read_anyway.clone();

@@ -65,10 +65,9 @@ pub(crate) fn cut(job: &Job, prefer: &[Party]) -> Result<Vec<Region>> {
         let message = format!("what is wanted falls into {} pieces: at most {REGIONS_MAX} at once", pieces.len());
         return Err(Error::unavailable(message));
     }
-    Ok(pieces
-        .into_iter()
-        .map(|span| Region { span, deliveries: deliveries(job, span), holders: holders(job, prefer, span) })
-        .collect())
+    let parties = parties(job);
+    let region = |span| Region { span, deliveries: deliveries(job, &parties, span), holders: holders(job, prefer, span) };
+    Ok(pieces.into_iter().map(region).collect())
 }
 
 impl Region {
@@ -135,21 +134,26 @@ pub(crate) fn sink(delivery: &Delivery) -> Sink {
     }
 }
 
-/// Everything that is wanted at all positions of `span`: one delivery for each party, kind and block. Parties stand in the order in which
-/// the job wants something for them, whatever their numbers: jobs that differ in those alone have plans of one shape.
-fn deliveries(job: &Job, span: Span) -> Vec<Delivery> {
+/// For whom the job wants something: the place of each party in the order of its wants.
+fn parties(job: &Job) -> HashMap<Party, usize> {
     let mut places: HashMap<Party, usize> = HashMap::new();
     for want in &job.wants {
         let next = places.len();
         places.entry(want.party).or_insert(next);
     }
-    let place = |party: Party| places.get(&party).copied().unwrap_or(usize::MAX);
-    let mut all: BTreeMap<(usize, Party, WantKind, u8), Vec<u16>> = BTreeMap::new();
+    places
+}
+
+/// Everything that is wanted at all positions of `span`: one delivery for each party, kind and block. Parties stand in the order in which
+/// the job wants something for them, whatever their numbers: jobs that differ in those alone have plans of one shape.
+fn deliveries(job: &Job, places: &HashMap<Party, usize>, span: Span) -> Vec<Delivery> {
+    let mut all: BTreeMap<(Option<usize>, Party, WantKind, u8), Vec<u16>> = BTreeMap::new();
     for want in job.wants.iter().filter(|want| want.span.contains(span)) {
         let index = if want.kind == WantKind::Check { 0 } else { want.index };
-        all.entry((place(want.party), want.party, want.kind, index)).or_default().extend(&want.sub_blocks);
+        let place = places.get(&want.party).copied();
+        all.entry((place, want.party, want.kind, index)).or_default().extend(&want.sub_blocks);
     }
-    let delivery = |((_, party, kind, index), mut sub_blocks): ((usize, Party, WantKind, u8), Vec<u16>)| {
+    let delivery = |((_, party, kind, index), mut sub_blocks): ((Option<usize>, Party, WantKind, u8), Vec<u16>)| {
         sub_blocks.sort_unstable();
         sub_blocks.dedup();
         Delivery { party, kind, index, sub_blocks }

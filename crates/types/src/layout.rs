@@ -210,6 +210,17 @@ impl StripeLayout {
         if self.layout.alpha == 1 { longest } else { longest.div_ceil(cell) * cell }
     }
 
+    /// Data blocks that have bytes: the first ones.
+    pub fn data_blocks(&self) -> u32 {
+        let cells = self.data_len.div_ceil(self.layout.cell_len);
+        u32::try_from(cells).unwrap_or(u32::MAX).min(self.k)
+    }
+
+    /// The indexes of the blocks that have bytes, ascending: all are parity that are no data.
+    pub fn blocks(&self) -> impl Iterator<Item = u8> + use<> {
+        (0..self.data_blocks()).chain(self.k..self.n()).filter_map(|index| u8::try_from(index).ok())
+    }
+
     /// The positions that are coded at all: beyond them every block of the stripe is zero.
     pub fn coded_span(&self) -> Span {
         let longest = self.block_len(0);

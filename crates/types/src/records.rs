@@ -118,8 +118,9 @@ pub struct StripeRecord {
     pub seq: u64,
     /// Its layout.
     pub layout: StripeLayout,
-    /// Its blocks, by index: of each its first copy. Whoever reads may have put another in its place.
-    pub blocks: Vec<PlacedBlock>,
+    /// Its blocks, by index: of each its first copy. Whoever reads may have put another in its place. A data block without bytes is not
+    /// here, unless an earlier version stored it: it is known to be zeros.
+    pub blocks: BTreeMap<u8, PlacedBlock>,
     /// The other copies, each with its index, in order of index and copy.
     pub copies: Vec<(u8, PlacedBlock)>,
     /// CRC32C of each MiB of each block, by index; empty until it has ended.
@@ -133,12 +134,23 @@ pub struct StripeRecord {
 impl StripeRecord {
     /// Every block that some node has, or is to have: those by index first, and then the other copies.
     pub fn all(&self) -> impl Iterator<Item = (u8, &PlacedBlock)> {
-        (0..=u8::MAX).zip(&self.blocks).chain(self.copies.iter().map(|(index, placed)| (*index, placed)))
+        self.firsts().chain(self.copies.iter().map(|(index, placed)| (*index, placed)))
     }
 
-    /// The same, to be changed.
+    /// The first copy of each, by index.
+    pub fn firsts(&self) -> impl Iterator<Item = (u8, &PlacedBlock)> {
+        self.blocks.iter().map(|(index, placed)| (*index, placed))
+    }
+
+    /// Where a block is, its first copy.
+    pub fn home_of(&self, index: u8) -> Option<Home> {
+        self.blocks.get(&index).map(|placed| placed.home)
+    }
+
+    /// The same of all, to be changed.
     pub fn all_mut(&mut self) -> impl Iterator<Item = (u8, &mut PlacedBlock)> {
-        (0..=u8::MAX).zip(&mut self.blocks).chain(self.copies.iter_mut().map(|(index, placed)| (*index, placed)))
+        let firsts = self.blocks.iter_mut().map(|(index, placed)| (*index, placed));
+        firsts.chain(self.copies.iter_mut().map(|(index, placed)| (*index, placed)))
     }
 
     /// A copy of a block.
@@ -155,11 +167,9 @@ impl StripeRecord {
     /// Among equals the one that stands there stays.
     pub fn put_first<K: Ord>(&mut self, key: impl Fn(&Self, u8, &PlacedBlock) -> K) {
         let keys: Vec<K> = self.copies.iter().map(|(index, placed)| key(self, *index, placed)).collect();
-        let mut firsts: Vec<K> = (0..=u8::MAX).zip(&self.blocks).map(|(index, placed)| key(self, index, placed)).collect();
+        let mut firsts: BTreeMap<u8, K> = self.firsts().map(|(index, placed)| (index, key(self, index, placed))).collect();
         for ((index, copy), own) in self.copies.iter_mut().zip(keys) {
-            let (Some(first), Some(key)) = (self.blocks.get_mut(usize::from(*index)), firsts.get_mut(usize::from(*index))) else {
-                continue;
-            };
+            let (Some(first), Some(key)) = (self.blocks.get_mut(index), firsts.get_mut(index)) else { continue };
             if own < *key {
                 std::mem::swap(first, copy);
                 *key = own;
@@ -168,9 +178,15 @@ impl StripeRecord {
         self.copies.sort_unstable_by_key(|(index, placed)| (*index, placed.copy));
     }
 
+    /// Data blocks that are stored: those behind them have no bytes, and are zeros.
+    pub fn dimension(&self) -> usize {
+        let data = self.blocks.keys().rfind(|index| u32::from(**index) < self.layout.k);
+        data.map_or(0, |last| usize::from(*last) + 1)
+    }
+
     /// The bytes of a block that are corrupt while the others can be read; none for a block that is whole, or lost as a whole.
     pub fn corrupt_bytes(&self, index: u8) -> &[Span] {
-        self.blocks.get(usize::from(index)).map_or(&[], |placed| self.corrupt_of(index, placed.copy))
+        self.blocks.get(&index).map_or(&[], |placed| self.corrupt_of(index, placed.copy))
     }
 
     /// The same of any copy.
@@ -196,7 +212,7 @@ impl StripeRecord {
 
     /// The block of an index in the generation that counts.
     pub fn block_id(&self, index: u8) -> Option<BlockId> {
-        let placed = self.blocks.get(usize::from(index))?;
+        let placed = self.blocks.get(&index)?;
         Some(self.id_of(index, placed))
     }
 

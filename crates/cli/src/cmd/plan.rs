@@ -92,7 +92,7 @@ impl Verify {
         let count = plans.len();
         let mut refused = None;
         for (number, Saved { plan, job, .. }) in plans.iter().enumerate() {
-            let code = weft_codes::parse(&plan.shape.code).map_err(Error::invalid)?;
+            let code = weft_codes::parse_of_plan(&plan.shape.code).map_err(Error::invalid)?;
             if let Err(refusal) = offline::prove(plan, &code, job) {
                 refused = Some((number, refusal));
                 break;

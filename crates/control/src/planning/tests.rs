@@ -23,7 +23,7 @@ fn stripe(data_len: u64, block_len: u64, cell_len: u64) -> StripeRecord {
         ended: true,
         seq: 0,
         layout,
-        blocks: (1..=6).map(place).collect(),
+        blocks: (0..=u8::MAX).zip((1..=6).map(place)).collect(),
         copies: Vec::new(),
         checksums: Vec::new(),
         corrupt: Default::default(),
@@ -82,9 +82,15 @@ proptest! {
         lost in prop::collection::btree_set(0u8..6, 0..=2),
         scheme in 0..answering(Kind::Repair).count(),
         (start, len) in (0u64..1 << 20, 1u64..1 << 20),
+        // Of before blocks without bytes were left out.
+        is_old: bool,
     ) {
-        let (stripe, code, scheme) = (stripe(data_len, block_len, cell_len), code(), answering(Kind::Repair).nth(scheme).unwrap().name());
-        let stores: Vec<(Party, BlockId)> = homes(&stripe).collect();
+        let (mut stripe, code) = (stripe(data_len, block_len, cell_len), code());
+        let scheme = answering(Kind::Repair).nth(scheme).unwrap().name();
+        let has_bytes: BTreeSet<u8> = stripe.layout.blocks().collect();
+        let stores: Vec<(Party, BlockId)> = homes(&stripe).filter(|(_, block)| has_bytes.contains(&block.index)).collect();
+        stripe.blocks.retain(|index, _| is_old || has_bytes.contains(index));
+        let lost: BTreeSet<u8> = lost.into_iter().filter(|index| stripe.blocks.contains_key(index)).collect();
         for scheme in ["direct", "mist", "auto"] {
             let network = &Network::uniform(1e9);
             let writing = Writing { writer: CLIENT, stores: &stores, whole: true, scheme, network, known: &known() };
@@ -93,7 +99,7 @@ proptest! {
             write(&code, &stripe.layout, &Writing { stores: &stores[1..3], whole: false, ..writing }, run()).unwrap();
         }
 
-        let available: Vec<u8> = (0..6).filter(|index| !lost.contains(index)).collect();
+        let available: Vec<u8> = stripe.blocks.keys().copied().filter(|index| !lost.contains(index)).collect();
         let data = Span::new(start % data_len, (start % data_len + len).min(data_len));
         let ranges: Vec<Range> = (0..4)
             .map(|index| Range { index, bytes: stripe.layout.block_range(index.into(), data) })
@@ -135,6 +141,26 @@ proptest! {
 }
 
 #[test]
+fn a_block_without_bytes_is_no_loss_and_no_parity_is_one_too_many() {
+    let (mut stripe, code, network) = (stripe(PAGE_LEN, 1 << 18, 1 << 18), code(), Network::uniform(1e9));
+    stripe.blocks.retain(|index, _| ![1, 2, 3].contains(index));
+    assert_eq!(stripe.layout.blocks().collect::<Vec<u8>>(), [0, 4, 5]);
+    let wanted = [(0, stripe.layout.coded_span())];
+    for available in [&[4][..], &[5], &[0]] {
+        assert_eq!(unrecoverable(&code, &stripe, available, &wanted), None, "one of them is enough");
+    }
+    assert_eq!(unrecoverable(&code, &stripe, &[], &wanted), Some(vec![0, 4, 5]), "and none is not");
+    let (options, range) = (options("pipeline"), Range { index: 0, bytes: Span::new(0, PAGE_LEN) });
+    let way = Way { options: &options, network: &network, prefer: &[], known: &known() };
+    let planned = read(&code, &stripe, &[4, 5], &[range], CLIENT, &way, run()).unwrap();
+    assert_eq!(planned.plan.binding.blocks.iter().map(|block| block.id.index).collect::<Vec<u8>>(), [4], "one helps");
+    assert_eq!(planned.plan.shape.code, "shortened(rs(4,2),1)");
+    let view = view();
+    let readable = readable(&stripe, &view);
+    assert_eq!((readable.good.as_slice(), readable.lost.len()), (&[0, 4, 5][..], 0));
+}
+
+#[test]
 fn helpers_of_the_requestors_rack_come_last_in_the_chain() {
     let stripe = stripe(1 << 20, 1 << 18, 1 << 18);
     let prefer = preference(&stripe, &[1, 2, 3, 4, 5], &view(), 4, Some("r1"));
@@ -145,8 +171,8 @@ fn helpers_of_the_requestors_rack_come_last_in_the_chain() {
 #[test]
 fn blocks_are_sorted_by_whether_they_can_be_read_and_losses_are_named() {
     let (mut stripe, mut view) = (stripe(1 << 20, 1 << 18, 1 << 18), view());
-    stripe.blocks[0].state = BlockState::Corrupt;
-    stripe.blocks[1].state = BlockState::Missing;
+    stripe.blocks.get_mut(&0).unwrap().state = BlockState::Corrupt;
+    stripe.blocks.get_mut(&1).unwrap().state = BlockState::Missing;
     view.nodes.get_mut(&NodeId(3)).unwrap().up = false;
     view.nodes.get_mut(&NodeId(4)).unwrap().suspect_for = Duration::from_secs(9);
     view.nodes.get_mut(&NodeId(6)).unwrap().suspect_for = Duration::from_secs(5);
@@ -188,7 +214,7 @@ fn serving(view: &View, stripe: &StripeRecord, suspect: &[u32], draw: u32) -> Ve
     let served = view.serving(stripe.clone(), |_, node| suspect.contains(&node.0), draws);
     let ids = |stripe: &StripeRecord| stripe.all().map(|(index, it)| stripe.id_of(index, it)).collect::<BTreeSet<_>>();
     assert_eq!(ids(&served), ids(stripe), "a copy went missing");
-    served.blocks.iter().map(|placed| placed.home.node.0).collect()
+    served.blocks.values().map(|placed| placed.home.node.0).collect()
 }
 
 #[test]
@@ -198,13 +224,14 @@ fn the_copy_that_stands_best_serves_and_of_equals_a_random_one() {
     assert_eq!(serving(&view, &stripe, &[], 1), [7, 8, 9, 10, 5, 6], "what has no copy serves itself");
     let own_first = |view: &View, stripe: &StripeRecord, own: u32| {
         let served = view.serving(stripe.clone(), |_, _| false, |node| u32::from(node != NodeId(own)));
-        served.blocks[1].home.node.0
+        served.blocks[&1].home.node.0
     };
     assert_eq!([2, 8, 9].map(|own| own_first(&view, &stripe, own)), [2, 8, 2], "the one that drew the least serves");
     // A copy that is lost, suspect, partly corrupt or avoided is not read, whatever it drew.
     view.nodes.get_mut(&NodeId(1)).unwrap().up = false;
     view.nodes.get_mut(&NodeId(8)).unwrap().suspect_for = Duration::from_secs(9);
-    (stripe.blocks[2].state, stripe.copies[3].1.state) = (BlockState::Corrupt, BlockState::Missing);
+    stripe.blocks.get_mut(&2).unwrap().state = BlockState::Corrupt;
+    stripe.copies[3].1.state = BlockState::Missing;
     stripe.corrupt.insert((2, 0), vec![Span::new(0, PAGE_LEN)]);
     for draw in 0..2 {
         assert_eq!(serving(&view, &stripe, &[], draw), [7, 2, 9, 4, 5, 6]);
@@ -254,7 +281,7 @@ fn several_lost_blocks_are_rebuilt_by_what_is_cheaper() {
     let code = weft_codes::parse("rs(2,3)").unwrap();
     let mut stripe = stripe(2 * 64 * PAGE_LEN, 64 * PAGE_LEN, 64 * PAGE_LEN);
     (stripe.layout.k, stripe.layout.m) = (2, 3);
-    stripe.blocks.truncate(5);
+    stripe.blocks.remove(&5);
     let target = |node: u32, index: u8| Target {
         node: NodeId(node),
         block: BlockId { stripe: stripe.id, index, copy: 0, generation: 2 },

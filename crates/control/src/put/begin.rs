@@ -1,7 +1,11 @@
 //! Starts a stripe of a put: chooses homes, allocates blocks, starts the plan. If a node cannot take part, it chooses other homes.
 
 use super::{Request, SentStripe, homes::Site};
-use crate::{options::WriteOptions, placement::Placed, view::View};
+use crate::{
+    options::WriteOptions,
+    placement::Placed,
+    view::{DiskView, View},
+};
 use std::collections::BTreeSet;
 use weft_types::{Error, Home, NodeId, Party, Reaction, Result, StripeLayout, StripeRecord};
 
@@ -93,9 +97,19 @@ impl StripeBegin {
 
     fn begin(&mut self, site: &mut Site<'_>) -> Vec<Action> {
         match self.ahead.take() {
-            Some(stripe) if stripe.layout == self.layout && is_free(&stripe, site.view) => self.send(stripe),
+            Some(stripe) if stripe.layout == self.layout && self.is_free(&stripe, site.view) => self.send(stripe),
             _ => self.place(Vec::new(), site),
         }
+    }
+
+    /// Whether all nodes of a stripe can be expected to take their blocks. What they take was counted when they were allocated.
+    fn is_free(&self, stripe: &StripeRecord, view: &View) -> bool {
+        let has_room = |disk: &DiskView| !disk.failed && disk.free_bytes >= self.request.disk_reserve_bytes;
+        let takes = |home: Home| {
+            let node = view.node(home.node).filter(|node| node.up && !node.is_suspect());
+            node.is_some_and(|node| node.disks.iter().any(|disk| disk.number == home.disk && has_room(disk)))
+        };
+        stripe.all().all(|(_, placed)| takes(placed.home))
     }
 
     fn place(&mut self, mut actions: Vec<Action>, site: &mut Site<'_>) -> Vec<Action> {
@@ -138,15 +152,6 @@ impl StripeBegin {
     }
 }
 
-/// Whether all nodes of a stripe can be expected to take their blocks.
-fn is_free(stripe: &StripeRecord, view: &View) -> bool {
-    let takes = |home: Home| {
-        let node = view.node(home.node).filter(|node| node.up && !node.is_suspect());
-        node.is_some_and(|node| node.disks.iter().any(|disk| disk.number == home.disk && !disk.failed))
-    };
-    stripe.all().all(|(_, placed)| takes(placed.home))
-}
-
 /// The same error, but that the very same may not be asked again.
 pub fn not_again(error: Error) -> Error {
     let reaction = if error.reaction == Reaction::Retry { Reaction::Replan } else { error.reaction };
@@ -158,7 +163,7 @@ mod tests {
     use super::*;
     use crate::{
         capacity::KeptFree,
-        fixtures::{stripe, view},
+        fixtures::{self, home, stripe, view},
         options::RepairOptions,
     };
     use rand::{SeedableRng, rngs::StdRng};
@@ -179,7 +184,11 @@ mod tests {
             disk_reserve_bytes: 0,
             long_wait_ms: 2_500,
         };
-        StripeBegin::new(request, stripe().layout, WriteOptions::new(scheme.into(), 16 << 10, false).unwrap())
+        StripeBegin::new(request, stripe().layout, options(scheme))
+    }
+
+    fn options(scheme: &str) -> WriteOptions {
+        WriteOptions::new(scheme.into(), 16 << 10, false).unwrap()
     }
 
     fn on(machine: &mut StripeBegin, event: Event, view: &View) -> Vec<Action> {
@@ -192,7 +201,7 @@ mod tests {
     fn allocated(actions: &mut Vec<Action>) -> Event {
         let Some(Action::Allocate(mut placed)) = actions.pop() else { panic!("homes are to be allocated") };
         let mut stripe = stripe();
-        stripe.blocks.iter_mut().zip(placed.remove(0).homes).for_each(|(block, home)| block.home = home);
+        stripe.blocks.values_mut().zip(placed.remove(0).homes).for_each(|(block, home)| block.home = home);
         Event::Allocated(Ok(Box::new(stripe)))
     }
 
@@ -267,6 +276,28 @@ mod tests {
         let node = *nodes(&sending).first().unwrap();
         let actions = on(&mut machine, away(node), &view);
         assert!(matches!(&actions[..], [_, Action::Allocate(placed)] if placed.len() == 1), "the others keep theirs");
+    }
+
+    #[test]
+    fn stripes_that_are_allocated_together_leave_each_other_room() {
+        let (mut view, reserve) = (view(6, &[]), 1 << 20);
+        let room = |blocks: u64| reserve + blocks * fixtures::BLOCK_LEN;
+        view.nodes.values_mut().for_each(|node| node.disks[0].free_bytes = room(9));
+        view.nodes.get_mut(&NodeId(3)).unwrap().disks[0].free_bytes = room(2) + 7;
+        let request = Request { disk_reserve_bytes: reserve, ..begin("direct", None).request };
+        let machine = |layouts| {
+            StripeBegin::new(request.clone(), stripe().layout, options("direct")).with_following(vec![stripe().layout; layouts])
+        };
+        let actions = on(&mut machine(4), Event::Begin, &view);
+        assert!(matches!(&actions[..], [Action::Allocate(placed)] if placed.len() == 2), "node 3 has room for two: {actions:?}");
+        // What was allocated ahead has been counted; a disk that has been filled since takes nothing.
+        let mut left = view.clone();
+        left.take_space(&(1..=6).map(home).collect::<Vec<_>>(), 2 * fixtures::BLOCK_LEN);
+        let sent = on(&mut machine(0).allocated(Some(stripe())), Event::Begin, &left);
+        assert!(matches!(&sent[..], [Action::Send(_)]), "{sent:?}");
+        left.take_space(&[home(3)], 8);
+        let ended = on(&mut machine(0).allocated(Some(stripe())), Event::Begin, &left);
+        assert!(matches!(&ended[..], [Action::End(Err(error))] if error.reaction == Reaction::Unavailable), "{ended:?}");
     }
 
     #[test]

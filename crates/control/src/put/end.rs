@@ -125,7 +125,7 @@ impl StripeEnd {
         if self.sent.lacks_unknown() {
             self.give_up();
         } else if recovery::is_recoverable(&self.request.code, &self.sent.stripe, &missing) {
-            let copy = |index: u8| self.sent.stripe.blocks.get(usize::from(index)).map_or(0, |placed| placed.copy);
+            let copy = |index: u8| self.sent.stripe.blocks.get(&index).map_or(0, |placed| placed.copy);
             let missing = missing.iter().map(|index| (*index, copy(*index))).collect();
             self.rebuild(Rebuilding::Missing, missing, world);
         } else if self.sent.resent < self.request.resumes_max {
@@ -151,9 +151,9 @@ impl StripeEnd {
     fn rebuild(&mut self, what: Rebuilding, blocks: Vec<(u8, u8)>, world: &World<'_>) {
         let (request, SentStripe { checksums, missing, .. }) = (&self.request, &self.sent);
         let mut stripe = self.sent.stripe.clone();
-        for (index, placed) in (0..=u8::MAX).zip(&mut stripe.blocks) {
+        for (index, placed) in &mut stripe.blocks {
             // The blocks that were stored are as good as those of a visible stripe.
-            placed.state = if missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
+            placed.state = if missing.contains_key(index) { BlockState::Missing } else { BlockState::Ok };
         }
         let stays = |(index, placed): &(u8, &PlacedBlock)| !blocks.contains(&(*index, placed.copy));
         let held: Vec<NodeId> = stripe.all().filter(stays).map(|(_, placed)| placed.home.node).collect();
@@ -218,7 +218,7 @@ impl StripeEnd {
     /// Whether a node that had stored its block is gone, or failed another since.
     fn has_lost_more(&self, view: &View) -> bool {
         let SentStripe { stripe, missing, failed, .. } = &self.sent;
-        let stored = (0..=u8::MAX).zip(&stripe.blocks).filter(|(index, _)| !missing.contains_key(index));
+        let stored = stripe.firsts().filter(|(index, _)| !missing.contains_key(index));
         let is_good = |node: &NodeView| node.up && !node.is_suspect() && !failed.contains(&node.id);
         stored.map(|(_, placed)| placed.home.node).any(|node| !view.node(node).is_some_and(is_good))
     }
@@ -227,7 +227,7 @@ impl StripeEnd {
     /// not help to rebuild it may have been blamed for a moment only.
     fn could_go_elsewhere(&self, view: &View) -> bool {
         let others = view.nodes.values().filter(|node| node.up && !self.sent.failed.contains(&node.id));
-        others.count() >= self.request.code.n()
+        others.count() >= self.sent.stripe.blocks.len()
     }
 
     /// Ends the stripe's life under its number: its writer sends all of it as a new one, to other nodes.
@@ -246,8 +246,8 @@ impl StripeEnd {
     /// Writes down that the stripe has ended, and what of it is missing for now.
     fn commit(&mut self) {
         let SentStripe { mut stripe, checksums, missing, .. } = self.sent.clone();
-        for (index, placed) in (0..=u8::MAX).zip(&mut stripe.blocks) {
-            placed.state = if missing.contains_key(&index) { BlockState::Missing } else { BlockState::Ok };
+        for (index, placed) in &mut stripe.blocks {
+            placed.state = if missing.contains_key(index) { BlockState::Missing } else { BlockState::Ok };
         }
         stripe.put_first(|_, _, placed| placed.copy);
         let blocks = stripe.all().map(|(_, placed)| (placed.generation, placed.home, placed.state)).collect();

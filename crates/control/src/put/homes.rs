@@ -9,7 +9,10 @@ use crate::{
     view::View,
 };
 use rand::{Rng, RngCore};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 use weft_plan::Network;
 use weft_types::{Error, FailureDomain, Home, NodeId, Party, Result, StripeLayout};
 
@@ -26,8 +29,8 @@ pub struct Site<'a> {
 }
 
 impl Request {
-    /// Homes for stripes that are allocated together, in this order: for the first of them, and for as many others as there is room for.
-    /// Nodes that have been given fewer of their blocks come first.
+    /// Homes for stripes that are allocated together, in this order: for the first of them, and for as many others as there is room for,
+    /// with those before them. Nodes that have been given fewer of their blocks come first.
     pub fn homes_of(
         &self,
         stripes: &[StripeLayout],
@@ -36,10 +39,16 @@ impl Request {
         site: &mut Site<'_>,
     ) -> Result<Vec<Placed>> {
         let (mut all, mut given): (Vec<Placed>, BTreeMap<NodeId, u64>) = Default::default();
-        for stripe in stripes {
-            match self.homes(stripe, options, avoid, &given, site) {
+        let mut view = Cow::Borrowed(site.view);
+        for (at, stripe) in stripes.iter().enumerate() {
+            let Site { coding_bytes_per_s, network, .. } = *site;
+            let mut here = Site { view: &view, coding_bytes_per_s, network, rng: &mut *site.rng };
+            match self.homes(stripe, options, avoid, &given, &mut here) {
                 Ok(placed) => {
                     placed.homes.iter().for_each(|home| *given.entry(home.node).or_default() += 1);
+                    if at + 1 < stripes.len() {
+                        view.to_mut().take_space(&placed.homes, stripe.block_len(0));
+                    }
                     all.push(placed);
                 }
                 Err(error) if all.is_empty() => return Err(error),
@@ -64,9 +73,9 @@ impl Request {
         let spec = self.code.spec();
         let bytes = stripe.block_len(0).saturating_add(self.disk_reserve_bytes);
         let (tolerance, failure_domain) = (self.code.tolerance(), self.failure_domain);
-        let count = self.code.n();
+        let (data, count) = (stripe.data_blocks() as usize, stripe.blocks().count());
         let blocks = Ask { code: &spec, count, tolerance, failure_domain, held: &[], avoid, named: false, load, bytes };
-        let all = placement::nodes_needed(self.code.k(), self.code.n(), self.replicas);
+        let all = placement::nodes_needed(data, count, self.replicas);
         let described = placement::described(&spec, self.replicas);
         // A rack that is lost takes copies with it, and no data for that.
         let copies = Ask { code: &described, count: all, failure_domain: FailureDomain::Node, ..blocks.clone() };
@@ -75,13 +84,14 @@ impl Request {
             self.place(&copies, site)?;
         }
         let mut placed = self.place(&blocks, site)?;
-        if !options.random {
+        // A short stripe is sent straight to its nodes: none does more than another.
+        if !options.random && data == self.code.k() {
             placed.homes = self.in_order(stripe, options, &placed.homes, site)?;
         }
         if all > count {
             let held: Vec<NodeId> = placed.homes.iter().map(|home| home.node).collect();
             let found = self.place(&Ask { count: all - held.len(), held: &held, ..copies }, site)?.homes;
-            let of_data: Vec<Home> = placed.homes.iter().copied().take(self.code.k()).collect();
+            let of_data: Vec<Home> = placed.homes.iter().copied().take(data).collect();
             placed.homes.extend(apart(site.view, &of_data, found));
         }
         Ok(placed)
@@ -131,12 +141,10 @@ fn apart(view: &View, of_data: &[Home], mut found: Vec<Home>) -> Vec<Home> {
 }
 
 /// By index and copy, whose homes these are, as [`Request::homes`] has found them.
-pub fn named(homes: &[Home], k: usize, n: usize) -> impl Iterator<Item = ((u8, u8), &Home)> {
-    let name = move |at: usize| match at.checked_sub(n) {
-        None => (at as u8, 0),
-        Some(beyond) => ((beyond % k) as u8, (1 + beyond / k) as u8),
-    };
-    homes.iter().enumerate().map(move |(at, home)| (name(at), home))
+pub fn named<'a>(homes: &'a [Home], stripe: &StripeLayout) -> impl Iterator<Item = ((u8, u8), &'a Home)> {
+    let data = u8::try_from(stripe.data_blocks()).unwrap_or(u8::MAX);
+    let copies = (1..=u8::MAX).flat_map(move |copy| (0..data).map(move |index| (index, copy)));
+    stripe.blocks().map(|index| (index, 0)).chain(copies).zip(homes)
 }
 
 #[cfg(test)]
@@ -144,7 +152,7 @@ mod tests {
     use super::*;
     use crate::view::NodeView;
     use std::time::Duration;
-    use weft_types::DiskNumber;
+    use weft_types::{DiskNumber, Layout};
 
     fn home(node: u32) -> Home {
         Home { node: NodeId(node), disk: DiskNumber(node) }
@@ -173,7 +181,12 @@ mod tests {
     #[test]
     fn homes_are_named_by_index_and_then_by_copy() {
         let homes: Vec<Home> = (1..=7).map(home).collect();
-        let names: Vec<(u8, u8)> = named(&homes, 2, 3).map(|(name, _)| name).collect();
-        assert_eq!(names, [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (0, 2), (1, 2)]);
+        let layout = Layout::new(8192, 4096, 1).unwrap();
+        let named = |data_len| {
+            let stripe = StripeLayout { layout, k: 2, m: 1, data_len };
+            named(&homes, &stripe).map(|(name, _)| name).collect::<Vec<(u8, u8)>>()
+        };
+        assert_eq!(named(16384), [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (0, 2), (1, 2)]);
+        assert_eq!(named(4096)[..3], [(0, 0), (2, 0), (0, 1)], "block 1 has no bytes");
     }
 }

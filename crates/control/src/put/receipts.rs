@@ -33,7 +33,7 @@ pub(super) fn is_known(checksums: &[Option<Vec<u32>>], index: u8) -> bool {
 
 /// Where a block of a stripe was to go, and its receipt, if there is one.
 pub(super) fn stored_at<'a>(stripe: &StripeRecord, index: u8, report: &'a Report) -> Option<(NodeId, &'a Stored)> {
-    let placed = stripe.blocks.get(usize::from(index))?;
+    let placed = stripe.blocks.get(&index)?;
     Some((placed.home.node, report.nodes.get(&placed.home.node)?.stored.get(&stripe.id_of(index, placed))?))
 }
 
@@ -56,7 +56,7 @@ pub(super) fn received(
     report: &Report,
     view: &View,
 ) -> BTreeMap<u8, Option<String>> {
-    let placed = |index: &u8| Some((*index, stripe.blocks.get(usize::from(*index))?));
+    let placed = |index: &u8| Some((*index, stripe.blocks.get(index)?));
     let why = |(index, placed)| (index, why_not_received(stripe, (index, placed), sent, report, view));
     blocks.iter().filter_map(placed).map(why).collect()
 }

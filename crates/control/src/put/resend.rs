@@ -49,7 +49,7 @@ impl StripeEnd {
     }
 
     fn moved(&mut self, block: BlockId, home: Home) {
-        if let Some(placed) = self.sent.stripe.blocks.get_mut(usize::from(block.index)) {
+        if let Some(placed) = self.sent.stripe.blocks.get_mut(&block.index) {
             *placed = PlacedBlock { generation: block.generation, home, ..*placed };
         }
     }
@@ -97,7 +97,7 @@ impl StripeEnd {
     fn allocate_next(&mut self, resend: Resend) {
         self.actions.push(match resend.unallocated.front() {
             Some((index, home)) => {
-                let placed = self.sent.stripe.blocks.get(usize::from(*index));
+                let placed = self.sent.stripe.blocks.get(index);
                 Action::Allocate { index: *index, copy: placed.map_or(0, |placed| placed.copy), home: *home }
             }
             None => Action::Send(Box::new(self.sent.clone())),
@@ -111,7 +111,7 @@ impl StripeEnd {
     }
 
     fn home(&self, index: u8) -> Option<Home> {
-        self.sent.stripe.blocks.get(usize::from(index)).map(|placed| placed.home)
+        self.sent.stripe.home_of(index)
     }
 
     /// Homes for blocks: where they were, unless that node failed.

@@ -31,11 +31,12 @@ impl SentStripe {
     /// A new stripe: its plan brings all blocks.
     pub fn new(stripe: StripeRecord, options: WriteOptions) -> Self {
         Self {
-            checksums: vec![None; stripe.blocks.len()],
+            // Of a block without bytes they are known.
+            checksums: (0..stripe.layout.n()).map(|index| (stripe.layout.block_len(index) == 0).then(Vec::new)).collect(),
             missing: BTreeMap::new(),
             failed: BTreeSet::new(),
             resent: 0,
-            blocks: (0..=u8::MAX).take(stripe.blocks.len()).collect(),
+            blocks: stripe.blocks.keys().copied().collect(),
             stripe,
             options,
         }
@@ -53,7 +54,7 @@ impl SentStripe {
 
     /// All that the plan brings, copies too, and where to.
     pub fn brings(&self) -> impl Iterator<Item = (BlockId, Home)> {
-        let placed = self.blocks.iter().filter_map(|index| Some((*index, self.stripe.blocks.get(usize::from(*index))?)));
+        let placed = self.blocks.iter().filter_map(|index| Some((*index, self.stripe.blocks.get(index)?)));
         // What is sent again is sent once: other copies are made of it.
         let copies = self.stripe.copies.iter().filter(|_| self.is_first()).map(|(index, placed)| (*index, placed));
         placed.chain(copies).map(|(index, placed)| (self.stripe.id_of(index, placed), placed.home))

@@ -33,7 +33,7 @@ fn request() -> Request {
 /// A stripe whose blocks are on their way to nodes 1 to 6.
 fn new_stripe() -> StripeRecord {
     let mut stripe = StripeRecord { owner: Owner::Upload(UploadId(3)), ended: false, checksums: Vec::new(), ..stripe() };
-    stripe.blocks.iter_mut().for_each(|placed| placed.state = BlockState::Missing);
+    stripe.blocks.values_mut().for_each(|placed| placed.state = BlockState::Missing);
     stripe
 }
 
@@ -148,7 +148,7 @@ impl Played {
 
     fn rebuilt(&mut self, request: &rebuild::Request) -> Rebuilt {
         assert_eq!(request.purpose, rebuild::Purpose::Put(UploadId(3)));
-        let readable = request.stripe.blocks.iter().filter(|placed| placed.state == BlockState::Ok).count();
+        let readable = request.stripe.blocks.values().filter(|placed| placed.state == BlockState::Ok).count();
         assert!(readable >= 4, "it can be made of what is there");
         let new = |lost: &rebuild::Lost| {
             self.generation += 1;
@@ -320,7 +320,7 @@ fn what_cannot_be_rebuilt_is_given_up_where_sending_all_again_may_help() {
 #[test]
 fn copies_are_completed_unless_blocks_may_come_later() {
     let mut with_copy = sent("direct");
-    let copied = PlacedBlock { home: home(7), copy: 1, ..with_copy.stripe.blocks[1] };
+    let copied = PlacedBlock { home: home(7), copy: 1, ..with_copy.stripe.blocks[&1] };
     with_copy.stripe.copies = vec![(1, copied)];
     let told = |sent: &SentStripe| {
         let mut told = report(sent, |_| true);

@@ -106,7 +106,7 @@ fn a_node_that_cannot_be_asked_is_read_around_and_of_a_bad_block_only_the_block(
     assert_eq!((ended, starts), (Err(bad()), PLANS_MAX));
     // As soon as it is known, it is rebuilt.
     let mut now = stripe();
-    now.blocks[0].state = BlockState::Corrupt;
+    now.blocks.get_mut(&0).unwrap().state = BlockState::Corrupt;
     let (ended, read) = played_while(request(0), view(8, &[]), &now, |start, _| if start == 1 { Err(bad()) } else { Ok(()) });
     assert_eq!((ended, read.unwrap().rebuilt), (Ok(()), vec![0]));
 }
@@ -123,7 +123,7 @@ fn too_much_is_lost_and_what_planning_does_not_mend_ends_a_read() {
 #[test]
 fn a_delegate_reads_its_own_copy() {
     let mut stripe = stripe();
-    stripe.copies = vec![(0, PlacedBlock { home: home(7), copy: 1, ..stripe.blocks[0] })];
+    stripe.copies = vec![(0, PlacedBlock { home: home(7), copy: 1, ..stripe.blocks[&0] })];
     for delegate in [1, 7] {
         let request = Request { stripe: stripe.clone(), delegate: Some(NodeId(delegate)), ..request(0) };
         let (_, read) = played(request, view(8, &[]), |_, _| Ok(()));
@@ -163,7 +163,7 @@ fn of_what_a_client_complains_the_least_that_helps_is_avoided() {
     assert_eq!(avoided(&corrupt, &stripe, false), (None, Some(block)));
     assert_eq!(avoided(&Error::retry("busy").party(party), &stripe, false), (None, None));
     assert_eq!(avoided(&Error::replan("reset").party(Party::Client(3)), &stripe, false), (None, None));
-    stripe.blocks[1].state = BlockState::Corrupt;
+    stripe.blocks.get_mut(&1).unwrap().state = BlockState::Corrupt;
     assert_eq!(avoided(&corrupt, &stripe, false), (None, None), "what of it can be read is known");
 }
 

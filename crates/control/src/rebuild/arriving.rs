@@ -84,7 +84,7 @@ pub fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> Vec<Lost
         matches!(view.standing_of(stripe, index, placed), Standing::Lost(_)) || !stripe.corrupt_of(index, placed.copy).is_empty()
     };
     let has_lost = |index: u8| stripe.all().any(|(at, placed)| at == index && is_lost(at, placed));
-    let is_first = |index: u8, copy: u8| stripe.blocks.get(usize::from(index)).is_some_and(|placed| placed.copy == copy);
+    let is_first = |index: u8, copy: u8| stripe.blocks.get(&index).is_some_and(|placed| placed.copy == copy);
     let lost = stripe.all().filter(|(index, placed)| match asked {
         [] => is_lost(*index, placed),
         asked => asked.contains(index) && (is_lost(*index, placed) || is_first(*index, placed.copy) && !has_lost(*index)),

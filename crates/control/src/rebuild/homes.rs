@@ -201,13 +201,12 @@ impl Request {
         let there = self.stripe.all().map(|(index, placed)| (index, placed.copy));
         let all: BTreeSet<(u8, u8)> = there.chain(self.lost.iter().map(|lost| (lost.index, lost.copy))).collect();
         let of = |at: u8| all.iter().filter(|(index, _)| *index == at).count();
-        (0..=u8::MAX).take(self.stripe.blocks.len()).map(of).max().and_then(|most| u8::try_from(most).ok()).unwrap_or(1)
+        self.stripe.blocks.keys().copied().map(of).max().and_then(|most| u8::try_from(most).ok()).unwrap_or(1)
     }
 
     /// What to say where there are too few nodes for all copies, whatever the code.
     fn too_few_for_copies(&self, view: &View, needed: usize, copies: u8, error: Error) -> Error {
-        let (k, up) = (self.code.k(), view.up_count());
-        let m = self.code.n() - k;
+        let (k, m, up) = (self.stripe.dimension(), self.code.m(), view.up_count());
         if up >= needed {
             return error;
         }

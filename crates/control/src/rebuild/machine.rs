@@ -116,7 +116,7 @@ impl Rebuild {
         request.require_recoverable(world.view)?;
         let Chosen { homes, mut warnings, short } = request.choose_homes(world.view, world.given)?;
         let new = |(lost, home): (&Lost, &Option<Home>)| {
-            let placed = request.stripe.blocks.get(usize::from(lost.index));
+            let placed = request.stripe.blocks.get(&lost.index);
             let generation = placed.map_or(1, |placed| placed.generation_high_water + 1);
             let block = BlockId { stripe: request.stripe.id, index: lost.index, copy: lost.copy, generation };
             Some(Target { node: (*home)?.node, block, missing: vec![request.stripe.layout.coded_span()] })

@@ -157,9 +157,7 @@ impl Request {
     fn is_usable(&self, stripe: &StripeRecord, index: u8) -> bool {
         let stays = |placed: &PlacedBlock| !self.is_lost(index, placed.copy);
         // What is only to be copied is read where it is.
-        !rebuilds(&self.options.scheme)
-            || stripe.blocks.get(usize::from(index)).is_some_and(stays)
-            || !stripe.corrupt_bytes(index).is_empty()
+        !rebuilds(&self.options.scheme) || stripe.blocks.get(&index).is_some_and(stays) || !stripe.corrupt_bytes(index).is_empty()
     }
 
     /// All that was read passed the checksums of its disks: the same helpers would make the same of it again.
@@ -197,7 +195,7 @@ impl Request {
 }
 
 fn node_of(stripe: &StripeRecord, index: u8) -> Option<NodeId> {
-    stripe.blocks.get(usize::from(index)).map(|placed| placed.home.node)
+    stripe.home_of(index).map(|home| home.node)
 }
 
 /// Why what is wanted of a stripe cannot be had of the blocks that are available. None: it can be had.

@@ -383,9 +383,9 @@ fn what_was_found_out_meanwhile_counts_for_the_next_plan() {
     let error = Error::corrupt("page 3").party(Party::Node(NodeId(u32::from(bad) + 1))).block(block);
     played.on(Event::Ran(Err(Error { reaction: Reaction::Replan, ..error })));
     let mut now = stripe();
-    now.blocks[usize::from(bad)].state = BlockState::Corrupt;
+    now.blocks.get_mut(&bad).unwrap().state = BlockState::Corrupt;
     // Another repair has replaced block 5: what is said of its new generation is not said of the one that is known.
-    now.blocks[5] = PlacedBlock { generation: 2, state: BlockState::Missing, ..now.blocks[5] };
+    now.blocks.insert(5, PlacedBlock { generation: 2, state: BlockState::Missing, ..now.blocks[&5] });
     played.asked = None;
     played.on(Event::LookedUp(Some(now)));
     assert_eq!(played.well(), "plan");

@@ -167,8 +167,9 @@ fn keep<'a>(
     stripe: &'a StripeRecord,
     doubted: impl Fn(BlockId) -> bool,
 ) -> Result<Vec<(u8, &'a PlacedBlock)>, u8> {
-    let mut options: Vec<Vec<(&str, &PlacedBlock)>> = Vec::with_capacity(stripe.blocks.len());
-    for index in (0..=u8::MAX).take(stripe.blocks.len()) {
+    let indexes: Vec<u8> = stripe.blocks.keys().copied().collect();
+    let mut options: Vec<Vec<(&str, &PlacedBlock)>> = Vec::with_capacity(indexes.len());
+    for index in indexes.iter().copied() {
         let copies = stripe.all().filter(|(at, placed)| *at == index && why_not(view, stripe, index, placed).is_none());
         let mut whole: Vec<_> = copies.map(|(_, placed)| (doubted(stripe.id_of(index, placed)), placed)).collect();
         let is_suspect = |placed: &PlacedBlock| view.standing_of(stripe, index, placed) == Standing::Suspect;
@@ -184,7 +185,7 @@ fn keep<'a>(
     };
     let racks = (1..=options.len()).find_map(fits).unwrap_or_default();
     let mut kept: Vec<(u8, &PlacedBlock)> =
-        racks.into_values().flatten().map(|(at, placed)| (u8::try_from(at).unwrap_or(u8::MAX), placed)).collect();
+        racks.into_values().flatten().filter_map(|(at, placed)| Some((*indexes.get(at)?, placed))).collect();
     kept.sort_unstable_by_key(|(index, _)| *index);
     Ok(kept)
 }
@@ -267,7 +268,7 @@ mod tests {
             ended: true,
             seq: 0,
             layout,
-            blocks: (1..=3).map(|node| placed(node, 0)).collect(),
+            blocks: (0..=u8::MAX).zip((1..=3).map(|node| placed(node, 0))).collect(),
             checksums: Vec::new(),
             corrupt: BTreeMap::new(),
             incomplete: false,
@@ -319,7 +320,7 @@ mod tests {
     fn a_copy_with_holes_is_not_kept_however_good_its_node() {
         let (mut view, mut stripe) = (view(&["a", "b", "c", "a", "b"]), stripe());
         suspect(&mut view, 4);
-        stripe.blocks[0].state = BlockState::Corrupt;
+        stripe.find_mut(0, 0).unwrap().state = BlockState::Corrupt;
         stripe.corrupt.insert((0, 0), vec![Span::new(0, 4096)]);
         assert_eq!(kept(&view, &stripe), Ok(vec![4, 2, 3]));
         stripe.copies[0].1.state = BlockState::Missing;

@@ -157,8 +157,8 @@ impl ReadRate {
 
 /// Whether a stripe has so many copies of each data block, with the coded one; those that are lost count, as they are rebuilt.
 fn has_copies(stripe: &StripeRecord, replicas: u8) -> bool {
-    let copies = |index: u32| stripe.all().filter(|(at, _)| u32::from(*at) == index).count();
-    (0..stripe.layout.k).all(|index| copies(index) == usize::from(replicas))
+    let copies = |index: usize| stripe.all().filter(|(at, _)| usize::from(*at) == index).count();
+    (0..stripe.dimension()).all(|index| copies(index) == usize::from(replicas))
 }
 
 /// What is asked, if it can be done.
@@ -400,7 +400,7 @@ mod tests {
             ended: true,
             seq: 0,
             layout: StripeLayout { layout, k: 2, m: 1, data_len: 8192 },
-            blocks: vec![block(0); 3],
+            blocks: (0..3).map(|index| (index, block(0))).collect(),
             copies: copies.iter().map(|(index, copy)| (*index, block(*copy))).collect(),
             checksums: Vec::new(),
             corrupt: BTreeMap::new(),

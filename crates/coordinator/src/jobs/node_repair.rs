@@ -112,7 +112,7 @@ impl Passes for NodeRepairJob<'_> {
                     again = again.max(take(runner.id, control, block, outcome));
                     changed_since = true;
                 }
-                // If the sender is gone, the state does not change; what is under way ends.
+                // Its sender is the job's own, and outlives the pass.
                 _ = runner.state.changed() => {}
                 _ = write.tick(), if changed_since => {
                     changed_since = !runner.has_written().await;

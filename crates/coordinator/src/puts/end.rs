@@ -52,7 +52,7 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
     // An agent may be busy with its disk for as long as a stall takes.
     handle.client_done(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
     sent.take_checksums(asked.sent.iter().map(|block| (block.index, block.checksums.clone())));
-    // What blocks that may come later are worth is looked at first, by the commit of its own.
+    // A put that may end early is committed by `CommitPut`, which first checks that what is missing can be rebuilt.
     let commit_size = asked.commit_size.filter(|_| upload.new.ack.missing_max == 0);
     let ending = Ending { shared, upload: &upload, code: shared.code(&upload.new.code)?, commit_size };
     let (request, view) = (request(shared, upload.id, &upload.new, &ending.code), shared.members.view());
@@ -133,7 +133,9 @@ impl Ending<'_> {
                     Action::Send(sent) => {
                         tracing::info!(object = %name, stripe = stripe.number, blocks = ?sent.blocks(), "sent again");
                         let begun = match prepare(shared, self.upload, &self.code, *sent) {
-                            Ok(prepared) => start(shared, self.upload, &self.code, prepared).await,
+                            Ok(prepared) => {
+                                start(shared, self.upload, &self.code, prepared, shared.config.open_attempts_max).await
+                            }
                             Err(error) => Err(error),
                         };
                         answer = Some(Event::Started(begun.map(|begun| started = Some(begun))));

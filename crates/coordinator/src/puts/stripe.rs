@@ -36,7 +36,7 @@ use weft_types::{BlockId, Error, Home, Party, Result, StripeId, StripeLayout, St
 /// Stands for a stripe's number in the turn to allocate.
 const ALLOCATION: u64 = u64::MAX;
 
-/// Allocates a stripe and starts the plan that brings it to its homes; what of it is the client's.
+/// Allocates a stripe and starts the plan that brings it to its homes; what of it is the client's. Busy agents are asked `attempts` times.
 pub(super) async fn begin_stripe(
     shared: &Arc<Shared>,
     upload: &UploadRecord,
@@ -44,14 +44,19 @@ pub(super) async fn begin_stripe(
     layout: StripeLayout,
     number: u64,
     options: WriteOptions,
+    attempts: u32,
 ) -> Result<(Sending, v1::ClientTask)> {
     let name = &upload.new.name;
-    // One call of a put at a time allocates: else one could allocate ahead what another one is sending already.
-    let mut turn = Some(shared.puts.turn((upload.id, ALLOCATION)).await);
     let full = StripeLayout { data_len: layout.layout.block_len.saturating_mul(layout.k.into()), ..layout };
-    let (ahead, following) = shared.puts.ahead(upload.id, |ahead| (ahead.take(number), ahead.following(number, layout, full)));
-    // A conversion sends stripes in any order, and waits for space for each of them.
-    let following = if upload.new.replaces.is_some() { Vec::new() } else { following };
+    let mut turn = None;
+    // A conversion sends stripes in any order, and waits for space for each of them: it allocates nothing ahead.
+    let (ahead, following) = if upload.new.replaces.is_some() {
+        (None, Vec::new())
+    } else {
+        // One call of a put at a time allocates: else one could allocate ahead what another one is sending already.
+        turn = Some(shared.puts.turn((upload.id, ALLOCATION)).await);
+        shared.puts.ahead(upload.id, |ahead| (ahead.take(number), ahead.following(number, layout, full)))
+    };
     // It is given up if it is not sent as it was allocated.
     let mut unopened = ahead.as_ref().map(|stripe| stripe.id);
     let machine = StripeBegin::new(request(shared, upload.id, &upload.new, code), layout, options.clone());
@@ -77,7 +82,7 @@ pub(super) async fn begin_stripe(
                     drop(estimate.take());
                     let prepared = prepare(shared, upload, code, *sent);
                     let started = match prepared {
-                        Ok(prepared) => start(shared, upload, code, prepared).await,
+                        Ok(prepared) => start(shared, upload, code, prepared, attempts).await,
                         Err(error) => Err(error),
                     };
                     answer = Some(Event::Started(started.map(|started| begun = Some(started))));
@@ -171,16 +176,17 @@ pub(super) fn prepare(shared: &Arc<Shared>, upload: &UploadRecord, code: &Shared
     Ok(Prepared { sent: Box::new(sent), plan: planned.plan, signed })
 }
 
-/// Opens and starts a stripe's plan; what of it is the client's.
+/// Opens, with so many attempts, and starts a stripe's plan; what of it is the client's.
 pub(super) async fn start(
     shared: &Arc<Shared>,
     upload: &UploadRecord,
     code: &SharedCode,
     prepared: Prepared,
+    attempts: u32,
 ) -> Result<(Sending, v1::ClientTask)> {
     let Prepared { sent, plan, mut signed } = prepared;
     let client = signed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
-    supervise::open(shared, &signed).await?;
+    supervise::open(shared, &signed, attempts).await?;
     let (running, handle) = supervise::start(shared, signed, OnFailure::GoOn).await;
     let running = running.all_started().await?;
     let stall_policy = stall_policy(shared, upload, code, &sent.stripe, &plan);
@@ -212,7 +218,7 @@ pub(super) fn explain(
     options: &WriteOptions,
 ) -> Result<Vec<u8>> {
     let block = |(index, copy)| BlockId { stripe: StripeId(0), index, copy, generation: 1 };
-    let named = put::named(homes, code.k(), code.n());
+    let named = put::named(homes, layout);
     let stores: Vec<(Party, BlockId)> = named.map(|(name, home)| (Party::Node(home.node), block(name))).collect();
     plan(shared, code, layout, &stores, options, true)?.json()
 }

@@ -48,9 +48,9 @@ pub(crate) struct Running {
     moving: Moving,
 }
 
-/// Opens a plan at all its agents, or at none.
-pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed) -> Result<()> {
-    let (mut opening, mut event) = (Opening::new(shared.config.open_attempts_max), opening::Event::Begin);
+/// Opens a plan at all its agents, or at none. Busy agents are asked `attempts` times.
+pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -> Result<()> {
+    let (mut opening, mut event) = (Opening::new(attempts), opening::Event::Begin);
     loop {
         let action = opening.on(event, &mut *shared.rng());
         event = match action.ok_or_else(|| Error::fatal("a plan's opening waits for nothing"))? {

@@ -64,7 +64,7 @@ impl Capacity {
         if of.priority == 0 || of.class == Class::Foreground { limit } else { limit - limit / 4 }
     }
 
-    /// A class may use one of anything: of few things a percentage is none.
+    /// At least one, which a percentage of a small total would round down to none.
     fn class_limit(&self, class: Class, total: u64) -> u64 {
         part(total, self.percent(class)).max(1).min(total - self.kept_for_others(class, total))
     }
@@ -146,38 +146,38 @@ impl Admission {
     }
 
     fn memory(&self) -> Resource {
-        self.means(self.capacity.memory_bytes, "memory", true, |used| used.memory_bytes)
+        self.resource(self.capacity.memory_bytes, "memory", true, |used| used.memory_bytes)
     }
 
     fn connections(&self) -> Resource {
-        self.means(self.capacity.connections.into(), "connections", false, |used| used.connections)
+        self.resource(self.capacity.connections.into(), "connections", false, |used| used.connections)
     }
 
     fn blocks(&self, disk: usize) -> Resource {
         let blocks = |used: &Used| used.blocks.get(&disk).copied().unwrap_or(0);
-        self.means(self.capacity.blocks_per_disk.into(), "blocks of one disk", false, blocks)
+        self.resource(self.capacity.blocks_per_disk.into(), "blocks of one disk", false, blocks)
     }
 
-    fn means(&self, total: u64, what: &'static str, in_bytes: bool, used: impl Fn(&Used) -> u64) -> Resource {
+    fn resource(&self, total: u64, what: &'static str, in_bytes: bool, used: impl Fn(&Used) -> u64) -> Resource {
         Resource { total, used: ByClass(self.used.0.each_ref().map(used)), what, in_bytes }
     }
 
-    fn require(&self, of: Precedence, needs: u64, means: &Resource) -> Result<()> {
-        let (capacity, total) = (&self.capacity, means.total);
+    fn require(&self, of: Precedence, needs: u64, resource: &Resource) -> Result<()> {
+        let (capacity, total) = (&self.capacity, resource.total);
         let limit = capacity.limit(of, total);
-        let tell = |amount: u64| if means.in_bytes { human_bytes(amount) } else { amount.to_string() };
-        let (what, class) = (means.what, name(of.class));
+        let tell = |amount: u64| if resource.in_bytes { human_bytes(amount) } else { amount.to_string() };
+        let (what, class) = (resource.what, name(of.class));
         if needs > limit {
             let (needs, limit, total) = (tell(needs), tell(limit), tell(total));
             return Err(Error::invalid(format!(
                 "the task needs {needs} {what}, and {class} tasks may use {limit} of {total} together"
             )));
         }
-        let used: u64 = means.used.0.iter().sum();
+        let used: u64 = resource.used.0.iter().sum();
         let others = LOWER.into_iter().filter(|class| *class != of.class);
-        let kept: u64 = others.map(|class| capacity.kept(class, total).saturating_sub(means.used[class])).sum();
-        if means.used[of.class].saturating_add(needs) > limit {
-            let (used, limit) = (tell(means.used[of.class]), tell(limit));
+        let kept: u64 = others.map(|class| capacity.kept(class, total).saturating_sub(resource.used[class])).sum();
+        if resource.used[of.class].saturating_add(needs) > limit {
+            let (used, limit) = (tell(resource.used[of.class]), tell(limit));
             return Err(Error::retry(format!("busy: {class} tasks use {used} of the {limit} {what} that they may")));
         }
         if used.saturating_add(needs).saturating_add(kept) > total {
@@ -276,17 +276,17 @@ mod tests {
                         held.push((of.class, demand));
                     }
                 }
-                let means = [admission.memory(), admission.connections(), admission.blocks(0), admission.blocks(1)];
-                for means in means {
-                    let sum: u64 = means.used.0.iter().sum();
-                    assert!(sum <= means.total, "seed {seed}: {} of {} {}", sum, means.total, means.what);
+                let resources = [admission.memory(), admission.connections(), admission.blocks(0), admission.blocks(1)];
+                for resource in resources {
+                    let sum: u64 = resource.used.0.iter().sum();
+                    assert!(sum <= resource.total, "seed {seed}: {} of {} {}", sum, resource.total, resource.what);
                     for class in CLASSES {
-                        let (used, limit) = (means.used[class], capacity.class_limit(class, means.total));
-                        assert!(used <= limit, "seed {seed}: {class:?} uses {used} of {limit} {}", means.what);
-                        let kept = capacity.kept(class, means.total);
+                        let (used, limit) = (resource.used[class], capacity.class_limit(class, resource.total));
+                        assert!(used <= limit, "seed {seed}: {class:?} uses {used} of {limit} {}", resource.what);
+                        let kept = capacity.kept(class, resource.total);
                         let due = kept.saturating_sub(used);
-                        let had = admission.require(Precedence::of(class), due, &means);
-                        assert!(due == 0 || had.is_ok(), "seed {seed}: {class:?} has not its {kept} {}: {had:?}", means.what);
+                        let had = admission.require(Precedence::of(class), due, &resource);
+                        assert!(due == 0 || had.is_ok(), "seed {seed}: {class:?} has not its {kept} {}: {had:?}", resource.what);
                     }
                 }
             }

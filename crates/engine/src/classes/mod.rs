@@ -14,7 +14,7 @@ pub use turns::{Ticket, Turns};
 use std::ops::{Index, IndexMut};
 use weft_plan::Class;
 
-/// Each lower class keeps at least this part of a node's means, percent, unless its limit is lower.
+/// Each lower class keeps at least this part of a node's resources, percent, unless its limit is lower.
 pub const KEPT_PERCENT: u32 = 5;
 
 /// What tasks of repair and scrub read, write or send at once, bytes. A foreground task waits for at most [`TURNS_MAX`] of these.

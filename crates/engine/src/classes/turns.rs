@@ -19,7 +19,7 @@ use weft_plan::Class;
 /// slices are often a quarter of a frame. A reader whose slices come later than that spends most of its time elsewhere.
 const QUIET_TURNS: u32 = 8;
 const QUIET_MAX: Duration = Duration::from_millis(20);
-/// A turn that takes longer holds nobody back any more: its disk hangs, or its peer is slow.
+/// A turn that takes longer does not keep its class busy any more: its disk hangs, or its peer is slow.
 const BUSY_MAX: Duration = Duration::from_millis(100);
 /// A turn counts for no more, so that one that hung does not hold back its class for long.
 const TURN_TIME_MAX: Duration = Duration::from_millis(500);
@@ -118,7 +118,7 @@ impl Turns {
         if self.passing_lower() >= TURNS_MAX {
             return None;
         }
-        // What is due goes first, else what nobody earlier holds back: with that, classes are in order.
+        // A class that is due goes first; otherwise the first class that no earlier class holds back.
         let due = LOWER.into_iter().find_map(|class| self.first_waiting(class).filter(|_| self.is_due(class, now)));
         let free =
             || LOWER.into_iter().find_map(|class| self.first_waiting(class).filter(|_| self.busy_until(class, now).is_none()));

@@ -3,6 +3,7 @@
 use super::{garbage, rows};
 use crate::{Allocation, MetaError, NewRepair, Result};
 use rusqlite::{OptionalExtension, Transaction};
+use std::collections::BTreeMap;
 use weft_types::{
     BlockId, BlockState, CORRUPT_RANGES_MAX, Epoch, Home, NodeId, Owner, PlacedBlock, REPLICAS_MAX, Span, StripeId, StripeRecord,
     UploadId,
@@ -18,7 +19,7 @@ pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> R
     if !fits {
         return Err(MetaError::Conflict(format!("stripe {} changed hands: plan again", new.stripe)));
     }
-    if usize::from(new.index) >= stripe.blocks.len() || new.copy >= REPLICAS_MAX {
+    if !stripe.blocks.contains_key(&new.index) || new.copy >= REPLICAS_MAX {
         return Err(no_block(&stripe, new.index, new.copy));
     }
     require_alone(&stripe, new.index, new.copy, new.home)?;
@@ -98,9 +99,9 @@ pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], 
         .all()
         .map(|(index, placed)| (index, *placed))
         .partition(|(index, placed)| keep.contains(&stripe.id_of(*index, placed)));
-    let mut kept = kept;
-    kept.sort_unstable_by_key(|(index, _)| *index);
-    if !kept.iter().map(|(index, _)| *index).eq(0..stripe.blocks.len() as u8) {
+    let count = kept.len();
+    let mut kept: BTreeMap<u8, PlacedBlock> = kept.into_iter().collect();
+    if kept.len() != count || !kept.keys().eq(stripe.blocks.keys()) {
         return Err(MetaError::Conflict(format!(
             "of stripe {id} others than were seen are there by now, or not one of each block is kept"
         )));
@@ -118,10 +119,11 @@ pub(super) fn drop_copies(tx: &Transaction<'_>, id: StripeId, keep: &[BlockId], 
         garbage::add(tx, block, placed.home, not_before_ms)?;
         rows::set_corrupt(tx, block, &[])?;
         stripe.corrupt.remove(&(index, placed.copy));
-        let water = &mut kept[usize::from(index)].1.generation_high_water;
-        *water = placed.generation_high_water.max(*water);
+        if let Some(kept) = kept.get_mut(&index) {
+            kept.generation_high_water = placed.generation_high_water.max(kept.generation_high_water);
+        }
     }
-    stripe.blocks = kept.into_iter().map(|(_, placed)| placed).collect();
+    stripe.blocks = kept;
     stripe.copies.clear();
     stripe.incomplete &= stripe.lacks_any();
     rows::set_placement(tx, &stripe)?;
@@ -236,19 +238,21 @@ fn require_alone_on_the_way(tx: &Transaction<'_>, new: &NewRepair) -> Result<()>
     }
 }
 
-/// None: that copy was dropped.
+/// None: that copy was dropped, or the block has no bytes.
 fn placed_mut(stripe: &mut StripeRecord, block: BlockId) -> Result<Option<&mut PlacedBlock>> {
-    if usize::from(block.index) >= stripe.blocks.len() {
+    if u32::from(block.index) >= stripe.layout.n() {
         return Err(no_block(stripe, block.index, block.copy));
     }
     Ok(stripe.find_mut(block.index, block.copy))
 }
 
 fn no_block(stripe: &StripeRecord, index: u8, copy: u8) -> MetaError {
-    let (id, last) = (stripe.id, stripe.blocks.len().saturating_sub(1));
-    MetaError::Refused(format!(
-        "stripe {id} has blocks 0 to {last}, of which there may be {REPLICAS_MAX} copies: not {index}, copy {copy}"
-    ))
+    let (id, last) = (stripe.id, stripe.layout.n().saturating_sub(1));
+    let message = match stripe.layout.block_len(index.into()) {
+        0 if u32::from(index) <= last => format!("block {index} of stripe {id} has no bytes: it is stored nowhere"),
+        _ => format!("stripe {id} has blocks 0 to {last}, of which there may be {REPLICAS_MAX} copies: not {index}, copy {copy}"),
+    };
+    MetaError::Refused(message)
 }
 
 fn take_allocation(tx: &Transaction<'_>, block: BlockId) -> Result<Option<Home>> {

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{CommitPut, EndStripe, Leftovers, MetaError, NewStripe, NewUpload, ObjectRecord, Result, UploadRecord, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
+use std::collections::BTreeMap;
 use weft_types::{
     Ack, BlockId, BlockState, Epoch, Home, Layout, ObjectName, Owner, PlacedBlock, REPLICAS_MAX, StripeId, StripeRecord, UploadId,
 };
@@ -85,9 +86,10 @@ fn allocate_stripe(
     new: &NewStripe,
     not_before_ms: u64,
 ) -> Result<StripeRecord> {
-    let (n, k) = (new.layout.n() as usize, new.layout.k as usize);
-    let needed = n + k * usize::from(upload.new.replicas.saturating_sub(1));
-    if new.homes.len() != needed || n > weft_types::BLOCKS_MAX || upload.new.replicas > REPLICAS_MAX {
+    let indexes: Vec<u8> = new.layout.blocks().collect();
+    let data = new.layout.data_blocks() as usize;
+    let needed = indexes.len() + data * usize::from(upload.new.replicas.saturating_sub(1));
+    if new.homes.len() != needed || new.layout.n() as usize > weft_types::BLOCKS_MAX || upload.new.replicas > REPLICAS_MAX {
         let homes = new.homes.len();
         return Err(MetaError::Refused(format!("{homes} homes were given for the {needed} blocks of a stripe, with all copies")));
     }
@@ -102,8 +104,10 @@ fn allocate_stripe(
     let id = StripeId(next_number(tx, Numbered::Stripe)?);
     let place =
         |home: &_, copy| PlacedBlock { generation: 1, generation_high_water: 1, home: *home, state: BlockState::Missing, copy };
-    let blocks: Vec<PlacedBlock> = new.homes[..n].iter().map(|home| place(home, 0)).collect();
-    let levels = (1..=u8::MAX).zip(new.homes[n..].chunks(k.max(1)));
+    let (firsts, others) = new.homes.split_at(indexes.len());
+    let blocks: BTreeMap<u8, PlacedBlock> =
+        indexes.into_iter().zip(firsts).map(|(index, home)| (index, place(home, 0))).collect();
+    let levels = (1..=u8::MAX).zip(others.chunks(data.max(1)));
     let copies = levels.flat_map(|(copy, homes)| (0..=u8::MAX).zip(homes).map(move |(index, home)| (index, place(home, copy))));
     let mut copies: Vec<(u8, PlacedBlock)> = copies.collect();
     copies.sort_unstable_by_key(|(index, placed)| (*index, placed.copy));
@@ -116,7 +120,7 @@ fn allocate_stripe(
         packed::pack_checksums(&[])?,
     ))?;
     let mut allocate = tx.prepare_cached("INSERT INTO allocations VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?7, ?8)")?;
-    for (index, PlacedBlock { home, copy, .. }) in (0..=u8::MAX).zip(blocks).chain(copies) {
+    for (index, PlacedBlock { home, copy, .. }) in blocks.into_iter().chain(copies) {
         allocate.execute((id.0, index, copy, home.node.0, home.disk.0, upload.id.0, epoch.0, upload.new.expires_ms))?;
     }
     rows::stripe(tx, id)
@@ -128,8 +132,12 @@ pub(super) fn end_stripe(tx: &Transaction<'_>, end: EndStripe) -> Result<StripeR
         let (stripe, upload) = (end.stripe, end.upload);
         return Err(MetaError::Conflict(format!("stripe {stripe} is not one that put {upload} is writing")));
     }
-    if end.blocks.len() != stripe.all().count() || end.checksums.len() != stripe.blocks.len() {
-        return Err(MetaError::Refused(format!("stripe {} has {} blocks: all must be told of", end.stripe, stripe.blocks.len())));
+    if end.blocks.len() != stripe.all().count() || end.checksums.len() != stripe.layout.n() as usize {
+        return Err(MetaError::Refused(format!(
+            "stripe {} has {} blocks: all must be told of",
+            end.stripe,
+            stripe.all().count()
+        )));
     }
     let mut kept = Vec::with_capacity(end.blocks.len());
     for ((index, placed), (generation, home, state)) in stripe.all_mut().zip(end.blocks) {
@@ -238,7 +246,7 @@ fn require_enough(stripe: &StripeRecord, missing_max: u32) -> Result<()> {
     let is_there = |index: u8| stripe.all().any(|(at, placed)| at == index && placed.state == BlockState::Ok);
     let missing = match missing_max {
         0 => stripe.all().filter(|(_, placed)| placed.state != BlockState::Ok).count(),
-        _ => (0..=u8::MAX).zip(&stripe.blocks).filter(|(index, _)| !is_there(*index)).count(),
+        _ => stripe.blocks.keys().filter(|index| !is_there(**index)).count(),
     };
     if missing > missing_max as usize {
         let id = stripe.id;

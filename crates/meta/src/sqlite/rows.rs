@@ -205,7 +205,7 @@ impl PackedStripe {
         };
         let (blocks, copies) = packed::unpack_placement(&self.placement)?;
         // Hardly any stripe has corrupt or missing blocks: the others do not ask.
-        let any = |state| blocks.iter().chain(copies.iter().map(|(_, copy)| copy)).any(|block| block.state == state);
+        let any = |state| blocks.values().chain(copies.iter().map(|(_, copy)| copy)).any(|block| block.state == state);
         let corrupt = if any(BlockState::Corrupt) { corrupt(tx, StripeId(self.id))? } else { BTreeMap::new() };
         let incomplete = self.ended && any(BlockState::Missing) && is_incomplete(tx, StripeId(self.id))?;
         Ok(StripeRecord {

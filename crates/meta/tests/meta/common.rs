@@ -265,7 +265,7 @@ impl Model {
 
     fn allocate_stripe(&mut self, upload: UploadId, new: &NewStripe) -> Option<()> {
         let NewUpload { expires_ms, replicas, .. } = self.uploads.get(&upload)?.new;
-        (new.homes.len() == 1 + 2 * usize::from(replicas)).then_some(())?;
+        (new.homes.len() == homes_of(&new.layout, replicas)).then_some(())?;
         let owner = Owner::Upload(upload);
         let earlier = self.stripes.values().find(|stripe| stripe.owner == owner && stripe.number == new.number).cloned();
         if let Some(earlier) = earlier {
@@ -281,8 +281,9 @@ impl Model {
             state: BlockState::Missing,
             copy,
         };
-        let blocks = new.homes[..3].iter().map(|home| place(home, 0)).collect();
-        let copies: Vec<(u8, PlacedBlock)> = (0..).zip(&new.homes[3..]).map(|(index, home)| (index, place(home, 1))).collect();
+        let blocks: BTreeMap<u8, PlacedBlock> = new.layout.blocks().zip(new.homes.iter().map(|home| place(home, 0))).collect();
+        let others = (0..).zip(&new.homes[blocks.len()..]);
+        let copies: Vec<(u8, PlacedBlock)> = others.map(|(index, home)| (index, place(home, 1))).collect();
         let (number, layout) = (new.number, new.layout);
         self.stripes.insert(
             id,
@@ -313,7 +314,7 @@ impl Model {
         (stripe.owner == Owner::Upload(end.upload) && !stripe.ended).then_some(())?;
         (end.blocks.len() == stripe.all().count()).then_some(())?;
         let is_there = |index: u8| stripe.all().zip(&end.blocks).any(|((at, _), block)| at == index && block.2 == BlockState::Ok);
-        ((0..3).filter(|index| !is_there(*index)).count() <= 1).then_some(())?;
+        (stripe.blocks.keys().filter(|index| !is_there(**index)).count() <= 1).then_some(())?;
         let id = |index: u8, copy, generation| BlockId { stripe: end.stripe, index, copy, generation };
         let all = stripe.all().zip(&end.blocks);
         let kept: Vec<BlockId> = all.map(|((index, placed), block)| id(index, placed.copy, block.0)).collect();
@@ -388,7 +389,7 @@ impl Model {
         let mut on_the_way = self.allocations.values().map(|other| (other.block, other.home));
         let taken = is_taken(stripe, new.index, new.copy, new.home) || on_the_way.any(|(id, home)| is_other(id, home));
         (!taken).then_some(())?;
-        let generation = stripe.blocks.get(usize::from(new.index))?.generation_high_water + 1;
+        let generation = stripe.blocks.get(&new.index)?.generation_high_water + 1;
         let own = stripe.all_mut().filter(|(index, _)| *index == new.index);
         own.for_each(|(_, placed)| placed.generation_high_water = generation);
         let block = BlockId { stripe: new.stripe, index: new.index, copy: new.copy, generation };
@@ -419,7 +420,7 @@ impl Model {
         let stripe = self.stripes.get_mut(&block.stripe)?;
         (stripe.checksums.get(usize::from(block.index))? == checksums).then_some(())?;
         (!is_taken(stripe, block.index, block.copy, home)).then_some(())?;
-        let high_water = stripe.blocks[usize::from(block.index)].generation_high_water;
+        let high_water = stripe.blocks.get(&block.index)?.generation_high_water;
         let new = PlacedBlock {
             generation: block.generation,
             generation_high_water: high_water,
@@ -455,11 +456,11 @@ impl Model {
             stripe.all().map(|(index, placed)| (stripe.id_of(index, placed), *placed)).collect();
         let one_of = |index: u8| {
             let mut of = all.iter().filter(|(block, _)| block.index == index && keep.contains(block));
-            of.next().filter(|_| of.next().is_none()).map(|(_, placed)| *placed)
+            of.next().filter(|_| of.next().is_none()).map(|(_, placed)| (index, *placed))
         };
-        let kept: Vec<PlacedBlock> = (0..3).map(one_of).collect::<Option<_>>()?;
+        let kept: BTreeMap<u8, PlacedBlock> = stripe.blocks.keys().map(|index| one_of(*index)).collect::<Option<_>>()?;
         // What is kept is good, wherever something is dropped.
-        let is_whole = kept.iter().all(|placed| placed.state == BlockState::Ok);
+        let is_whole = kept.values().all(|placed| placed.state == BlockState::Ok);
         (is_whole || stripe.copies.is_empty()).then_some(())?;
         stripe.blocks = kept;
         stripe.copies.clear();
@@ -502,6 +503,11 @@ impl Model {
     }
 }
 
+/// How many homes a stripe takes with so many copies of its data.
+fn homes_of(stripe: &StripeLayout, replicas: u8) -> usize {
+    stripe.blocks().count() + stripe.data_blocks() as usize * usize::from(replicas - 1)
+}
+
 /// Something that may be done next: mostly what makes sense, now and then what does not.
 pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
     let uploads: Vec<UploadId> = model.uploads.keys().copied().chain([UploadId(999)]).collect();
@@ -515,7 +521,7 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
     let new_stripe = |number: u64, replicas: u8, random: &mut StdRng| {
         let data_len = if random.random() { STRIPE_LEN } else { random.random_range(1..=STRIPE_LEN) };
         let layout = StripeLayout { layout, k: 2, m: 1, data_len };
-        NewStripe { number, layout, homes: homes[..1 + 2 * usize::from(replicas)].to_vec() }
+        NewStripe { number, layout, homes: homes[..homes_of(&layout, replicas)].to_vec() }
     };
     // Now and then one of another put, or one that has ended.
     let unopened = |random: &mut StdRng| {
@@ -588,7 +594,7 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
         }
         (92..93, _) => Op::Expire(random.random_range(100..300)),
         (93..95, Some(stripe)) => {
-            let keep = (0..3).map(|index| {
+            let keep = stripe.blocks.keys().copied().map(|index| {
                 let of: Vec<BlockId> =
                     stripe.all().filter(|(at, _)| *at == index).map(|(_, placed)| stripe.id_of(index, placed)).collect();
                 *of.choose(random).unwrap()
@@ -650,11 +656,11 @@ fn is_taken(stripe: &StripeRecord, index: u8, copy: u8, home: Home) -> bool {
 fn in_order(stripe: &mut StripeRecord) {
     let mut all: Vec<(u8, PlacedBlock)> = stripe.all().map(|(index, placed)| (index, *placed)).collect();
     all.sort_by_key(|(index, placed)| (*index, placed.copy));
-    (stripe.blocks, stripe.copies) = (Vec::new(), Vec::new());
+    (stripe.blocks, stripe.copies) = (BTreeMap::new(), Vec::new());
     for (index, placed) in all {
-        match stripe.blocks.len() == usize::from(index) {
-            true => stripe.blocks.push(placed),
-            false => stripe.copies.push((index, placed)),
+        match stripe.blocks.contains_key(&index) {
+            true => stripe.copies.push((index, placed)),
+            false => drop(stripe.blocks.insert(index, placed)),
         }
     }
 }

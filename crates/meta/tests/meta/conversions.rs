@@ -44,9 +44,10 @@ impl World {
         let upload = self.meta.begin_put(self.epoch, new, vec![]).await.unwrap().0.id;
         assert_eq!(self.meta.upload(upload).await.unwrap().new.replaces, replaces);
         let layout = StripeLayout { layout: LAYOUT, k: 2, m: 1, data_len };
-        let stripe = NewStripe { number: 0, layout, homes: self.homes.clone() };
+        let homes = &self.homes[..layout.blocks().count()];
+        let stripe = NewStripe { number: 0, layout, homes: homes.to_vec() };
         let stripe = self.meta.allocate_stripes(self.epoch, upload, vec![stripe], leftovers_at(1)).await.unwrap().remove(0).id;
-        let blocks = self.homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
+        let blocks = homes.iter().map(|home| (1, *home, BlockState::Ok)).collect();
         let end = EndStripe { upload, stripe, blocks, checksums: vec![vec![1, 2]; 3], garbage_not_before_ms: 1 };
         self.meta.end_stripe(self.epoch, end, None).await.unwrap();
         upload

@@ -141,7 +141,7 @@ async fn a_copy_is_lost_and_rebuilt_like_any_block() {
     assert!(!meta.mark_block(epoch, block(id, 1, 2, 1), BlockState::Missing).await.unwrap(), "there is no such copy");
     assert!(meta.mark_corrupt(epoch, block(id, 0, 1, 1), vec![Span::new(0, 4096)]).await.unwrap());
     let stripe = meta.stripe(id).await.unwrap();
-    assert_eq!((stripe.blocks[1].state, stripe.find(1, 1).unwrap().state), (BlockState::Ok, BlockState::Missing));
+    assert_eq!((stripe.blocks[&1].state, stripe.find(1, 1).unwrap().state), (BlockState::Ok, BlockState::Missing));
     assert_eq!((stripe.corrupt_bytes(0), stripe.corrupt_of(0, 1)), (&[][..], &[Span::new(0, 4096)][..]));
 
     let new = |index, copy, node| NewRepair { stripe: id, index, copy, home: home(node), upload: None, expires_ms: 1000 };
@@ -198,7 +198,7 @@ async fn copies_are_dropped_and_come_back_under_other_names() {
     let first = meta.allocate_repair(epoch, new(1, 0, 7)).await.unwrap();
     assert_eq!(first, block(id, 1, 0, 3), "generation 2 was given up");
     let stripe = meta.commit_repair(epoch, first, 0, vec![2], 1).await.unwrap();
-    assert_eq!((stripe.blocks[1].copy, stripe.copies.len()), (0, 2));
+    assert_eq!((stripe.blocks[&1].copy, stripe.copies.len()), (0, 2));
     assert_eq!(meta.stripe(id).await.unwrap(), stripe);
 }
 

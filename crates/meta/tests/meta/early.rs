@@ -52,7 +52,7 @@ async fn a_block_that_a_put_has_left_is_rebuilt_before_or_after_its_commit() {
         if !committed_first {
             commit().await;
         }
-        assert_eq!(meta.stripes(upload, 0, 9).await.unwrap().items[0].blocks[1].home, home(4));
+        assert_eq!(meta.stripes(upload, 0, 9).await.unwrap().items[0].blocks[&1].home, home(4));
     }
     assert_eq!(meta.allocations().await.unwrap(), []);
 }

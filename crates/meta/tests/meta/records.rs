@@ -121,7 +121,7 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
-    let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
+    let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
     let stripe = ended_stripe(&meta, epoch, upload, layout, &homes).await;
     let block = |index| BlockId { stripe, index, copy: 0, generation: 1 };
     assert!(meta.mark_block(epoch, block(0), BlockState::Corrupt).await.unwrap());
@@ -134,7 +134,7 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
 
     let meta = open(&path);
     let found = meta.stripe(stripe).await.unwrap();
-    assert_eq!((found.blocks[0].state, found.corrupt_bytes(0)), (BlockState::Corrupt, &[][..]));
+    assert_eq!((found.blocks[&0].state, found.corrupt_bytes(0)), (BlockState::Corrupt, &[][..]));
     let bytes = vec![Span::new(0, 4096)];
     assert!(!meta.mark_corrupt(epoch, block(0), bytes.clone()).await.unwrap(), "it stays corrupt as a whole");
     assert!(meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap());
@@ -300,7 +300,7 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     meta.abort_repair(epoch, BlockId { generation: 3, ..first }, 1).await.unwrap();
     let other = ask(1, 4).await.expect("it was given up");
     meta.commit_repair(epoch, other, 1, checksums()[1].clone(), 1).await.unwrap();
-    let nodes: Vec<u32> = meta.stripe(stripe).await.unwrap().blocks.iter().map(|placed| placed.home.node.0).collect();
+    let nodes: Vec<u32> = meta.stripe(stripe).await.unwrap().blocks.values().map(|placed| placed.home.node.0).collect();
     assert_eq!(nodes, [1, 4, 3]);
     conflict(ask(0, 4).await.unwrap_err(), "n4, which has block 1 of it");
 }

@@ -251,8 +251,8 @@ fn check_rows(plan: &Plan, code: &CodeView<'_>, number: usize, executor: &mut Ex
     if checks.rank() < rows.len() {
         return refuse("a check whose rows depend on each other proves less than it says".into());
     }
-    for index in 0..code.n {
-        let seen = free.variables.range((index as u8, 0)..=(index as u8, u16::MAX)).map(|(_, column)| *column);
+    for index in code.stored() {
+        let seen = free.variables.range((index, 0)..=(index, u16::MAX)).map(|(_, column)| *column);
         let columns: Vec<usize> = seen.collect();
         if columns.len() < code.alpha || checks.select_cols(&columns).rank() < code.alpha {
             return refuse(format!("the check does not see all of block {index}: it could be wrong, and nobody would know"));

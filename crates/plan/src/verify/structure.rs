@@ -367,7 +367,7 @@ fn check_tolerance(code: &CodeView<'_>, job: &Job) -> Result<(), Refusal> {
         has.entry(want.index).or_default().push(want.span);
     }
     let mut events = Vec::new();
-    let mut absent = code.n.saturating_sub(has.len());
+    let mut absent = code.stored().filter(|index| !has.contains_key(index)).count();
     for spans in has.into_values() {
         let spans = Span::normalize(spans);
         let gaps = changed.iter().flat_map(|change| change.subtract(&spans));

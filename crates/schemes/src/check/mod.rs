@@ -49,7 +49,7 @@ fn lanes(
     }
     // A party with several blocks adds them up at once.
     let mut blocks: Vec<(Party, Vec<u8>)> = Vec::new();
-    for index in (0..=u8::MAX).take(code.n()) {
+    for index in code.stored() {
         let span = region.span;
         let absent = || Error::unavailable(format!("block {index} is not there at positions {}..{}", span.start, span.end));
         let holder = region.holder(index, &[checker]).ok_or_else(absent)?;

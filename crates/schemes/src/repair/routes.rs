@@ -89,7 +89,7 @@ impl<'a> Routes<'a> {
             }
         }
         let local = region.available().into_iter().filter(|index| region.holders.iter().any(|(i, p)| i == index && is_reader(p)));
-        let helpers = request.code.k().saturating_sub(local.count()).min(candidates.len());
+        let helpers = request.code.dimension().saturating_sub(local.count()).min(candidates.len());
         // The chain's own order: the first of them is at the very end, so that what comes before it goes to the last.
         let own_end = targets.iter().rev().map(|(party, _)| *party).find(|party| region.holders.iter().any(|(_, p)| p == party));
         let (network, uses, found) = (Cow::Borrowed(request.network), Uses::default(), Vec::new());

@@ -45,7 +45,7 @@ mod tests {
         let checksums = (0..k).map(|index| (0..layout.checksum_units(index)).map(|at| unit(index, at)).collect());
         let checksums = checksums.chain([vec![77; 9], vec![78; 9]]).collect();
         let owner = Owner::Object(UploadId(1));
-        let (blocks, corrupt) = (Vec::new(), BTreeMap::new());
+        let (blocks, corrupt) = (BTreeMap::new(), BTreeMap::new());
         StripeRecord {
             id: StripeId(number + 1),
             owner,

@@ -30,7 +30,7 @@ fn stripe(number: u64, k: u32, nodes: &[u32]) -> StripeRecord {
         ended: true,
         seq: 0,
         layout,
-        blocks: nodes.iter().map(placed).collect(),
+        blocks: (0..=u8::MAX).zip(nodes.iter().map(placed)).collect(),
         copies: Vec::new(),
         checksums: Vec::new(),
         corrupt: BTreeMap::new(),
@@ -108,7 +108,7 @@ fn who_has_copies_or_data_is_near_and_who_is_down_has_nothing() {
     assert_eq!(near(&coded, LEN, 2 * LEN + 5), [(2, 5)]);
     // Of data with copies each of them is as good.
     let mut hot = [stripe(0, 2, &[1, 3, 5])];
-    let second = |index: u8, node: u32| (index, PlacedBlock { copy: 1, ..stripe(0, 1, &[node]).blocks[0] });
+    let second = |index: u8, node: u32| (index, PlacedBlock { copy: 1, ..stripe(0, 1, &[node]).blocks[&0] });
     hot[0].copies = vec![second(0, 2), second(1, 4)];
     assert_eq!(near(&hot, 0, 2 * LEN), [(1, LEN), (2, LEN), (4, LEN)]);
 }
