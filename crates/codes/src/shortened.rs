@@ -63,8 +63,9 @@ impl Shortened {
         kept.and_then(|kept| Factored::new(map.temporaries(), kept)).map_or_else(|| map.clone(), Factored::pruned)
     }
 
-    /// A recipe that asks nothing of what is zero.
-    fn without_zero_helpers(&self, recipe: Recipe) -> Recipe {
+    /// A recipe that asks nothing of what is zero. A parity block of such blocks alone is made of nothing: somebody has to begin the sum,
+    /// and one of those that are available does, with nothing to add.
+    fn without_zero_helpers(&self, recipe: Recipe, available: &[u8]) -> Recipe {
         let (mut first, mut kept) = (0, Vec::with_capacity(recipe.combine.cols()));
         for helper in &recipe.helpers {
             let cols = first..first + helper.compute.rows();
@@ -81,7 +82,14 @@ impl Shortened {
         let terms = SparseMatrix::new(steps.rows(), steps.cols(), terms.filter(|(_, col, _)| !of_zero(*col)));
         let combine = terms.and_then(|steps| Factored::new(recipe.combine.temporaries(), steps));
         let helpers: Vec<HelperShare> = recipe.helpers.into_iter().filter(|helper| !self.is_zero(helper.index)).collect();
-        Recipe { helpers, combine: combine.unwrap_or(recipe.combine).select_cols(&kept).pruned() }
+        let recipe = Recipe { helpers, combine: combine.unwrap_or(recipe.combine).select_cols(&kept).pruned() };
+        match available.iter().find(|index| recipe.helpers.is_empty() && !self.is_zero(**index)) {
+            Some(index) => Recipe {
+                helpers: vec![HelperShare { index: *index, reads: vec![0], compute: SparseMatrix::identity(1) }],
+                combine: SparseMatrix::zero(recipe.combine.rows(), 1).into(),
+            },
+            None => recipe,
+        }
     }
 }
 
@@ -133,7 +141,8 @@ impl Code for Shortened {
             NotRecoverable { code: self.spec(), available, ..refusal }
         };
         let recipes = self.of.recipes(&asked).map_err(refused)?;
-        let mut recipes: Vec<Recipe> = recipes.into_iter().map(|recipe| self.without_zero_helpers(recipe)).collect();
+        let mut recipes: Vec<Recipe> =
+            recipes.into_iter().map(|recipe| self.without_zero_helpers(recipe, &ask.available)).collect();
         recipes.sort_by_key(|recipe| moved(ask, recipe));
         Ok(recipes)
     }

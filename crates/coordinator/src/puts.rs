@@ -65,7 +65,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         replaces: None,
     };
     // Whether there are nodes enough is said now, not after the client has read its input.
-    let full = StripeLayout { layout, k, m, data_len: layout.block_len.saturating_mul(k.into()) };
+    let full = layout.full_stripe(k, m);
     let stripe = match asked.size_hint {
         0 => full,
         size => StripeLayout { data_len: size.min(full.data_len), ..full },

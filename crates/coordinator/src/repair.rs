@@ -16,7 +16,7 @@ use weft_control::{
 };
 use weft_meta::ObjectRecord;
 use weft_proto::{to_status, v1};
-use weft_types::{Error, FailureDomain, NodeId, Reaction, Result, StripeRecord};
+use weft_types::{Error, FailureDomain, NodeId, Reaction, Result, StripeLayout, StripeRecord};
 
 /// Stripes that are looked at together.
 const STRIPES_PER_PAGE: u32 = 256;
@@ -69,11 +69,16 @@ impl<'a> Repair<'a> {
         let object = shared.meta.object(&name).await.map_err(|error| shared.meta_error(error))?;
         let (_, policy) = shared.meta.bucket(&name.bucket).await.map_err(|error| shared.meta_error(error))?;
         let code = shared.code(&object.code)?;
+        // No stripe of the object has bytes in more blocks than its first.
+        let full = object.layout.full_stripe(code.k() as u32, code.m() as u32);
+        let first = StripeLayout { data_len: object.size.min(full.data_len), ..full };
         let known = |index: &u32| {
-            u8::try_from(*index).ok().filter(|index| usize::from(*index) < code.n()).ok_or_else(|| {
-                Error::invalid(format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1))
-                    .object(&name)
-            })
+            let why = match u8::try_from(*index).ok().filter(|index| usize::from(*index) < code.n()) {
+                Some(index) if object.size == 0 || first.block_len(index.into()) > 0 => return Ok(index),
+                Some(index) => format!("block {index} has no bytes: nothing of it is stored, and nothing can be lost"),
+                None => format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1),
+            };
+            Err(Error::invalid(why).object(&name))
         };
         let blocks = asked.blocks.iter().map(known).collect::<Result<Vec<u8>>>()?;
         let options = options::of_repair(shared, asked)?;

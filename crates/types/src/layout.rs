@@ -135,6 +135,11 @@ impl Layout {
         self.block_len / u64::from(self.alpha)
     }
 
+    /// A stripe of so many data and parity blocks that is full.
+    pub fn full_stripe(self, k: u32, m: u32) -> StripeLayout {
+        StripeLayout { layout: self, k, m, data_len: self.block_len.saturating_mul(k.into()) }
+    }
+
     /// Bytes of one sub-block of one cell.
     pub fn sub_len(&self) -> u64 {
         self.cell_len / u64::from(self.alpha)

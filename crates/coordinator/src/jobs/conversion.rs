@@ -186,12 +186,7 @@ pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result
     };
     let view = shared.members.view();
     placement::place(&view, &ask, &mut *shared.rng()).map_err(|error| view.lacking_nodes(error))?;
-    let stripe = StripeLayout {
-        layout: target.layout,
-        k: target.code.k() as u32,
-        m: target.code.m() as u32,
-        data_len: target.layout.block_len.saturating_mul(target.code.k() as u64),
-    };
+    let stripe = target.layout.full_stripe(target.code.k() as u32, target.code.m() as u32);
     match shared.without_capacity(&target.wanted(&stripe)) {
         // It can wait for space.
         Err(error) if error.reaction != Reaction::Retry => Err(error),

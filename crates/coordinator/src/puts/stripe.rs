@@ -47,7 +47,7 @@ pub(super) async fn begin_stripe(
     attempts: u32,
 ) -> Result<(Sending, v1::ClientTask)> {
     let name = &upload.new.name;
-    let full = StripeLayout { data_len: layout.layout.block_len.saturating_mul(layout.k.into()), ..layout };
+    let full = layout.layout.full_stripe(layout.k, layout.m);
     let mut turn = None;
     // A conversion sends stripes in any order, and waits for space for each of them: it allocates nothing ahead.
     let (ahead, following) = if upload.new.replaces.is_some() {

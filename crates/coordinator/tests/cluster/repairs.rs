@@ -32,7 +32,7 @@ impl World {
 async fn a_named_requestor_gets_its_half_although_somebody_complained_of_it() {
     let mut world = World::with(6, 1, |config| config.suspect_ms = 600_000).await;
     for key in 0..16 {
-        world.put(&format!("k{key}"), &data(64 << 10, key)).await.unwrap();
+        world.put(&format!("k{key}"), &data(256 << 10, key)).await.unwrap();
     }
     for node in [7, 8] {
         world.start_agent(node).await;
