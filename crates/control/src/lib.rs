@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`members`], [`view`] | which nodes are up and suspect; which nodes and blocks can be used at one moment |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what conversions leave free |
+//! | [`cool`] | which copies are dropped when the data have cooled down |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
 //! | [`read`] | what a read brings, and when it needs another plan |
 //! | [`recovery`], [`retries`] | whether what is left of a stripe is enough; when what failed is tried again |
@@ -18,6 +19,7 @@
 
 pub mod assignment;
 pub mod capacity;
+pub mod cool;
 pub mod disputes;
 #[cfg(test)]
 mod fixtures;
