@@ -24,7 +24,7 @@ proto:       types plan
 store:       types
 engine:      types gf plan
 meta:        types
-agent:       types gf plan engine store proto client
+agent:       types gf plan engine store proto
 coordinator: types gf codes plan schemes control meta proto
 client:      types gf plan engine proto
 cli:         types codes plan schemes proto meta agent coordinator client

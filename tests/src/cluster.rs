@@ -14,7 +14,7 @@ use std::{
 use tempfile::TempDir;
 use turmoil::Sim;
 use weft_agent::{Agent, AgentConfig, Limits, MemoryGauge, Throttle};
-use weft_client::{Client, ClientConfig};
+use weft_client::{Client, ClientConfig, StripeConverter};
 use weft_coordinator::{Coordinator, CoordinatorConfig};
 use weft_meta::MetaMode;
 use weft_proto::Security;
@@ -293,6 +293,7 @@ impl<'a> Cluster<'a> {
                 seed: seed_of(seed, number, &starts),
                 disk_mode: weft_agent::DiskMode::Inline,
                 disks: Arc::new(disks.clone()),
+                converter: Arc::new(StripeConverter),
             };
             let (config, host, over_budget) = (config.clone(), host.clone(), Arc::clone(&over_budget));
             async move {

@@ -1,10 +1,11 @@
-//! Conversions: the agent writes a stripe of an object anew in another code, for the coordinator, by the same way as any client would.
+//! Conversions: the agent has a stripe of an object written again in another code, for the coordinator, by the [`Converter`] that it was
+//! started with.
 //!
-//! It is asked to where much of the object lies: that is read without leaving the machine. All else is as in every get and put: reads
-//! go around what is lost, and the new blocks' receipts are compared with the checksums that are made here.
+//! An agent that has much of the object is asked: that is read without leaving the machine. Here is decided how many conversions run at
+//! once, what each may use, and that it gives way to other work; the rest is as in every get and put.
 
 use crate::{
-    DiskMode, Limits,
+    Limits,
     admission::capacity,
     giving_way::GivingWay,
     line::Passage,
@@ -13,7 +14,6 @@ use crate::{
 };
 use rand::Rng;
 use std::{
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -22,10 +22,10 @@ use std::{
 };
 use tokio::{sync::mpsc, time::interval};
 use tonic::Status;
-use weft_client::{Client, ClientConfig, ProgressFn, StripeConversion};
 use weft_engine::classes::{Demand, Precedence};
 use weft_plan::Class;
 use weft_proto::{
+    Conversion, ConversionLimits,
     rpc::CONVERSIONS_PER_AGENT_MAX,
     to_status,
     v1::{ConvertDone, ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
@@ -82,13 +82,13 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
     let permit = node.admission.admit(PRECEDENCE, Demand { memory_bytes, ..Demand::default() })?;
     let limits = limits(memory_bytes);
     let spool = spool_room(node, &asked, &limits).await?;
-    let config = client_config(node, limits, asked.delegation, spool.dir());
     let (events, told) = mpsc::channel(EVENTS_MAX);
     tracing::info!(object = %format_args!("{}/{}", asked.bucket, asked.key), stripe = asked.number, "a conversion begins");
+    let done_bytes = Arc::new(AtomicU64::new(0));
+    let conversion = conversion(node, asked, limits, &spool, &done_bytes);
     let node = Arc::clone(node);
     tokio::spawn(async move {
-        let done_bytes = Arc::new(AtomicU64::new(0));
-        let work = convert(config, asked, Arc::clone(&done_bytes));
+        let work = node.seams.converter.convert(conversion);
         tokio::select! {
             biased;
             () = events.closed() => tracing::info!("a conversion was given up: nobody waits for it any more"),
@@ -119,55 +119,41 @@ async fn tell(events: &mpsc::Sender<Result<ConvertEvent, Status>>, done_bytes: &
     }
 }
 
-async fn convert(config: ClientConfig, asked: ConvertStripeRequest, done_bytes: Arc<AtomicU64>) -> Result<()> {
-    let client = Client::connect(config).await?;
-    let conversion = StripeConversion {
-        bucket: asked.bucket,
-        key: asked.key,
-        version: asked.version,
-        from_stripe: asked.from_stripe,
-        stripes: asked.stripes,
-        range: asked.start..asked.end,
-        upload: asked.upload,
-        number: asked.number,
-        progress: ProgressFn::new(move |progress| done_bytes.store(progress.done_bytes, Ordering::Relaxed)),
-    };
-    let converted = client.convert_stripe(&conversion).await;
-    client.close().await;
-    converted
-}
-
-/// The agent as a client: with its own certificate and chance, its network, where it gives way to others, and no more memory than it was given.
-fn client_config(node: &Node, limits: weft_client::Limits, delegation: u64, spool_dir: PathBuf) -> ClientConfig {
-    ClientConfig {
+/// With the agent's own certificate and chance, its network, where it gives way to others, and no more memory than it was given.
+fn conversion(
+    node: &Node,
+    asked: ConvertStripeRequest,
+    limits: ConversionLimits,
+    spool: &SpoolRoom,
+    done_bytes: &Arc<AtomicU64>,
+) -> Conversion {
+    let done_bytes = Arc::clone(done_bytes);
+    Conversion {
+        asked,
         cluster: *node.cluster.borrow(),
+        coordinators: node.config.coordinators.clone(),
+        security: node.security.clone(),
         net: Arc::new(GivingWay { net: Arc::clone(&node.seams.net), uplink: Passage::new(&node.throttles.uplink, PRECEDENCE) }),
         seed: node.draw(|random| random.random()),
-        disk_mode: match node.seams.disk_mode {
-            DiskMode::Inline => weft_client::DiskMode::Inline,
-            DiskMode::Pool => weft_client::DiskMode::Pool,
-        },
-        spool_dir,
+        disk_mode: node.seams.disk_mode,
+        spool_dir: spool.dir(),
         limits,
-        delegation: Some(delegation),
-        ..ClientConfig::new(node.config.coordinators.iter().cloned(), node.security.clone())
+        progress: Box::new(move |bytes| done_bytes.store(bytes, Ordering::Relaxed)),
     }
 }
 
-fn limits(memory_bytes: u64) -> weft_client::Limits {
-    let usual = weft_client::Limits::default();
-    weft_client::Limits {
-        stripe_memory_bytes_max: usual.stripe_memory_bytes_max.min((memory_bytes / STRIPE_SHARE) as usize),
+fn limits(memory_bytes: u64) -> ConversionLimits {
+    ConversionLimits {
+        stripe_memory_bytes_max: (memory_bytes / STRIPE_SHARE) as usize,
         // Two windows are in flight.
-        window_bytes_max: usual.window_bytes_max.min(memory_bytes / 8).max(WINDOW_BYTES_MIN),
+        window_bytes_max: (memory_bytes / 8).max(WINDOW_BYTES_MIN),
         // The coordinator waits as well, and knows whom to send instead; but that one would read everything again.
         patience: PATIENCE,
-        ..usual
     }
 }
 
 /// Room for a stripe that is too much for memory.
-async fn spool_room(node: &Node, asked: &ConvertStripeRequest, limits: &weft_client::Limits) -> Result<SpoolRoom> {
+async fn spool_room(node: &Node, asked: &ConvertStripeRequest, limits: &ConversionLimits) -> Result<SpoolRoom> {
     let disks = node.disks()?;
     let disks = node.seams.disk_mode.run(move || Ok(disks.report())).await?;
     let stripe_bytes = asked.end.saturating_sub(asked.start);

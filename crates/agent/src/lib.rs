@@ -9,7 +9,7 @@
 //! other agents ─frames► reception ────────────────────────────────────┼► link           pumps between socket and queue
 //! clients      ─frames►                                               └► store_sink     commits when all has arrived
 //! ```
-//! Network, clock, randomness and disks come from outside ([`Seams`]).
+//! Network, clock, randomness, disks and what converts stripes come from outside ([`Seams`]).
 
 mod admission;
 mod agent;
@@ -43,4 +43,5 @@ mod wire;
 
 pub use agent::{Agent, MemoryGauge, Stopper};
 pub use config::{AgentConfig, Limits, Throttle};
-pub use seams::{DiskMode, LocalDisks, OpenDisk, OpenedDisk, Seams};
+pub use seams::{LocalDisks, OpenDisk, OpenedDisk, Seams};
+pub use weft_proto::DiskMode;

@@ -1,9 +1,9 @@
-//! What an agent takes from outside: the network, the clock, randomness and the disks. A simulation gives others.
+//! What an agent takes from outside: the network, the clock, randomness, the disks, and what converts stripes. A simulation gives others.
 
 use std::{path::Path, sync::Arc};
-use weft_proto::{Net, TcpNet};
+use weft_proto::{Converter, DiskMode, Net, TcpNet};
 use weft_store::{BlockStore, LocalStore, NewDisk};
-use weft_types::{Clock, ClusterId, Error, Result, SystemClock};
+use weft_types::{Clock, ClusterId, Result, SystemClock};
 
 /// What an agent takes from outside.
 #[derive(Clone)]
@@ -18,39 +18,20 @@ pub struct Seams {
     pub disk_mode: DiskMode,
     /// How a directory becomes a disk.
     pub disks: Arc<dyn OpenDisk>,
+    /// What converts stripes: it reads and writes as a client does, and agents know no client.
+    pub converter: Arc<dyn Converter>,
 }
 
 impl Seams {
     /// The machine's own network, clock and disks.
-    pub fn real(seed: u64) -> Self {
+    pub fn real(seed: u64, converter: Arc<dyn Converter>) -> Self {
         Self {
             net: Arc::new(TcpNet::default()),
             clock: Arc::new(SystemClock),
             seed,
             disk_mode: DiskMode::Pool,
             disks: Arc::new(LocalDisks),
-        }
-    }
-}
-
-/// Where calls to the disks block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DiskMode {
-    /// On the caller's thread: the same order of events at every run.
-    Inline,
-    /// On threads of the runtime's that may block.
-    Pool,
-}
-
-impl DiskMode {
-    /// Does `work`, which may block.
-    pub(crate) async fn run<T: Send + 'static>(self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-        match self {
-            Self::Inline => work(),
-            Self::Pool => match tokio::task::spawn_blocking(work).await {
-                Ok(done) => done,
-                Err(error) => Err(Error::fatal(format!("a call to a disk did not come back: {error}"))),
-            },
+            converter,
         }
     }
 }

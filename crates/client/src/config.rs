@@ -1,8 +1,8 @@
 //! What a client takes from outside.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use weft_proto::{Net, PoolLimits, Security, TcpNet, rpc::END_STRIPE_TIMEOUT};
-use weft_types::{ClusterId, Error, Result};
+use weft_proto::{DiskMode, Net, PoolLimits, Security, TcpNet, rpc::END_STRIPE_TIMEOUT};
+use weft_types::ClusterId;
 
 /// What a client takes from outside: whom to talk to, and how.
 ///
@@ -30,7 +30,7 @@ pub struct ClientConfig {
     pub spool_dir: PathBuf,
     /// What the client may use, and how long it waits.
     pub limits: Limits,
-    /// An agent that calls in the coordinator's own name shows this with each call: see [`Client::convert_stripe`](crate::Client).
+    /// An agent that calls in the coordinator's own name shows this with each call: see [`StripeConverter`](crate::StripeConverter).
     pub delegation: Option<u64>,
 }
 
@@ -54,15 +54,6 @@ pub struct Limits {
     pub patience: Duration,
     /// Connections to agents.
     pub pool: PoolLimits,
-}
-
-/// Where calls to the disk block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DiskMode {
-    /// On the caller's thread: the same order of events at every run.
-    Inline,
-    /// On threads of the runtime's that may block.
-    Pool,
 }
 
 impl ClientConfig {
@@ -93,19 +84,6 @@ impl Default for Limits {
             end_stripe_timeout: END_STRIPE_TIMEOUT,
             patience: Duration::from_secs(15),
             pool: PoolLimits::default(),
-        }
-    }
-}
-
-impl DiskMode {
-    /// Does `work`, which may block.
-    pub(crate) async fn run<T: Send + 'static>(self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-        match self {
-            Self::Inline => work(),
-            Self::Pool => match tokio::task::spawn_blocking(work).await {
-                Ok(done) => done,
-                Err(error) => Err(Error::fatal(format!("a call to the disk did not come back: {error}"))),
-            },
         }
     }
 }

@@ -41,8 +41,8 @@ mod stripe_data;
 mod sums;
 
 pub use client::{Client, Listing};
-pub use config::{ClientConfig, DiskMode, Limits};
-pub use convert::StripeConversion;
+pub use config::{ClientConfig, Limits};
+pub use convert::StripeConverter;
 pub use destination::Destination;
 pub use get::{GetOptions, Got};
 pub use jobs::{ConvertOptions, JobChange, RepairNodeOptions};
@@ -52,5 +52,6 @@ pub use put::PutOptions;
 pub use repair::{Repair, RepairOptions};
 pub use sums::UnitSums;
 
+pub use weft_proto::DiskMode;
 /// The messages of the control plane that the client gives and takes.
 pub use weft_proto::v1 as api;

@@ -1,6 +1,6 @@
 //! Where the bytes of a get go: into memory, or into a file that gets its name when it is complete.
 
-use crate::{calls::Random, config::DiskMode, destination::Destination};
+use crate::{calls::Random, destination::Destination};
 use bytes::Bytes;
 use std::{
     ffi::OsString,
@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
+use weft_proto::DiskMode;
 use weft_types::{Error, Result};
 
 /// Where bytes of an object go, by their offset in it.

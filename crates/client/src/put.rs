@@ -5,7 +5,6 @@ use crate::{
     background::Owned,
     calls::Calls,
     client::Shared,
-    config::DiskMode,
     ports::{OpenTask, Outgoing, Work},
     progress::{Counted, Meter, ProgressFn},
     stripe_data::{Spool, StripeData},
@@ -27,6 +26,7 @@ use tokio::{
 };
 use tonic::transport::Channel;
 use weft_proto::{
+    DiskMode,
     status::{decode_error, encode_error},
     v1::{
         AbortPutRequest, BeginPutReply, BeginPutRequest, CommitPutRequest, EndStripeReply, EndStripeRequest, KeepPutReply,

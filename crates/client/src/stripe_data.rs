@@ -1,10 +1,11 @@
 //! The data of a stripe that is put: from memory, from the file that is stored, or from a file that a pipe was spooled to.
 
-use crate::{calls::Random, client::Shared, config::DiskMode};
+use crate::{calls::Random, client::Shared};
 use bytes::{Bytes, BytesMut};
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path, sync::Arc};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use weft_engine::Buffers;
+use weft_proto::DiskMode;
 use weft_types::{Error, Result, Span, StripeLayout};
 
 /// The data of one stripe.

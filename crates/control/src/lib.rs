@@ -7,10 +7,11 @@
 //! | --- | --- |
 //! | [`members`], [`view`] | which nodes are up and suspect; which nodes and blocks can be used at one moment |
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what conversions leave free |
+//! | [`cool`] | which copies are dropped when the data have cooled down |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
 //! | [`read`] | what a read brings, and when it needs another plan |
 //! | [`recovery`], [`retries`] | whether what is left of a stripe is enough; when what failed is tried again |
-//! | [`put`] | a stripe of a put: where it goes, and what is rebuilt, sent again or written down at its end |
+//! | [`put`] | a stripe of a put: where it goes, what is rebuilt, sent again or written down at its end, and what comes later |
 //! | [`options`], [`planning`] | what requests choose; from a stripe to a proved plan |
 //! | [`links`], [`in_flight`] | what links carry; what plans under way still have to move |
 //! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault where nodes complain of each other |
@@ -18,6 +19,7 @@
 
 pub mod assignment;
 pub mod capacity;
+pub mod cool;
 pub mod disputes;
 #[cfg(test)]
 mod fixtures;

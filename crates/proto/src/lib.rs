@@ -8,9 +8,12 @@
 //! | [`v1`], [`rpc`], [`status`] | the control plane: messages, servers and channels, errors |
 //! | [`frame`], [`link`], [`pool`] | the data plane: frames, one link of a plan, connections that are kept |
 //! | [`token`], [`task`] | the right to use a link; a task as bytes |
+//! | [`conversion`] | what converts a stripe for an agent, as the agent sees it |
 
 pub mod certs;
+pub mod conversion;
 mod der;
+mod disk_mode;
 pub mod frame;
 pub mod incoming;
 pub mod link;
@@ -24,6 +27,8 @@ pub mod task;
 pub mod token;
 mod version;
 
+pub use conversion::{Conversion, ConversionLimits, Converter};
+pub use disk_mode::DiskMode;
 pub use frame::{Direction, FrameError, FrameStream, Hello};
 pub use incoming::{Accepted, Incoming};
 pub use link::{LinkReceiver, LinkSender};

@@ -2,6 +2,7 @@
 
 mod classes;
 mod cluster;
+mod conversions;
 mod failures;
 mod probes;
 mod refusals;

@@ -9,6 +9,7 @@ use tracing_subscriber::{
 };
 use weft_agent::{Agent, AgentConfig, Limits, Throttle};
 use weft_cli::{exit::Exit, interrupt::Signals, local::PidFile, seed::seed, settings};
+use weft_client::StripeConverter;
 use weft_coordinator::{Coordinator, CoordinatorConfig};
 use weft_meta::MetaMode;
 use weft_proto::TcpNet;
@@ -109,7 +110,7 @@ impl RunAgent {
         let config = settings::read(file, prefix, std::env::vars_os(), &sample_agent(), settings::agent_paths)?;
         config.validate()?;
         start_logging();
-        let seams = weft_agent::Seams::real(seed()?);
+        let seams = weft_agent::Seams::real(seed()?, Arc::new(StripeConverter));
         run(async |mut signals| {
             let agent = Agent::start(config, seams).await?;
             let stopper = agent.stopper();

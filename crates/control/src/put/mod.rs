@@ -14,6 +14,7 @@ mod ahead;
 pub mod begin;
 mod end;
 mod homes;
+pub mod late;
 mod receipts;
 mod resend;
 mod sent;
@@ -22,7 +23,7 @@ pub use ahead::Ahead;
 pub use begin::StripeBegin;
 pub use end::StripeEnd;
 pub use homes::{Site, named};
-pub use receipts::{who_failed, why_not_received};
+pub use late::LateStripe;
 pub use sent::SentStripe;
 
 use crate::{

@@ -9,7 +9,7 @@ use weft_types::{BlockId, BlockState, Error, NodeId, Party, PlacedBlock, Result,
 
 /// The nodes whose blocks must go elsewhere: nodes that are gone, that are blamed, that failed by themselves, or of which the writer
 /// complains. A node that only waited for another, or was cancelled because another held up the plan, is not among them.
-pub fn who_failed(report: &Report, complaints: &BTreeSet<NodeId>, long_ms: u32) -> BTreeSet<NodeId> {
+pub(super) fn who_failed(report: &Report, complaints: &BTreeSet<NodeId>, long_ms: u32) -> BTreeSet<NodeId> {
     let failed = |(id, node): (&NodeId, &NodeReport)| {
         let own = Party::Node(*id);
         let waited = |is: &dyn Fn(Party) -> bool| node.waiting.iter().any(|(party, ms)| *ms >= long_ms && is(*party));
@@ -62,7 +62,7 @@ pub(super) fn received(
 }
 
 /// Why a copy of a block is not durable with the checksums that the client sent; nothing, if it is.
-pub fn why_not_received(
+pub(super) fn why_not_received(
     stripe: &StripeRecord,
     (index, placed): (u8, &PlacedBlock),
     sent: &[Option<Vec<u32>>],

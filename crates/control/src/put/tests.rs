@@ -14,7 +14,7 @@ use weft_types::{AutoSize, Owner, Party, PlacedBlock, Reaction, StripeRecord, Up
 
 const BLOCKS: u8 = 6;
 
-fn request() -> Request {
+pub(super) fn request() -> Request {
     Request {
         upload: UploadId(3),
         code: weft_codes::parse("rs(4,2)").unwrap(),
@@ -38,7 +38,7 @@ fn new_stripe() -> StripeRecord {
 }
 
 /// The stripe as its writer has sent it by `scheme`.
-fn sent(scheme: &str) -> SentStripe {
+pub(super) fn sent(scheme: &str) -> SentStripe {
     let mut sent = SentStripe::new(new_stripe(), WriteOptions::new(scheme.into(), 16 << 10, false).unwrap());
     sent.take_checksums((0..u32::from(BLOCKS)).map(|index| (index, vec![10 + index])));
     sent

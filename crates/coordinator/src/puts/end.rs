@@ -3,7 +3,7 @@
 
 use super::{
     commit, commit_of, committed,
-    late_blocks::{self, Arrived, LateStripe},
+    late_blocks::{Arrived, Bringing},
     learn_of, request, simplest,
     stripe::{prepare, start},
     touched,
@@ -20,7 +20,7 @@ use std::{
 };
 use weft_codes::SharedCode;
 use weft_control::{
-    put::{self, Action, Ended, Event, StripeEnd, World},
+    put::{Action, Ended, Event, StripeEnd, World},
     run::Report,
 };
 use weft_meta::{EndStripe, MetaError, NewRepair, ObjectRecord, UploadRecord};
@@ -55,28 +55,17 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
     // A put that may end early is committed by `CommitPut`, which first checks that what is missing can be rebuilt.
     let commit_size = asked.commit_size.filter(|_| upload.new.ack.missing_max == 0);
     let ending = Ending { shared, upload: &upload, code: shared.code(&upload.new.code)?, commit_size };
-    let (request, view) = (request(shared, upload.id, &upload.new, &ending.code), shared.members.view());
-    let may_end = |report: &Report| request.missing_max > 0 && sent.after(report, &view).is_enough(&request);
-    let arrived = late_blocks::wait(shared, (sent.stripe.id, key.0), report, &handle, may_end).await;
-    let (report, following) = match arrived.map_err(|error| error.object(name))? {
-        Arrived::All(report) => (report, None),
-        Arrived::Enough(report, following) => (report, Some(following)),
-    };
+    let request = request(shared, upload.id, &upload.new, &ending.code);
+    let bringing = Bringing::new(request.clone(), sent, complaints.clone(), handle, report);
+    let arrived = bringing.wait(shared).await.map_err(|error| error.object(name))?;
+    let Arrived { sent, report, late } = arrived;
     let stages = stages(shared, &report, &levels);
-    let late = following.map(|following| {
-        let after = sent.after(&report, &view);
-        (following, LateStripe { object: name.clone(), checksums: after.checksums().to_vec(), stripe: after.stripe })
-    });
-    let (long_wait_ms, early) = (request.long_wait_ms, late.is_some());
-    let event = Event::Begin { report, early, complaints: complaints.clone() };
-    let (Ended { traffic, .. }, again, object) = ending.run(StripeEnd::new(request, *sent), event).await?;
-    if let Some((following, late)) = late {
-        let learner = Arc::clone(shared);
-        following.go_on(shared, late, move |report| {
-            let failed = put::who_failed(report, &complaints, long_wait_ms);
-            complaints.intersection(&failed).for_each(|node| learner.members.suspect(*node));
-        });
+    let event = Event::Begin { report, early: late.is_some(), complaints };
+    let ended = ending.run(StripeEnd::new(request, *sent), event).await;
+    if let Some(late) = late {
+        late.stripe_ended(shared, ended.is_ok()).await;
     }
+    let (Ended { traffic, .. }, again, object) = ended?;
     Ok(PlanEnd { again, traffic, stages, object })
 }
 

@@ -1,16 +1,23 @@
-//! Stripes that may be acknowledged before all their blocks are durable: when that is, and what becomes of the plans that still bring
-//! the rest of them.
+//! Stripes that may be acknowledged before all their blocks are durable: the shell around [`weft_control::put::late`], which decides when
+//! that is, and what becomes of the blocks that come later.
 
 use super::late_plans::Place;
 use crate::{
     shared::{Shared, until_stopped},
     supervise::handle::PlanHandle,
 };
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 use tokio::{sync::watch, task::JoinHandle};
-use weft_control::{put, recovery, run::Report};
+use weft_control::{
+    put::{
+        LateStripe, Request, SentStripe,
+        late::{Action, Event, World},
+    },
+    recovery,
+    run::Report,
+};
 use weft_meta::UploadRecord;
-use weft_types::{BlockId, BlockState, Error, ObjectName, Owner, PlacedBlock, Result, StripeId, StripeRecord, UploadId};
+use weft_types::{BlockId, BlockState, Error, NodeId, ObjectName, Owner, Result, StripeId, UploadId};
 
 /// Stripes that are looked up together.
 const STRIPES_PER_PAGE: u32 = 256;
@@ -40,119 +47,123 @@ pub(super) async fn require_readable(shared: &Shared, upload: &UploadRecord) -> 
     }
 }
 
-/// What a plan has brought when its stripe may end.
-pub(super) enum Arrived {
-    /// All that it will bring.
-    All(Report),
-    /// Enough; the plan goes on.
-    Enough(Report, Following),
-}
-
-/// A plan that goes on although its stripe ends.
-pub(super) struct Following {
+/// A plan that brings a stripe of a put.
+pub(super) struct Bringing {
+    upload: UploadId,
+    object: ObjectName,
+    stripe: (StripeId, u64),
+    machine: LateStripe,
+    handle: Arc<PlanHandle>,
     report: JoinHandle<Report>,
     so_far: watch::Receiver<Report>,
-    place: Place,
+    /// Among the plans that go on although their stripes have ended.
+    place: Option<Place>,
 }
 
-/// Waits until a plan has brought all that it will or, as soon as there is room for one more plan that goes on, enough.
-pub(super) async fn wait(
-    shared: &Shared,
-    (stripe, upload): (StripeId, UploadId),
-    mut report: JoinHandle<Report>,
-    handle: &Arc<PlanHandle>,
-    is_enough: impl Fn(&Report) -> bool,
-) -> Result<Arrived> {
-    let late_blocks = &shared.puts.late_blocks;
-    let (mut so_far, mut changes) = (handle.so_far(), late_blocks.changes());
-    let mut enough = is_enough(&so_far.borrow_and_update());
-    loop {
-        if enough
-            && !report.is_finished()
-            && let Some(place) = late_blocks.enter(stripe, upload, handle)
-        {
-            let arrived = so_far.borrow().clone();
-            return Ok(Arrived::Enough(arrived, Following { report, so_far, place }));
-        }
-        tokio::select! {
-            biased;
-            ended = &mut report => {
-                let ended = ended.map_err(|error| Error::fatal(format!("a put was not watched over: {error}")))?;
-                return Ok(Arrived::All(ended));
-            }
-            Ok(()) = so_far.changed(), if !enough => enough = is_enough(&so_far.borrow_and_update()),
-            Ok(()) = changes.changed(), if enough => {}
-        }
+/// What a plan has brought when its stripe may end.
+pub(super) struct Arrived {
+    /// The stripe as its writer sent it.
+    pub(super) sent: Box<SentStripe>,
+    /// What the agents told.
+    pub(super) report: Report,
+    /// The plan, if it goes on.
+    pub(super) late: Option<Bringing>,
+}
+
+impl Bringing {
+    /// By the plan with this end, which the writer has done.
+    pub(super) fn new(
+        request: Request,
+        sent: Box<SentStripe>,
+        complaints: BTreeSet<NodeId>,
+        handle: Arc<PlanHandle>,
+        report: JoinHandle<Report>,
+    ) -> Self {
+        let (upload, object, so_far) = (request.upload, request.object.clone(), handle.so_far());
+        let stripe = (sent.stripe.id, sent.stripe.number);
+        let machine = LateStripe::new(request, sent, complaints);
+        Self { upload, object, stripe, machine, handle, report, so_far, place: None }
     }
-}
 
-/// A stripe that has ended without some of its blocks.
-pub(super) struct LateStripe {
-    pub(super) object: ObjectName,
-    /// What had come by then is in the state that says so.
-    pub(super) stripe: StripeRecord,
-    /// The checksums that the writer made.
-    pub(super) checksums: Vec<Option<Vec<u32>>>,
-}
-
-impl Following {
-    /// Follows the plan to its end, and writes down which of the blocks that were left have come, each as soon as it has. The others are
-    /// rebuilt.
-    pub(super) fn go_on(self, shared: &Arc<Shared>, mut left: LateStripe, learn: impl FnOnce(&Report) + Send + 'static) {
-        let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
-        tokio::spawn(until_stopped(stopped, async move {
-            let Self { mut report, mut so_far, place } = self;
-            let ended = loop {
-                tokio::select! {
-                    biased;
-                    ended = &mut report => break ended,
-                    Ok(()) = so_far.changed() => {
-                        let come = so_far.borrow_and_update().clone();
-                        left.write_down(&shared, &come).await;
-                    }
+    /// Waits until the plan has brought all that it will or, as soon as there is room for one more plan that goes on, enough.
+    pub(super) async fn wait(mut self, shared: &Shared) -> Result<Arrived> {
+        let (view, mut changes) = (shared.members.view(), shared.puts.late_blocks.changes());
+        let mut event = Event::Told;
+        loop {
+            let report = self.so_far.borrow_and_update().clone();
+            if let Some(sent) = self.on(shared, event, World { view: &view, report: &report }).await {
+                return Ok(Arrived { sent, report, late: Some(self) });
+            }
+            event = tokio::select! {
+                biased;
+                ended = &mut self.report => {
+                    let report = ended.map_err(|error| Error::fatal(format!("a put was not watched over: {error}")))?;
+                    let sent = self.on(shared, Event::PlanEnded, World { view: &view, report: &report }).await;
+                    let sent = sent.ok_or_else(|| Error::fatal("a stripe does not end with its plan"))?;
+                    return Ok(Arrived { sent, report, late: None });
                 }
+                Ok(()) = self.so_far.changed() => Event::Told,
+                Ok(()) = changes.changed() => Event::Room,
             };
-            match ended {
-                Ok(report) => {
-                    learn(&report);
-                    for (block, reason) in left.write_down(&shared, &report).await {
-                        tracing::warn!(object = %left.object, %block, reason, "a block of a put did not come; it is to be rebuilt");
-                    }
-                }
-                Err(error) => {
-                    tracing::error!(object = %left.object, stripe = left.stripe.number, %error, "a put was not watched over");
-                }
-            }
-            // Only now what is still missing may be rebuilt.
-            drop(place);
-        }));
+        }
     }
-}
 
-impl LateStripe {
-    /// Writes down what has come since the last time. Tells what has not, and why.
-    async fn write_down(&mut self, shared: &Shared, report: &Report) -> Vec<(BlockId, String)> {
-        let Self { object, stripe, checksums } = self;
-        let left = stripe.all().filter(|(_, placed)| placed.state != BlockState::Ok);
-        let left: Vec<(u8, PlacedBlock)> = left.map(|(index, placed)| (index, *placed)).collect();
-        let (view, mut reasons) = (shared.members.view(), Vec::new());
-        for (index, placed) in left {
-            let block = stripe.id_of(index, &placed);
-            if let Some(reason) = put::why_not_received(stripe, (index, &placed), checksums, report, &view) {
-                reasons.push((block, reason));
-                continue;
-            }
-            match shared.meta.mark_block(shared.epoch, block, BlockState::Ok).await {
-                Ok(_) => {
-                    tracing::debug!(%object, %block, "a block of a put has come after its stripe's end");
-                    stripe.find_mut(index, placed.copy).into_iter().for_each(|placed| placed.state = BlockState::Ok);
-                }
-                Err(error) => {
-                    let error = shared.meta_error(error);
-                    reasons.push((block, format!("that it has come could not be written down: {error}")));
+    /// Its stripe has ended early, or could not. If it has, the plan is followed to its end, and what comes is written down.
+    pub(super) async fn stripe_ended(mut self, shared: &Arc<Shared>, has_ended: bool) {
+        let report = self.so_far.borrow().clone();
+        self.on(shared, Event::StripeEnded(has_ended), World { view: &shared.members.view(), report: &report }).await;
+        let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
+        if self.place.is_some() {
+            tokio::spawn(until_stopped(stopped, async move { self.follow(&shared).await }));
+        }
+    }
+
+    async fn follow(mut self, shared: &Shared) {
+        while self.place.is_some() {
+            let (event, report) = tokio::select! {
+                biased;
+                ended = &mut self.report => ended.map_or_else(
+                    |error| {
+                        tracing::error!(object = %self.object, stripe = self.stripe.1, %error, "a put was not watched over");
+                        (Event::PlanLost, Report::default())
+                    },
+                    |report| (Event::PlanEnded, report),
+                ),
+                Ok(()) = self.so_far.changed() => (Event::Told, self.so_far.borrow_and_update().clone()),
+            };
+            self.on(shared, event, World { view: &shared.members.view(), report: &report }).await;
+        }
+    }
+
+    /// Does what is decided. Returns the stripe if it is to be ended.
+    async fn on(&mut self, shared: &Shared, event: Event, world: World<'_>) -> Option<Box<SentStripe>> {
+        let (mut ended, mut next) = (None, Some(event));
+        while let Some(event) = next.take() {
+            for action in self.machine.on(event, &world) {
+                match action {
+                    Action::Enter => {
+                        let is_running = !self.report.is_finished();
+                        let enter = || shared.puts.late_blocks.enter(self.stripe.0, self.upload, &self.handle);
+                        self.place = is_running.then(enter).flatten();
+                        next = Some(Event::Entered(self.place.is_some()));
+                    }
+                    Action::EndStripe { sent, .. } => ended = Some(sent),
+                    Action::Mark(block) => next = Some(Event::Marked(self.mark(shared, block).await)),
+                    Action::Suspect(node) => shared.members.suspect(node),
+                    Action::Warn(block, reason) => {
+                        tracing::warn!(object = %self.object, %block, reason, "a block of a put did not come; it is to be rebuilt");
+                    }
+                    Action::End => self.place = None,
                 }
             }
         }
-        reasons
+        ended
+    }
+
+    /// Writes down that a block has come.
+    async fn mark(&self, shared: &Shared, block: BlockId) -> Result<()> {
+        shared.meta.mark_block(shared.epoch, block, BlockState::Ok).await.map_err(|error| shared.meta_error(error))?;
+        tracing::debug!(object = %self.object, %block, "a block of a put has come after its stripe's end");
+        Ok(())
     }
 }

@@ -17,7 +17,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::time::Instant;
 use weft_agent::{Agent, AgentConfig, DiskMode, Limits, Throttle};
-use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions, RepairOptions, api};
+use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions, RepairOptions, StripeConverter, api};
 use weft_coordinator::{Coordinator, CoordinatorConfig, Seams};
 use weft_meta::MetaMode;
 use weft_proto::{MemoryNet, Security};
@@ -113,7 +113,7 @@ impl World {
 
     /// Starts, or starts again, an agent; its directory stays its own.
     pub(crate) async fn start_agent(&mut self, node: u32) {
-        let mut seams = weft_agent::Seams::real(u64::from(node));
+        let mut seams = weft_agent::Seams::real(u64::from(node), Arc::new(StripeConverter));
         let net: Arc<dyn weft_proto::Net> = if self.slow_agents {
             Arc::new(SlowNet::new(&self.net))
         } else {

@@ -9,6 +9,7 @@ pub(crate) use client::Client;
 pub(crate) use coordinator::Coordinator;
 pub(crate) use gate::{Gate, GatedDisks};
 
+use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -23,7 +24,7 @@ use weft_codes::{SharedCode, generator_hash};
 use weft_gf::Combination;
 use weft_plan::{Class, Hold, Input, Job, Plan, Want, WantKind};
 use weft_proto::{
-    MemoryNet, Net, Peer, Security, TcpNet,
+    Conversion, Converter, MemoryNet, Net, Peer, Security, TcpNet,
     certs::{Authority, CertificateFiles},
     from_status,
     v1::{self, StartRequest, TaskFailed, agent_client::AgentClient, task_event::Event},
@@ -47,6 +48,17 @@ pub(crate) struct Options {
     pub(crate) disks_per_agent: u32,
     /// The disks of one agent, by its number, are opened by this.
     pub(crate) disks: BTreeMap<u32, Arc<dyn OpenDisk>>,
+    pub(crate) converter: Arc<dyn Converter>,
+}
+
+/// The coordinator of a test that is not about conversions asks for none.
+struct NoConverter;
+
+#[async_trait]
+impl Converter for NoConverter {
+    async fn convert(&self, _: Conversion) -> Result<()> {
+        Err(Error::fatal("this test converts nothing"))
+    }
 }
 
 impl Options {
@@ -60,6 +72,7 @@ impl Options {
             disk_mode: DiskMode::Pool,
             disks_per_agent: 1,
             disks: BTreeMap::new(),
+            converter: Arc::new(NoConverter),
         }
     }
 }
@@ -144,7 +157,8 @@ impl Cluster {
 
     pub(crate) fn seams(&self, number: u32) -> Seams {
         let net = Arc::clone(&self.options.net);
-        let mut seams = Seams { net, disk_mode: self.options.disk_mode, ..Seams::real(number.into()) };
+        let converter = Arc::clone(&self.options.converter);
+        let mut seams = Seams { net, disk_mode: self.options.disk_mode, ..Seams::real(number.into(), converter) };
         if let Some(disks) = self.options.disks.get(&number) {
             seams.disks = Arc::clone(disks);
         }
