@@ -7,7 +7,6 @@
 use crate::{
     Limits,
     admission::capacity,
-    giving_way::GivingWay,
     line::Passage,
     node::Node,
     spool::{KeptFree, SpoolRoom},
@@ -119,7 +118,7 @@ async fn tell(events: &mpsc::Sender<Result<ConvertEvent, Status>>, done_bytes: &
     }
 }
 
-/// With the agent's own certificate and chance, its network, where it gives way to others, and no more memory than it was given.
+/// With the agent's own certificate and chance, its network and uplink, and no more memory than it was given.
 fn conversion(
     node: &Node,
     asked: ConvertStripeRequest,
@@ -133,7 +132,8 @@ fn conversion(
         cluster: *node.cluster.borrow(),
         coordinators: node.config.coordinators.clone(),
         security: node.security.clone(),
-        net: Arc::new(GivingWay { net: Arc::clone(&node.seams.net), uplink: Passage::new(&node.throttles.uplink, PRECEDENCE) }),
+        net: Arc::clone(&node.seams.net),
+        uplink: Arc::new(Passage::new(&node.throttles.uplink, PRECEDENCE)),
         seed: node.draw(|random| random.random()),
         disk_mode: node.seams.disk_mode,
         spool_dir: spool.dir(),

@@ -18,7 +18,6 @@ mod config;
 mod convert;
 mod corruption;
 mod disks;
-mod giving_way;
 mod line;
 mod link;
 mod membership;

@@ -2,6 +2,7 @@
 //! take turns. Whose turn it is, is decided in [`weft_engine::classes::Turns`]; here tasks wait for it.
 
 use crate::throttle::Bucket;
+use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -15,6 +16,7 @@ use weft_engine::{
     Hold,
     classes::{FRAME_BYTES_MAX, Precedence, Ticket, Turns},
 };
+use weft_proto::Uplink;
 use weft_types::{ByteSize, PAGE_LEN, Span};
 
 /// A task that waits looks this often whether it is held back by another class, so that what it reports is true.
@@ -186,6 +188,17 @@ impl Passage {
     /// Whether what passes is paid for.
     pub(crate) fn is_bounded(&self) -> bool {
         self.line.rate.is_some()
+    }
+}
+
+#[async_trait]
+impl Uplink for Passage {
+    async fn pass(&self, bytes: u64) {
+        Self::pass(self, bytes).await;
+    }
+
+    fn is_held_back(&self) -> bool {
+        self.hold.is_held_back()
     }
 }
 

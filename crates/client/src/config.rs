@@ -1,7 +1,7 @@
 //! What a client takes from outside.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use weft_proto::{DiskMode, Net, PoolLimits, Security, TcpNet, rpc::END_STRIPE_TIMEOUT};
+use weft_proto::{DiskMode, Net, PoolLimits, Security, TcpNet, Uplink, rpc::END_STRIPE_TIMEOUT};
 use weft_types::ClusterId;
 
 /// What a client takes from outside: whom to talk to, and how.
@@ -32,6 +32,8 @@ pub struct ClientConfig {
     pub limits: Limits,
     /// An agent that calls in the coordinator's own name shows this with each call: see [`StripeConverter`](crate::StripeConverter).
     pub delegation: Option<u64>,
+    /// What it sends passes this: an agent's conversions give way to its other work.
+    pub uplink: Option<Arc<dyn Uplink>>,
 }
 
 /// What a client may use, and how long it waits.
@@ -69,6 +71,7 @@ impl ClientConfig {
             spool_dir: std::env::temp_dir(),
             limits: Limits::default(),
             delegation: None,
+            uplink: None,
         }
     }
 }

@@ -5,9 +5,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
-use weft_engine::{SliceSink, SliceSource};
+use weft_engine::{SliceSink, SliceSource, classes::FRAME_BYTES_MAX};
 use weft_plan::{Slices, TaskLane, TaskLink};
-use weft_proto::{Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, Peer, Pool, v1::LinkPeer};
+use weft_proto::{Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, Peer, Pool, Uplink, v1::LinkPeer};
 use weft_types::{ClusterId, Error, Party, PlanId, Result, Span};
 
 /// What is needed to open a link.
@@ -19,6 +19,8 @@ pub(crate) struct Dialing<'a> {
     pub(crate) link: &'a TaskLink,
     pub(crate) peer: &'a LinkPeer,
     pub(crate) stall: Duration,
+    /// What is sent passes it.
+    pub(crate) uplink: Option<&'a Arc<dyn Uplink>>,
 }
 
 /// The sending end.
@@ -59,7 +61,7 @@ impl Dialing<'_> {
         let (frames, home) = self.open(Direction::Push).await?;
         let sender = LinkSender::new(frames, self.link.id(), self.link.width, self.patience(Direction::Push));
         let (queue, outgoing) = mpsc::channel(window(lane));
-        Ok(LinkSink { queue: Some(queue), sending: Owned::start(send_all(sender, outgoing, home)) })
+        Ok(LinkSink { queue: Some(queue), sending: Owned::start(send_all(sender, outgoing, self.uplink.cloned(), home)) })
     }
 
     /// Opens a link that this client receives on.
@@ -107,10 +109,18 @@ pub(crate) fn window(lane: &TaskLane) -> usize {
     (lane.window as usize).clamp(1, 64)
 }
 
-async fn send_all(mut sender: LinkSender, mut outgoing: mpsc::Receiver<Outgoing>, home: Home) -> Result<()> {
+async fn send_all(
+    mut sender: LinkSender,
+    mut outgoing: mpsc::Receiver<Outgoing>,
+    uplink: Option<Arc<dyn Uplink>>,
+    home: Home,
+) -> Result<()> {
     loop {
         match outgoing.recv().await {
-            Some(Outgoing::Slice(slice, rows)) => sender.send(slice, &rows).await?,
+            Some(Outgoing::Slice(slice, rows)) => match &uplink {
+                Some(uplink) => send_by(uplink.as_ref(), &mut sender, slice, &rows).await?,
+                None => sender.send(slice, &rows).await?,
+            },
             Some(Outgoing::End) => {
                 sender.end().await?;
                 home.put_back(sender.into_frames());
@@ -123,6 +133,17 @@ async fn send_all(mut sender: LinkSender, mut outgoing: mpsc::Receiver<Outgoing>
             }
         }
     }
+}
+
+/// Sends a slice frame by frame, each in its turn. The peer has its patience for itself: it is not waited for meanwhile.
+async fn send_by(uplink: &dyn Uplink, sender: &mut LinkSender, slice: Span, rows: &[u8]) -> Result<()> {
+    let mut frames = rows.chunks(FRAME_BYTES_MAX as usize).peekable();
+    while let Some(frame) = frames.next() {
+        uplink.pass(frame.len() as u64).await;
+        sender.feed_frame(slice, frame, frames.peek().is_some()).await?;
+        sender.flush().await?;
+    }
+    Ok(())
 }
 
 async fn receive_all(

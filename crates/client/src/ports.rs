@@ -127,7 +127,9 @@ impl ClientPorts<'_> {
             return Err(Error::fatal("the task has no such link").link(id, lane.span.start));
         };
         let (plan, party) = (self.open.task.plan, self.open.task.party);
-        Ok(Dialing { pool: &self.shared.pool, cluster: self.shared.cluster, plan, party, link, peer, stall: self.open.stall })
+        let Shared { pool, cluster, config, .. } = self.shared.as_ref();
+        let (stall, uplink) = (self.open.stall, config.uplink.as_ref());
+        Ok(Dialing { pool, cluster: *cluster, plan, party, link, peer, stall, uplink })
     }
 }
 

@@ -15,6 +15,15 @@ pub trait Converter: Send + Sync {
     async fn convert(&self, conversion: Conversion) -> Result<()>;
 }
 
+/// The uplink of a node, where work of its own goes before a conversion.
+#[async_trait]
+pub trait Uplink: Send + Sync {
+    /// Waits until it is the conversion's turn to send so many bytes. They are ready: no peer is waited for meanwhile.
+    async fn pass(&self, bytes: u64);
+    /// Whether other work holds the conversion back right now: no peer is to blame for that.
+    fn is_held_back(&self) -> bool;
+}
+
 /// One stripe to convert, and what it may use.
 pub struct Conversion {
     /// What the coordinator asked for. Its delegation goes with each call to the coordinator.
@@ -25,8 +34,10 @@ pub struct Conversion {
     pub coordinators: Vec<String>,
     /// How connections are secured.
     pub security: Security,
-    /// The network; what is sent over it gives way to other work of the node.
+    /// The network.
     pub net: Arc<dyn Net>,
+    /// What is sent passes it, a frame at a time.
+    pub uplink: Arc<dyn Uplink>,
     /// All that is drawn at random comes from it.
     pub seed: u64,
     /// Where calls to the disk block.

@@ -44,6 +44,10 @@ pub(crate) struct State {
     pub(crate) is_conversion: bool,
     /// Does what so many calls more of EndStripe and CommitPut ask for, and then answers as if it had not.
     pub(crate) answers_lost: u32,
+    /// Nodes that a client said it waits for.
+    pub(crate) complaints: Vec<u32>,
+    /// Errors that clients have told of when their stripes ended.
+    pub(crate) errors: usize,
 }
 
 #[derive(Clone)]
@@ -351,6 +355,7 @@ impl Weft for Coordinator {
     async fn end_stripe(&self, request: Request<EndStripeRequest>) -> Answer<EndStripeReply> {
         let request = request.into_inner();
         let (upload, commit_size) = (request.upload, request.commit_size);
+        self.state.lock().unwrap().errors += request.errors.len();
         let mut ended = match self.state.lock().unwrap().committed.get(&upload).cloned() {
             Some(object) => Ok(Some(object)),
             None => Err(Error::not_found("not committed")),
@@ -369,7 +374,8 @@ impl Weft for Coordinator {
         answer(committed)
     }
 
-    async fn keep_put(&self, _: Request<KeepPutRequest>) -> Answer<KeepPutReply> {
+    async fn keep_put(&self, request: Request<KeepPutRequest>) -> Answer<KeepPutReply> {
+        self.state.lock().unwrap().complaints.extend(request.into_inner().waits_for);
         answer(Ok(KeepPutReply::default()))
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct World {
     pub(crate) agents: Arc<Agents>,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) client: Client,
+    /// The client's.
+    pub(crate) config: ClientConfig,
     pub(crate) coordinator_address: String,
     pub(crate) dir: tempfile::TempDir,
 }
@@ -58,8 +60,8 @@ impl World {
             limits,
             ..ClientConfig::new([address.clone()], security(&Peer::Client))
         };
-        let client = Client::connect(config).await.unwrap();
-        Self { agents, coordinator, client, coordinator_address: address, dir }
+        let client = Client::connect(config.clone()).await.unwrap();
+        Self { agents, coordinator, client, config, coordinator_address: address, dir }
     }
 
     /// The names of what lies in the world's directory, but for certificates.

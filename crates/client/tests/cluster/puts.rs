@@ -1,12 +1,14 @@
 //! Puts.
 
 use crate::{World, random_bytes};
+use async_trait::async_trait;
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tokio::io::AsyncWriteExt;
-use weft_client::{GetOptions, Progress, ProgressFn, PutOptions, RepairOptions};
+use tokio::{io::AsyncWriteExt, time::Instant};
+use weft_client::{Client, ClientConfig, GetOptions, Progress, ProgressFn, PutOptions, RepairOptions};
+use weft_proto::Uplink;
 use weft_types::{NodeId, Reaction};
 
 fn options(block_len: u64, cell_len: u64) -> PutOptions {
@@ -61,6 +63,34 @@ async fn a_receiver_that_dies_is_replaced_and_progress_ends_at_the_total() {
     let last = *told.lock().unwrap().last().unwrap();
     assert_eq!(last, Progress { done_bytes: data.len() as u64, total_bytes: Some(data.len() as u64) });
     assert!(get(&world, "k").await == data);
+}
+
+/// Holds back all that passes, until then.
+struct HeldBack(Instant);
+
+#[async_trait]
+impl Uplink for HeldBack {
+    async fn pass(&self, bytes: u64) {
+        assert!(bytes <= 256 << 10, "a frame of {bytes} bytes");
+        tokio::time::sleep_until(self.0).await;
+    }
+
+    fn is_held_back(&self) -> bool {
+        Instant::now() < self.0
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_held_back_at_its_uplink_blames_no_receiver() {
+    let world = World::insecure().await;
+    // Longer than a receiver has to take what is sent, and than nothing may move.
+    let uplink: Arc<dyn Uplink> = Arc::new(HeldBack(Instant::now() + Duration::from_secs(4)));
+    let held_back = Client::connect(ClientConfig { uplink: Some(uplink), ..world.config.clone() }).await.unwrap();
+    let data = random_bytes(3 << 20, 11);
+    held_back.put("b", "k", &data[..], &options(1 << 20, 1 << 20)).await.unwrap();
+    assert!(get(&world, "k").await == data);
+    let state = world.coordinator.state.lock().unwrap();
+    assert_eq!((&state.complaints[..], state.errors), (&[][..], 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
