@@ -197,7 +197,10 @@ fn what_makes_no_sense_is_refused_and_nothing_is_written() {
     let (file, _) = data(&cluster, "data", 5000);
     let put = |options: &[&str]| cluster.weft([&["put", &file, "default/data"], options].concat());
     put(&["--code", "raid(5)"]).refused(2, &["there is no code 'raid'"]);
-    put(&["--code", "rs(5,2)"]).refused(2, &["rs(5,2)"]);
+    // It takes seven nodes once there is more than four cells of data.
+    let (more, _) = data(&cluster, "more", 20_000);
+    let small_cells = ["--code", "rs(5,2)", "--block-size", "4KiB", "--cell-size", "4KiB"];
+    cluster.weft([&["put", &more, "default/data"], &small_cells[..]].concat()).refused(2, &["rs(5,2)", "7 different nodes"]);
     put(&["--code", "rs(3,2)", "--block-size", "1MiB", "--cell-size", "768KiB"]).refused(2, &["does not divide the block size"]);
     put(&["--code", "rs(3,2)", "--block-size", "0"]).refused(2, &["greater than zero"]);
     put(&["--code", "rs(3,2)", "--block-size", "1000000TiB"]).refused(2, &["too large"]);

@@ -136,7 +136,7 @@ fn who_has_too_few_nodes_for_copies_is_told_how_many_it_takes() {
     let made = cluster.weft(["policy", "create", "hot", "--code", "rs(3,2)", "--replicas", "2"]).ok();
     assert!(made.text().contains("warning: rs(3,2) with 2 copies of its data puts the blocks of a stripe on 8 different nodes"));
     cluster.weft(["bucket", "create", "hot", "--policy", "hot"]).ok();
-    cluster.put("hot/data", &bytes(1000, 9), &[]).refused(2, &["hot/data", "8 different nodes", "7 of 7 nodes are up"]);
+    cluster.put("hot/data", &bytes(3 << 20, 9), &[]).refused(2, &["hot/data", "8 different nodes", "7 of 7 nodes are up"]);
     cluster.weft(["policy", "create", "x", "--code", "rs(3,2)", "--replicas", "17"]).refused(2, &["at most 16"]);
     assert!(cluster.files().is_empty());
 }
