@@ -24,6 +24,7 @@
 //! of objects that were under way are given up; jobs go on with what they had not done yet, unless they were paused. Agents register by themselves with their next heartbeat.
 
 mod completion;
+mod compute;
 mod config;
 mod coordinator;
 mod copies;

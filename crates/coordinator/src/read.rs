@@ -2,7 +2,7 @@
 
 pub(crate) mod under_way;
 
-use crate::{delegations::Delegation, membership, options, shared::Shared, show, sign, supervise, validate};
+use crate::{compute::compute, delegations::Delegation, membership, options, shared::Shared, show, sign, supervise, validate};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -141,7 +141,7 @@ fn plan(shared: &Shared, ask: &PlanRequest, view: &View) -> Result<PlannedRead> 
         let stripe = ask.stripe();
         (shared.run(ask.class(), stripe.seq, &stripe.layout.layout, slice_len), shared.draw_client())
     };
-    ask.plan(view, &shared.network_of_helpers(), &shared.known, frame)
+    compute(|| ask.plan(view, &shared.network_of_helpers(), &shared.known, frame))
 }
 
 /// Opens and starts a read, and watches over it while the client takes its share.
@@ -153,7 +153,7 @@ async fn begin(
 ) -> Result<v1::ReadStripeReply> {
     let (plan, stripe) = (&read.planned.plan, &read.stripe);
     let agent = delegation.map_or("", |delegation| &delegation.agent);
-    let mut signed = sign::sign(shared, &read.planned, stripe, &BTreeMap::new(), agent)?;
+    let mut signed = compute(|| sign::sign(shared, &read.planned, stripe, &BTreeMap::new(), agent))?;
     let client = signed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
     let (id, reply) = (signed.id, reply(&read, Some(client))?);
     supervise::open(shared, &signed, shared.config.open_attempts_max).await?;

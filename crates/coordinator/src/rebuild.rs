@@ -3,6 +3,7 @@
 pub(crate) mod shares;
 
 use crate::{
+    compute::compute,
     membership,
     shared::Shared,
     sign::{self, StoreOrder},
@@ -136,7 +137,7 @@ impl Rebuilder<'_> {
     fn plan(self, ask: &PlanRequest, view: &View) -> Result<Planned> {
         let stripe = ask.stripe();
         let run = |slice_len| self.shared.run(ask.class(), stripe.seq, &stripe.layout.layout, slice_len);
-        ask.plan(view, &self.shared.network_of_helpers(), &self.shared.known, run)
+        compute(|| ask.plan(view, &self.shared.network_of_helpers(), &self.shared.known, run))
     }
 
     /// Runs a plan, and writes down the bad blocks that it finds.
@@ -150,7 +151,8 @@ impl Rebuilder<'_> {
         tell(Told::Plan(planned));
         let view = shared.members.view();
         let orders = machine.arriving().iter().map(|new| Ok((new.block, self.order(machine.request(), new, &view)?)));
-        let signed = sign::sign(shared, planned, stripe, &orders.collect::<Result<BTreeMap<_, _>>>()?, "")?;
+        let orders = orders.collect::<Result<BTreeMap<_, _>>>()?;
+        let signed = compute(|| sign::sign(shared, planned, stripe, &orders, ""))?;
         supervise::open(shared, &signed, shared.config.open_attempts_max).await?;
         let pending = machine.arriving().iter().filter(|new| new.durable.is_none()).map(|new| new.home.node);
         let coming: BTreeMap<NodeId, u64> =

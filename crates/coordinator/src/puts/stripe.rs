@@ -6,6 +6,7 @@ use super::{
     under_way::Sending,
 };
 use crate::{
+    compute::compute,
     in_flight::Moving,
     options,
     shared::Shared,
@@ -162,6 +163,10 @@ pub(super) struct Prepared {
 
 /// Makes the plan that brings blocks of a stripe from its writer to their homes. The first such plan has the writer sum up all blocks.
 pub(super) fn prepare(shared: &Arc<Shared>, upload: &UploadRecord, code: &SharedCode, sent: SentStripe) -> Result<Prepared> {
+    compute(|| planned(shared, upload, code, sent))
+}
+
+fn planned(shared: &Arc<Shared>, upload: &UploadRecord, code: &SharedCode, sent: SentStripe) -> Result<Prepared> {
     let (stripe, options) = (&sent.stripe, &sent.options);
     let placed: Vec<(BlockId, Home)> = sent.brings().collect();
     let stores: Vec<(Party, BlockId)> = placed.iter().map(|(block, home)| (Party::Node(home.node), *block)).collect();
@@ -220,7 +225,7 @@ pub(super) fn explain(
     let block = |(index, copy)| BlockId { stripe: StripeId(0), index, copy, generation: 1 };
     let named = put::named(homes, layout);
     let stores: Vec<(Party, BlockId)> = named.map(|(name, home)| (Party::Node(home.node), block(name))).collect();
-    plan(shared, code, layout, &stores, options, true)?.json()
+    compute(|| plan(shared, code, layout, &stores, options, true)?.json())
 }
 
 /// Stripes from a number on, as they are allocated.
