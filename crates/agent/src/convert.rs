@@ -1,5 +1,5 @@
-//! Conversions: the agent has a stripe of an object written again in another code, for the coordinator, by the [`Converter`] that it was
-//! started with.
+//! Conversions: the agent has a stripe of an object written again in another code, for the coordinator, by the
+//! [`Converter`](weft_proto::Converter) that it was started with.
 //!
 //! An agent that has much of the object is asked: that is read without leaving the machine. Here is decided how many conversions run at
 //! once, what each may use, and that it gives way to other work; the rest is as in every get and put.

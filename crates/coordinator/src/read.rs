@@ -2,7 +2,15 @@
 
 pub(crate) mod under_way;
 
-use crate::{compute::compute, delegations::Delegation, membership, options, shared::Shared, show, sign, supervise, validate};
+use crate::{
+    compute::compute,
+    delegations::Delegation,
+    membership, options,
+    shared::Shared,
+    show, sign,
+    supervise::{self, IsSpare},
+    validate,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -161,15 +169,16 @@ async fn begin(
     let running = running.all_started().await?;
     let stripe = stripe.id;
     let slice_bytes = plan.binding.slice_len.saturating_mul(read.stripe.layout.layout.alpha.into());
-    let stall_policy = shared.stall_after(slice_bytes, resumed).map(|still| {
+    let stall = shared.stall_after(slice_bytes, resumed).map(|stall_timeout| {
         let shared = Arc::clone(shared);
-        StallPolicy::of_chain(still, move |node| read.is_spare(node, &shared.members.view()))
+        let is_spare: IsSpare<'_> = Box::new(move |node| read.is_spare(node, &shared.members.view()));
+        (StallPolicy::of_chain(stall_timeout), is_spare)
     });
     let (watcher, blames) = (Arc::clone(shared), Arc::new(AtomicBool::new(false)));
     let (found, ended) = (Arc::clone(&blames), Arc::<OnceLock<Instant>>::default());
     let ends = Arc::clone(&ended);
     let watching = tokio::spawn(async move {
-        let report = running.finish(|_, _| {}, stall_policy).await;
+        let report = running.finish(|_, _| {}, stall).await;
         found.store(report.blame.is_some(), Ordering::Relaxed);
         membership::note_bad_blocks(&watcher, &report).await;
         let _only_once = ends.set(Instant::now());

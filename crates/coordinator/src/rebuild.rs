@@ -7,7 +7,7 @@ use crate::{
     membership,
     shared::Shared,
     sign::{self, StoreOrder},
-    supervise,
+    supervise::{self, IsSpare},
 };
 use shares::{Shares, lock};
 use std::{
@@ -167,9 +167,9 @@ impl Rebuilder<'_> {
             }
         };
         let slice_bytes = planned.plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
-        let is_spare = |node: NodeId| machine.is_spare(node, &shared.members.view(), &lock(&self.shares.given));
-        let stall_policy = shared.stall_after(slice_bytes, machine.resumed());
-        let report = running.finish(progress, stall_policy.map(|still| StallPolicy::of_chain(still, is_spare))).await;
+        let is_spare: IsSpare<'_> = Box::new(|node| machine.is_spare(node, &shared.members.view(), &lock(&self.shares.given)));
+        let stall_policy = shared.stall_after(slice_bytes, machine.resumed()).map(StallPolicy::of_chain);
+        let report = running.finish(progress, stall_policy.map(|policy| (policy, is_spare))).await;
         membership::note_bad_blocks(shared, &report).await;
         Ok(report)
     }

@@ -13,7 +13,8 @@
 //! ```
 //! A node may be found to hold up the plan in any of these states but the last; the grace period then restarts.
 //!
-//! One thing is asked of the shell within a decision: whether there is a way around a node ([`StallPolicy::is_spare`]).
+//! Whether there is a way around a node depends on all nodes at that moment and takes a while to find out: it is asked ([`Action::Ask`])
+//! only when it matters, and the answer is an event.
 
 use super::{
     blame::culprit,
@@ -48,6 +49,15 @@ pub struct Share {
     pub link_bytes: u64,
 }
 
+/// What is done if there is a way around a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Around {
+    /// The plan is ended, and another goes around the node.
+    Replan,
+    /// The plan goes on without the node.
+    GoOn,
+}
+
 /// What happened.
 #[derive(Debug, Clone)]
 pub enum Event {
@@ -66,12 +76,21 @@ pub enum Event {
     },
     /// [`Action::CancelAll`] was answered, or timed out.
     Cancelled,
+    /// Answers [`Action::Ask`].
+    Answered {
+        /// The node.
+        node: NodeId,
+        /// What was asked.
+        around: Around,
+        /// Whether there is a way around it.
+        is_spare: bool,
+    },
     /// The time that [`Execution::wake_at`] named has come.
     Woken,
 }
 
 /// What is to be done.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// A node has moved so many bytes.
     Progress(NodeId, u64),
@@ -87,6 +106,8 @@ pub enum Action {
     Cancel(NodeId),
     /// Cancel these tasks; [`Event::Cancelled`] answers.
     CancelAll(Vec<NodeId>),
+    /// Find out whether there is a way around a node as things are now; [`Event::Answered`] answers.
+    Ask(NodeId, Around),
     /// The plan fails: whoever asks may know it before its end.
     Failing,
     /// One more task has ended: whoever follows a plan whose tasks do not depend on each other may look.
@@ -94,12 +115,12 @@ pub enum Action {
 }
 
 /// A plan that runs at its agents.
-pub struct Execution<'a> {
+pub struct Execution {
     shares: BTreeMap<NodeId, Share>,
     on_failure: OnFailure,
     /// How long tasks have to end by themselves.
     grace: Duration,
-    policy: Option<StallPolicy<'a>>,
+    policy: Option<StallPolicy>,
     report: Report,
     flow: Flow,
     deadline: Deadline,
@@ -108,6 +129,8 @@ pub struct Execution<'a> {
     /// How many tasks had ended when that was last told.
     ended_told: usize,
     is_failing: bool,
+    /// What was asked and has no answer yet.
+    asked: BTreeSet<(NodeId, Around)>,
     actions: Vec<Action>,
 }
 
@@ -124,7 +147,7 @@ enum Deadline {
     GiveUp(Time),
 }
 
-impl<'a> Execution<'a> {
+impl Execution {
     /// Of a plan whose tasks were started by `now`; some could not be, and why. Others have so long a `grace` to end by themselves when
     /// one fails. With a policy, a plan that stalls is ended as soon as it is known because of whom.
     pub fn new(
@@ -132,7 +155,7 @@ impl<'a> Execution<'a> {
         not_started: BTreeMap<NodeId, Error>,
         on_failure: OnFailure,
         grace: Duration,
-        policy: Option<StallPolicy<'a>>,
+        policy: Option<StallPolicy>,
         now: Time,
     ) -> Self {
         let mut report = Report::new(shares.keys().copied());
@@ -150,6 +173,7 @@ impl<'a> Execution<'a> {
             held_up_until: None,
             ended_told: 0,
             is_failing: false,
+            asked: BTreeSet::new(),
             actions: Vec::new(),
         };
         // What follows from a task that could not be started is told with the first event's actions.
@@ -198,6 +222,11 @@ impl<'a> Execution<'a> {
                 }
             }
             Event::Cancelled => {}
+            Event::Answered { node, around, is_spare } => {
+                if self.asked.remove(&(node, around)) && is_spare {
+                    self.go_around(node, around, now);
+                }
+            }
             Event::Woken => self.woken(now),
         }
         self.settle(now);
@@ -269,18 +298,39 @@ impl<'a> Execution<'a> {
             let error = Error::replan(format!("{} went down", self.name(node)));
             self.report.broken(node, error.party(Party::Node(node)));
         }
-        if !self.report.any_failed() && self.report.held_up.is_none() {
-            self.end_stalled(now);
+        if let Some((node, _)) = self.culprit(now) {
+            self.ask(node, Around::Replan);
         }
     }
 
-    /// Ends a plan that somebody holds up whom there is a way around.
-    fn end_stalled(&mut self, now: Time) {
-        let Some(policy) = &self.policy else { return };
-        let culprit = self.flow.culprit(&self.report, policy, now).filter(|(node, _)| (policy.is_spare)(*node));
-        let Some((node, accuser)) = culprit else { return };
-        let still_ms = policy.still.as_millis();
-        let error = Error::replan(format!("{} holds up everybody: nothing has moved for {still_ms} ms", self.name(node)));
+    /// Who holds up the plan, and one of those held up.
+    fn culprit(&self, now: Time) -> Option<(NodeId, Option<NodeId>)> {
+        let policy = self.policy.filter(|_| !self.report.any_failed() && self.report.held_up.is_none());
+        self.flow.culprit(&self.report, &policy?, now)
+    }
+
+    fn ask(&mut self, node: NodeId, around: Around) {
+        self.asked.insert((node, around));
+        self.actions.push(Action::Ask(node, around));
+    }
+
+    fn go_around(&mut self, node: NodeId, around: Around, now: Time) {
+        // It may have moved since, or have ended.
+        match around {
+            Around::Replan => {
+                if let Some((_, accuser)) = self.culprit(now).filter(|(culprit, _)| *culprit == node) {
+                    self.end_stalled(node, accuser);
+                }
+            }
+            Around::GoOn if self.may_be_given_up(node, now) => self.give_up(node),
+            Around::GoOn => {}
+        }
+    }
+
+    /// Ends a plan that a node holds up whom there is a way around.
+    fn end_stalled(&mut self, node: NodeId, accuser: Option<NodeId>) {
+        let name = self.name(node);
+        let error = Error::replan(format!("{name} holds up everybody: nothing has moved for {} ms", self.stall_ms()));
         // Perhaps it was but a moment: so it is blamed as one of whom another complains.
         self.report.held_up = Some((Blame { node, accuser }, error.party(Party::Node(node))));
         self.actions.extend([Action::Suspect(node), Action::Cancel(node)]);
@@ -289,17 +339,33 @@ impl<'a> Execution<'a> {
 
     /// Does without those that the client complains of and that are not heard of, where nobody else waits for them.
     fn give_up_silent(&mut self, complaints: &BTreeSet<NodeId>, now: Time) {
-        let Some(policy) = self.policy.as_ref().filter(|policy| policy.one_by_one) else { return };
-        for node in self.report.running().into_iter().filter(|node| complaints.contains(node)) {
-            let may_fail = self.report.failed_nodes().count() < policy.failed_max || (policy.is_spare)(node);
-            if !may_fail || !self.flow.is_silent(node, policy.still, now) {
+        for node in complaints {
+            if !self.may_be_given_up(*node, now) {
                 continue;
             }
-            let (name, still_ms) = (name(&self.shares, node), policy.still.as_millis());
-            let error = Error::replan(format!("{name} takes nothing, and was not heard of for {still_ms} ms"));
-            self.report.broken(node, error.clone().party(Party::Node(node)));
-            self.actions.extend([Action::GoOnWithout(node, error), Action::Suspect(node), Action::Cancel(node)]);
+            let failed_max = self.policy.map_or(0, |policy| policy.failed_max);
+            match self.report.failed_nodes().count() < failed_max {
+                true => self.give_up(*node),
+                false => self.ask(*node, Around::GoOn),
+            }
         }
+    }
+
+    /// Whether nobody but the client waits for a node, and nothing is heard of it.
+    fn may_be_given_up(&self, node: NodeId, now: Time) -> bool {
+        let is_silent = |policy: StallPolicy| policy.one_by_one && self.flow.is_silent(node, policy.stall_timeout, now);
+        self.report.running().contains(&node) && self.policy.is_some_and(is_silent)
+    }
+
+    fn give_up(&mut self, node: NodeId) {
+        let name = self.name(node);
+        let error = Error::replan(format!("{name} takes nothing, and was not heard of for {} ms", self.stall_ms()));
+        self.report.broken(node, error.clone().party(Party::Node(node)));
+        self.actions.extend([Action::GoOnWithout(node, error), Action::Suspect(node), Action::Cancel(node)]);
+    }
+
+    fn stall_ms(&self) -> u128 {
+        self.policy.map_or(0, |policy| policy.stall_timeout.as_millis())
     }
 
     fn woken(&mut self, now: Time) {

@@ -6,7 +6,7 @@ pub mod opening;
 mod report;
 mod stall;
 
-pub use execution::{Action, Event, Execution, OnFailure, Share};
+pub use execution::{Action, Around, Event, Execution, OnFailure, Share};
 pub use opening::Opening;
 pub use report::{Blame, End, NodeReport, Report, Stored, TaskEvent, bad_state};
 pub use stall::StallPolicy;

@@ -5,16 +5,15 @@ use crate::Time;
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::{NodeId, Party};
 
-/// How long a plan may be held up, and who can be done without.
-pub struct StallPolicy<'a> {
+/// How long a plan may be held up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StallPolicy {
     /// For this long, by a node that is silent.
-    pub still: Duration,
+    pub stall_timeout: Duration,
     /// By one that says that it waits for its own disk: no less.
-    pub busy: Duration,
+    pub disk_timeout: Duration,
     /// Whether one that is silent holds it up also when all others have ended: somebody else waits for it to end.
     pub to_the_last: bool,
-    /// Whether there is a way around a node. One that there is none around is waited for.
-    pub is_spare: Box<dyn Fn(NodeId) -> bool + Send + Sync + 'a>,
     /// Whether nodes do not wait for each other, but all of them for a client alone: one that the client complains of is given up
     /// without the others.
     pub one_by_one: bool,
@@ -22,11 +21,10 @@ pub struct StallPolicy<'a> {
     pub failed_max: usize,
 }
 
-impl<'a> StallPolicy<'a> {
+impl StallPolicy {
     /// With a plan in which nodes wait for each other and nobody for the last of them.
-    pub fn of_chain(still: Duration, is_spare: impl Fn(NodeId) -> bool + Send + Sync + 'a) -> Self {
-        let is_spare = Box::new(is_spare);
-        Self { still, busy: still, to_the_last: false, is_spare, one_by_one: false, failed_max: 0 }
+    pub fn of_chain(stall_timeout: Duration) -> Self {
+        Self { stall_timeout, disk_timeout: stall_timeout, to_the_last: false, one_by_one: false, failed_max: 0 }
     }
 }
 
@@ -72,16 +70,16 @@ impl Flow {
     }
 
     /// Whether nothing was heard of a node for so long.
-    pub(super) fn is_silent(&self, node: NodeId, still: Duration, now: Time) -> bool {
-        self.nodes.get(&node).is_some_and(|flow| now - flow.heard_at >= still)
+    pub(super) fn is_silent(&self, node: NodeId, timeout: Duration, now: Time) -> bool {
+        self.nodes.get(&node).is_some_and(|flow| now - flow.heard_at >= timeout)
     }
 
-    /// Who holds up others, and one of them, if they have not ended: one on whom somebody has waited for about as long as `still`, who has moved nothing
-    /// for that long, and who was not heard of for that long or has waited for its own disk for about as long as `busy`. The others'
-    /// buffers may fill for a while yet. What has not begun to flow is being connected, and nobody is blamed for that; nor is one that
-    /// is held back by tasks of an earlier class, as long as it says so.
-    pub(super) fn culprit(&self, report: &Report, policy: &StallPolicy<'_>, now: Time) -> Option<(NodeId, Option<NodeId>)> {
-        let StallPolicy { still, busy, to_the_last, .. } = *policy;
+    /// The node that holds up others, and one of them, if they have not ended: a node for which another has waited for about as long as
+    /// `stall_timeout`, which has moved nothing for that long, and which was not heard of for that long or has waited for its own disk for
+    /// about as long as `disk_timeout`. The others' buffers may fill for a while yet. What has not begun to flow is being connected, and
+    /// no node is blamed for that; nor is one that is held back by tasks of an earlier class, as long as it says so.
+    pub(super) fn culprit(&self, report: &Report, policy: &StallPolicy, now: Time) -> Option<(NodeId, Option<NodeId>)> {
+        let StallPolicy { stall_timeout, disk_timeout, to_the_last, .. } = *policy;
         if !self.nodes.values().all(|flow| flow.grew_at.is_some()) {
             return None;
         }
@@ -92,10 +90,10 @@ impl Flow {
         let waits_long = |of: &NodeId, party: Party, wait: Duration| {
             waits(of).iter().any(|(on, since_ms)| *on == party && u128::from(*since_ms) >= about(wait))
         };
-        let is_silent = |node: &NodeId| self.is_silent(*node, still, now);
+        let is_silent = |node: &NodeId| self.is_silent(*node, stall_timeout, now);
         let moves = |node: &NodeId| {
             let grew_at = self.nodes.get(node).and_then(|flow| flow.grew_at);
-            grew_at.is_some_and(|grew_at| now - grew_at < still)
+            grew_at.is_some_and(|grew_at| now - grew_at < stall_timeout)
         };
         let is_held_back = |node: &NodeId| report.nodes.get(node).is_some_and(|report| report.held_back) && !is_silent(node);
         let holds_up = |node: &NodeId| {
@@ -103,11 +101,12 @@ impl Flow {
                 return None;
             }
             let party = Party::Node(*node);
-            let accuser = running.iter().find(|other| *other != node && !is_silent(other) && waits_long(other, party, still));
+            let accuser =
+                running.iter().find(|other| *other != node && !is_silent(other) && waits_long(other, party, stall_timeout));
             if accuser.is_none() && !(to_the_last && running.len() == 1 && is_silent(node)) {
                 return None;
             }
-            (!moves(node) && (is_silent(node) || waits_long(node, party, busy))).then_some((*node, accuser.copied()))
+            (!moves(node) && (is_silent(node) || waits_long(node, party, disk_timeout))).then_some((*node, accuser.copied()))
         };
         running.iter().find_map(holds_up)
     }
@@ -117,12 +116,12 @@ impl Flow {
 mod tests {
     use super::*;
 
-    const STILL: Duration = Duration::from_millis(1000);
+    const STALL: Duration = Duration::from_millis(1000);
 
     const START: Time = Time::after(Duration::ZERO);
 
-    fn policy() -> StallPolicy<'static> {
-        StallPolicy::of_chain(STILL, |_| true)
+    fn policy() -> StallPolicy {
+        StallPolicy::of_chain(STALL)
     }
 
     fn node(id: u32) -> NodeId {
@@ -151,12 +150,12 @@ mod tests {
         let mut now = START;
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (3, on(2)), (4, on(3))]);
-        heard(&mut flow, &[1, 3, 4], &mut now, STILL / 2);
+        heard(&mut flow, &[1, 3, 4], &mut now, STALL / 2);
         assert_eq!(flow.culprit(&report, &policy(), now), None, "too early");
-        heard(&mut flow, &[1, 3, 4], &mut now, STILL / 2);
+        heard(&mut flow, &[1, 3, 4], &mut now, STALL / 2);
         assert_eq!(flow.culprit(&report, &policy(), now), Some((node(2), Some(node(1)))));
         let (mut flow, report) = chain(&[]);
-        heard(&mut flow, &[1, 3, 4], &mut now, STILL * 2);
+        heard(&mut flow, &[1, 3, 4], &mut now, STALL * 2);
         assert_eq!(
             flow.culprit(&report, &policy(), now),
             None,
@@ -169,17 +168,17 @@ mod tests {
         let mut now = START;
         let on = |id| Party::Node(node(id));
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
-        heard(&mut flow, &[1, 2, 3, 4], &mut now, STILL);
+        heard(&mut flow, &[1, 2, 3, 4], &mut now, STALL);
         assert_eq!(flow.culprit(&report, &policy(), now), Some((node(2), Some(node(1)))), "it waits for itself");
         assert_eq!(
-            flow.culprit(&report, &StallPolicy { busy: STILL * 2, ..policy() }, now),
+            flow.culprit(&report, &StallPolicy { disk_timeout: STALL * 2, ..policy() }, now),
             None,
             "a disk may take its time where that is allowed"
         );
         flow.told(node(2), 101, now);
         assert_eq!(flow.culprit(&report, &policy(), now), None, "it has moved something a moment ago");
         let (mut flow, report) = chain(&[(1, on(2)), (2, on(3)), (3, on(4)), (4, Party::Client(7))]);
-        heard(&mut flow, &[1, 2, 3, 4], &mut now, STILL);
+        heard(&mut flow, &[1, 2, 3, 4], &mut now, STALL);
         assert_eq!(flow.culprit(&report, &policy(), now), None, "a reader may be slow");
     }
 
@@ -188,12 +187,12 @@ mod tests {
         let mut now = START;
         let on = |id| Party::Node(node(id));
         let (mut flow, mut report) = chain(&[(1, on(2)), (2, on(2)), (3, on(2)), (4, on(3))]);
-        heard(&mut flow, &[1, 2, 3, 4], &mut now, STILL * 3);
+        heard(&mut flow, &[1, 2, 3, 4], &mut now, STALL * 3);
         let blamed = Some((node(2), Some(node(1))));
         assert_eq!(flow.culprit(&report, &policy(), now), blamed);
         report.nodes.get_mut(&node(2)).unwrap().held_back = true;
         assert_eq!(flow.culprit(&report, &policy(), now), None, "another stage of it waits for its disk, behind the same tasks");
-        heard(&mut flow, &[1, 3, 4], &mut now, STILL);
+        heard(&mut flow, &[1, 3, 4], &mut now, STALL);
         assert_eq!(flow.culprit(&report, &policy(), now), blamed, "nothing is heard of it any more");
     }
 
@@ -206,9 +205,9 @@ mod tests {
             flow.done(node(id), now);
         }
         let last = || StallPolicy { to_the_last: true, ..policy() };
-        heard(&mut flow, &[], &mut now, STILL / 2);
+        heard(&mut flow, &[], &mut now, STALL / 2);
         assert_eq!(flow.culprit(&report, &last(), now), None, "too early");
-        heard(&mut flow, &[], &mut now, STILL / 2);
+        heard(&mut flow, &[], &mut now, STALL / 2);
         assert_eq!(flow.culprit(&report, &last(), now), Some((node(3), None)));
         assert_eq!(flow.culprit(&report, &policy(), now), None, "nobody waits");
         flow.told(node(3), 100, now);
@@ -220,7 +219,7 @@ mod tests {
         let mut now = START;
         let (_, report) = chain(&[(1, Party::Node(node(2)))]);
         let mut flow = Flow::new((1..=4).map(node), START);
-        heard(&mut flow, &[1], &mut now, STILL * 5);
+        heard(&mut flow, &[1], &mut now, STALL * 5);
         assert_eq!(flow.culprit(&report, &policy(), now), None);
     }
 }

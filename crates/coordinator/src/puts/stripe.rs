@@ -2,7 +2,7 @@
 
 use super::{
     learn_of, request, simplest,
-    stall::{levels, stall_policy},
+    stall::{levels, stall},
     under_way::Sending,
 };
 use crate::{
@@ -194,8 +194,8 @@ pub(super) async fn start(
     supervise::open(shared, &signed, attempts).await?;
     let (running, handle) = supervise::start(shared, signed, OnFailure::GoOn).await;
     let running = running.all_started().await?;
-    let stall_policy = stall_policy(shared, upload, code, &sent.stripe, &plan);
-    let report = tokio::spawn(running.finish(|_, _| {}, stall_policy));
+    let stall = stall(shared, upload, code, &sent.stripe, &plan);
+    let report = tokio::spawn(running.finish(|_, _| {}, stall));
     let (plan, levels, handle) = (plan.id, levels(&plan), Arc::new(handle));
     Ok((Sending { plan, sent, handle, report, levels, answer: None }, client))
 }

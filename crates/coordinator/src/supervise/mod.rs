@@ -16,7 +16,7 @@ use crate::{
 use futures::future::join_all;
 use handle::{ClientEvents, PlanHandle};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -33,6 +33,9 @@ use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
 const LOOK_INTERVAL_MS: u64 = 250;
 /// Events of one plan that may wait to be looked at.
 const EVENTS_MAX: usize = 256;
+
+/// Whether there is a way around a node at this moment.
+pub(crate) type IsSpare<'a> = Box<dyn Fn(NodeId) -> bool + Send + Sync + 'a>;
 
 /// A plan whose tasks run at the agents.
 pub(crate) struct Running {
@@ -113,17 +116,18 @@ impl Running {
     }
 
     /// Does what the plan's execution decides until all tasks have ended or been given up. `progress` is told the bytes that a node has
-    /// moved. With a policy, a plan that stalls is ended as soon as it is known because of whom.
+    /// moved. With a policy, a plan that stalls is ended as soon as it is known because of whom, if there is a way around that node.
     pub(crate) async fn finish(
         mut self,
         mut progress: impl FnMut(NodeId, u64) + Send,
-        stall_policy: Option<StallPolicy<'_>>,
+        stall: Option<(StallPolicy, IsSpare<'_>)>,
     ) -> Report {
+        let (policy, is_spare) = stall.unzip();
         let share = |task: &SignedTask| Share { name: task.session.record.name.clone(), link_bytes: task.link_bytes };
         let shares = self.tasks.iter().map(|(node, task)| (*node, share(task))).collect();
         let (not_started, grace) =
             (std::mem::take(&mut self.not_started), Duration::from_millis(self.shared.config.failure_grace_ms));
-        let mut execution = Execution::new(shares, not_started, self.on_failure, grace, stall_policy, self.started_at);
+        let mut execution = Execution::new(shares, not_started, self.on_failure, grace, policy, self.started_at);
         let mut look = tokio::time::interval(Duration::from_millis(LOOK_INTERVAL_MS));
         let mut may_settle = true;
         while !execution.has_ended() {
@@ -141,10 +145,21 @@ impl Running {
                 _ = look.tick() => Event::Looked { down: self.down(execution.report()) },
                 () = until(execution.wake_at().map(|at| self.shared.started.instant(at))) => Event::Woken,
             };
-            let mut actions = execution.on(event, self.shared.started.now());
-            while let Some(nodes) = self.act(&mut execution, actions, &mut progress) {
-                self.cancel_all(nodes).await;
-                actions = execution.on(Event::Cancelled, self.shared.started.now());
+            let mut events = VecDeque::from([event]);
+            while let Some(event) = events.pop_front() {
+                for action in execution.on(event, self.shared.started.now()) {
+                    match action {
+                        Action::CancelAll(nodes) => {
+                            self.cancel_all(nodes).await;
+                            events.push_back(Event::Cancelled);
+                        }
+                        Action::Ask(node, around) => {
+                            let is_spare = is_spare.as_ref().is_some_and(|is_spare| is_spare(node));
+                            events.push_back(Event::Answered { node, around, is_spare });
+                        }
+                        action => self.act(&execution, action, &mut progress),
+                    }
+                }
             }
         }
         if self.on_failure == OnFailure::EndAll && execution.report().any_failed() {
@@ -162,35 +177,26 @@ impl Running {
         report
     }
 
-    /// Does what was decided. Whom to cancel and wait for, if that is among it, comes last.
-    fn act(
-        &self,
-        execution: &mut Execution<'_>,
-        actions: Vec<Action>,
-        progress: &mut impl FnMut(NodeId, u64),
-    ) -> Option<Vec<NodeId>> {
-        let mut cancelled = None;
-        for action in actions {
-            match action {
-                Action::Progress(node, bytes) => progress(node, bytes),
-                Action::Moved(share) => self.moving.moved(share),
-                Action::Ended(node) => {
-                    if let Some(told) = execution.report().nodes.get(&node) {
-                        self.shared.stragglers().note(node, told, self.shared.started.now());
-                    }
+    /// Does what was decided and has no answer.
+    fn act(&self, execution: &Execution, action: Action, progress: &mut impl FnMut(NodeId, u64)) {
+        match action {
+            Action::Progress(node, bytes) => progress(node, bytes),
+            Action::Moved(share) => self.moving.moved(share),
+            Action::Ended(node) => {
+                if let Some(told) = execution.report().nodes.get(&node) {
+                    self.shared.stragglers().note(node, told, self.shared.started.now());
                 }
-                Action::Suspect(node) => self.shared.members.suspect(node),
-                Action::GoOnWithout(node, error) => {
-                    let node = self.shared.members.name(node);
-                    tracing::warn!(plan = %self.plan, %node, %error, "a plan goes on without a node");
-                }
-                Action::Cancel(node) => self.cancel_one(node),
-                Action::CancelAll(nodes) => cancelled = Some(nodes),
-                Action::Failing => drop(self.client.failing.send_replace(true)),
-                Action::SoFar => drop(self.client.so_far.send_replace(execution.report().clone())),
             }
+            Action::Suspect(node) => self.shared.members.suspect(node),
+            Action::GoOnWithout(node, error) => {
+                let node = self.shared.members.name(node);
+                tracing::warn!(plan = %self.plan, %node, %error, "a plan goes on without a node");
+            }
+            Action::Cancel(node) => self.cancel_one(node),
+            Action::Failing => drop(self.client.failing.send_replace(true)),
+            Action::SoFar => drop(self.client.so_far.send_replace(execution.report().clone())),
+            Action::CancelAll(_) | Action::Ask(..) => {}
         }
-        cancelled
     }
 
     /// Those of a plan that are down, or have registered anew: they have no such task any more.

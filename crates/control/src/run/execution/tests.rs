@@ -1,9 +1,10 @@
 use super::{super::report::End, *};
 use proptest::prelude::*;
+use std::collections::VecDeque;
 use weft_types::{BlockId, Span, StripeId, TaskTraffic};
 
 const GRACE: Duration = Duration::from_secs(2);
-const STILL: Duration = Duration::from_secs(1);
+const STALL: Duration = Duration::from_secs(1);
 
 fn at(ms: u64) -> Time {
     Time::after(Duration::from_millis(ms))
@@ -14,12 +15,12 @@ fn ids(ids: &[u32]) -> Vec<NodeId> {
 }
 
 /// Four tasks, each of which moves 100 bytes.
-fn execution(on_failure: OnFailure, policy: Option<StallPolicy<'static>>) -> Execution<'static> {
+fn execution(on_failure: OnFailure, policy: Option<StallPolicy>) -> Execution {
     started(on_failure, policy, &[])
 }
 
 /// The same, but that some could not be started.
-fn started(on_failure: OnFailure, policy: Option<StallPolicy<'static>>, not_started: &[NodeId]) -> Execution<'static> {
+fn started(on_failure: OnFailure, policy: Option<StallPolicy>, not_started: &[NodeId]) -> Execution {
     let share = |id: u32| (NodeId(id), Share { name: format!("node-{id}"), link_bytes: 100 });
     let error = |node: &NodeId| (*node, Error::replan("no answer in time").party(Party::Node(*node)));
     let not_started = not_started.iter().map(error).collect();
@@ -43,7 +44,7 @@ fn progress(moved_bytes: u64, waiting: &[(u32, u32)]) -> TaskEvent {
     }
 }
 
-fn end(execution: &Execution<'_>, id: u32) -> Option<End> {
+fn end(execution: &Execution, id: u32) -> Option<End> {
     execution.report().nodes[&NodeId(id)].end.clone()
 }
 
@@ -94,7 +95,7 @@ fn receivers_of_a_put_go_on_without_one_that_fails_until_the_client_is_done() {
 #[test]
 fn who_holds_up_a_plan_may_still_say_what_has_arrived() {
     let block = BlockId { stripe: StripeId(1), index: 2, copy: 0, generation: 1 };
-    let stalled = |it: &mut Execution<'_>| {
+    let stalled = |it: &mut Execution| {
         for id in 1..=4 {
             it.on(Event::Told(NodeId(id), progress(50, &[])), at(0));
         }
@@ -104,13 +105,22 @@ fn who_holds_up_a_plan_may_still_say_what_has_arrived() {
         let down = BTreeSet::new();
         it.on(Event::Looked { down }, at(1_000))
     };
-    let policy = |spare: bool| Some(StallPolicy::of_chain(STILL, move |_| spare));
-    assert_eq!(stalled(&mut execution(OnFailure::EndAll, policy(false))), [], "there is no way around it");
+    let answer =
+        |it: &mut Execution, is_spare, now| it.on(Event::Answered { node: NodeId(2), around: Around::Replan, is_spare }, now);
+    let asks = [Action::Ask(NodeId(2), Around::Replan)];
+    let begin = || execution(OnFailure::EndAll, Some(StallPolicy::of_chain(STALL)));
+    let mut it = begin();
+    assert_eq!((stalled(&mut it), answer(&mut it, false, at(1_000))), (asks.to_vec(), vec![]), "there is no way around it");
+    assert_eq!(answer(&mut it, true, at(1_000)), [], "that was not asked again");
+    let mut it = begin();
+    assert_eq!(stalled(&mut it), asks);
+    it.on(Event::Told(NodeId(2), progress(60, &[])), at(1_100));
+    assert_eq!(answer(&mut it, true, at(1_200)), [], "it has moved since");
     for says in [true, false] {
-        let mut it = execution(OnFailure::EndAll, policy(true));
-        let node = NodeId(2);
+        let (mut it, node) = (begin(), NodeId(2));
+        assert_eq!(stalled(&mut it), asks);
         let expected = [Action::Suspect(node), Action::Cancel(node), Action::CancelAll(ids(&[1, 3, 4]))];
-        assert_eq!(stalled(&mut it), expected);
+        assert_eq!(answer(&mut it, true, at(1_000)), expected);
         assert_eq!(it.on(Event::Cancelled, at(1_100)), [Action::Failing]);
         assert_eq!(it.wake_at(), Some(at(1_400)));
         if says {
@@ -129,17 +139,23 @@ fn who_holds_up_a_plan_may_still_say_what_has_arrived() {
 #[test]
 fn a_silent_receiver_is_given_up_for_a_complaint_only_where_nobody_else_waits_for_it() {
     let complaint = |id| Event::Complaint(BTreeSet::from([NodeId(id)]));
-    let policy = |one_by_one, failed_max| Some(StallPolicy { one_by_one, failed_max, ..StallPolicy::of_chain(STILL, |_| false) });
+    let policy = |one_by_one, failed_max| Some(StallPolicy { one_by_one, failed_max, ..StallPolicy::of_chain(STALL) });
     let mut chained = execution(OnFailure::GoOn, policy(false, 1));
     assert_eq!(chained.on(complaint(2), at(5_000)), []);
+    let asks = |id| [Action::Ask(NodeId(id), Around::GoOn)];
     let mut none_may_fail = execution(OnFailure::GoOn, policy(true, 0));
-    assert_eq!(none_may_fail.on(complaint(2), at(5_000)), []);
+    assert_eq!(none_may_fail.on(complaint(2), at(5_000)), asks(2));
+    let answer = |is_spare| Event::Answered { node: NodeId(2), around: Around::GoOn, is_spare };
+    assert_eq!(none_may_fail.on(answer(false), at(5_000)), []);
+    assert_eq!(none_may_fail.on(complaint(2), at(5_000)), asks(2));
+    let actions = none_may_fail.on(answer(true), at(5_000));
+    assert!(matches!(&actions[..], [Action::GoOnWithout(..), Action::Suspect(_), Action::Cancel(_), Action::SoFar]));
     let mut it = execution(OnFailure::GoOn, policy(true, 1));
     it.on(Event::Told(NodeId(2), progress(1, &[])), at(4_500));
     assert_eq!(it.on(complaint(2), at(5_000)), [], "it was heard of");
     let actions = it.on(complaint(2), at(5_500));
     assert!(matches!(&actions[..], [Action::GoOnWithout(..), Action::Suspect(_), Action::Cancel(_), Action::SoFar]));
-    assert_eq!(it.on(complaint(3), at(5_500)), [], "no more may fail");
+    assert_eq!(it.on(complaint(3), at(5_500)), asks(3), "no more may fail without a way around them");
 }
 
 #[test]
@@ -171,6 +187,10 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => proptest::collection::btree_set(node(), 0..3).prop_map(Event::Complaint),
         3 => proptest::collection::btree_set(node(), 0..2).prop_map(|down| Event::Looked { down }),
         1 => Just(Event::Cancelled),
+        1 => (node(), any::<(bool, bool)>()).prop_map(|(node, (ends, is_spare))| {
+            let around = if ends { Around::Replan } else { Around::GoOn };
+            Event::Answered { node, around, is_spare }
+        }),
         2 => Just(Event::Woken),
     ]
 }
@@ -186,37 +206,39 @@ proptest! {
         not_started in proptest::collection::vec((1..=4u32).prop_map(NodeId), 0..2),
     ) {
         let on_failure = if goes_on { OnFailure::GoOn } else { OnFailure::EndAll };
-        let policy = StallPolicy { one_by_one, to_the_last, failed_max: 1, ..StallPolicy::of_chain(STILL, move |_| spare) };
+        let policy = StallPolicy { one_by_one, to_the_last, failed_max: 1, ..StallPolicy::of_chain(STALL) };
         let mut it = started(on_failure, Some(policy), &not_started);
-        let (mut now, mut cancelled, mut asked) = (at(0), BTreeSet::new(), false);
-        let mut take = |it: &mut Execution<'_>, event, now| {
-            let before = it.report().clone();
-            let actions = it.on(event, now);
-            let all = actions.iter().position(|action| matches!(action, Action::CancelAll(_)));
-            assert!(all.is_none_or(|at| at + 1 == actions.len()), "it is not the last: {actions:?}");
-            for action in actions {
-                match action {
-                    Action::Cancel(node) => drop(cancelled.insert(node)),
-                    Action::CancelAll(nodes) => {
-                        cancelled.extend(nodes);
-                        asked = true;
+        let (mut now, mut cancelled) = (at(0), BTreeSet::new());
+        // What is asked is answered at once.
+        let mut take = |it: &mut Execution, event, now| {
+            let mut events = VecDeque::from([event]);
+            while let Some(event) = events.pop_front() {
+                let before = it.report().clone();
+                let actions = it.on(event, now);
+                let all = actions.iter().position(|action| matches!(action, Action::CancelAll(_)));
+                assert!(all.is_none_or(|at| at + 1 == actions.len()), "it is not the last: {actions:?}");
+                for action in actions {
+                    match action {
+                        Action::Cancel(node) => drop(cancelled.insert(node)),
+                        Action::CancelAll(nodes) => {
+                            cancelled.extend(nodes);
+                            events.push_back(Event::Cancelled);
+                        }
+                        Action::Ask(node, around) => events.push_back(Event::Answered { node, around, is_spare: spare }),
+                        Action::Moved(share) => assert!((0.0..=1.0).contains(&share)),
+                        _ => {}
                     }
-                    Action::Moved(share) => assert!((0.0..=1.0).contains(&share)),
-                    _ => {}
+                }
+                for (id, node) in &it.report().nodes {
+                    let ended = before.nodes[id].end.is_some();
+                    assert!(!ended || before.nodes[id].end == node.end, "a task ends once");
+                    assert!(node.end != Some(End::GivenUp) || cancelled.contains(id), "{id} was given up and not cancelled");
                 }
             }
-            for (id, node) in &it.report().nodes {
-                let ended = before.nodes[id].end.is_some();
-                assert!(!ended || before.nodes[id].end == node.end, "a task ends once");
-                assert!(node.end != Some(End::GivenUp) || cancelled.contains(id), "{id} was given up and not cancelled");
-            }
-            std::mem::take(&mut asked)
         };
         for (event, ms) in events {
             now = now + Duration::from_millis(ms);
-            if take(&mut it, event, now) {
-                take(&mut it, Event::Cancelled, now);
-            }
+            take(&mut it, event, now);
         }
         // From here on nothing is heard, but each action is answered. It ends by itself if it is bound to, else when the client is done.
         let bound_to_end = it.report().held_up.is_some() || !goes_on && it.report().any_failed();
@@ -226,9 +248,7 @@ proptest! {
         for _ in 0..8 {
             let Some(wake) = it.wake_at() else { break };
             now = now.max(wake);
-            if take(&mut it, Event::Woken, now) {
-                take(&mut it, Event::Cancelled, now);
-            }
+            take(&mut it, Event::Woken, now);
         }
         prop_assert!(it.has_ended(), "{:?}", it.report());
         let (report, suspect) = it.finish();
