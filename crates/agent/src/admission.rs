@@ -3,8 +3,8 @@
 
 use crate::Limits;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weft_engine::classes::{Admission as Policy, Capacity, Demand, Precedence};
-use weft_plan::Class;
+use weft_engine::classes::{Admission as Policy, Capacity, Demand};
+use weft_plan::{Class, Precedence};
 use weft_types::Result;
 
 /// What the tasks of a node use together, held against its limits.

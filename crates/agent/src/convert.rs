@@ -23,8 +23,8 @@ use std::{
 use tokio::{sync::mpsc, time::interval};
 use tonic::Status;
 use weft_client::{Client, ClientConfig, ProgressFn, StripeConversion};
-use weft_engine::classes::{Demand, Precedence};
-use weft_plan::Class;
+use weft_engine::classes::Demand;
+use weft_plan::Precedence;
 use weft_proto::{
     rpc::CONVERSIONS_PER_AGENT_MAX,
     to_status,
@@ -46,7 +46,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 const EVENTS_MAX: usize = 4;
 
 /// Conversions are repairs that can wait: what is lost is rebuilt first.
-const PRECEDENCE: Precedence = Precedence { class: Class::Repair, priority: 1 };
+const PRECEDENCE: Precedence = Precedence::MOVE;
 
 /// How many are done at once, by a node with these limits.
 pub(crate) fn at_once(limits: &Limits) -> usize {

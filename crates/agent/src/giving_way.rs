@@ -56,8 +56,8 @@ mod tests {
     use super::*;
     use crate::line::Line;
     use tokio::time::{Duration, Instant};
-    use weft_engine::classes::Precedence;
     use weft_plan::Class;
+    use weft_plan::Precedence;
     use weft_proto::MemoryNet;
     use weft_types::ByteSize;
 

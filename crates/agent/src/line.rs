@@ -13,8 +13,9 @@ use tokio::{
 };
 use weft_engine::{
     Hold,
-    classes::{FRAME_BYTES_MAX, Precedence, Ticket, Turns},
+    classes::{FRAME_BYTES_MAX, Ticket, Turns, frame_bytes},
 };
+use weft_plan::Precedence;
 use weft_types::{ByteSize, PAGE_LEN, Span};
 
 /// One who waits looks this often for whom, so that what it tells of it is true.
@@ -168,7 +169,7 @@ impl Passage {
     pub(crate) async fn pass(&self, bytes: u64) {
         let mut left = bytes;
         while left > 0 {
-            let frame = self.of.frame_bytes(left);
+            let frame = frame_bytes(self.of.class, left);
             let turn = self.turn().await;
             self.line.pay(frame).await;
             turn.passed(frame);
@@ -190,7 +191,7 @@ impl Passage {
 /// The parts of a slice of so many sub-blocks that pass a disk at once: frames, of whole checksum pages.
 pub(crate) fn parts(slice: Span, sub_blocks: usize, of: Precedence) -> impl Iterator<Item = Span> {
     let width = (sub_blocks as u64).max(1);
-    let frame = of.frame_bytes(slice.len().saturating_mul(width)) / width;
+    let frame = frame_bytes(of.class, slice.len().saturating_mul(width)) / width;
     let len = if frame < slice.len() { (frame / PAGE_LEN * PAGE_LEN).max(PAGE_LEN) } else { slice.len().max(1) };
     (slice.start..slice.end).step_by(len as usize).map(move |start| Span::new(start, (start + len).min(slice.end)))
 }

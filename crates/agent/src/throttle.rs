@@ -14,7 +14,8 @@ use std::{
     time::Duration,
 };
 use tokio::time::{Instant, sleep_until};
-use weft_engine::{Hold, SliceSink, SliceSource, classes::Precedence};
+use weft_engine::{Hold, SliceSink, SliceSource};
+use weft_plan::Precedence;
 use weft_types::{ByteSize, Result, Span};
 
 /// So many bytes may come at once, as far as they are the bytes of no more than this and no less than that time: what is not used

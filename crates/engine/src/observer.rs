@@ -311,6 +311,7 @@ mod tests {
             plan: PlanId(1),
             epoch: 1,
             class: Class::Foreground,
+            priority: 0,
             party: Party::Node(NodeId(1)),
             layout: Layout::new(64, 64, 1).unwrap(),
             slice_len: 8,

@@ -91,6 +91,9 @@ pub struct Plan {
     pub epoch: u64,
     /// What it is for.
     pub class: Class,
+    /// Among plans of its class, those of a lower number go first. Older files have none: 0.
+    #[serde(default)]
+    pub priority: u8,
 }
 
 /// What a plan is for: at every agent, an earlier class goes before a later one.
@@ -103,6 +106,33 @@ pub enum Class {
     Repair,
     /// Looks whether all is well.
     Scrub,
+}
+
+/// Who goes before whom: by class, and within a class by priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Precedence {
+    /// What a plan is for.
+    pub class: Class,
+    /// 0 goes first.
+    pub priority: u8,
+}
+
+impl Precedence {
+    /// Rebuilds what is lost.
+    pub const REBUILD: Self = Self { class: Class::Repair, priority: 0 };
+    /// Moves or converts what can still be read: it waits for what is lost to be rebuilt.
+    pub const MOVE: Self = Self { class: Class::Repair, priority: 1 };
+
+    /// The first of a class.
+    pub const fn of(class: Class) -> Self {
+        Self { class, priority: 0 }
+    }
+}
+
+impl From<Class> for Precedence {
+    fn from(class: Class) -> Self {
+        Self::of(class)
+    }
 }
 
 /// Lanes over vertices. No party and no position in it: shared by all stripes of a code that lost the same.
@@ -275,6 +305,11 @@ impl Slices {
 }
 
 impl Plan {
+    /// Who goes before it at an agent.
+    pub fn precedence(&self) -> Precedence {
+        Precedence { class: self.class, priority: self.priority }
+    }
+
     /// The positions of a lane, by its number: none, if the plan has no such lane.
     pub fn span(&self, lane: usize) -> Span {
         self.binding.spans.get(lane).copied().unwrap_or(Span::new(0, 0))

@@ -3,7 +3,7 @@
 use crate::{Paths, Patterns, Select};
 use std::collections::BTreeMap;
 use weft_codes::Code;
-use weft_plan::{Binding, BoundBlock, Class, CodeView, Job, Lane, Network, Plan, Shape, Sink, Source, WantKind};
+use weft_plan::{Binding, BoundBlock, CodeView, Job, Lane, Network, Plan, Precedence, Shape, Sink, Source, WantKind};
 use weft_types::{BlockId, Error, Party, PlanId, Result, Span, StripeLayout};
 
 /// Slices that may wait at each end of a link, unless said otherwise.
@@ -59,8 +59,8 @@ pub struct Run {
     pub id: PlanId,
     /// The epoch of the coordinator that makes it.
     pub epoch: u64,
-    /// What it is for.
-    pub class: Class,
+    /// Who goes before it: what it is for, and its priority among others for the same.
+    pub precedence: Precedence,
     /// The count of committed updates of the stripe that is read.
     pub seq: u64,
     /// Positions in a slice.
@@ -71,8 +71,8 @@ pub struct Run {
 
 impl Run {
     /// With the usual window and no update yet.
-    pub fn new(id: PlanId, epoch: u64, class: Class, slice_len: u64) -> Self {
-        Self { id, epoch, class, seq: 0, slice_len, window: WINDOW_SLICES }
+    pub fn new(id: PlanId, epoch: u64, precedence: impl Into<Precedence>, slice_len: u64) -> Self {
+        Self { id, epoch, precedence: precedence.into(), seq: 0, slice_len, window: WINDOW_SLICES }
     }
 
     /// With the window for cells of so many sub-blocks: a larger one, where slices of all of them together are small.
@@ -198,8 +198,8 @@ impl Request<'_> {
         }
         let binding = Binding { spans, ..self.bind(vertices.0, &lanes)? };
         let shape = Shape { code: self.code.spec(), lanes };
-        let Run { id, epoch, class, .. } = self.run;
-        Ok(Plan { shape, binding, id, epoch, class })
+        let Run { id, epoch, precedence: Precedence { class, priority }, .. } = self.run;
+        Ok(Plan { shape, binding, id, epoch, class, priority })
     }
 
     fn bind(&self, parties: Vec<Party>, lanes: &[Lane]) -> Result<Binding> {
@@ -271,6 +271,7 @@ impl Request<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_plan::Class;
 
     #[test]
     fn many_small_slices_may_wait_but_not_of_many_sub_blocks() {

@@ -197,7 +197,7 @@ fn plan(
     options: &WriteOptions,
     whole: bool,
 ) -> Result<planning::Planned> {
-    let run = shared.run(options.class(), 0, &layout.layout, options.slice_positions(&layout.layout));
+    let run = shared.run(options.precedence(), 0, &layout.layout, options.slice_positions(&layout.layout));
     let writer = shared.draw_client();
     let network = options::write_network(options, shared, writer);
     let writing = Writing { writer, stores, whole, scheme: &options.scheme, network: &network, known: &shared.known };

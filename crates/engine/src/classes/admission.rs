@@ -1,8 +1,8 @@
 //! Who may run: a task is admitted with all that it needs, or not at all, and at once.
 
-use super::{ByClass, KEPT_PERCENT, LOWER, Precedence};
+use super::{ByClass, KEPT_PERCENT, LOWER};
 use std::collections::BTreeMap;
-use weft_plan::Class;
+use weft_plan::{Class, Precedence};
 use weft_types::{Error, Result, human_bytes};
 
 /// What a node has, and how much of it tasks of the lower classes may use together.

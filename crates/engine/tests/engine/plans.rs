@@ -36,6 +36,7 @@ fn random_plan(random: &mut StdRng) -> Plan {
         id: PlanId(1),
         epoch: 1,
         class: Class::Foreground,
+        priority: 0,
     }
 }
 

@@ -245,7 +245,7 @@ impl Build<'_> {
         };
         let lanes = self.lanes.into_iter().map(|(_, lane)| lane).collect();
         let shape = Shape { code: self.world.code.spec.clone(), lanes };
-        Plan { shape, binding, id: PlanId(0x1_0000_0001), epoch: 1, class: Class::Repair }
+        Plan { shape, binding, id: PlanId(0x1_0000_0001), epoch: 1, class: Class::Repair, priority: 0 }
     }
 
     /// A partial-sum chain over the helpers to one requestor for each lost block.

@@ -75,6 +75,14 @@ fn plans_of_the_first_format_are_read() {
 }
 
 #[test]
+fn a_task_goes_as_its_plan_does() {
+    let (plan, _) = plans(&world(4, 2, 1)).remove(0);
+    let plan = Plan { priority: 7, ..plan };
+    assert_eq!(cut(&plan, 0).precedence(), plan.precedence());
+    assert_eq!(cut(&plan, 0).priority, 7);
+}
+
+#[test]
 fn plans_and_tasks_read_back() {
     for world in [world(4, 2, 1), world(3, 2, 3)] {
         for (plan, job) in plans(&world) {
@@ -85,6 +93,10 @@ fn plans_and_tasks_read_back() {
             // Files of before have a deadline, which was never set.
             let older = text.replacen("\"plan\": {", "\"plan\": {\"deadline_ms\": null, ", 1);
             assert!(older.contains("deadline_ms"), "{text}");
+            assert_eq!(from_json(&older).unwrap().plan, plan);
+            // And no priority.
+            let older = text.replacen(",\n    \"priority\": 0", "", 1);
+            assert!(!older.contains("priority"), "{text}");
             assert_eq!(from_json(&older).unwrap().plan, plan);
             let long = text.lines().filter(|line| line.chars().count() > 125).count();
             assert_eq!(long, 0, "{text}");

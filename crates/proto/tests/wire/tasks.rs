@@ -18,6 +18,7 @@ fn task() -> Task {
         plan: PlanId(1 << 32 | 8),
         epoch: 1,
         class: Class::Repair,
+        priority: 1,
         party: Party::Node(NodeId(1)),
         layout: Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 },
         slice_len: 32768,
