@@ -108,7 +108,7 @@ fn store_specs(stores: &[StoreSpec], registration: &Registration, task: &Task) -
             return wrong("it is of another cluster");
         }
         let Some(block) = task.stores.iter().find(|block| block.id == id) else { return wrong("the task does not store it") };
-        if meta.stripe.layout != task.layout || meta.len() != block.len {
+        if meta.stripe.layout != task.layout || meta.len() != block.len || meta.seq != task.seq {
             return wrong("its description and the task do not agree");
         }
         let units_due = meta.stripe.checksum_units(u32::from(id.index));

@@ -135,7 +135,7 @@ impl Rebuilder<'_> {
 
     fn plan(self, ask: &PlanRequest, view: &View) -> Result<Planned> {
         let stripe = ask.stripe();
-        let run = |slice_len| self.shared.run(ask.precedence(), stripe.seq, &stripe.layout.layout, slice_len);
+        let run = |slice_len| self.shared.run(ask.precedence(), &stripe.layout.layout, slice_len);
         ask.plan(view, &self.shared.network_of_helpers(), &self.shared.known, run)
     }
 

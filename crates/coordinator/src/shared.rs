@@ -102,8 +102,8 @@ impl Shared {
     }
 
     /// A plan's frame: its number is nobody else's.
-    pub(crate) fn run(&self, precedence: Precedence, seq: u64, layout: &Layout, slice_len: u64) -> Run {
-        Run { seq, ..Run::new(self.next_plan(), self.epoch.0, precedence, slice_len).of_sub_blocks(layout.alpha) }
+    pub(crate) fn run(&self, precedence: Precedence, layout: &Layout, slice_len: u64) -> Run {
+        Run::new(self.next_plan(), self.epoch.0, precedence, slice_len).of_sub_blocks(layout.alpha)
     }
 
     /// A plan's number that is nobody else's.

@@ -1,9 +1,9 @@
 //! Plans and jobs as data.
 
 use crate::SliceSet;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use weft_gf::Factored;
-use weft_types::{BlockId, Layout, Party, PlanId, Span};
+use weft_types::{BlockId, Layout, Party, PlanId, Seq, Span};
 
 /// The question: who holds which block for which positions, what is put in, what changes, and what must come out where.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -157,10 +157,29 @@ pub struct Binding {
     pub stores: Vec<BoundBlock>,
     /// How the stripe's blocks are laid out.
     pub layout: Layout,
-    /// The count of committed updates of the stripe that is read.
-    pub seq: u64,
+    /// Which updates the stripe has that is read.
+    #[serde(deserialize_with = "seq_or_none")]
+    pub seq: Seq,
     /// Positions in a slice.
     pub slice_len: u64,
+}
+
+/// Saved plans of before have one count of all updates, which was always 0.
+fn seq_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Seq, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Saved {
+        Seq(Seq),
+        Count(u64),
+    }
+    if !deserializer.is_human_readable() {
+        return Seq::deserialize(deserializer);
+    }
+    match Saved::deserialize(deserializer)? {
+        Saved::Seq(seq) => Ok(seq),
+        Saved::Count(0) => Ok(Seq::default()),
+        Saved::Count(count) => Err(D::Error::custom(format!("{count} updates, and nothing says of which data blocks"))),
+    }
 }
 
 /// Which block a vertex means by an index.

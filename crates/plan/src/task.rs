@@ -3,7 +3,7 @@
 use crate::{Class, Plan, Precedence, Sink, SliceSet, Source};
 use serde::{Deserialize, Serialize};
 use weft_gf::Factored;
-use weft_types::{BlockId, Layout, Party, PlanId, Span};
+use weft_types::{BlockId, Layout, Party, PlanId, Seq, Span};
 
 mod check;
 
@@ -24,6 +24,8 @@ pub struct Task {
     pub party: Party,
     /// How the stripe's blocks are laid out.
     pub layout: Layout,
+    /// Which updates the stripe has that is read.
+    pub seq: Seq,
     /// Positions in a slice.
     pub slice_len: u64,
     /// The lanes in which the party has a stage.
@@ -163,6 +165,7 @@ pub fn cut(plan: &Plan, vertex: u16) -> Task {
         priority: plan.priority,
         party: binding.parties[usize::from(vertex)],
         layout: binding.layout,
+        seq: binding.seq.clone(),
         slice_len: binding.slice_len,
         lanes,
         blocks: mine(&binding.blocks),

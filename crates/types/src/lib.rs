@@ -9,6 +9,7 @@ mod error;
 mod ids;
 mod layout;
 mod records;
+mod seq;
 mod size;
 mod work;
 
@@ -21,6 +22,7 @@ pub use records::{
     Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, HelperSelect, Home, NodeRecord, NodeState,
     ObjectName, Owner, PlacedBlock, REPLICAS_MAX, StripeRecord, UploadId,
 };
+pub use seq::Seq;
 pub use size::{AutoSize, ByteSize, human_bytes};
 pub use work::{StageTimes, TaskTraffic};
 

@@ -1,7 +1,7 @@
 //! What is known of stripes, of whom they belong to and of where their blocks are: plain values, which the metadata keeps and decisions
 //! are made by.
 
-use crate::{BlockId, NodeId, Span, StripeId, StripeLayout};
+use crate::{BlockId, NodeId, Seq, Span, StripeId, StripeLayout};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 
@@ -114,8 +114,8 @@ pub struct StripeRecord {
     pub number: u64,
     /// Whether its blocks have been written.
     pub ended: bool,
-    /// Its count of committed updates.
-    pub seq: u64,
+    /// Which updates it has.
+    pub seq: Seq,
     /// Its layout.
     pub layout: StripeLayout,
     /// Its blocks, by index: of each its first copy. Whoever reads may have put another in its place.

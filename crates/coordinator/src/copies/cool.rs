@@ -229,7 +229,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
     use weft_control::view::{DiskView, NodeView};
-    use weft_types::{DiskNumber, Home, Layout, Owner, Span, StripeId, StripeLayout, UploadId};
+    use weft_types::{DiskNumber, Home, Layout, Owner, Seq, Span, StripeId, StripeLayout, UploadId};
 
     /// Nodes 1, 2, … in these racks.
     fn view(racks: &[&str]) -> View {
@@ -265,7 +265,7 @@ mod tests {
             owner: Owner::Object(UploadId(1)),
             number: 0,
             ended: true,
-            seq: 0,
+            seq: Seq::default(),
             layout,
             blocks: (1..=3).map(|node| placed(node, 0)).collect(),
             checksums: Vec::new(),

@@ -7,7 +7,8 @@ use super::{
 use crate::{CommitPut, EndStripe, Leftovers, MetaError, NewStripe, NewUpload, ObjectRecord, Result, UploadRecord, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use weft_types::{
-    Ack, BlockId, BlockState, Epoch, Home, Layout, ObjectName, Owner, PlacedBlock, REPLICAS_MAX, StripeId, StripeRecord, UploadId,
+    Ack, BlockId, BlockState, Epoch, Home, Layout, ObjectName, Owner, PlacedBlock, REPLICAS_MAX, Seq, StripeId, StripeRecord,
+    UploadId,
 };
 
 const UPLOAD: &str = "id, bucket, key, code, block_len, cell_len, alpha, failure_domain, ack_missing_max, created_ms, expires_ms,
@@ -107,13 +108,18 @@ fn allocate_stripe(
     let copies = levels.flat_map(|(copy, homes)| (0..=u8::MAX).zip(homes).map(move |(index, home)| (index, place(home, copy))));
     let mut copies: Vec<(u8, PlacedBlock)> = copies.collect();
     copies.sort_unstable_by_key(|(index, placed)| (*index, placed.copy));
-    tx.prepare_cached("INSERT INTO stripes VALUES (?1, ?2, NULL, ?3, 0, 0, ?4, ?5, ?6)")?.execute((
+    let sql = "INSERT INTO stripes (id, upload, number, ended, term, layout, placement, units, counts)
+               VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6, ?7, ?8)";
+    let seq = Seq::default();
+    tx.prepare_cached(sql)?.execute((
         id.0,
         upload.id.0,
         new.number,
+        seq.term(),
         packed::pack_layout(&new.layout)?,
         packed::pack_placement(&blocks, &copies)?,
         packed::pack_checksums(&[])?,
+        packed::pack_counts(seq.counts())?,
     ))?;
     let mut allocate = tx.prepare_cached("INSERT INTO allocations VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?7, ?8)")?;
     for (index, PlacedBlock { home, copy, .. }) in (0..=u8::MAX).zip(blocks).chain(copies) {

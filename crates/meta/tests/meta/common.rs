@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use weft_meta::*;
 use weft_types::{
     Ack, BlockId, BlockState, CORRUPT_RANGES_MAX, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName,
-    Owner, PlacedBlock, Span, StripeId, StripeLayout, StripeRecord, UploadId,
+    Owner, PlacedBlock, Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
 const BLOCK_LEN: u64 = 1 << 20;
@@ -291,7 +291,7 @@ impl Model {
                 owner,
                 number,
                 ended: false,
-                seq: 0,
+                seq: Seq::default(),
                 layout,
                 blocks,
                 copies,

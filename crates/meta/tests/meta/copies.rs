@@ -11,7 +11,13 @@ use weft_types::{
     StripeRecord, UploadId,
 };
 
-/// Makes of a database of schema 8 one of schema 5, which knows neither conversions nor copies.
+/// Makes of a database of schema 9 one of schema 8, which has one count of updates of a stripe.
+pub(crate) const BACK_TO_SCHEMA_8: &str = "
+    ALTER TABLE stripes DROP COLUMN counts;
+    ALTER TABLE stripes RENAME COLUMN term TO seq;
+    UPDATE schema_version SET version = 8;";
+
+/// Makes of one of schema 8 one of schema 5, which knows neither conversions nor copies.
 pub(crate) const BACK_TO_SCHEMA_5: &str = "
     DROP INDEX objects_converted;
     ALTER TABLE uploads DROP COLUMN replaces;
@@ -242,7 +248,7 @@ async fn what_schema_5_said_has_one_copy_of_everything() {
     assert_eq!((allocations.len(), garbage.len()), (3, 1));
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
-    rusqlite::Connection::open(&path).unwrap().execute_batch(BACK_TO_SCHEMA_5).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}")).unwrap();
 
     let meta = open(&path);
     assert_eq!(meta.stripe(stripe.id).await.unwrap(), stripe);

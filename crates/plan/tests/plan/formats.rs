@@ -3,10 +3,10 @@
 use crate::common::{CLIENT, TestCode, World, direct_job, node, scrub_job, update_job};
 use proptest::prelude::*;
 use weft_plan::{
-    Job, Network, Plan, Source, Takes, Task, WantKind, cell_bytes, cost, cut, eval, explain, from_json, predict, to_dot, to_json,
-    verify,
+    Binding, Job, Network, Plan, Source, Takes, Task, WantKind, cell_bytes, cost, cut, eval, explain, from_json, predict, to_dot,
+    to_json, verify,
 };
-use weft_types::{Layout, Span};
+use weft_types::{Layout, Seq, Span};
 
 /// Plans of all shapes, with their jobs.
 fn plans(world: &World) -> Vec<(Plan, Job)> {
@@ -94,6 +94,16 @@ fn plans_and_tasks_read_back() {
             let older = text.replacen("\"plan\": {", "\"plan\": {\"deadline_ms\": null, ", 1);
             assert!(older.contains("deadline_ms"), "{text}");
             assert_eq!(from_json(&older).unwrap().plan, plan);
+            // And one number for all updates.
+            let with_count = |count: u64| {
+                let mut older: serde_json::Value = serde_json::from_str(&text).unwrap();
+                older["plan"]["binding"]["seq"] = count.into();
+                from_json(&older.to_string())
+            };
+            assert_eq!(with_count(0).unwrap().plan, plan);
+            assert!(with_count(1).unwrap_err().to_string().contains("1 updates, and nothing says of which"));
+            let updated = Plan { binding: Binding { seq: Seq::new(3, vec![0, 7]), ..plan.binding.clone() }, ..plan.clone() };
+            assert_eq!(from_json(&to_json(&updated, &job, &[]).unwrap()).unwrap().plan, updated);
             // And no priority.
             let older = text.replacen(",\n    \"priority\": 0", "", 1);
             assert!(!older.contains("priority"), "{text}");

@@ -809,14 +809,24 @@ pub struct Stripe {
     /// postcard of StripeLayout
     #[prost(bytes = "vec", tag = "3")]
     pub layout: ::prost::alloc::vec::Vec<u8>,
-    #[prost(uint64, tag = "4")]
-    pub seq: u64,
     /// by index, of each the first copy
     #[prost(message, repeated, tag = "5")]
     pub blocks: ::prost::alloc::vec::Vec<PlacedBlock>,
     /// the others
     #[prost(message, repeated, tag = "6")]
     pub copies: ::prost::alloc::vec::Vec<PlacedBlock>,
+    /// which updates it has
+    #[prost(message, optional, tag = "7")]
+    pub seq: ::core::option::Option<Seq>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Seq {
+    /// raised by every change of the blocks' nodes and generations; 0: none was counted
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    /// of committed updates, of each data block; none: all are 0
+    #[prost(uint64, repeated, tag = "2")]
+    pub counts: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlacedBlock {
