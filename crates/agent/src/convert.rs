@@ -31,7 +31,7 @@ use weft_proto::{
     v1::{ConvertDone, ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
 };
 use weft_types::{
-    Error, Result,
+    Error, PutKey, Result,
     conversion::{MEMORY_BYTES, STRIPE_SHARE},
     human_bytes,
 };
@@ -129,6 +129,7 @@ async fn convert(config: ClientConfig, asked: ConvertStripeRequest, done_bytes: 
         stripes: asked.stripes,
         range: asked.start..asked.end,
         upload: asked.upload,
+        put_key: PutKey(asked.put_key),
         number: asked.number,
         progress: ProgressFn::new(move |progress| done_bytes.store(progress.done_bytes, Ordering::Relaxed)),
     };

@@ -10,7 +10,7 @@ use crate::{
 };
 use std::{ops::Range, sync::Arc};
 use weft_proto::v1::{ObjectReply, StatObjectRequest};
-use weft_types::{Error, Result};
+use weft_types::{Error, PutKey, Result};
 
 /// A stripe that is written anew: which bytes of which version of an object, and which stripe of which put they become.
 #[derive(Debug, Clone)]
@@ -29,6 +29,8 @@ pub struct StripeConversion {
     pub range: Range<u64>,
     /// The put, which the coordinator has begun and ends.
     pub upload: u64,
+    /// Its key.
+    pub put_key: PutKey,
     /// The number of the new stripe.
     pub number: u64,
     /// Is told of progress: half of each byte is done when it was read, half when it was sent.
@@ -46,7 +48,8 @@ impl Client {
         let place = |error: Error| if error.object.is_some() { error } else { error.object(&object) };
         let len = conversion.range.end.saturating_sub(conversion.range.start);
         let data = read(self.shared(), conversion, len).await.map_err(place)?;
-        let put = Put::of_another(self.shared(), object.clone(), conversion.upload, len, &second_half(conversion, len / 2));
+        let upload = (conversion.upload, conversion.put_key);
+        let put = Put::of_another(self.shared(), object.clone(), upload, len, &second_half(conversion, len / 2));
         put.stripe(Stripe { number: conversion.number, data, is_last: false }).await.map(drop).map_err(place)
     }
 }

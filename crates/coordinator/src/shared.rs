@@ -17,7 +17,7 @@ use weft_meta::{ClusterRecord, Meta, MetaError};
 use weft_plan::Precedence;
 use weft_proto::{Net, Security};
 use weft_schemes::Run;
-use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, Result, StripeId};
+use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, PutKey, Result, StripeId};
 
 /// Codes that are kept built, at most.
 const CODES_MAX: usize = 64;
@@ -99,6 +99,11 @@ impl Shared {
     /// For what is to be drawn the same again.
     pub(crate) fn draw_seed(&self) -> u64 {
         self.rng().random()
+    }
+
+    /// A put's key, which nobody can guess.
+    pub(crate) fn draw_put_key(&self) -> PutKey {
+        PutKey(self.rng().random_range(1..=u64::MAX))
     }
 
     /// A plan's frame: its number is nobody else's.

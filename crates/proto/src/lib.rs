@@ -18,6 +18,7 @@ mod memory;
 pub mod net;
 pub mod pool;
 pub mod rpc;
+mod secret;
 pub mod security;
 pub mod status;
 pub mod task;

@@ -20,7 +20,7 @@ pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};
 pub use records::{
     Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, HelperSelect, Home, NodeRecord, NodeState,
-    ObjectName, Owner, PlacedBlock, REPLICAS_MAX, StripeRecord, UploadId,
+    ObjectName, Owner, PlacedBlock, PutKey, REPLICAS_MAX, StripeRecord, UploadId,
 };
 pub use seq::Seq;
 pub use size::{AutoSize, ByteSize, human_bytes};

@@ -24,6 +24,27 @@ pub struct DiskNumber(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UploadId(pub u64);
 
+/// What a put's writer shows with each call, so that nobody else can meddle with the put: drawn at random when it begins. It is not told
+/// by `Debug`, nor logged.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct PutKey(pub u64);
+
+impl PutKey {
+    /// Of puts that began before there were keys: nobody is asked for it.
+    pub const NONE: Self = Self(0);
+
+    /// Whether a writer that shows this may go on with the put that has this key.
+    pub fn admits(self, shown: Self) -> bool {
+        self == Self::NONE || self == shown
+    }
+}
+
+impl fmt::Debug for PutKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::NONE { "PutKey::NONE" } else { "PutKey(..)" })
+    }
+}
+
 /// Whether a node was heard of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NodeState {

@@ -7,18 +7,18 @@ use super::{
 use crate::{CommitPut, EndStripe, Leftovers, MetaError, NewStripe, NewUpload, ObjectRecord, Result, UploadRecord, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use weft_types::{
-    Ack, BlockId, BlockState, Epoch, Home, Layout, ObjectName, Owner, PlacedBlock, REPLICAS_MAX, Seq, StripeId, StripeRecord,
-    UploadId,
+    Ack, BlockId, BlockState, Epoch, Home, Layout, ObjectName, Owner, PlacedBlock, PutKey, REPLICAS_MAX, Seq, StripeId,
+    StripeRecord, UploadId,
 };
 
 const UPLOAD: &str = "id, bucket, key, code, block_len, cell_len, alpha, failure_domain, ack_missing_max, created_ms, expires_ms,
-                      replicas, replaces";
+                      replicas, replaces, put_key";
 
 pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord> {
     policies::require_bucket(tx, &new.name.bucket)?;
     let id = UploadId(next_number(tx, Numbered::Upload)?);
     tx.execute(
-        &format!("INSERT INTO uploads ({UPLOAD}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"),
+        &format!("INSERT INTO uploads ({UPLOAD}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"),
         (
             id.0,
             &new.name.bucket,
@@ -33,6 +33,8 @@ pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord
             new.expires_ms,
             new.replicas,
             new.replaces.map(|version| version.0),
+            // All 64 bits of it, as the database's numbers have a sign.
+            new.key.0.cast_signed(),
         ),
     )?;
     Ok(UploadRecord { id, new })
@@ -274,6 +276,7 @@ fn upload_row(row: &Row<'_>) -> rusqlite::Result<UploadRecord> {
         expires_ms: row.get(10)?,
         replicas: row.get(11)?,
         replaces: row.get::<_, Option<u64>>(12)?.map(UploadId),
+        key: PutKey(row.get::<_, i64>(13)?.cast_unsigned()),
     };
     Ok(UploadRecord { id: UploadId(row.get(0)?), new })
 }

@@ -7,12 +7,13 @@ use crate::{
 };
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, Span, StripeId, StripeLayout,
-    StripeRecord, UploadId,
+    Ack, BlockId, BlockState, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, PutKey, Span, StripeId,
+    StripeLayout, StripeRecord, UploadId,
 };
 
-/// Makes of a database of schema 9 one of schema 8, which has one count of updates of a stripe.
+/// Makes of a database of schema 9 one of schema 8, which has one count of updates of a stripe, and no keys.
 pub(crate) const BACK_TO_SCHEMA_8: &str = "
+    ALTER TABLE uploads DROP COLUMN put_key;
     ALTER TABLE stripes DROP COLUMN counts;
     ALTER TABLE stripes RENAME COLUMN term TO seq;
     UPDATE schema_version SET version = 8;";
@@ -65,6 +66,7 @@ async fn begun(meta: &SqliteMeta, epoch: Epoch, replicas: u8, missing_max: u32) 
         created_ms: 1,
         expires_ms: 2,
         replaces: None,
+        key: PutKey(7),
     };
     let layout = StripeLayout { layout: new.layout, k: 2, m: 1, data_len: 2 << 20 };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;

@@ -8,7 +8,8 @@ use crate::{
 use std::path::Path;
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockState, Epoch, FailureDomain, HelperSelect, Home, Layout, NodeId, NodeState, ObjectName, StripeLayout, StripeRecord,
+    Ack, BlockState, Epoch, FailureDomain, HelperSelect, Home, Layout, NodeId, NodeState, ObjectName, PutKey, StripeLayout,
+    StripeRecord,
 };
 
 fn repair(node: u32) -> JobWork {
@@ -199,6 +200,7 @@ async fn the_stripes_on_a_disk_come_in_pages_and_only_those_that_have_ended() {
         created_ms: 1,
         expires_ms: 2,
         replaces: None,
+        key: PutKey(7),
     };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };

@@ -8,8 +8,8 @@ use crate::{
 };
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, NodeState, ObjectName, Seq,
-    Span, StripeId, StripeLayout, StripeRecord, UploadId,
+    Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, NodeState, ObjectName, PutKey,
+    Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
 async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
@@ -118,6 +118,7 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
         created_ms: 1,
         expires_ms: 2,
         replaces: None,
+        key: PutKey(7),
     };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
@@ -157,12 +158,14 @@ async fn a_stripe_has_a_term_and_counts_and_one_of_schema_8_has_none() {
         created_ms: 1,
         expires_ms: 2,
         replaces: None,
+        key: PutKey(7),
     };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
     let stripe = ended_stripe(&meta, epoch, upload, layout, &homes).await;
     let before = meta.stripe(stripe).await.unwrap();
+    assert_eq!(meta.upload(upload).await.unwrap().new.key, PutKey(7));
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
     let change = |sql: &str| rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
@@ -170,6 +173,7 @@ async fn a_stripe_has_a_term_and_counts_and_one_of_schema_8_has_none() {
     let meta = open(&path);
     assert_eq!(meta.stripe(stripe).await.unwrap(), before);
     assert!(before.seq.is_first());
+    assert_eq!(meta.upload(upload).await.unwrap().new.key, PutKey::NONE);
     drop(meta);
     // The postcard of [300, 5].
     change("UPDATE stripes SET term = 7, counts = X'0102AC0205'");
@@ -259,6 +263,7 @@ async fn policies_and_buckets() {
         created_ms: 1,
         expires_ms: 2,
         replaces: None,
+        key: PutKey(7),
     };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0;
     assert!(refused(meta.remove_bucket(epoch, "b").await).contains("being put"));
@@ -283,6 +288,7 @@ async fn lists_come_in_pages() {
             created_ms: 1,
             expires_ms: 2,
             replaces: None,
+            key: PutKey(7),
         };
         let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0;
         meta.commit_put(epoch, upload.id, commit_at(0, 1)).await.unwrap();
@@ -318,6 +324,7 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
         created_ms: 1,
         expires_ms: 2,
         replaces: None,
+        key: PutKey(7),
     };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };

@@ -115,6 +115,7 @@ pub struct HeartbeatReply {
     pub epoch: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct ConvertStripeRequest {
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
@@ -150,6 +151,9 @@ pub struct ConvertStripeRequest {
     /// … and so much of it in addition
     #[prost(uint32, tag = "13")]
     pub free_percent: u32,
+    /// of the put
+    #[prost(fixed64, tag = "14")]
+    pub put_key: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ConvertEvent {
@@ -900,6 +904,7 @@ pub struct WriteScheme {
     pub random: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct BeginPutReply {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
@@ -923,8 +928,12 @@ pub struct BeginPutReply {
     /// the first stripe, if it was started; else PutStripe starts it
     #[prost(message, optional, tag = "10")]
     pub first: ::core::option::Option<PutStripeReply>,
+    /// drawn at random, never 0: shown with all further calls for the put, which are refused with any other
+    #[prost(fixed64, tag = "11")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct PutStripeRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
@@ -935,6 +944,9 @@ pub struct PutStripeRequest {
     pub data_len: u64,
     #[prost(message, optional, tag = "4")]
     pub options: ::core::option::Option<WriteScheme>,
+    /// of BeginPutReply
+    #[prost(fixed64, tag = "5")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PutStripeReply {
@@ -956,6 +968,7 @@ pub struct ClientTask {
     pub stall_ms: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct EndStripeRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
@@ -972,6 +985,9 @@ pub struct EndStripeRequest {
     /// all other stripes have ended: commit the put, of so many bytes, when this one has
     #[prost(uint64, optional, tag = "6")]
     pub commit_size: ::core::option::Option<u64>,
+    /// of BeginPutReply
+    #[prost(fixed64, tag = "7")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BlockChecksums {
@@ -1000,13 +1016,18 @@ pub struct EndStripeReply {
     pub object: ::core::option::Option<ObjectReply>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct CommitPutRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
     #[prost(uint64, tag = "2")]
     pub size: u64,
+    /// of BeginPutReply; not asked for of a put that was committed already
+    #[prost(fixed64, tag = "3")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct KeepPutRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
@@ -1019,6 +1040,9 @@ pub struct KeepPutRequest {
     /// nodes that have taken nothing of it for a while
     #[prost(uint32, repeated, tag = "4")]
     pub waits_for: ::prost::alloc::vec::Vec<u32>,
+    /// of BeginPutReply
+    #[prost(fixed64, tag = "5")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeepPutReply {
@@ -1030,9 +1054,13 @@ pub struct KeepPutReply {
     pub gone: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct AbortPutRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
+    /// of BeginPutReply
+    #[prost(fixed64, tag = "2")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReadStripeRequest {
