@@ -68,9 +68,10 @@ fn memory_bytes_each(limits: &Limits, at_once: usize) -> u64 {
 
 /// Begins a conversion, or says at once that there is no room for it. It is given up when nobody takes its events any more.
 pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Result<mpsc::Receiver<Result<ConvertEvent, Status>>> {
-    let at_once = at_once(&node.config.limits);
+    let own = node.limits();
+    let at_once = at_once(&own);
     if at_once == 0 {
-        let (least, has) = (human_bytes(*MEMORY_BYTES.start()), human_bytes(memory_bytes_all(&node.config.limits)));
+        let (least, has) = (human_bytes(*MEMORY_BYTES.start()), human_bytes(memory_bytes_all(&own)));
         return Err(Error::invalid(format!(
             "a conversion needs {least} of memory, and the node's conversions may use {has} together (limits.memory_budget, \
              limits.repair_percent)"
@@ -78,7 +79,7 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
     }
     let busy = |_| Error::retry(format!("busy: {at_once} conversions are under way"));
     let turn = Arc::clone(&node.converting).try_acquire_owned().map_err(busy)?;
-    let memory_bytes = memory_bytes_each(&node.config.limits, at_once);
+    let memory_bytes = memory_bytes_each(&own, at_once);
     let permit = node.admission.admit(PRECEDENCE, Demand { memory_bytes, ..Demand::default() })?;
     let limits = limits(memory_bytes);
     let spool = spool_room(node, &asked, &limits).await?;

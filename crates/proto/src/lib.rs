@@ -52,6 +52,23 @@ impl From<weft_types::StageTimes> for v1::StageTimes {
     }
 }
 
+impl From<weft_types::ClassLimits> for v1::ClassLimits {
+    fn from(limits: weft_types::ClassLimits) -> Self {
+        let weft_types::ClassLimits { repair_percent, scrub_percent, repair_bytes_per_s, scrub_bytes_per_s } = limits;
+        let [repair_bytes_per_s, scrub_bytes_per_s] = [repair_bytes_per_s, scrub_bytes_per_s].map(|rate| rate.map(|rate| rate.0));
+        Self { repair_percent, scrub_percent, repair_bytes_per_s, scrub_bytes_per_s }
+    }
+}
+
+impl From<v1::ClassLimits> for weft_types::ClassLimits {
+    fn from(limits: v1::ClassLimits) -> Self {
+        let v1::ClassLimits { repair_percent, scrub_percent, repair_bytes_per_s, scrub_bytes_per_s } = limits;
+        let [repair_bytes_per_s, scrub_bytes_per_s] =
+            [repair_bytes_per_s, scrub_bytes_per_s].map(|rate| rate.map(weft_types::ByteSize));
+        Self { repair_percent, scrub_percent, repair_bytes_per_s, scrub_bytes_per_s }
+    }
+}
+
 impl From<weft_types::TaskTraffic> for v1::TaskTraffic {
     fn from(traffic: weft_types::TaskTraffic) -> Self {
         let weft_types::TaskTraffic { read_bytes, written_bytes, sent_bytes, received_bytes } = traffic;

@@ -3,6 +3,7 @@
 //! Nothing here knows a code, a plan or a socket.
 
 mod block_meta;
+mod class_limits;
 pub mod conversion;
 mod crc;
 mod error;
@@ -14,6 +15,7 @@ mod size;
 mod work;
 
 pub use block_meta::BlockMeta;
+pub use class_limits::{ClassLimits, RATE_MIN};
 pub use crc::{crc32c, crc32c_continued, crc32c_joined};
 pub use error::{Error, Reaction, Result};
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};

@@ -113,6 +113,22 @@ pub struct CorruptBlock {
 pub struct HeartbeatReply {
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
+    /// of the cluster: an agent keeps to the lower of these and its own; what is not said here, it bounds by its own
+    #[prost(message, optional, tag = "2")]
+    pub limits: ::core::option::Option<ClassLimits>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClassLimits {
+    /// 1 to 100, of memory, connections and blocks of each disk
+    #[prost(uint32, optional, tag = "1")]
+    pub repair_percent: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub scrub_percent: ::core::option::Option<u32>,
+    /// that repairs, moves and conversions of a node send together
+    #[prost(uint64, optional, tag = "3")]
+    pub repair_bytes_per_s: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    pub scrub_bytes_per_s: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 #[prost(skip_debug)]
