@@ -3,9 +3,9 @@
 
 use crate::Limits;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weft_engine::classes::{Admission as Policy, Capacity, Demand, Precedence};
-use weft_plan::Class;
-use weft_types::Result;
+use weft_engine::classes::{Admission as Policy, Capacity, Demand};
+use weft_plan::{Class, Precedence};
+use weft_types::{ClassLimits, Result};
 
 /// What the tasks of a node use together, held against its limits.
 pub(crate) struct Admission(Mutex<Policy>);
@@ -31,6 +31,11 @@ pub(crate) fn capacity(limits: &Limits) -> Capacity {
 impl Admission {
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Self(Mutex::new(Policy::new(capacity(limits)))))
+    }
+
+    /// The cluster has these limits from now on.
+    pub(crate) fn keep_within(&self, own: &Limits, cluster: &ClassLimits) {
+        self.lock().set_capacity(capacity(own).within(cluster));
     }
 
     /// All of it, or [`Reaction::Retry`](weft_types::Reaction) at once; what can never be had is

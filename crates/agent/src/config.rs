@@ -18,7 +18,7 @@
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weft_proto::{Peer, Security, certs};
-use weft_types::{ByteSize, ClusterId, Error, Result};
+use weft_types::{ByteSize, ClusterId, Error, RATE_MIN, Result};
 
 /// What an operator says about a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,9 +81,6 @@ pub struct Throttle {
     pub network_bytes_per_s: Option<ByteSize>,
 }
 
-/// With less, one slice after another would be late, and peers would take the node for dead.
-const THROTTLE_MIN: ByteSize = ByteSize(64 << 10);
-
 impl Throttle {
     fn is_nothing(&self) -> bool {
         *self == Self::default()
@@ -95,9 +92,9 @@ impl Throttle {
             ("coding_bytes_per_s", self.coding_bytes_per_s),
             ("network_bytes_per_s", self.network_bytes_per_s),
         ];
-        match said.into_iter().find_map(|(name, rate)| rate.filter(|rate| rate.0 < THROTTLE_MIN.0).map(|rate| (name, rate))) {
+        match said.into_iter().find_map(|(name, rate)| rate.filter(|rate| rate.0 < RATE_MIN.0).map(|rate| (name, rate))) {
             Some((name, rate)) => Err(Error::invalid(format!(
-                "throttle.{name} is {rate}: with less than {THROTTLE_MIN} a second peers would take the node for dead"
+                "throttle.{name} is {rate}: with less than {RATE_MIN} a second peers would take the node for dead"
             ))),
             None => Ok(()),
         }
@@ -117,7 +114,8 @@ pub struct Limits {
     pub connections_max: u32,
     /// Blocks of one disk that are read or written at once.
     pub blocks_per_disk_max: u32,
-    /// What repairs, moves and conversions may use together of the memory, the connections and a disk's blocks, percent.
+    /// What repairs, moves and conversions may use together of the memory, the connections and a disk's blocks, percent. Where the
+    /// coordinator's settings say less for all of the cluster, that holds.
     pub repair_percent: u32,
     /// The same for scrubs. Five percent of each are kept for repairs, and for scrubs, or this if it is less; foreground tasks may use
     /// all that is free besides.

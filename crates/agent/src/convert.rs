@@ -21,8 +21,8 @@ use std::{
 };
 use tokio::{sync::mpsc, time::interval};
 use tonic::Status;
-use weft_engine::classes::{Demand, Precedence};
-use weft_plan::Class;
+use weft_engine::classes::Demand;
+use weft_plan::Precedence;
 use weft_proto::{
     Conversion, ConversionLimits,
     rpc::CONVERSIONS_PER_AGENT_MAX,
@@ -45,7 +45,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 const EVENTS_MAX: usize = 4;
 
 /// Conversions are repairs that can wait: what is lost is rebuilt first.
-const PRECEDENCE: Precedence = Precedence { class: Class::Repair, priority: 1 };
+const PRECEDENCE: Precedence = Precedence::MOVE;
 
 /// How many are done at once, by a node with these limits.
 pub(crate) fn at_once(limits: &Limits) -> usize {
@@ -67,9 +67,10 @@ fn memory_bytes_each(limits: &Limits, at_once: usize) -> u64 {
 
 /// Begins a conversion, or says at once that there is no room for it. It is given up when nobody takes its events any more.
 pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Result<mpsc::Receiver<Result<ConvertEvent, Status>>> {
-    let at_once = at_once(&node.config.limits);
+    let own = node.limits();
+    let at_once = at_once(&own);
     if at_once == 0 {
-        let (least, has) = (human_bytes(*MEMORY_BYTES.start()), human_bytes(memory_bytes_all(&node.config.limits)));
+        let (least, has) = (human_bytes(*MEMORY_BYTES.start()), human_bytes(memory_bytes_all(&own)));
         return Err(Error::invalid(format!(
             "a conversion needs {least} of memory, and the node's conversions may use {has} together (limits.memory_budget, \
              limits.repair_percent)"
@@ -77,7 +78,7 @@ pub(crate) async fn start(node: &Arc<Node>, asked: ConvertStripeRequest) -> Resu
     }
     let busy = |_| Error::retry(format!("busy: {at_once} conversions are under way"));
     let turn = Arc::clone(&node.converting).try_acquire_owned().map_err(busy)?;
-    let memory_bytes = memory_bytes_each(&node.config.limits, at_once);
+    let memory_bytes = memory_bytes_each(&own, at_once);
     let permit = node.admission.admit(PRECEDENCE, Demand { memory_bytes, ..Demand::default() })?;
     let limits = limits(memory_bytes);
     let spool = spool_room(node, &asked, &limits).await?;

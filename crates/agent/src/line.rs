@@ -5,7 +5,7 @@ use crate::throttle::Bucket;
 use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
 use tokio::{
@@ -14,8 +14,9 @@ use tokio::{
 };
 use weft_engine::{
     Hold,
-    classes::{FRAME_BYTES_MAX, Precedence, Ticket, Turns},
+    classes::{FRAME_BYTES_MAX, Ticket, Turns, frame_bytes},
 };
+use weft_plan::{Class, Precedence};
 use weft_proto::Uplink;
 use weft_types::{ByteSize, PAGE_LEN, Span};
 
@@ -31,6 +32,8 @@ pub(crate) struct Line {
     queue: Mutex<Queue>,
     begin: Instant,
     rate: Option<Bucket>,
+    /// Bounds of classes, which change: what a class sends passes its own first.
+    classes: RwLock<BTreeMap<Class, Arc<Line>>>,
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +65,24 @@ pub(crate) struct Turn<'a> {
 impl Line {
     /// So many bytes a second pass it, where it is bounded.
     pub(crate) fn new(rate: Option<ByteSize>) -> Arc<Self> {
-        Arc::new(Self { queue: Mutex::default(), begin: Instant::now(), rate: rate.map(Bucket::new) })
+        let (queue, begin, classes) = (Mutex::default(), Instant::now(), RwLock::default());
+        Arc::new(Self { queue, begin, rate: rate.map(Bucket::new), classes })
+    }
+
+    /// So many bytes a second of a class pass it from now on; none: that is not bounded.
+    pub(crate) fn bound_class(&self, class: Class, rate: Option<ByteSize>) {
+        let mut classes = self.classes.write().unwrap_or_else(PoisonError::into_inner);
+        let known = classes.get(&class).and_then(|line| line.rate.as_ref());
+        match rate {
+            // Who waits there has its turn there.
+            Some(rate) if known.is_some_and(|known| known.is_of(rate)) => {}
+            Some(rate) => drop(classes.insert(class, Self::new(Some(rate)))),
+            None => drop(classes.remove(&class)),
+        }
+    }
+
+    fn of_class(&self, class: Class) -> Option<Arc<Self>> {
+        self.classes.read().unwrap_or_else(PoisonError::into_inner).get(&class).map(Arc::clone)
     }
 
     async fn turn(&self, of: Precedence, hold: &Hold) -> Turn<'_> {
@@ -172,12 +192,22 @@ impl Passage {
     pub(crate) async fn pass(&self, bytes: u64) {
         let mut left = bytes;
         while left > 0 {
-            let frame = self.of.frame_bytes(left);
+            let frame = frame_bytes(self.of.class, left);
+            self.pass_class(frame).await;
             let turn = self.turn().await;
             self.line.pay(frame).await;
             turn.passed(frame);
             left -= frame;
         }
+    }
+
+    /// Waits until the bound of its class lets a frame pass: that is no fault of the port's.
+    async fn pass_class(&self, frame: u64) {
+        let Some(line) = self.line.of_class(self.of.class) else { return };
+        let _held_back = self.hold.begin();
+        let turn = line.turn(self.of, &self.hold).await;
+        line.pay(frame).await;
+        turn.passed(frame);
     }
 
     /// Waits until so many bytes, for which it is the turn, have passed.
@@ -187,7 +217,7 @@ impl Passage {
 
     /// Whether what passes is paid for.
     pub(crate) fn is_bounded(&self) -> bool {
-        self.line.rate.is_some()
+        self.line.rate.is_some() || self.line.of_class(self.of.class).is_some()
     }
 }
 
@@ -205,7 +235,7 @@ impl Uplink for Passage {
 /// The parts of a slice of so many sub-blocks that pass a disk at once: frames, of whole checksum pages.
 pub(crate) fn parts(slice: Span, sub_blocks: usize, of: Precedence) -> impl Iterator<Item = Span> {
     let width = (sub_blocks as u64).max(1);
-    let frame = of.frame_bytes(slice.len().saturating_mul(width)) / width;
+    let frame = frame_bytes(of.class, slice.len().saturating_mul(width)) / width;
     let len = if frame < slice.len() { (frame / PAGE_LEN * PAGE_LEN).max(PAGE_LEN) } else { slice.len().max(1) };
     (slice.start..slice.end).step_by(len as usize).map(move |start| Span::new(start, (start + len).min(slice.end)))
 }
@@ -215,7 +245,6 @@ mod tests {
     use super::*;
     use futures::{FutureExt, future::join_all};
     use weft_engine::classes::TURNS_MAX;
-    use weft_plan::Class;
 
     const KIB: u64 = 1 << 10;
 
@@ -255,6 +284,25 @@ mod tests {
         let beside = *passed.lock().unwrap() as f64 / (500u64 << 20) as f64;
         assert!((0.04..0.15).contains(&beside), "{beside:.3} of the line");
         repairs.iter().for_each(|repair| repair.abort());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_class_is_bounded_by_itself_as_long_as_it_is() {
+        let line = Line::new(None);
+        let [reader, repair, scrub] = [Class::Foreground, Class::Repair, Class::Scrub].map(|class| passage(&line, class));
+        let seconds = async |passage: &Passage| {
+            let begin = Instant::now();
+            passage.pass(4 << 20).await;
+            begin.elapsed().as_secs_f64()
+        };
+        line.bound_class(Class::Repair, Some(ByteSize(1 << 20)));
+        assert!((3.7..4.1).contains(&seconds(&repair).await), "four times a second's bytes");
+        let mut waits = Box::pin(repair.pass(4 << 20));
+        assert!(waits.as_mut().now_or_never().is_none() && repair.hold.is_held_back() && repair.is_bounded());
+        assert!(seconds(&reader).await < 0.1 && seconds(&scrub).await < 0.5);
+        drop(waits);
+        line.bound_class(Class::Repair, None);
+        assert!(seconds(&repair).await < 0.5 && !repair.is_bounded());
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use weft_proto::{
     rpc::{connect, membership_client, with_deadline},
     v1::{HeartbeatReply, HeartbeatRequest, RegisterReply, RegisterRequest, membership_client::MembershipClient},
 };
-use weft_types::{ClusterId, Error, NodeId, Reaction, Result};
+use weft_types::{ClassLimits, ClusterId, Error, NodeId, Reaction, Result};
 
 /// Where others reach the agent.
 pub(crate) struct Addresses {
@@ -190,11 +190,12 @@ async fn heartbeat(node: &Arc<Node>, registration: &Registration, client: &mut M
         memory_budget_bytes: node.config.limits.memory_budget.0,
         fsyncs,
     };
-    let HeartbeatReply { epoch } = call(client.heartbeat(with_deadline(request, CALL_DEADLINE))).await?;
+    let HeartbeatReply { epoch, limits } = call(client.heartbeat(with_deadline(request, CALL_DEADLINE))).await?;
     node.findings.told(&corrupt);
     if epoch != registration.epoch {
         return Err(Error::not_found(format!("the coordinator's epoch is {epoch}, not {} any more", registration.epoch)));
     }
+    node.keep_within(limits.map(ClassLimits::from).unwrap_or_default());
     Ok(())
 }
 

@@ -1,17 +1,29 @@
 //! What all parts of an agent share.
 
 use crate::{
-    AgentConfig, Seams, admission::Admission, convert, corruption::Findings, disks::Disks, partial::Partials,
-    reception::Reception, removal::Bounds, speed, spool::Spools, state::StateFile, tasks::Tasks, throttle::Throttles,
+    AgentConfig, Limits, Seams,
+    admission::{Admission, capacity},
+    convert,
+    corruption::Findings,
+    disks::Disks,
+    partial::Partials,
+    reception::Reception,
+    removal::Bounds,
+    speed,
+    spool::Spools,
+    state::StateFile,
+    tasks::Tasks,
+    throttle::Throttles,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::{
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
 use tokio::sync::{Semaphore, watch};
+use weft_engine::classes::Capacity;
 use weft_proto::{LinkKey, Pool, PoolLimits, Security};
-use weft_types::{ClusterId, Error, NodeId, Reaction, Result};
+use weft_types::{ClassLimits, ClusterId, Error, NodeId, Reaction, Result};
 
 /// What all parts of an agent share.
 pub(crate) struct Node {
@@ -36,6 +48,8 @@ pub(crate) struct Node {
     pub(crate) converting: Arc<Semaphore>,
     /// Where their stripes wait that are too much for memory.
     pub(crate) spools: Arc<Spools>,
+    /// What the cluster bounds, as the coordinator said last.
+    cluster_limits: Mutex<ClassLimits>,
     /// True, or gone, when the agent stops.
     pub(crate) stopping: watch::Receiver<bool>,
     registration: RwLock<Option<Arc<Registration>>>,
@@ -82,6 +96,7 @@ impl Node {
             probing: Arc::new(Semaphore::new(1)),
             converting: Arc::new(Semaphore::new(convert::at_once(&limits))),
             spools: Arc::default(),
+            cluster_limits: Mutex::default(),
             registration: RwLock::default(),
             disks: RwLock::default(),
             config,
@@ -134,6 +149,32 @@ impl Node {
     /// How much may be taken away of its disks now.
     pub(crate) fn bounds(&self) -> Bounds<'_> {
         Bounds { limits: &self.config.limits, state: &self.state, now_ms: self.seams.clock.now_ms() }
+    }
+
+    /// Its limits, where the cluster's are not lower.
+    pub(crate) fn limits(&self) -> Limits {
+        let (own, cluster) = (self.config.limits.clone(), *self.cluster_limits());
+        let Capacity { repair_percent, scrub_percent, .. } = capacity(&own).within(&cluster);
+        Limits { repair_percent, scrub_percent, ..own }
+    }
+
+    /// The cluster has these limits from now on: the lower of these and its own hold.
+    pub(crate) fn keep_within(&self, cluster: ClassLimits) {
+        let mut known = self.cluster_limits();
+        if *known == cluster {
+            return;
+        }
+        match cluster.check() {
+            Ok(()) => tracing::info!(limits = ?cluster, "the cluster's limits are others now"),
+            Err(error) => return tracing::warn!(%error, "the cluster's limits make no sense: those before hold"),
+        }
+        *known = cluster;
+        self.admission.keep_within(&self.config.limits, &cluster);
+        self.throttles.keep_within(&cluster);
+    }
+
+    fn cluster_limits(&self) -> MutexGuard<'_, ClassLimits> {
+        self.cluster_limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses the word of an epoch that has ended, and remembers a new one, durably, before anything is done on its word.

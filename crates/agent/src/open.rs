@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::oneshot;
-use weft_engine::classes::{Demand, Precedence};
+use weft_engine::classes::Demand;
 use weft_plan::{Sink, Source, Task, TaskLink};
 use weft_proto::{
     Direction, Hello, LinkRights, LinkToken, Peer, decode_task,
@@ -72,7 +72,7 @@ pub(crate) async fn open(node: &Arc<Node>, request: OpenRequest) -> Result<OpenT
         node.seams.disk_mode.run(move || open_blocks(&opening, &disks, &task_of_blocks, specs, &recorded, &traffic_of_blocks));
     let (permit, blocks, targets) = opened.await?;
     let (slice_len, disk_mode, throttles) = (task.slice_len, node.seams.disk_mode, node.throttles.clone());
-    let of = Precedence::of(task.class);
+    let of = task.precedence();
     let ports = TaskPorts { slice_len, disk_mode, blocks, targets, links: Mutex::new(links), throttles, of };
     let guests = node.reception.expect(task.plan, guests);
     Ok(OpenTask { task, ports, traffic, permit, _guests: guests })
@@ -108,7 +108,7 @@ fn store_specs(stores: &[StoreSpec], registration: &Registration, task: &Task) -
             return wrong("it is of another cluster");
         }
         let Some(block) = task.stores.iter().find(|block| block.id == id) else { return wrong("the task does not store it") };
-        if meta.stripe.layout != task.layout || meta.len() != block.len {
+        if meta.stripe.layout != task.layout || meta.len() != block.len || meta.seq != task.seq {
             return wrong("its description and the task do not agree");
         }
         let units_due = meta.stripe.checksum_units(u32::from(id.index));
@@ -157,7 +157,7 @@ fn open_blocks(
     recorded: &Recorded,
     traffic: &Arc<Traffic>,
 ) -> Result<Blocks> {
-    let of = Precedence::of(task.class);
+    let of = task.precedence();
     let mut demand = Demand { memory_bytes: task.memory_bytes(), connections: task.links.len() as u32, blocks: BTreeMap::new() };
     let mut blocks = BTreeMap::new();
     for block in &task.blocks {
@@ -225,7 +225,7 @@ impl LinkEnds<'_> {
                 }
             };
             let window = windows.get(&link.lane).map_or(1, |window| *window as usize);
-            let uplink = Passage::new(&self.node.throttles.uplink, Precedence::of(self.task.class));
+            let uplink = Passage::new(&self.node.throttles.uplink, self.task.precedence());
             let (link, traffic) = (link.clone(), Arc::clone(self.traffic));
             links.insert(id, Unconnected { link, way, stall: self.stall, window, traffic, uplink });
         }

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::{LocalDisks, OpenDisk};
     use weft_store::NewDisk;
-    use weft_types::{ClusterId, Layout, Reaction, StripeId, StripeLayout};
+    use weft_types::{ClusterId, Layout, Reaction, Seq, StripeId, StripeLayout};
 
     const CLUSTER: ClusterId = ClusterId(3);
 
@@ -257,7 +257,7 @@ mod tests {
             code: "none".into(),
             generator_hash: 0,
             stripe: StripeLayout { layout, k: 1, m: 1, data_len: 8 * 4096 },
-            seq: 0,
+            seq: Seq::default(),
         }
     }
 

@@ -6,8 +6,8 @@ use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
 };
-use weft_engine::{Ports, SliceSink, SliceSource, classes::Precedence};
-use weft_plan::{Sink, Source, TaskLane, TaskStage, link_id};
+use weft_engine::{Ports, SliceSink, SliceSource};
+use weft_plan::{Precedence, Sink, Source, TaskLane, TaskStage, link_id};
 use weft_types::{Error, Result};
 
 /// What a task was opened with.

@@ -20,8 +20,8 @@ use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
     time::{Instant, timeout, timeout_at},
 };
-use weft_engine::classes::{Demand, Precedence};
-use weft_plan::Class;
+use weft_engine::classes::Demand;
+use weft_plan::{Class, Precedence};
 use weft_proto::{
     Direction, FrameStream, Hello, LinkReceiver, LinkRights, LinkSender, LinkToken, Peer,
     token::probe_hash,

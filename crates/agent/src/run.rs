@@ -172,8 +172,8 @@ mod tests {
         line::{Line, Passage},
         partial::Partials,
     };
-    use weft_engine::classes::Precedence;
     use weft_plan::Class;
+    use weft_plan::Precedence;
     use weft_store::{NewDisk, conformance};
     use weft_types::{ClusterId, PlanId};
 

@@ -14,8 +14,9 @@ use std::{
     time::Duration,
 };
 use tokio::time::{Instant, sleep_until};
-use weft_engine::{Hold, SliceSink, SliceSource, classes::Precedence};
-use weft_types::{ByteSize, Result, Span};
+use weft_engine::{Hold, SliceSink, SliceSource};
+use weft_plan::{Class, Precedence};
+use weft_types::{ByteSize, ClassLimits, Result, Span};
 
 /// So many bytes may come at once, as far as they are the bytes of no more than this and no less than that time: what is not used
 /// within it is lost. Timers are precise to about a millisecond.
@@ -53,6 +54,10 @@ impl Bucket {
         let begin = now.checked_sub(self.credit).map_or(*paid_at, |credit| credit.max(*paid_at));
         *paid_at = begin.checked_add(self.cost(bytes)).unwrap_or(begin);
         *paid_at
+    }
+
+    pub(crate) fn is_of(&self, rate: ByteSize) -> bool {
+        self.bytes_per_s == rate.0 as f64
     }
 
     pub(crate) fn cost(&self, bytes: u64) -> Duration {
@@ -94,6 +99,12 @@ impl Throttles {
             coding: line(said.coding_bytes_per_s),
             uplink: Line::new(said.network_bytes_per_s),
         }
+    }
+
+    /// The cluster bounds what its lower classes send.
+    pub(crate) fn keep_within(&self, cluster: &ClassLimits) {
+        self.uplink.bound_class(Class::Repair, cluster.repair_bytes_per_s);
+        self.uplink.bound_class(Class::Scrub, cluster.scrub_bytes_per_s);
     }
 
     /// A source of a stage: from a disk or not, and for a stage that combines what it gets or passes it on as it is.

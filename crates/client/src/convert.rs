@@ -14,7 +14,7 @@ use weft_proto::{
     Conversion, ConversionLimits, Converter,
     v1::{ConvertStripeRequest, ObjectReply, StatObjectRequest},
 };
-use weft_types::{Error, Result};
+use weft_types::{Error, PutKey, Result};
 
 /// Converts stripes by a get and a put: what agents are started with. What is lost of the old stripe is rebuilt on the way.
 ///
@@ -54,7 +54,8 @@ async fn convert(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: &
     let place = |error: Error| if error.object.is_some() { error } else { error.object(&object) };
     let len = asked.end.saturating_sub(asked.start);
     let data = read(shared, asked, first_half(progress), len).await.map_err(place)?;
-    let put = Put::of_another(shared, object.clone(), asked.upload, len, &second_half(progress, len / 2));
+    let put =
+        Put::of_another(shared, object.clone(), (asked.upload, PutKey(asked.put_key)), len, &second_half(progress, len / 2));
     put.stripe(Stripe { number: asked.number, data, is_last: false }).await.map(drop).map_err(place)
 }
 

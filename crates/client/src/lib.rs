@@ -30,6 +30,7 @@ mod destination;
 mod fetch;
 mod get;
 mod jobs;
+mod lease;
 mod links;
 mod place;
 mod ports;

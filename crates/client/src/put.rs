@@ -3,8 +3,8 @@
 use crate::{
     Client,
     background::Owned,
-    calls::Calls,
     client::Shared,
+    lease::keep,
     ports::{OpenTask, Outgoing, Work},
     progress::{Counted, Meter, ProgressFn},
     stripe_data::{Spool, StripeData},
@@ -18,7 +18,6 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 use tokio::{
     io::AsyncRead,
@@ -34,7 +33,7 @@ use weft_proto::{
         weft_client::WeftClient,
     },
 };
-use weft_types::{Error, PlanId, Reaction, Result, StripeLayout};
+use weft_types::{Error, PlanId, PutKey, Reaction, Result, StripeLayout};
 
 /// How an object is put.
 ///
@@ -73,8 +72,6 @@ pub struct PutOptions {
 const STRIPES_MAX: usize = 2;
 /// Stages of which a put tells what they spent their time on.
 const STAGES_MAX: usize = 4096;
-/// The coordinator is told that a put goes on no more often than this.
-const KEEP_PAUSE_MIN: Duration = Duration::from_millis(100);
 
 impl Client {
     /// Stores what `reader` gives as `bucket/key`. It is acknowledged when all of it is durable, or as much as [`PutOptions::ack`] asks
@@ -205,6 +202,7 @@ pub(crate) struct Put {
     shared: Arc<Shared>,
     object: String,
     upload: u64,
+    key: PutKey,
     stripe_len: u64,
     how: WriteScheme,
     meter: Meter,
@@ -247,12 +245,13 @@ impl Put {
             shared: shared.clone(),
             object,
             upload: begun.upload,
+            key: PutKey(begun.put_key),
             stripe_len: u64::from(begun.k).saturating_mul(begun.block_len),
             how: how(options),
             meter: Meter::new(size, &options.progress),
             traffic: Mutex::default(),
             stages: Mutex::default(),
-            _keeping: Owned::start(keep(shared.calls.clone(), begun.upload, begun.lease_ms)),
+            _keeping: Owned::start(keep(shared.calls.clone(), (begun.upload, begun.put_key), begun.lease_ms)),
             sending: Semaphore::new(1),
             first: Mutex::new(begun.first),
             ended: watch::Sender::new(0),
@@ -266,11 +265,18 @@ impl Put {
     }
 
     /// A put that somebody else has begun, and will end: only stripes of it are sent.
-    pub(crate) fn of_another(shared: &Arc<Shared>, object: String, upload: u64, len: u64, progress: &ProgressFn) -> Self {
+    pub(crate) fn of_another(
+        shared: &Arc<Shared>,
+        object: String,
+        (upload, key): (u64, PutKey),
+        len: u64,
+        progress: &ProgressFn,
+    ) -> Self {
         Self {
             shared: shared.clone(),
             object,
             upload,
+            key,
             stripe_len: len,
             how: WriteScheme::default(),
             meter: Meter::new(Some(len), progress),
@@ -321,7 +327,7 @@ impl Put {
     }
 
     async fn ask_to_commit(&self, size: u64) -> std::result::Result<ObjectReply, NotCommitted> {
-        let request = CommitPutRequest { upload: self.upload, size };
+        let request = CommitPutRequest { upload: self.upload, size, put_key: self.key.0 };
         let is_told = &AtomicBool::new(false);
         let commit = |mut client: WeftClient<Channel>, request| async move {
             is_told.store(false, Ordering::Relaxed);
@@ -407,6 +413,7 @@ impl Put {
                 sent: sums::whole(&outgoing.sums),
                 errors: outcome.errors.iter().map(encode_error).collect(),
                 commit_size,
+                put_key: self.key.0,
             };
             let timeout = self.shared.config.limits.end_stripe_timeout;
             let calls = &self.shared.calls;
@@ -429,7 +436,8 @@ impl Put {
         if let Some(first) = first.filter(|_| number == 0) {
             return Ok(first);
         }
-        let request = PutStripeRequest { upload: self.upload, number, data_len, options: Some(self.how.clone()) };
+        let (upload, options, put_key) = (self.upload, Some(self.how.clone()), self.key.0);
+        let request = PutStripeRequest { upload, number, data_len, options, put_key };
         self.shared.calls.ask(request, |mut client, request| async move { client.put_stripe(request).await }).await
     }
 
@@ -449,8 +457,8 @@ impl Put {
             outgoing.stands_still().await;
             // Other work of the node makes it wait: no receiver is to blame.
             let is_held_back = self.shared.config.uplink.as_ref().is_some_and(|uplink| uplink.is_held_back());
-            let waits_for = if is_held_back { Vec::new() } else { outgoing.waits_for() };
-            let request = KeepPutRequest { upload: self.upload, number, plan: plan.0, waits_for };
+            let (waits_for, put_key) = (if is_held_back { Vec::new() } else { outgoing.waits_for() }, self.key.0);
+            let request = KeepPutRequest { upload: self.upload, number, plan: plan.0, waits_for, put_key };
             let kept = self.shared.calls.once(request, |mut client, request| async move { client.keep_put(request).await }).await;
             match kept {
                 Ok(KeepPutReply { over: true, .. }) => return,
@@ -463,31 +471,13 @@ impl Put {
     }
 }
 
-/// Puts off the end of a put's lease, three times in it.
-async fn keep(calls: Calls, upload: u64, lease_ms: u32) {
-    // Nobody says how long it is: nothing to keep.
-    if lease_ms == 0 {
-        return;
-    }
-    let pause = Duration::from_millis(u64::from(lease_ms) / 3).max(KEEP_PAUSE_MIN);
-    loop {
-        tokio::time::sleep(pause).await;
-        let request = KeepPutRequest { upload, ..KeepPutRequest::default() };
-        match calls.once(request, |mut client, request| async move { client.keep_put(request).await }).await {
-            Err(error) if error.reaction == Reaction::NotFound => return,
-            Err(error) => tracing::debug!(%error, "the coordinator was not told that a put goes on"),
-            Ok(_) => {}
-        }
-    }
-}
-
 impl Drop for Put {
     fn drop(&mut self) {
         if !self.open.load(Ordering::Relaxed) {
             return;
         }
         let (calls, object) = (self.shared.calls.clone(), self.object.clone());
-        let request = AbortPutRequest { upload: self.upload };
+        let request = AbortPutRequest { upload: self.upload, put_key: self.key.0 };
         self.shared.background.start(async move {
             if let Err(error) = calls.ask(request, |mut client, request| async move { client.abort_put(request).await }).await {
                 tracing::warn!(%object, %error, "a put could not be aborted: what it left is swept when its lease is over");

@@ -72,7 +72,7 @@ mod tests {
     use crate::planning::{self, Planned, Writing};
     use weft_plan::{Busy, Class, ProofKey};
     use weft_schemes::Run;
-    use weft_types::{BlockId, Layout, NodeId, PlanId, StripeId, StripeLayout};
+    use weft_types::{BlockId, Layout, NodeId, PlanId, Seq, StripeId, StripeLayout};
 
     const BLOCK_LEN: u64 = 1 << 20;
 
@@ -108,7 +108,7 @@ mod tests {
             let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
             let stores: Vec<(Party, BlockId)> = (0..).zip(homes).map(|(index, at)| (nodes[at].0, block(index))).collect();
             let known = &Known::new(ProofKey::PUBLIC);
-            let writing = Writing { writer, stores: &stores, whole: true, scheme, network: &network, known };
+            let writing = Writing { writer, seq: &Seq::FIRST, stores: &stores, whole: true, scheme, network: &network, known };
             planning::write(&code, &stripe, &writing, Run::new(PlanId(1), 1, Class::Foreground, 16 << 10)).unwrap()
         };
         let mut planned: Vec<Planned> = Vec::new();
@@ -160,7 +160,8 @@ mod tests {
             let homes = assigned(&code, "auto", BLOCK_LEN, Party::Client(1), &nodes, network.clone()).unwrap();
             let stores: Vec<(Party, BlockId)> = (0..).zip(homes).map(|(index, at)| (nodes[at].0, block(index))).collect();
             let (known, writer) = (&Known::new(ProofKey::PUBLIC), Party::Client(1));
-            let writing = Writing { writer, stores: &stores, whole: true, scheme: "auto", network: &network, known };
+            let writing =
+                Writing { writer, seq: &Seq::FIRST, stores: &stores, whole: true, scheme: "auto", network: &network, known };
             let run = Run::new(PlanId(1), 1, Class::Foreground, 16 << 10);
             planning::write(&code, &stripe, &writing, run).unwrap().considered[0].scheme.clone()
         };

@@ -6,7 +6,7 @@ use crate::{
 };
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::{
-    BlockState, DiskNumber, Home, Layout, NodeId, Owner, PlacedBlock, StripeId, StripeLayout, StripeRecord, UploadId,
+    BlockState, DiskNumber, Home, Layout, NodeId, Owner, PlacedBlock, Seq, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
 /// Bytes of a block of [`stripe`].
@@ -45,7 +45,7 @@ pub(crate) fn stripe() -> StripeRecord {
         number: 0,
         layout,
         ended: true,
-        seq: 0,
+        seq: Seq::default(),
         blocks: (0..=u8::MAX).zip((1..=6).map(placed)).collect(),
         copies: Vec::new(),
         checksums: (0..6).map(|index| vec![10 + index]).collect(),

@@ -1,6 +1,6 @@
 //! What requests choose: how lost blocks are brought back, and how new data gets to the nodes that store it.
 
-use weft_plan::{ChosenPath, Class, Network};
+use weft_plan::{ChosenPath, Class, Network, Precedence};
 use weft_schemes::{AUTO, Kind, Paths, Select, check_name, simplest};
 use weft_types::{AutoSize, Error, Layout, PAGE_LEN, Result, StripeLayout};
 
@@ -92,8 +92,8 @@ impl WriteOptions {
     }
 
     /// Nobody waits for what an agent writes.
-    pub fn class(&self) -> Class {
-        if self.agent.is_empty() { Class::Foreground } else { Class::Repair }
+    pub fn precedence(&self) -> Precedence {
+        if self.agent.is_empty() { Class::Foreground.into() } else { Precedence::MOVE }
     }
 
     /// Whether it is left to predictions.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::{Ask, SharedCode, SubBlock, shortened};
 use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
 use weft_schemes::{AUTO, Kind, Request, Run, Select, by_name, choose, code_view, simplest};
-use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Span, StripeLayout, StripeRecord};
+use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Seq, Span, StripeLayout, StripeRecord};
 
 /// A plan that was proved, and the job that it does.
 #[derive(Debug, Clone)]
@@ -63,14 +63,15 @@ impl<'a> Way<'a> {
     fn request(
         &self,
         code: &'a SharedCode,
-        stripe: &StripeRecord,
+        stripe: &'a StripeRecord,
         job: &'a Job,
         stores: &'a [(Party, BlockId)],
         run: Run,
     ) -> Request<'a> {
         let Way { options: RepairOptions { select, paths, .. }, network, prefer, known } = *self;
         let (select, paths, patterns) = (*select, *paths, Some(&known.patterns));
-        Request { code: code.as_ref(), stripe: stripe.layout, job, stores, prefer, network, select, paths, run, patterns }
+        let (code, layout, seq) = (code.as_ref(), stripe.layout, &stripe.seq);
+        Request { code, stripe: layout, seq, job, stores, prefer, network, select, paths, run, patterns }
     }
 
     /// The plan to take, and what was considered. A slice whose length is left open is that which suits the path's own links, if that is
@@ -107,6 +108,8 @@ impl Planned {
 pub struct Writing<'a> {
     /// The writer.
     pub writer: Party,
+    /// Which updates the stripe has.
+    pub seq: &'a Seq,
     /// Which block goes to whom.
     pub stores: &'a [(Party, BlockId)],
     /// The whole stripe is written, and the writer sums up all blocks: also those that others make of what it sends, so that nobody has
@@ -122,7 +125,7 @@ pub struct Writing<'a> {
 
 /// A client writes blocks of a stripe: it has the data, every home stores its block.
 pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, run: Run) -> Result<Planned> {
-    let Writing { writer, stores, whole, scheme, network, known } = *writing;
+    let Writing { writer, seq, stores, whole, scheme, network, known } = *writing;
     let code = &known.shortened(code, stripe.data_blocks() as usize);
     let span = stripe.coded_span();
     let all = sub_blocks(code);
@@ -138,7 +141,7 @@ pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, ru
         ..Job::default()
     };
     let (select, patterns) = (Select::AsPreferred, Some(&known.patterns));
-    let request = Request { stores, network, select, patterns, ..Request::new(code.as_ref(), *stripe, &job, run) };
+    let request = Request { seq, stores, network, select, patterns, ..Request::new(code.as_ref(), *stripe, &job, run) };
     // What was named is not weighed: a put plans every stripe. So little data that it does not reach all blocks is sent by the simplest
     // scheme: there is nothing to spread.
     let is_short = code.dimension() < code.k();

@@ -12,7 +12,7 @@ use crate::{
 use rand::{Rng, RngCore};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
-use weft_plan::{Class, Network};
+use weft_plan::{Class, Network, Precedence};
 use weft_schemes::Run;
 use weft_types::{BlockId, BlockState, Error, NodeId, Party, Reaction, Result, Span, StripeRecord};
 
@@ -213,9 +213,9 @@ impl PlanRequest {
         &self.0.stripe
     }
 
-    /// The plan's class.
-    pub fn class(&self) -> Class {
-        if self.0.delegate.is_some() { Class::Repair } else { Class::Foreground }
+    /// Who goes before the plan.
+    pub fn precedence(&self) -> Precedence {
+        if self.0.delegate.is_some() { Precedence::MOVE } else { Class::Foreground.into() }
     }
 }
 

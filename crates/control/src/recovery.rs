@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use crate::view::{DiskView, NodeView};
     use std::{collections::BTreeMap, time::Duration};
-    use weft_types::{BlockState, DiskNumber, Home, Layout, NodeId, Owner, PlacedBlock, StripeId, StripeLayout, UploadId};
+    use weft_types::{BlockState, DiskNumber, Home, Layout, NodeId, Owner, PlacedBlock, Seq, StripeId, StripeLayout, UploadId};
 
     fn stripe(code: &SharedCode) -> StripeRecord {
         let (k, m) = (code.k() as u32, code.m() as u32);
@@ -65,7 +65,7 @@ mod tests {
             owner: Owner::Upload(UploadId(1)),
             number: 0,
             ended: false,
-            seq: 0,
+            seq: Seq::default(),
             layout,
             blocks: (0..=u8::MAX).zip((1..=k + m).map(placed)).collect(),
             checksums: Vec::new(),

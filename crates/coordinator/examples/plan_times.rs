@@ -22,7 +22,7 @@ use weft_plan::{Class, Network, ProofKey};
 use weft_proto::{LinkKey, LinkRights, encode_task, token::task_hash};
 use weft_schemes::{Run, Select};
 use weft_types::{
-    AutoSize, BlockId, BlockState, DiskNumber, Error, Home, Layout, NodeId, Owner, Party, PlacedBlock, PlanId, Result, Span,
+    AutoSize, BlockId, BlockState, DiskNumber, Error, Home, Layout, NodeId, Owner, Party, PlacedBlock, PlanId, Result, Seq, Span,
     StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
@@ -44,7 +44,7 @@ fn stripe(code: &SharedCode, random: &mut StdRng) -> Result<StripeRecord> {
         owner: Owner::Object(UploadId(3)),
         number: 0,
         ended: true,
-        seq: 0,
+        seq: Seq::default(),
         layout,
         blocks: (0..=u8::MAX).zip(nodes[..code.n()].iter().map(place)).collect(),
         copies: Vec::new(),
@@ -96,7 +96,7 @@ fn plan(
             planning::write(
                 code,
                 &stripe.layout,
-                &Writing { writer: READER, stores: &stores, whole: true, scheme, network, known },
+                &Writing { writer: READER, seq: &Seq::FIRST, stores: &stores, whole: true, scheme, network, known },
                 run,
             )
         }

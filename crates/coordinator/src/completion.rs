@@ -147,7 +147,7 @@ async fn rebuild(shared: &Arc<Shared>, stripe: StripeRecord) -> Result<()> {
 mod tests {
     use super::*;
     use weft_meta::{EndStripe, Leftovers, MetaMode, NewCluster, NewNode, NewStripe, NewUpload, PolicyRecord, SqliteMeta};
-    use weft_types::{Ack, BlockState, ClusterId, DiskNumber, Home, Layout, StripeLayout};
+    use weft_types::{Ack, BlockState, ClusterId, DiskNumber, Home, Layout, PutKey, StripeLayout};
 
     #[tokio::test]
     async fn a_stripe_whose_blocks_have_come_by_its_turn_is_left_alone() {
@@ -171,7 +171,18 @@ mod tests {
             homes.push(Home { node: node.id, disk: DiskNumber(number) });
         }
         let (name, replaces) = (ObjectName { bucket: "b".into(), key: "k".into() }, None);
-        let new = NewUpload { name, code, layout, failure_domain, ack, replicas, created_ms: 1, expires_ms: 9, replaces };
+        let new = NewUpload {
+            name,
+            code,
+            layout,
+            failure_domain,
+            ack,
+            replicas,
+            created_ms: 1,
+            expires_ms: 9,
+            replaces,
+            key: PutKey::NONE,
+        };
         let upload = meta.begin_put(epoch, new, Vec::new()).await.unwrap().0.id;
         let layout = StripeLayout { layout, k: 2, m: 1, data_len: 8192 };
         let new = NewStripe { number: 0, layout, homes: homes.clone() };

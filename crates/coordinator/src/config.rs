@@ -8,7 +8,7 @@ use std::{
 use weft_control::options::check_slice_len;
 use weft_proto::{Peer, Security, certs::CertificateFiles, security::HANDSHAKE_TIMEOUT};
 use weft_schemes::Kind;
-use weft_types::{AutoSize, ByteSize, ClusterId, Error, Result};
+use weft_types::{AutoSize, ByteSize, ClassLimits, ClusterId, Error, Result};
 
 /// Heartbeats that agents agree to.
 const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
@@ -23,6 +23,10 @@ const REPAIR_STALL_MIN_MS: u64 = 500;
 /// dir = "/var/lib/weft/coordinator"
 /// certificates = "/etc/weft/certificates"
 /// down_after_ms = 5000
+///
+/// [limits]
+/// repair_percent = 50
+/// repair_bytes_per_s = "100MiB"
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -88,6 +92,8 @@ pub struct CoordinatorConfig {
     pub conversion_free_percent: u32,
     /// A node that is down and has new blocks of a conversion is waited for so long before they are given up: it may only be restarting.
     pub conversion_restart_ms: u64,
+    /// What repairs and scrubs may use of every node; an agent keeps to its own limits where they are lower.
+    pub limits: ClassLimits,
 }
 
 impl Default for CoordinatorConfig {
@@ -120,6 +126,7 @@ impl Default for CoordinatorConfig {
             disk_reserve: ByteSize(64 << 20),
             conversion_free_percent: 10,
             conversion_restart_ms: 300_000,
+            limits: ClassLimits::default(),
         }
     }
 }
@@ -159,6 +166,7 @@ impl CoordinatorConfig {
                 "conversion_free_percent is {asked}: with less than 100 there is room for conversions"
             )));
         }
+        self.limits.check()?;
         self.relations().iter().try_for_each(Relation::check)?;
         check_slice_len("slice_len", AutoSize::Bytes(self.slice_len))?;
         check_slice_len("repair_slice_len", self.repair_slice_len)?;
@@ -263,6 +271,13 @@ mod tests {
             wrong(CoordinatorConfig { conversion_free_percent: 100, ..config.clone() })
                 .contains("conversion_free_percent is 100")
         );
+        let limits: CoordinatorConfig =
+            toml::from_str("limits.repair_percent = 50\nlimits.scrub_bytes_per_s = \"1MiB\"").unwrap();
+        assert_eq!((limits.limits.repair_percent, limits.limits.scrub_bytes_per_s), (Some(50), Some(ByteSize(1 << 20))));
+        assert_eq!(toml::from_str::<CoordinatorConfig>(&toml::to_string(&limits).unwrap()).unwrap(), limits);
+        assert!(toml::from_str::<CoordinatorConfig>("limits.repair_pct = 50").unwrap_err().to_string().contains("repair_pct"));
+        let limits = ClassLimits { repair_percent: Some(0), ..limits.limits };
+        assert!(wrong(CoordinatorConfig { limits, ..config.clone() }).contains("limits.repair_percent is 0: 1 to 100"));
         assert!(wrong(CoordinatorConfig { scheme: "pigeon".into(), ..config.clone() }).contains("pigeon"));
         assert!(wrong(CoordinatorConfig { sweep_interval_ms: 0, ..config }).contains("sweep_interval_ms must be greater"));
     }

@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status, async_trait};
 use weft_control::run::Report;
 use weft_meta::{NewDisk, NewNode};
 use weft_proto::{PROTOCOL, Peer, ProtocolRange, rpc, to_status, v1};
-use weft_types::{BlockId, BlockState, Error, NodeId, NodeState, Result, Span};
+use weft_types::{BlockId, BlockState, ClassLimits, Error, NodeId, NodeState, Result, Span};
 
 /// Disks of one node, at most.
 const DISKS_MAX: usize = 1024;
@@ -152,7 +152,8 @@ impl MembershipService {
             let bytes = Span::new(corrupt.first_byte, corrupt.first_byte.saturating_add(corrupt.len_bytes));
             mark(shared, node, block, &Finding::Corrupt(vec![bytes]), &corrupt.message).await?;
         }
-        Ok(v1::HeartbeatReply { epoch: shared.epoch.0 })
+        let limits = Some(shared.config.limits).filter(|limits| *limits != ClassLimits::default());
+        Ok(v1::HeartbeatReply { epoch: shared.epoch.0, limits: limits.map(v1::ClassLimits::from) })
     }
 }
 

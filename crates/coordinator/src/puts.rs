@@ -29,7 +29,7 @@ use weft_codes::SharedCode;
 use weft_control::{placement::Placed, put};
 use weft_meta::{CommitPut, Leftovers, MetaError, NewUpload, ObjectRecord, UploadRecord};
 use weft_proto::{rpc::Caller, v1};
-use weft_types::{Error, NodeId, PlanId, Result, StripeLayout, UploadId};
+use weft_types::{Error, NodeId, PlanId, PutKey, Result, StripeLayout, UploadId};
 
 /// A node that has waited for another for this part of a stall when a plan ended did not fail itself.
 const WAIT_SHARE: u32 = 4;
@@ -63,6 +63,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         created_ms: shared.now_ms(),
         expires_ms: shared.lease_end_ms(),
         replaces: None,
+        key: shared.draw_put_key(),
     };
     // Whether there are nodes enough is said now, not after the client has read its input.
     let full = layout.full_stripe(k, m);
@@ -76,16 +77,18 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
     let layouts: Vec<StripeLayout> = iter::once(stripe).chain(following).collect();
     let placed = with_site(shared, &options, |site| request.homes_of(&layouts, &options, &BTreeSet::new(), site))?;
     let first = placed.first().cloned().unwrap_or_default();
-    let (mut plan, mut upload, mut started) = (Vec::new(), UploadId(0), None);
+    let (mut plan, mut upload, mut put_key, mut started) = (Vec::new(), UploadId(0), PutKey::NONE, None);
     if asked.explain {
         plan = explain(shared, &code, &stripe, &first.homes, &options)?;
     } else {
         // Puts that begin at the same time see each other: the first of them would else take all links for free.
         let announced = shared.in_flight.announce(options::announced(&options, shared, &first.homes, stripe.block_len(0)));
+        put_key = new.key;
         upload = begin_with(shared, new, ahead, layouts, placed).await?;
         shared.puts.announced.lock().unwrap_or_else(PoisonError::into_inner).insert(upload, announced);
         if asked.start && asked.size_hint > 0 && stripe.data_len <= START_BYTES_MAX {
-            let asked = v1::PutStripeRequest { upload: upload.0, number: 0, data_len: stripe.data_len, options: asked.options };
+            let (upload, data_len, options) = (upload.0, stripe.data_len, asked.options);
+            let asked = v1::PutStripeRequest { upload, number: 0, data_len, options, put_key: put_key.0 };
             let who = Who { caller: caller.clone(), delegation: None };
             // Why not, the client hears when it asks for the stripe itself.
             started = put_stripe(shared, asked, &who, START_ATTEMPTS)
@@ -105,6 +108,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         plan,
         first: started,
         lease_ms: u32::try_from(shared.config.upload_lease_ms).unwrap_or(u32::MAX),
+        put_key: put_key.0,
     })
 }
 
@@ -189,11 +193,15 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
     Ok(reply)
 }
 
-/// Refuses calls without a delegation that would change a conversion's put.
-pub(crate) async fn require_sent(shared: &Shared, id: u64, delegation: Option<&Delegation>) -> Result<()> {
+/// Refuses calls that do not show the put's key, and calls without a delegation that would change a conversion's put.
+pub(crate) async fn require_writer(shared: &Shared, id: u64, shown: u64, delegation: Option<&Delegation>) -> Result<()> {
     match shared.meta.upload(UploadId(id)).await {
         Ok(upload) if upload.new.replaces.is_some() && delegation.is_none() => {
             Err(Error::invalid("a conversion is written by whom the coordinator sends").object(&upload.new.name))
+        }
+        Ok(upload) if !upload.new.key.admits(PutKey(shown)) => {
+            let message = format!("this is not the key of put {id}: only the writer that began the put goes on with it");
+            Err(Error::invalid(message).object(&upload.new.name))
         }
         // What there is not, the call itself tells.
         Ok(_) | Err(MetaError::NotFound(_)) => Ok(()),

@@ -147,7 +147,7 @@ fn ranges(stripe: &StripeRecord, asked: &[v1::BlockRange]) -> Result<Vec<Range>>
 fn plan(shared: &Shared, ask: &PlanRequest, view: &View) -> Result<PlannedRead> {
     let frame = |ask: &PlanRequest, slice_len| {
         let stripe = ask.stripe();
-        (shared.run(ask.class(), stripe.seq, &stripe.layout.layout, slice_len), shared.draw_client())
+        (shared.run(ask.precedence(), &stripe.layout.layout, slice_len), shared.draw_client())
     };
     compute(|| ask.plan(view, &shared.network_of_helpers(), &shared.known, frame))
 }

@@ -136,7 +136,7 @@ impl Rebuilder<'_> {
 
     fn plan(self, ask: &PlanRequest, view: &View) -> Result<Planned> {
         let stripe = ask.stripe();
-        let run = |slice_len| self.shared.run(ask.class(), stripe.seq, &stripe.layout.layout, slice_len);
+        let run = |slice_len| self.shared.run(ask.precedence(), &stripe.layout.layout, slice_len);
         compute(|| ask.plan(view, &self.shared.network_of_helpers(), &self.shared.known, run))
     }
 

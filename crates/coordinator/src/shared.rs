@@ -14,10 +14,10 @@ use tokio::sync::watch;
 use weft_codes::SharedCode;
 use weft_control::{known::Known, links::Links, retries::Retries, stragglers::Stragglers};
 use weft_meta::{ClusterRecord, Meta, MetaError};
-use weft_plan::Class;
+use weft_plan::Precedence;
 use weft_proto::{Net, Security};
 use weft_schemes::Run;
-use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, Result, StripeId};
+use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, PutKey, Result, StripeId};
 
 /// Codes that are kept built, at most.
 const CODES_MAX: usize = 64;
@@ -101,9 +101,14 @@ impl Shared {
         self.rng().random()
     }
 
+    /// A put's key, which nobody can guess.
+    pub(crate) fn draw_put_key(&self) -> PutKey {
+        PutKey(self.rng().random_range(1..=u64::MAX))
+    }
+
     /// A plan's frame: its number is nobody else's.
-    pub(crate) fn run(&self, class: Class, seq: u64, layout: &Layout, slice_len: u64) -> Run {
-        Run { seq, ..Run::new(self.next_plan(), self.epoch.0, class, slice_len).of_sub_blocks(layout.alpha) }
+    pub(crate) fn run(&self, precedence: Precedence, layout: &Layout, slice_len: u64) -> Run {
+        Run::new(self.next_plan(), self.epoch.0, precedence, slice_len).of_sub_blocks(layout.alpha)
     }
 
     /// A plan's number that is nobody else's.

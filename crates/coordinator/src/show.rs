@@ -233,7 +233,7 @@ fn stripe(record: &StripeRecord, view: &View, with_checksums: bool) -> Result<v1
         id: record.id.0,
         offset: record.object_offset(),
         layout,
-        seq: record.seq,
+        seq: Some(v1::Seq { term: record.seq.term(), counts: record.seq.counts().to_vec() }),
         blocks: record.firsts().map(block).collect(),
         copies: record.copies.iter().map(|(index, placed)| block((*index, placed))).collect(),
     })

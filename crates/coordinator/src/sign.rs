@@ -59,7 +59,7 @@ pub(crate) fn store_order(
         code: code.spec(),
         generator_hash: weft_codes::generator_hash(code.as_ref()),
         stripe: stripe.layout,
-        seq: stripe.seq,
+        seq: stripe.seq.clone(),
     };
     Ok(StoreOrder { meta, expected_checksums: Vec::new(), disk: disk.id.clone() })
 }

@@ -298,7 +298,7 @@ mod tests {
     use std::sync::Arc;
     use weft_gf::SparseMatrix;
     use weft_plan::{Class, TaskLane, TaskLink, TaskStage};
-    use weft_types::{Layout, NodeId, PlanId, Result, Span};
+    use weft_types::{Layout, NodeId, PlanId, Result, Seq, Span};
 
     const PEER: Party = Party::Node(NodeId(2));
 
@@ -311,8 +311,10 @@ mod tests {
             plan: PlanId(1),
             epoch: 1,
             class: Class::Foreground,
+            priority: 0,
             party: Party::Node(NodeId(1)),
             layout: Layout::new(64, 64, 1).unwrap(),
+            seq: Seq::default(),
             slice_len: 8,
             lanes: vec![TaskLane { lane: 3, span: Span::new(0, 64), first: 0, step: 1, window: 1, stages: vec![stage] }],
             blocks: Vec::new(),

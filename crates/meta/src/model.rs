@@ -1,7 +1,8 @@
 //! What the metadata says, as values.
 
 use weft_types::{
-    Ack, BlockId, BlockState, ClusterId, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, StripeId, StripeLayout, UploadId,
+    Ack, BlockId, BlockState, ClusterId, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, PutKey, StripeId, StripeLayout,
+    UploadId,
 };
 
 /// Some of a list, and whether there is more.
@@ -161,6 +162,8 @@ pub struct NewUpload {
     pub expires_ms: u64,
     /// It is a conversion of the object of that version, and can be committed only in its place.
     pub replaces: Option<UploadId>,
+    /// What its writer shows with each call.
+    pub key: PutKey,
 }
 
 /// A put under way.

@@ -75,6 +75,16 @@ pub(crate) fn unpack_checksums(blob: &[u8]) -> Result<Vec<Vec<u32>>> {
     Ok(fixed.into_iter().map(|block| block.into_iter().map(u32::from_le_bytes).collect()).collect())
 }
 
+/// Packs counts of updates; nothing where there are none.
+pub(crate) fn pack_counts(counts: &[u64]) -> Result<Option<Vec<u8>>> {
+    if counts.is_empty() { Ok(None) } else { pack(counts).map(Some) }
+}
+
+/// The inverse of [`pack_counts`].
+pub(crate) fn unpack_counts(blob: Option<&[u8]>) -> Result<Vec<u64>> {
+    blob.map_or(Ok(Vec::new()), |blob| unpack("a stripe's counts of updates", blob))
+}
+
 /// Packs what a job does.
 pub(crate) fn pack_work(work: &JobWork) -> Result<Vec<u8>> {
     pack(work)

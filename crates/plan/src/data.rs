@@ -1,9 +1,9 @@
 //! Plans and jobs as data.
 
 use crate::SliceSet;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use weft_gf::Factored;
-use weft_types::{BlockId, Layout, Party, PlanId, Span};
+use weft_types::{BlockId, Layout, Party, PlanId, Seq, Span};
 
 /// The question: who holds which block for which positions, what is put in, what changes, and what must come out where.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -91,6 +91,9 @@ pub struct Plan {
     pub epoch: u64,
     /// What it is for.
     pub class: Class,
+    /// Among plans of its class, those of a lower number go first. Older files have none: 0.
+    #[serde(default)]
+    pub priority: u8,
 }
 
 /// What a plan is for: at every agent, an earlier class goes before a later one.
@@ -103,6 +106,33 @@ pub enum Class {
     Repair,
     /// Looks whether all is well.
     Scrub,
+}
+
+/// Who goes before whom: by class, and within a class by priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Precedence {
+    /// What a plan is for.
+    pub class: Class,
+    /// 0 goes first.
+    pub priority: u8,
+}
+
+impl Precedence {
+    /// Rebuilds what is lost.
+    pub const REBUILD: Self = Self { class: Class::Repair, priority: 0 };
+    /// Moves or converts what can still be read: it waits for what is lost to be rebuilt.
+    pub const MOVE: Self = Self { class: Class::Repair, priority: 1 };
+
+    /// The first of a class.
+    pub const fn of(class: Class) -> Self {
+        Self { class, priority: 0 }
+    }
+}
+
+impl From<Class> for Precedence {
+    fn from(class: Class) -> Self {
+        Self::of(class)
+    }
 }
 
 /// Lanes over vertices. No party and no position in it: shared by all stripes of a code that lost the same.
@@ -127,10 +157,29 @@ pub struct Binding {
     pub stores: Vec<BoundBlock>,
     /// How the stripe's blocks are laid out.
     pub layout: Layout,
-    /// The count of committed updates of the stripe that is read.
-    pub seq: u64,
+    /// Which updates the stripe has that is read.
+    #[serde(deserialize_with = "seq_or_none")]
+    pub seq: Seq,
     /// Positions in a slice.
     pub slice_len: u64,
+}
+
+/// Saved plans of before have one count of all updates, which was always 0.
+fn seq_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Seq, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Saved {
+        Seq(Seq),
+        Count(u64),
+    }
+    if !deserializer.is_human_readable() {
+        return Seq::deserialize(deserializer);
+    }
+    match Saved::deserialize(deserializer)? {
+        Saved::Seq(seq) => Ok(seq),
+        Saved::Count(0) => Ok(Seq::default()),
+        Saved::Count(count) => Err(D::Error::custom(format!("{count} updates, and nothing says of which data blocks"))),
+    }
 }
 
 /// Which block a vertex means by an index.
@@ -275,6 +324,11 @@ impl Slices {
 }
 
 impl Plan {
+    /// Who goes before it at an agent.
+    pub fn precedence(&self) -> Precedence {
+        Precedence { class: self.class, priority: self.priority }
+    }
+
     /// The positions of a lane, by its number: none, if the plan has no such lane.
     pub fn span(&self, lane: usize) -> Span {
         self.binding.spans.get(lane).copied().unwrap_or(Span::new(0, 0))

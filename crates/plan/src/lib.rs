@@ -22,7 +22,8 @@ pub use cache::{Cache, Counts};
 pub use code_view::CodeView;
 pub use cost::{Cost, PartyCost, cost};
 pub use data::{
-    Binding, BoundBlock, Change, Class, Hold, Input, Job, Lane, Link, Plan, Shape, Sink, Slices, Source, Stage, Want, WantKind,
+    Binding, BoundBlock, Change, Class, Hold, Input, Job, Lane, Link, Plan, Precedence, Shape, Sink, Slices, Source, Stage, Want,
+    WantKind,
 };
 pub use eval::{Data, Memory, eval};
 pub use explain::{Takes, explain, human_time, to_dot};

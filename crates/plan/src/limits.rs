@@ -2,6 +2,7 @@
 //! that costs memory or time is counted before it is walked through.
 
 use crate::{Job, Plan, Refusal, Rule, Sink, Source};
+use weft_types::BLOCKS_MAX;
 
 /// Lanes of a plan, at most.
 pub const LANES_MAX: usize = 4096;
@@ -53,6 +54,7 @@ pub(crate) fn check_plan(plan: &Plan) -> Result<(), Refusal> {
 pub(crate) fn check_binding(plan: &Plan) -> Result<(), Refusal> {
     at_most("lanes with positions", plan.binding.spans.len(), LANES_MAX)?;
     at_most("parties", plan.binding.parties.len(), PARTIES_MAX)?;
+    at_most("counts of updates", plan.binding.seq.counts().len(), BLOCKS_MAX)?;
     at_most("blocks that are read", plan.binding.blocks.len(), BLOCKS_BOUND_MAX)?;
     at_most("blocks that are stored", plan.binding.stores.len(), BLOCKS_BOUND_MAX)
 }

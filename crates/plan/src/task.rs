@@ -1,9 +1,9 @@
 //! One party's share of a plan: what an agent (or a client) is sent, and nothing else.
 
-use crate::{Class, Plan, Sink, SliceSet, Source};
+use crate::{Class, Plan, Precedence, Sink, SliceSet, Source};
 use serde::{Deserialize, Serialize};
 use weft_gf::Factored;
-use weft_types::{BlockId, Layout, Party, PlanId, Span};
+use weft_types::{BlockId, Layout, Party, PlanId, Seq, Span};
 
 mod check;
 
@@ -18,10 +18,14 @@ pub struct Task {
     pub epoch: u64,
     /// What the plan is for: agents let foreground tasks go before others.
     pub class: Class,
+    /// Among tasks of its class, those of a lower number go first.
+    pub priority: u8,
     /// Whose share it is.
     pub party: Party,
     /// How the stripe's blocks are laid out.
     pub layout: Layout,
+    /// Which updates the stripe has that is read.
+    pub seq: Seq,
     /// Positions in a slice.
     pub slice_len: u64,
     /// The lanes in which the party has a stage.
@@ -88,6 +92,13 @@ pub struct TaskLink {
     pub sends: bool,
 }
 
+impl Task {
+    /// Who goes before it at its agent.
+    pub fn precedence(&self) -> Precedence {
+        Precedence { class: self.class, priority: self.priority }
+    }
+}
+
 impl TaskLink {
     /// The link's number in the plan, as frames carry it: lane in the upper half.
     pub fn id(&self) -> u32 {
@@ -151,8 +162,10 @@ pub fn cut(plan: &Plan, vertex: u16) -> Task {
         plan: plan.id,
         epoch: plan.epoch,
         class: plan.class,
+        priority: plan.priority,
         party: binding.parties[usize::from(vertex)],
         layout: binding.layout,
+        seq: binding.seq.clone(),
         slice_len: binding.slice_len,
         lanes,
         blocks: mine(&binding.blocks),

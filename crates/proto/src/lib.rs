@@ -21,6 +21,7 @@ mod memory;
 pub mod net;
 pub mod pool;
 pub mod rpc;
+mod secret;
 pub mod security;
 pub mod status;
 pub mod task;
@@ -53,6 +54,23 @@ impl From<weft_types::StageTimes> for v1::StageTimes {
     fn from(times: weft_types::StageTimes) -> Self {
         let weft_types::StageTimes { lane, stage, read_us, wait_us, combine_us, send_us, write_us } = times;
         Self { lane: lane.into(), stage: stage.into(), read_us, wait_us, combine_us, send_us, write_us }
+    }
+}
+
+impl From<weft_types::ClassLimits> for v1::ClassLimits {
+    fn from(limits: weft_types::ClassLimits) -> Self {
+        let weft_types::ClassLimits { repair_percent, scrub_percent, repair_bytes_per_s, scrub_bytes_per_s } = limits;
+        let [repair_bytes_per_s, scrub_bytes_per_s] = [repair_bytes_per_s, scrub_bytes_per_s].map(|rate| rate.map(|rate| rate.0));
+        Self { repair_percent, scrub_percent, repair_bytes_per_s, scrub_bytes_per_s }
+    }
+}
+
+impl From<v1::ClassLimits> for weft_types::ClassLimits {
+    fn from(limits: v1::ClassLimits) -> Self {
+        let v1::ClassLimits { repair_percent, scrub_percent, repair_bytes_per_s, scrub_bytes_per_s } = limits;
+        let [repair_bytes_per_s, scrub_bytes_per_s] =
+            [repair_bytes_per_s, scrub_bytes_per_s].map(|rate| rate.map(weft_types::ByteSize));
+        Self { repair_percent, scrub_percent, repair_bytes_per_s, scrub_bytes_per_s }
     }
 }
 

@@ -3,7 +3,8 @@
 use crate::v1;
 use weft_types::{Error, Result};
 
-/// The versions that this build speaks. Version 2 brought tasks of version 2 (temporaries), version 3 those of version 3 (their class).
+/// The versions that this build speaks. Version 2 brought tasks of version 2 (temporaries), version 3 those of version 3 (their class and
+/// priority, and which updates the stripe has).
 pub const PROTOCOL: ProtocolRange = ProtocolRange { oldest: 3, newest: 3 };
 
 /// The oldest and the newest version of the protocol that somebody speaks.

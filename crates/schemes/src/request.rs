@@ -3,8 +3,8 @@
 use crate::{Paths, Patterns, Select};
 use std::collections::BTreeMap;
 use weft_codes::Code;
-use weft_plan::{Binding, BoundBlock, Class, CodeView, Job, Lane, Network, Plan, Shape, Sink, Source, WantKind};
-use weft_types::{BlockId, Error, Party, PlanId, Result, Span, StripeLayout};
+use weft_plan::{Binding, BoundBlock, CodeView, Job, Lane, Network, Plan, Precedence, Shape, Sink, Source, WantKind};
+use weft_types::{BlockId, Error, Party, PlanId, Result, Seq, Span, StripeLayout};
 
 /// Slices that may wait at each end of a link, unless said otherwise.
 pub(crate) const WINDOW_SLICES: u32 = 4;
@@ -22,6 +22,8 @@ pub struct Request<'a> {
     pub code: &'a dyn Code,
     /// How the stripe lies in its blocks; from it come the lengths of the blocks.
     pub stripe: StripeLayout,
+    /// Which updates the stripe has.
+    pub seq: &'a Seq,
     /// What is there, and what is wanted.
     pub job: &'a Job,
     /// The new blocks that were allocated for the job's stores: one for each block that a party shall store.
@@ -59,10 +61,8 @@ pub struct Run {
     pub id: PlanId,
     /// The epoch of the coordinator that makes it.
     pub epoch: u64,
-    /// What it is for.
-    pub class: Class,
-    /// The count of committed updates of the stripe that is read.
-    pub seq: u64,
+    /// Who goes before it: what it is for, and its priority among others for the same.
+    pub precedence: Precedence,
     /// Positions in a slice.
     pub slice_len: u64,
     /// Slices that may wait at each end of a link.
@@ -70,9 +70,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// With the usual window and no update yet.
-    pub fn new(id: PlanId, epoch: u64, class: Class, slice_len: u64) -> Self {
-        Self { id, epoch, class, seq: 0, slice_len, window: WINDOW_SLICES }
+    /// With the usual window.
+    pub fn new(id: PlanId, epoch: u64, precedence: impl Into<Precedence>, slice_len: u64) -> Self {
+        Self { id, epoch, precedence: precedence.into(), slice_len, window: WINDOW_SLICES }
     }
 
     /// With the window for cells of so many sub-blocks: a larger one, where slices of all of them together are small.
@@ -107,8 +107,11 @@ impl Vertices {
 /// Links that are all alike: which of two plans is shorter does not depend on what they carry.
 static ALIKE: Network = Network::uniform(1e9);
 
+/// Of a stripe that was never updated.
+static FIRST: Seq = Seq::FIRST;
+
 impl<'a> Request<'a> {
-    /// With nothing to store and nobody preferred, over links that are all alike; lost blocks come over one path.
+    /// Of a stripe without updates, with nothing to store and nobody preferred, over links that are all alike; lost blocks come over one path.
     ///
     /// ```
     /// # use weft_plan::{Class, Job};
@@ -121,7 +124,7 @@ impl<'a> Request<'a> {
     /// ```
     pub fn new(code: &'a dyn Code, stripe: StripeLayout, job: &'a Job, run: Run) -> Self {
         let (select, paths) = (Select::default(), Paths::Count(1));
-        Self { code, stripe, job, stores: &[], prefer: &[], network: &ALIKE, select, paths, run, patterns: None }
+        Self { code, stripe, seq: &FIRST, job, stores: &[], prefer: &[], network: &ALIKE, select, paths, run, patterns: None }
     }
 }
 
@@ -198,8 +201,8 @@ impl Request<'_> {
         }
         let binding = Binding { spans, ..self.bind(vertices.0, &lanes)? };
         let shape = Shape { code: self.code.spec(), lanes };
-        let Run { id, epoch, class, .. } = self.run;
-        Ok(Plan { shape, binding, id, epoch, class })
+        let Run { id, epoch, precedence: Precedence { class, priority }, .. } = self.run;
+        Ok(Plan { shape, binding, id, epoch, class, priority })
     }
 
     fn bind(&self, parties: Vec<Party>, lanes: &[Lane]) -> Result<Binding> {
@@ -233,7 +236,7 @@ impl Request<'_> {
             }
         }
         let (blocks, stores) = (blocks.into_values().collect(), stores.into_values().collect());
-        let Run { seq, slice_len, .. } = self.run;
+        let (seq, slice_len) = (self.seq.clone(), self.run.slice_len);
         Ok(Binding { parties, spans: Vec::new(), blocks, stores, layout: self.stripe.layout, seq, slice_len })
     }
 
@@ -271,6 +274,7 @@ impl Request<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_plan::Class;
 
     #[test]
     fn many_small_slices_may_wait_but_not_of_many_sub_blocks() {

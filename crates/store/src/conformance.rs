@@ -2,7 +2,7 @@
 
 use crate::block_store::{BlockStore, BlockWriter, Quarantined, verify};
 use crate::crc;
-use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Span, StripeId, StripeLayout};
+use weft_types::{BlockId, BlockMeta, ClusterId, Layout, Reaction, Seq, Span, StripeId, StripeLayout};
 
 /// Runs the whole suite. `make_store` gives an empty store of the cluster each time.
 pub fn check<S: BlockStore>(cluster: ClusterId, mut make_store: impl FnMut() -> S) {
@@ -34,7 +34,7 @@ pub fn block(cluster: ClusterId, stripe: u64, len: u64) -> BlockMeta {
         code: "rs(2,1)".to_owned(),
         generator_hash: 0x0123_4567_89ab_cdef,
         stripe: StripeLayout { layout, k: 2, m: 1, data_len },
-        seq: 0,
+        seq: Seq::default(),
     }
 }
 

@@ -5,11 +5,13 @@
 
 use crate::coverage::units_of;
 use crate::crc;
-use serde::{Deserialize, Serialize};
-use weft_types::{BLOCKS_MAX, BlockId, BlockMeta, ClusterId, Error, Layout, PAGE_LEN, Result, StripeId, StripeLayout};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use weft_types::{BLOCKS_MAX, BlockId, BlockMeta, ClusterId, Error, Layout, PAGE_LEN, Result, Seq, StripeId, StripeLayout};
 
-/// The version that is written.
-pub const SIDECAR_VERSION: u32 = 1;
+/// The newest version.
+pub const SIDECAR_VERSION: u32 = 2;
+/// The version that is written of a block without updates: older programs read it.
+const FIRST_VERSION: u32 = 1;
 
 /// No sidecar is larger: the checksums of a block of 1 TiB and room for its description. Larger files are not read.
 pub const SIDECAR_BYTES_MAX: u64 = (1 << 30) + (1 << 23);
@@ -55,11 +57,16 @@ impl Sidecar {
 
     /// The file's bytes.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let description = postcard::to_stdvec(&DescriptionV1::from(&self.meta))
+        let first = DescriptionV1::from(&self.meta);
+        let (version, description) = match self.meta.seq.is_first() {
+            true => (FIRST_VERSION, postcard::to_stdvec(&first)),
+            false => (SIDECAR_VERSION, postcard::to_stdvec(&DescriptionV2 { first, seq: self.meta.seq.clone() })),
+        };
+        let description = description
             .map_err(|error| Error::fatal(format!("the description cannot be encoded: {error}")).block(self.meta.id))?;
         let mut bytes = Vec::with_capacity(HEAD_LEN + description.len() + 4 * (self.pages.len() + self.units.len()) + CRC_LEN);
         bytes.extend(MAGIC);
-        for number in [SIDECAR_VERSION as usize, description.len(), self.pages.len(), self.units.len()] {
+        for number in [version as usize, description.len(), self.pages.len(), self.units.len()] {
             let number = u32::try_from(number).map_err(|_| Error::invalid("the block is too large").block(self.meta.id))?;
             bytes.extend(number.to_le_bytes());
         }
@@ -84,7 +91,8 @@ impl Sidecar {
         let (version, rest) = split_u32(rest).ok_or_else(|| wrong("is too short"))?;
         match version {
             0 => Err(wrong("has version 0, which never was")),
-            1 => decode_v1(rest).ok_or_else(|| wrong("does not describe a block"))?,
+            1 => decode_as::<DescriptionV1>(rest).ok_or_else(|| wrong("does not describe a block"))?,
+            2 => decode_as::<DescriptionV2>(rest).ok_or_else(|| wrong("does not describe a block"))?,
             _ => Err(Error::fatal(format!(
                 "the sidecar is of version {version}; this program reads up to version {SIDECAR_VERSION}: use a newer one"
             ))),
@@ -112,6 +120,10 @@ pub(crate) fn check_meta(meta: &BlockMeta) -> Result<()> {
     if stripe.data_len == 0 || stripe.data_len > data_len_max {
         return refuse(format!("a stripe with {} bytes of data: 1 to {data_len_max} are", stripe.data_len));
     }
+    if !meta.seq.fits(stripe.k as usize) {
+        let counts = meta.seq.counts().len();
+        return refuse(format!("updates of {counts} data blocks are counted, and the stripe has {}", stripe.k));
+    }
     if meta.object.len() > TEXT_BYTES_MAX || meta.code.len() > TEXT_BYTES_MAX {
         return refuse(format!("the object's name and the code's spec have at most {TEXT_BYTES_MAX} bytes each"));
     }
@@ -122,7 +134,7 @@ pub(crate) fn check_meta(meta: &BlockMeta) -> Result<()> {
 const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// `None`: lengths that do not fit. `Some(Err)`: a description that makes no sense.
-fn decode_v1(rest: &[u8]) -> Option<Result<Sidecar>> {
+fn decode_as<D: DeserializeOwned + Into<Option<BlockMeta>>>(rest: &[u8]) -> Option<Result<Sidecar>> {
     let (description_len, rest) = split_u32(rest)?;
     let (pages_len, rest) = split_u32(rest)?;
     let (units_len, rest) = split_u32(rest)?;
@@ -131,13 +143,14 @@ fn decode_v1(rest: &[u8]) -> Option<Result<Sidecar>> {
     if (units_len as usize).checked_mul(4)? != units.len() {
         return None;
     }
-    let (description, left) = postcard::take_from_bytes::<DescriptionV1>(description).ok()?;
+    let (description, left) = postcard::take_from_bytes::<D>(description).ok()?;
     if !left.is_empty() {
         return None;
     }
+    let meta = description.into()?;
     let sums = |bytes: &[u8]| bytes.chunks_exact(4).map(|sum| u32::from_le_bytes([sum[0], sum[1], sum[2], sum[3]])).collect();
     let (pages, units): (Vec<u32>, Vec<u32>) = (sums(pages), sums(units));
-    Some(Sidecar::new(description.into(), pages).map_err(as_corrupt).and_then(|sidecar| {
+    Some(Sidecar::new(meta, pages).map_err(as_corrupt).and_then(|sidecar| {
         if sidecar.units == units { Ok(sidecar) } else { Err(Error::corrupt("the sidecar's checksums contradict each other")) }
     }))
 }
@@ -170,7 +183,15 @@ struct DescriptionV1 {
     k: u32,
     m: u32,
     data_len: u64,
-    seq: u64,
+    /// Was to be a count of updates, and is 0.
+    updates: u64,
+}
+
+/// Version 2: the same, and which updates the block has.
+#[derive(Serialize, Deserialize)]
+struct DescriptionV2 {
+    first: DescriptionV1,
+    seq: Seq,
 }
 
 impl From<&BlockMeta> for DescriptionV1 {
@@ -193,15 +214,16 @@ impl From<&BlockMeta> for DescriptionV1 {
             k: stripe.k,
             m: stripe.m,
             data_len: stripe.data_len,
-            seq: meta.seq,
+            updates: 0,
         }
     }
 }
 
-impl From<DescriptionV1> for BlockMeta {
+/// None: it makes no sense.
+impl From<DescriptionV1> for Option<BlockMeta> {
     fn from(it: DescriptionV1) -> Self {
         let layout = Layout { block_len: it.block_len, cell_len: it.cell_len, alpha: it.alpha };
-        Self {
+        (it.updates == 0).then_some(BlockMeta {
             cluster: ClusterId(it.cluster),
             id: BlockId { stripe: StripeId(it.stripe), index: it.index, copy: it.copy, generation: it.generation },
             object: it.object,
@@ -210,8 +232,14 @@ impl From<DescriptionV1> for BlockMeta {
             code: it.code,
             generator_hash: it.generator_hash,
             stripe: StripeLayout { layout, k: it.k, m: it.m, data_len: it.data_len },
-            seq: it.seq,
-        }
+            seq: Seq::default(),
+        })
+    }
+}
+
+impl From<DescriptionV2> for Option<BlockMeta> {
+    fn from(DescriptionV2 { first, seq }: DescriptionV2) -> Self {
+        Self::from(first).map(|meta| BlockMeta { seq, ..meta })
     }
 }
 

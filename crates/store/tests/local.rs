@@ -4,7 +4,9 @@ use rustix::io::ReadWriteFlags;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use weft_store::{BlockStore, CallKind, Fault, FaultStore, LocalStore, NewDisk, Quarantined, conformance, crc, verify};
+use weft_store::{
+    BlockStore, CallKind, Fault, FaultStore, LocalStore, NewDisk, Quarantined, SIDECAR_VERSION, conformance, crc, verify,
+};
 use weft_types::{BlockMeta, ClusterId, Error, Reaction, Span};
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -254,14 +256,14 @@ fn a_sidecar_of_a_newer_version_is_no_broken_one() {
     let (payload, sidecar) = (store.payload_path(meta.id), store.sidecar_path(meta.id));
     drop(store);
     let mut newer = fs::read(&sidecar).unwrap();
-    newer[8] = 2;
+    newer[8] = SIDECAR_VERSION as u8 + 1;
     let body_len = newer.len() - 4;
     let sum = crc::crc32c(&newer[..body_len]);
     newer[body_len..].copy_from_slice(&sum.to_le_bytes());
     fs::write(&sidecar, newer).unwrap();
     let error = refused(dir.path(), CLUSTER);
     assert_eq!(error.reaction, Reaction::Fatal);
-    assert!(error.message.contains("version 2"), "{error}");
+    assert!(error.message.contains("version 3; this program reads up to version 2"), "{error}");
     assert_eq!(fs::read(payload).unwrap(), bytes);
 }
 

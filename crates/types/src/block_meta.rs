@@ -1,6 +1,6 @@
 //! What a block's sidecar says of it: enough to rebuild the metadata from sidecars alone.
 
-use crate::{BlockId, ClusterId, StripeLayout};
+use crate::{BlockId, ClusterId, Seq, StripeLayout};
 use serde::{Deserialize, Serialize};
 
 /// A block, fully described.
@@ -22,8 +22,8 @@ pub struct BlockMeta {
     pub generator_hash: u64,
     /// How the stripe is laid out.
     pub stripe: StripeLayout,
-    /// The count of committed updates of the stripe that the block has.
-    pub seq: u64,
+    /// Which updates of the stripe the block has.
+    pub seq: Seq,
 }
 
 impl BlockMeta {

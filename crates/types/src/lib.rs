@@ -3,24 +3,28 @@
 //! Nothing here knows a code, a plan or a socket.
 
 mod block_meta;
+mod class_limits;
 pub mod conversion;
 mod crc;
 mod error;
 mod ids;
 mod layout;
 mod records;
+mod seq;
 mod size;
 mod work;
 
 pub use block_meta::BlockMeta;
+pub use class_limits::{ClassLimits, RATE_MIN};
 pub use crc::{crc32c, crc32c_continued, crc32c_joined};
 pub use error::{Error, Reaction, Result};
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};
 pub use records::{
     Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, HelperSelect, Home, NodeRecord, NodeState,
-    ObjectName, Owner, PlacedBlock, REPLICAS_MAX, StripeRecord, UploadId,
+    ObjectName, Owner, PlacedBlock, PutKey, REPLICAS_MAX, StripeRecord, UploadId,
 };
+pub use seq::Seq;
 pub use size::{AutoSize, ByteSize, human_bytes};
 pub use work::{StageTimes, TaskTraffic};
 

@@ -1,7 +1,7 @@
 //! What is known of stripes, of whom they belong to and of where their blocks are: plain values, which the metadata keeps and decisions
 //! are made by.
 
-use crate::{BlockId, NodeId, Span, StripeId, StripeLayout};
+use crate::{BlockId, NodeId, Seq, Span, StripeId, StripeLayout};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 
@@ -23,6 +23,27 @@ pub struct DiskNumber(pub u32);
 /// A put, numbered from 1 over the whole cluster and never reused. It is also the version of the object that the put makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UploadId(pub u64);
+
+/// What a put's writer shows with each call, so that nobody else can meddle with the put: drawn at random when it begins. It is not told
+/// by `Debug`, nor logged.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct PutKey(pub u64);
+
+impl PutKey {
+    /// Of puts that began before there were keys: nobody is asked for it.
+    pub const NONE: Self = Self(0);
+
+    /// Whether a writer that shows this may go on with the put that has this key.
+    pub fn admits(self, shown: Self) -> bool {
+        self == Self::NONE || self == shown
+    }
+}
+
+impl fmt::Debug for PutKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::NONE { "PutKey::NONE" } else { "PutKey(..)" })
+    }
+}
 
 /// Whether a node was heard of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -114,8 +135,8 @@ pub struct StripeRecord {
     pub number: u64,
     /// Whether its blocks have been written.
     pub ended: bool,
-    /// Its count of committed updates.
-    pub seq: u64,
+    /// Which updates it has.
+    pub seq: Seq,
     /// Its layout.
     pub layout: StripeLayout,
     /// Its blocks, by index: of each its first copy. Whoever reads may have put another in its place. A data block without bytes is not

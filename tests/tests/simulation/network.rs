@@ -30,7 +30,7 @@ impl Membership for Members {
     }
 
     async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatReply>, Status> {
-        Ok(Response::new(HeartbeatReply { epoch: request.get_ref().epoch + 1 }))
+        Ok(Response::new(HeartbeatReply { epoch: request.get_ref().epoch + 1, ..HeartbeatReply::default() }))
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::line::Line;
-use weft_engine::classes::Precedence;
+use weft_plan::Precedence;
 use weft_plan::{Class, TaskLane};
 use weft_store::conformance;
 use weft_types::{BlockMeta, ClusterId};

@@ -10,7 +10,10 @@ use std::{
 use tokio::time::{Instant, sleep};
 use weft_agent::{Limits, Throttle};
 use weft_plan::Plan;
-use weft_proto::{from_status, v1::task_event::Event};
+use weft_proto::{
+    from_status,
+    v1::{ClassLimits, task_event::Event},
+};
 use weft_types::{ByteSize, NodeId, Reaction, Span};
 
 const MIB: u64 = 1 << 20;
@@ -40,6 +43,57 @@ async fn foreground_is_admitted_while_repairs_fill_their_share() {
         cluster.cancel(NodeId(1), plan).await;
     }
     assert_eq!(cluster.agents[&1].memory_used_bytes(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_clusters_limits_hold_where_they_are_lower_and_as_long_as_they_are_told() {
+    let limits = Limits { memory_budget: ByteSize(8 * MIB), ..Limits::default() };
+    let cluster = Cluster::start(Options { limits, ..Options::agents(3) }.simulated()).await;
+    let stripe = Stripe::new(1, "rs(1,1)", MIB, MIB);
+    cluster.write(&stripe).await;
+    let mut number = 0;
+    let mut used_by_repairs = async || {
+        let mut repairs = Vec::new();
+        let busy = loop {
+            number += 1;
+            let plan = repair(&stripe, number);
+            let opened = cluster.coordinator.tasks(&plan, &stripe);
+            match cluster.call(NodeId(1)).await.open(opened[&node(0)].clone()).await {
+                Ok(_) => repairs.push(plan.id),
+                Err(status) => break from_status(&status),
+            }
+        };
+        assert!(busy.message.contains("busy: repair tasks use"), "{busy}");
+        let used = cluster.agents[&1].memory_used_bytes();
+        for plan in repairs {
+            cluster.cancel(NodeId(1), plan).await;
+        }
+        used * 100 / (8 * MIB)
+    };
+    assert!((50..=70).contains(&used_by_repairs().await));
+    let percent = |repair_percent| Some(ClassLimits { repair_percent: Some(repair_percent), ..ClassLimits::default() });
+    cluster.coordinator.limit(percent(40)).await;
+    assert!((20..=40).contains(&used_by_repairs().await));
+    for no_lower in [percent(90), percent(0), None] {
+        cluster.coordinator.limit(percent(40)).await;
+        cluster.coordinator.limit(no_lower).await;
+        let used = used_by_repairs().await;
+        assert!(if no_lower == percent(0) { used <= 40 } else { used >= 50 }, "{no_lower:?}: {used} %");
+    }
+
+    // And what they send.
+    let rate = |repair_bytes_per_s| Some(ClassLimits { repair_bytes_per_s, ..ClassLimits::default() });
+    let seconds = async |plan: Plan| {
+        let begin = Instant::now();
+        let events = cluster.run(&plan, &stripe, &cluster.client()).await.unwrap();
+        assert!(events.values().all(|event| matches!(event, Event::Done(_))), "{events:?}");
+        begin.elapsed().as_secs_f64()
+    };
+    cluster.coordinator.limit(rate(Some(MIB / 4))).await;
+    assert!((3.0..5.0).contains(&seconds(repair(&stripe, 900)).await), "a MiB at a quarter of it a second");
+    assert!(seconds(read(&stripe, MIB)).await < 1.0);
+    cluster.coordinator.limit(None).await;
+    assert!(seconds(repair(&stripe, 901)).await < 1.0);
 }
 
 /// Where what a class gives way to is the node's, and no peer is waited for.

@@ -13,12 +13,14 @@ use weft_client::StripeConverter;
 use weft_coordinator::{Coordinator, CoordinatorConfig};
 use weft_meta::MetaMode;
 use weft_proto::TcpNet;
-use weft_types::{ByteSize, ClusterId, Error, Result, SystemClock};
+use weft_types::{ByteSize, ClassLimits, ClusterId, Error, Result, SystemClock};
 
 /// Run a coordinator: it keeps the metadata, makes and verifies plans, commits
 ///
-/// Settings come from a TOML file and from the environment: WEFT_COORDINATOR_LISTEN=10.0.0.1:7400 is listen = "10.0.0.1:7400".
-/// Relative paths are relative to the file. WEFT_LOG says what is logged: info, debug, weft_coordinator=debug.
+/// Settings come from a TOML file and from the environment: WEFT_COORDINATOR_LISTEN=10.0.0.1:7400 is listen = "10.0.0.1:7400",
+/// and WEFT_COORDINATOR_LIMITS__REPAIR_PERCENT=50 is limits.repair_percent = 50. Limits bound all nodes: limits.repair_percent and
+/// limits.scrub_percent what repairs and scrubs use of a node's memory, connections and disks, limits.repair_bytes_per_s and
+/// limits.scrub_bytes_per_s what they send. Where an agent's own limits are lower, those hold. Relative paths are relative to the file. WEFT_LOG says what is logged: info, debug, weft_coordinator=debug.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -27,6 +29,9 @@ EXAMPLE
   dir = \"/var/lib/weft/coordinator\"
   # with ca.pem, coordinator.pem and coordinator-key.pem, or insecure = true
   certificates = \"/etc/weft/certificates\"
+  [limits]
+  repair_percent = 50
+  repair_bytes_per_s = \"100MiB\"
   END
   weft certificate issue coordinator client --authority authority
   weft coordinator --config coordinator.toml
@@ -82,8 +87,14 @@ pub(super) struct RunAgent {
 impl RunCoordinator {
     pub(super) fn run(self) -> Result<Exit> {
         let _held = hold(self.pid_file)?;
-        let sample =
-            CoordinatorConfig { cluster: Some(ClusterId(0)), certificates: Some(PathBuf::new()), ..CoordinatorConfig::default() };
+        let limits = ClassLimits {
+            repair_percent: Some(0),
+            scrub_percent: Some(0),
+            repair_bytes_per_s: Some(ByteSize(0)),
+            scrub_bytes_per_s: Some(ByteSize(0)),
+        };
+        let (cluster, certificates) = (Some(ClusterId(0)), Some(PathBuf::new()));
+        let sample = CoordinatorConfig { cluster, certificates, limits, ..CoordinatorConfig::default() };
         let (file, prefix) = (self.config.as_deref(), "WEFT_COORDINATOR_");
         let config = settings::read(file, prefix, std::env::vars_os(), &sample, settings::coordinator_paths)?;
         start_logging();

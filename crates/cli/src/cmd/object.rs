@@ -109,7 +109,10 @@ impl Incomplete {
 pub(super) struct Stripe {
     id: String,
     offset: u64,
-    seq: u64,
+    /// The term under which the metadata names its blocks.
+    term: u64,
+    /// The committed updates of each data block; none: all are 0.
+    seq: Vec<u64>,
     pub(super) blocks: Vec<Block>,
     /// Further copies of the blocks.
     copies: Vec<Block>,
@@ -170,7 +173,8 @@ impl Stripe {
         };
         let blocks = it.blocks.into_iter().map(block).collect();
         let copies = it.copies.into_iter().map(block).collect();
-        Self { id: StripeId(it.id).to_string(), offset: it.offset, seq: it.seq, blocks, copies }
+        let api::Seq { term, counts: seq } = it.seq.unwrap_or_default();
+        Self { id: StripeId(it.id).to_string(), offset: it.offset, term, seq, blocks, copies }
     }
 }
 
@@ -258,7 +262,8 @@ fn text(it: &Object) -> String {
         let _ = writeln!(text, "{} of {all} stripes complete; on their way: {}", all - rest, shown.join(", "));
     }
     for stripe in &it.stripes {
-        let _ = writeln!(text, "\nstripe {} from byte {}, {} updates", stripe.id, stripe.offset, stripe.seq);
+        let updates: u64 = stripe.seq.iter().sum();
+        let _ = writeln!(text, "\nstripe {} from byte {}, {} updates", stripe.id, stripe.offset, updates);
         let row = |it: &Block| {
             let first = it.crc32c.first().map(|unit| format!("{unit:08x}")).unwrap_or_default();
             let checksums = if it.crc32c.len() > 1 { format!("{first} … ({})", it.crc32c.len()) } else { first };

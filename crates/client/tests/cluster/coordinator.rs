@@ -290,7 +290,7 @@ impl Coordinator {
                 id: stripe.id.0,
                 offset: offset - stripe.layout.data_len,
                 layout: postcard::to_allocvec(&stripe.layout).unwrap(),
-                seq: 0,
+                seq: None,
                 blocks: stripe.homes.iter().enumerate().map(block).collect(),
                 copies: Vec::new(),
             }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 use weft_plan::{Class, ProofKey};
 use weft_schemes::{Kind, Paths, answering};
-use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, PlanId, StripeId, UploadId};
+use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, PlanId, Seq, StripeId, UploadId};
 
 const CLIENT: Party = Party::Client(9);
 
@@ -21,7 +21,7 @@ fn stripe(data_len: u64, block_len: u64, cell_len: u64) -> StripeRecord {
         owner: Owner::Object(UploadId(3)),
         number: 0,
         ended: true,
-        seq: 0,
+        seq: Seq::default(),
         layout,
         blocks: (0..=u8::MAX).zip((1..=6).map(place)).collect(),
         copies: Vec::new(),
@@ -93,7 +93,7 @@ proptest! {
         let lost: BTreeSet<u8> = lost.into_iter().filter(|index| stripe.blocks.contains_key(index)).collect();
         for scheme in ["direct", "mist", "auto"] {
             let network = &Network::uniform(1e9);
-            let writing = Writing { writer: CLIENT, stores: &stores, whole: true, scheme, network, known: &known() };
+            let writing = Writing { writer: CLIENT, seq: &Seq::FIRST, stores: &stores, whole: true, scheme, network, known: &known() };
             write(&code, &stripe.layout, &writing, run()).unwrap();
             // Only some of the data, which is sent again.
             write(&code, &stripe.layout, &Writing { stores: &stores[1..3], whole: false, ..writing }, run()).unwrap();

@@ -2,7 +2,7 @@ use super::*;
 use crate::fixtures::{BLOCK_LEN, home, stripe, view};
 use proptest::prelude::*;
 use rand::{SeedableRng, rngs::StdRng};
-use weft_plan::ProofKey;
+use weft_plan::{Precedence, ProofKey};
 use weft_types::{AutoSize, PlacedBlock, PlanId, StripeId};
 
 fn request(index: u8) -> Request {
@@ -21,7 +21,7 @@ fn rng() -> StdRng {
 }
 
 fn made(ask: &PlanRequest, view: &View) -> Result<PlannedRead> {
-    let frame = |ask: &PlanRequest, slice_len| (Run::new(PlanId(1), 1, ask.class(), slice_len), Party::Client(9));
+    let frame = |ask: &PlanRequest, slice_len| (Run::new(PlanId(1), 1, ask.precedence(), slice_len), Party::Client(9));
     ask.plan(view, &Network::uniform(1e9), &Known::new(ProofKey::PUBLIC), frame)
 }
 
@@ -128,7 +128,7 @@ fn a_delegate_reads_its_own_copy() {
         let request = Request { stripe: stripe.clone(), delegate: Some(NodeId(delegate)), ..request(0) };
         let (_, read) = played(request, view(8, &[]), |_, _| Ok(()));
         let read = read.unwrap();
-        assert_eq!((read_from(&read), read.planned.plan.class), (BTreeSet::from([NodeId(delegate)]), Class::Repair));
+        assert_eq!((read_from(&read), read.planned.plan.precedence()), (BTreeSet::from([NodeId(delegate)]), Precedence::MOVE));
     }
     let code = weft_codes::parse("replication(6)").unwrap();
     let layout = weft_types::StripeLayout { k: 1, m: 5, data_len: BLOCK_LEN, ..stripe.layout };

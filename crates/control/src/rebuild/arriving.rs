@@ -80,9 +80,7 @@ impl Arriving {
 ///
 /// Of a block that is asked for and has copies, those that are lost; if none is, the first.
 pub fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> Vec<Lost> {
-    let is_lost = |index: u8, placed: &PlacedBlock| {
-        matches!(view.standing_of(stripe, index, placed), Standing::Lost(_)) || !stripe.corrupt_of(index, placed.copy).is_empty()
-    };
+    let is_lost = |index: u8, placed: &PlacedBlock| is_lost(stripe, view, index, placed);
     let has_lost = |index: u8| stripe.all().any(|(at, placed)| at == index && is_lost(at, placed));
     let is_first = |index: u8, copy: u8| stripe.blocks.get(&index).is_some_and(|placed| placed.copy == copy);
     let lost = stripe.all().filter(|(index, placed)| match asked {
@@ -90,6 +88,11 @@ pub fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> Vec<Lost
         asked => asked.contains(index) && (is_lost(*index, placed) || is_first(*index, placed.copy) && !has_lost(*index)),
     });
     lost.map(|(index, placed)| Lost::of(stripe, index, placed.copy)).collect()
+}
+
+/// Whether a block is lost, wholly or in part.
+pub(super) fn is_lost(stripe: &StripeRecord, view: &View, index: u8, placed: &PlacedBlock) -> bool {
+    matches!(view.standing_of(stripe, index, placed), Standing::Lost(_)) || !stripe.corrupt_of(index, placed.copy).is_empty()
 }
 
 impl Lost {

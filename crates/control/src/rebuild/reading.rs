@@ -1,6 +1,6 @@
 //! What the plans of a rebuild read: which blocks can help, and whether they are enough.
 
-use super::Request;
+use super::{Request, arriving::is_lost};
 use crate::{
     known::Known,
     options::RepairOptions,
@@ -10,7 +10,7 @@ use crate::{
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
-use weft_plan::{Class, Network};
+use weft_plan::{Class, Network, Precedence};
 use weft_schemes::{Run, rebuilds};
 use weft_types::{BlockId, BlockState, Error, NodeId, ObjectName, Party, PlacedBlock, Reaction, Result, Span, StripeRecord};
 
@@ -31,13 +31,13 @@ pub struct PlanRequest {
     /// The nodes of all these blocks, the preferred first. None: those next to the requestor are preferred.
     selected: Option<Vec<NodeId>>,
     options: RepairOptions,
-    class: Class,
+    precedence: Precedence,
 }
 
 impl PlanRequest {
-    /// The plan's class.
-    pub fn class(&self) -> Class {
-        self.class
+    /// Who goes before the plan.
+    pub fn precedence(&self) -> Precedence {
+        self.precedence
     }
 
     /// The stripe, as the plan reads it.
@@ -110,13 +110,27 @@ impl Request {
             object: self.object.clone(),
             wanted: self.wanted(),
             options: self.options.clone(),
-            class: if self.purpose.is_put() { Class::Foreground } else { Class::Repair },
+            precedence: self.precedence(&targets, view),
             stripe,
             first,
             more,
             lost,
             targets,
             selected,
+        }
+    }
+
+    /// What is lost goes before what is only moved, or copied once more.
+    fn precedence(&self, targets: &[Target], view: &View) -> Precedence {
+        let is_lost = |target: &Target| {
+            let (index, copy) = (target.block.index, target.block.copy);
+            let placed = self.stripe.find(index, copy);
+            placed.is_some_and(|placed| is_lost(&self.stripe, view, index, placed))
+        };
+        match (self.purpose.is_put(), targets.iter().any(is_lost)) {
+            (true, _) => Class::Foreground.into(),
+            (false, true) => Precedence::REBUILD,
+            (false, false) => Precedence::MOVE,
         }
     }
 

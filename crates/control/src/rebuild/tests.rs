@@ -9,7 +9,7 @@ use crate::{
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::BTreeMap;
-use weft_plan::{Class, Network, ProofKey};
+use weft_plan::{Class, Network, Precedence, ProofKey};
 use weft_schemes::Run;
 use weft_types::{AutoSize, BlockState, Error, Party, PlacedBlock, PlanId, Reaction, Span, StripeId, UploadId};
 
@@ -127,7 +127,7 @@ impl Played {
     }
 
     fn planned(&self, ask: &PlanRequest) -> Event {
-        let run = |slice_len| Run::new(PlanId(1), 1, ask.class(), slice_len);
+        let run = |slice_len| Run::new(PlanId(1), 1, ask.precedence(), slice_len);
         Event::Planned(ask.plan(&self.view, &Network::uniform(1e9), &Known::new(ProofKey::PUBLIC), run).map(Box::new))
     }
 
@@ -208,6 +208,28 @@ fn a_put_commits_its_blocks_itself_and_needs_no_look_at_the_metadata() {
     report.blame = Some(Blame { node: helper, accuser: None });
     played.on(Event::Ran(Ok(report)));
     assert_eq!(steps(&mut played), ["release", "allocate", "plan", "run"], "its home said nothing either");
+}
+
+#[test]
+fn what_is_lost_goes_before_what_is_moved_or_copied_once_more() {
+    let copy = |index, copy| Lost { copy, ..Lost::of(&stripe(), index, 0) };
+    let table = [
+        ("its node is down", vec![copy(0, 0)], &[1][..], Precedence::REBUILD),
+        ("it is good", vec![copy(0, 0)], &[], Precedence::MOVE),
+        ("there was no such copy", vec![copy(0, 1)], &[], Precedence::MOVE),
+        ("one of two is lost", vec![copy(0, 0), copy(5, 0)], &[6], Precedence::REBUILD),
+    ];
+    for (why, lost, down, expected) in table {
+        let scheme = RepairOptions::new(weft_schemes::AUTO.into(), AutoSize::bytes(16 << 10));
+        let mut played = Played::new(Request { lost, options: scheme, ..request(&[]) }, view(10, down));
+        let planned = loop {
+            match played.asked.as_ref() {
+                Some(Action::Run(planned)) => break planned,
+                _ => played.well(),
+            };
+        };
+        assert_eq!(planned.plan.precedence(), expected, "{why}");
+    }
 }
 
 #[test]

@@ -370,7 +370,7 @@ impl Objects<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_types::{BlockState, DiskNumber, Home, Owner, PlacedBlock, StripeId, StripeLayout, UploadId};
+    use weft_types::{BlockState, DiskNumber, Home, Owner, PlacedBlock, Seq, StripeId, StripeLayout, UploadId};
 
     #[tokio::test(start_paused = true)]
     async fn what_is_converted_keeps_to_the_rate_on_the_average() {
@@ -393,7 +393,7 @@ mod tests {
             owner: Owner::Object(UploadId(1)),
             number: 0,
             ended: true,
-            seq: 0,
+            seq: Seq::default(),
             layout: StripeLayout { layout, k: 2, m: 1, data_len: 8192 },
             blocks: (0..3).map(|index| (index, block(0))).collect(),
             copies: copies.iter().map(|(index, copy)| (*index, block(*copy))).collect(),

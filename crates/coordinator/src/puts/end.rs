@@ -193,7 +193,8 @@ pub(super) async fn ended_already(
         Ok(_) => Err(Error::replan(format!("stripe {number} of put {upload} is not under way any more: send it again"))),
         // Perhaps the put was committed with it.
         Err(MetaError::NotFound(_)) if commit_size.is_some() => {
-            let asked = v1::CommitPutRequest { upload: upload.0, size: commit_size.unwrap_or(0) };
+            let (upload, size) = (upload.0, commit_size.unwrap_or(0));
+            let asked = v1::CommitPutRequest { upload, size, ..v1::CommitPutRequest::default() };
             let object = Some(commit(shared, asked).await?);
             Ok(v1::EndStripeReply { object, ..v1::EndStripeReply::default() })
         }

@@ -32,7 +32,7 @@ use weft_control::{
 };
 use weft_meta::{Leftovers, NewStripe, UploadRecord};
 use weft_proto::v1;
-use weft_types::{BlockId, Error, Home, Party, Result, StripeId, StripeLayout, StripeRecord, UploadId};
+use weft_types::{BlockId, Error, Home, Party, Result, Seq, StripeId, StripeLayout, StripeRecord, UploadId};
 
 /// Stands for a stripe's number in the turn to allocate.
 const ALLOCATION: u64 = u64::MAX;
@@ -170,7 +170,7 @@ fn planned(shared: &Arc<Shared>, upload: &UploadRecord, code: &SharedCode, sent:
     let (stripe, options) = (&sent.stripe, &sent.options);
     let placed: Vec<(BlockId, Home)> = sent.brings().collect();
     let stores: Vec<(Party, BlockId)> = placed.iter().map(|(block, home)| (Party::Node(home.node), *block)).collect();
-    let planned = plan(shared, code, &stripe.layout, &stores, options, sent.is_first())?;
+    let planned = plan(shared, code, (&stripe.layout, &stripe.seq), &stores, options, sent.is_first())?;
     let view = shared.members.view();
     let mut orders = BTreeMap::new();
     for (block, home) in placed {
@@ -203,15 +203,15 @@ pub(super) async fn start(
 fn plan(
     shared: &Shared,
     code: &SharedCode,
-    layout: &StripeLayout,
+    (layout, seq): (&StripeLayout, &Seq),
     stores: &[(Party, BlockId)],
     options: &WriteOptions,
     whole: bool,
 ) -> Result<planning::Planned> {
-    let run = shared.run(options.class(), 0, &layout.layout, options.slice_positions(&layout.layout));
+    let run = shared.run(options.precedence(), &layout.layout, options.slice_positions(&layout.layout));
     let writer = shared.draw_client();
     let network = options::write_network(options, shared, writer);
-    let writing = Writing { writer, stores, whole, scheme: &options.scheme, network: &network, known: &shared.known };
+    let writing = Writing { writer, seq, stores, whole, scheme: &options.scheme, network: &network, known: &shared.known };
     planning::write(code, layout, &writing, run)
 }
 
@@ -225,7 +225,7 @@ pub(super) fn explain(
     let block = |(index, copy)| BlockId { stripe: StripeId(0), index, copy, generation: 1 };
     let named = put::named(homes, layout);
     let stores: Vec<(Party, BlockId)> = named.map(|(name, home)| (Party::Node(home.node), block(name))).collect();
-    compute(|| plan(shared, code, layout, &stores, options, true)?.json())
+    compute(|| plan(shared, code, (layout, &Seq::FIRST), &stores, options, true)?.json())
 }
 
 /// Stripes from a number on, as they are allocated.

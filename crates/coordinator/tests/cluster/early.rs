@@ -295,8 +295,8 @@ async fn what_was_committed_is_not_given_up() {
     let stored = world.client.put("b", "k", bytes.as_slice(), &options).await.unwrap();
     assert_eq!(coming(&stored).len(), 1);
     let (mut bare, upload) = (world.bare_client().await, stored.version);
-    bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
-    let commit = api::CommitPutRequest { upload, size: bytes.len() as u64 };
+    bare.abort_put(api::AbortPutRequest { upload, put_key: 0 }).await.unwrap();
+    let commit = api::CommitPutRequest { upload, size: bytes.len() as u64, put_key: 0 };
     assert_eq!(bare.commit_put(commit).await.unwrap().into_inner().incomplete_count, 1, "it was given up, or the test is slow");
     world.until("it has come", async |world| world.stat("k").await.incomplete.is_empty()).await;
     let stat = world.stat("k").await;

@@ -346,14 +346,14 @@ async fn of_the_calls_for_one_stripe_one_at_a_time_has_the_turn() {
     let mut bare = world.bare_client().await;
     let (bucket, key, code) = ("b".to_owned(), "k".to_owned(), "rs(4,2)".to_owned());
     let begin = api::BeginPutRequest { bucket, key, code, block_len: 64 << 10, ..api::BeginPutRequest::default() };
-    let upload = bare.begin_put(begin).await.unwrap().into_inner().upload;
+    let api::BeginPutReply { upload, put_key, .. } = bare.begin_put(begin).await.unwrap().into_inner();
     let begin_stripe = async || {
-        let put = api::PutStripeRequest { upload, number: 0, data_len: 1000, options: None };
+        let put = api::PutStripeRequest { upload, number: 0, data_len: 1000, options: None, put_key };
         let task = bare.clone().put_stripe(put).await.unwrap().into_inner().task.unwrap();
         weft_proto::decode_task(&task.task).unwrap().plan.0
     };
     let end_stripe = async |plan| {
-        let end = api::EndStripeRequest { upload, number: 0, plan, ..api::EndStripeRequest::default() };
+        let end = api::EndStripeRequest { upload, number: 0, plan, put_key, ..api::EndStripeRequest::default() };
         weft_proto::from_status(&bare.clone().end_stripe(end).await.unwrap_err()).message
     };
     // Nobody sends anything: the end waits for the agents for as long as a stall takes, and whoever begins the stripe again

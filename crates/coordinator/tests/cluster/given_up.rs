@@ -3,9 +3,9 @@
 use crate::{fake_agent::FakeAgent, world::World};
 use weft_client::api;
 use weft_proto::{decode_task, from_status};
-use weft_types::{BlockId, Reaction};
+use weft_types::{BlockId, Error, Reaction};
 
-async fn begin(bare: &mut Bare) -> u64 {
+async fn begin(bare: &mut Bare) -> (u64, u64) {
     let request = api::BeginPutRequest {
         bucket: "b".into(),
         key: "k".into(),
@@ -14,13 +14,14 @@ async fn begin(bare: &mut Bare) -> u64 {
         cell_len: 4096,
         ..api::BeginPutRequest::default()
     };
-    bare.begin_put(request).await.unwrap().into_inner().upload
+    let begun = bare.begin_put(request).await.unwrap().into_inner();
+    (begun.upload, begun.put_key)
 }
 
 type Bare = api::weft_client::WeftClient<tonic::transport::Channel>;
 
-fn stripe(upload: u64, number: u64) -> api::PutStripeRequest {
-    api::PutStripeRequest { upload, number, data_len: 4096, options: None }
+fn stripe((upload, put_key): (u64, u64), number: u64) -> api::PutStripeRequest {
+    api::PutStripeRequest { upload, number, data_len: 4096, options: None, put_key }
 }
 
 #[tokio::test(start_paused = true)]
@@ -33,11 +34,11 @@ async fn whoever_is_asked_to_remove_a_block_learns_for_how_long_it_may_still_be_
     let agents = [FakeAgent::start(&world, "one").await, FakeAgent::start(&world, "two").await];
     agents.iter().for_each(|agent| agent.asked().busy = true);
     let mut bare = world.bare_client().await;
-    let upload = begin(&mut bare).await;
+    let (upload, put_key) = begin(&mut bare).await;
     let mut putting = bare.clone();
-    let putting = tokio::spawn(async move { putting.put_stripe(stripe(upload, 0)).await });
+    let putting = tokio::spawn(async move { putting.put_stripe(stripe((upload, put_key), 0)).await });
     world.until("both are asked", async |_| agents.iter().all(|agent| agent.asked().opens > 1)).await;
-    bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
+    bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
     world.until("both are to remove", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty())).await;
     for agent in &agents {
         let told = agent.asked();
@@ -52,20 +53,58 @@ async fn whoever_is_asked_to_remove_a_block_learns_for_how_long_it_may_still_be_
 }
 
 #[tokio::test(start_paused = true)]
+async fn only_who_has_its_key_goes_on_with_a_put() {
+    let world = World::new(2, 1).await;
+    let mut bare = world.bare_client().await;
+    let (upload, put_key) = begin(&mut bare).await;
+    let (_, other) = begin(&mut bare).await;
+    assert!(put_key != other && put_key != 0 && other != 0);
+    let refused = async |key: u64| {
+        let [mut a, mut b, mut c, mut d, mut e] = std::array::from_fn(|_| bare.clone());
+        let end = api::EndStripeRequest { upload, put_key: key, ..api::EndStripeRequest::default() };
+        let keep = api::KeepPutRequest { upload, put_key: key, ..api::KeepPutRequest::default() };
+        [
+            ("put", a.put_stripe(stripe((upload, key), 0)).await.err()),
+            ("end", b.end_stripe(end).await.err()),
+            ("keep", c.keep_put(keep).await.err()),
+            ("commit", d.commit_put(api::CommitPutRequest { upload, size: 4096, put_key: key }).await.err()),
+            ("abort", e.abort_put(api::AbortPutRequest { upload, put_key: key }).await.err()),
+        ]
+        .map(|(call, status)| (call, status.map(|status| from_status(&status))))
+    };
+    let is_about_the_key = |error: &Error| error.message.contains("not the key of put");
+    for wrong in [0, other, put_key ^ 1 << 63] {
+        for (call, error) in refused(wrong).await {
+            let error = error.unwrap_or_else(|| panic!("{call} was let in"));
+            assert!(is_about_the_key(&error) && error.reaction == Reaction::InvalidInput, "{call}: {error}");
+            assert!(!error.message.contains(&put_key.to_string()), "{error}");
+        }
+    }
+    for (call, error) in refused(put_key).await {
+        assert!(!error.is_some_and(|error| is_about_the_key(&error)), "{call}");
+    }
+    let (upload, _) = begin(&mut bare).await;
+    // One that was begun by a coordinator that knew no keys.
+    let file = rusqlite::Connection::open(world.metadata_file()).unwrap();
+    file.execute("UPDATE uploads SET put_key = 0", []).unwrap();
+    bare.abort_put(api::AbortPutRequest { upload, put_key: 0 }).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn garbage_is_forgotten_block_by_block_and_only_on_its_nodes_word() {
     let world = World::with(0, 1, |config| (config.stall_ms, config.call_timeout_ms) = (600, 550)).await;
     let agents = [FakeAgent::start(&world, "one").await, FakeAgent::start(&world, "two").await];
     let (one, two) = (&agents[0], &agents[1]);
     let mut bare = world.bare_client().await;
-    let upload = begin(&mut bare).await;
+    let (upload, put_key) = begin(&mut bare).await;
     for number in 0..2 {
-        bare.put_stripe(stripe(upload, number)).await.unwrap();
+        bare.put_stripe(stripe((upload, put_key), number)).await.unwrap();
     }
     // Until it is known what it will be asked, it lets go of nothing.
     let any = |stripe: u64, index| BlockId { stripe: weft_types::StripeId(stripe), index, copy: 0, generation: 1 };
     let all: Vec<BlockId> = (1..=2).flat_map(|stripe| [any(stripe, 0), any(stripe, 1)]).collect();
     one.asked().keeps.extend(&all);
-    bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
+    bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
     world.until("both are to remove", async |_| agents.iter().all(|agent| !agent.asked().removals.is_empty())).await;
     let blocks = one.asked().removed()[0].clone();
     assert_eq!(blocks.len(), 2);
@@ -91,13 +130,13 @@ async fn garbage_is_forgotten_block_by_block_and_only_on_its_nodes_word() {
 async fn a_stripe_is_ended_only_by_the_plan_that_sends_it() {
     let world = World::new(2, 1).await;
     let mut bare = world.bare_client().await;
-    let upload = begin(&mut bare).await;
+    let (upload, put_key) = begin(&mut bare).await;
     let mut plans = Vec::new();
     for _ in 0..2 {
-        let reply = bare.put_stripe(stripe(upload, 0)).await.unwrap().into_inner();
+        let reply = bare.put_stripe(stripe((upload, put_key), 0)).await.unwrap().into_inner();
         plans.push(decode_task(&reply.task.unwrap().task).unwrap().plan.0);
     }
-    let end = |plan| api::EndStripeRequest { upload, plan, ..api::EndStripeRequest::default() };
+    let end = |plan| api::EndStripeRequest { upload, plan, put_key, ..api::EndStripeRequest::default() };
     let late = from_status(&bare.end_stripe(end(plans[0])).await.unwrap_err());
     assert!(late.reaction == Reaction::Replan && late.message.contains("by another plan"), "{late}");
     // The one that sends it is still under way: nothing was sent.
@@ -115,11 +154,11 @@ async fn what_is_to_be_sent_again_is_told_as_often_as_it_is_asked_and_not_for_ev
     };
     let mut world = World::with(2, 1, change).await;
     let mut bare = world.bare_client().await;
-    let upload = begin(&mut bare).await;
+    let (upload, put_key) = begin(&mut bare).await;
     let plan_of = |task: Option<api::ClientTask>| decode_task(&task.expect("nothing is to be sent").task).unwrap().plan.0;
     let sent: Vec<_> = (0..2).map(|index| api::BlockChecksums { index, checksums: vec![7], id: Vec::new() }).collect();
-    let end = |plan| api::EndStripeRequest { upload, plan, sent: sent.clone(), ..api::EndStripeRequest::default() };
-    let first = plan_of(bare.put_stripe(stripe(upload, 0)).await.unwrap().into_inner().task);
+    let end = |plan| api::EndStripeRequest { upload, plan, put_key, sent: sent.clone(), ..api::EndStripeRequest::default() };
+    let first = plan_of(bare.put_stripe(stripe((upload, put_key), 0)).await.unwrap().into_inner().task);
     let second = plan_of(bare.end_stripe(end(first)).await.unwrap().into_inner().again);
     assert_ne!(second, first);
     // The answer was lost.
@@ -132,15 +171,15 @@ async fn what_is_to_be_sent_again_is_told_as_often_as_it_is_asked_and_not_for_ev
     assert!(given_up.reaction == Reaction::Replan && given_up.message.contains("too few blocks"), "{given_up}");
 
     // A coordinator that is gone between two plans takes what it knew with it: all is sent again.
-    let first = plan_of(bare.put_stripe(stripe(upload, 0)).await.unwrap().into_inner().task);
+    let first = plan_of(bare.put_stripe(stripe((upload, put_key), 0)).await.unwrap().into_inner().task);
     let second = plan_of(bare.end_stripe(end(first)).await.unwrap().into_inner().again);
     world.restart_coordinator().await;
     world.until("both are back", async |world| world.up().await.len() == 2).await;
     let mut bare = world.bare_client().await;
     let gone = from_status(&bare.end_stripe(end(second)).await.unwrap_err());
     assert!(gone.reaction == Reaction::Replan && gone.message.contains("send it again"), "{gone}");
-    plan_of(bare.put_stripe(stripe(upload, 0)).await.unwrap().into_inner().task);
+    plan_of(bare.put_stripe(stripe((upload, put_key), 0)).await.unwrap().into_inner().task);
     assert_eq!(world.allocations(), 2, "what the plans before had is given up");
-    bare.abort_put(api::AbortPutRequest { upload }).await.unwrap();
+    bare.abort_put(api::AbortPutRequest { upload, put_key }).await.unwrap();
     world.until("nothing is left", async |world| world.allocations() == 0 && world.block_count(1..=2) == 0).await;
 }

@@ -54,7 +54,7 @@ async fn clients_are_told_what_would_be_right() {
         let error = from_status(&bare.read_stripe(asked).await.unwrap_err());
         assert!(error.message.contains(part), "{part} is not in: {error}");
     }
-    let status = bare.commit_put(api::CommitPutRequest { upload: 999, size: 1 }).await.unwrap_err();
+    let status = bare.commit_put(api::CommitPutRequest { upload: 999, size: 1, put_key: 0 }).await.unwrap_err();
     assert_eq!(status.code(), Code::NotFound);
 }
 

@@ -33,24 +33,24 @@ async fn a_put_that_dies_half_way_leaves_nothing_behind() {
         block_len: 64 << 10,
         ..api::BeginPutRequest::default()
     };
-    let upload = bare.begin_put(begin("k")).await.unwrap().into_inner().upload;
-    let stripe = api::PutStripeRequest { upload, number: 0, data_len: 100_000, options: None };
+    let api::BeginPutReply { upload, put_key, .. } = bare.begin_put(begin("k")).await.unwrap().into_inner();
+    let stripe = api::PutStripeRequest { upload, number: 0, data_len: 100_000, options: None, put_key };
     assert!(bare.put_stripe(stripe.clone()).await.unwrap().into_inner().task.is_some());
     // Asked again, it is placed anew, and the first attempt is given up.
     assert!(bare.put_stripe(stripe).await.unwrap().into_inner().task.is_some());
-    let incomplete = bare.commit_put(api::CommitPutRequest { upload, size: 100_000 }).await.unwrap_err();
+    let incomplete = bare.commit_put(api::CommitPutRequest { upload, size: 100_000, put_key }).await.unwrap_err();
     assert!(incomplete.message().contains("has not ended"), "{incomplete}");
     assert_eq!(world.client.stat("b", "k").await.unwrap_err().reaction, Reaction::NotFound, "nothing of it can be seen");
 
     world.restart_coordinator().await;
     let mut bare = world.bare_client().await;
-    let end = api::EndStripeRequest { upload, number: 0, ..api::EndStripeRequest::default() };
+    let end = api::EndStripeRequest { upload, number: 0, put_key, ..api::EndStripeRequest::default() };
     let error = weft_proto::from_status(&bare.end_stripe(end).await.unwrap_err());
     assert!(error.reaction == Reaction::Replan && error.message.contains("send it again"), "{error}");
     world
         .until("the put is swept", async |world| {
             let mut bare = world.bare_client().await;
-            let asked = api::CommitPutRequest { upload, size: 1 };
+            let asked = api::CommitPutRequest { upload, size: 1, put_key };
             bare.commit_put(asked).await.unwrap_err().code() == tonic::Code::NotFound
         })
         .await;

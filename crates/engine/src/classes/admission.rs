@@ -1,9 +1,9 @@
 //! Who may run: a task is admitted with all that it needs, or not at all, and at once.
 
-use super::{ByClass, KEPT_PERCENT, LOWER, Precedence};
+use super::{ByClass, KEPT_PERCENT, LOWER};
 use std::collections::BTreeMap;
-use weft_plan::Class;
-use weft_types::{Error, Result, human_bytes};
+use weft_plan::{Class, Precedence};
+use weft_types::{ClassLimits, Error, Result, human_bytes};
 
 /// What a node has, and how much of it tasks of the lower classes may use together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +64,17 @@ impl Capacity {
         if of.priority == 0 || of.class == Class::Foreground { limit } else { limit - limit / 4 }
     }
 
+    /// The same node, where the cluster's limits are lower than its own.
+    #[must_use]
+    pub fn within(self, limits: &ClassLimits) -> Self {
+        let lower = |own: u32, cluster: Option<u32>| cluster.map_or(own, |cluster| cluster.min(own));
+        Self {
+            repair_percent: lower(self.repair_percent, limits.repair_percent),
+            scrub_percent: lower(self.scrub_percent, limits.scrub_percent),
+            ..self
+        }
+    }
+
     /// At least one, which a percentage of a small total would round down to none.
     fn class_limit(&self, class: Class, total: u64) -> u64 {
         part(total, self.percent(class)).max(1).min(total - self.kept_for_others(class, total))
@@ -100,6 +111,11 @@ impl Admission {
     /// What the node has.
     pub fn capacity(&self) -> &Capacity {
         &self.capacity
+    }
+
+    /// The node has another capacity from now on. What was admitted stays; nothing more is, until it fits.
+    pub fn set_capacity(&mut self, capacity: Capacity) {
+        self.capacity = capacity;
     }
 
     /// Takes all of it.
@@ -248,6 +264,24 @@ mod tests {
         assert!(refused.message.starts_with("busy: repair tasks use 300 B of the 300 B memory"), "{refused}");
         admission.admit(Precedence::of(Class::Repair), &memory(100)).unwrap();
         assert_eq!(admission.admit(later, &memory(301)).unwrap_err().reaction, Reaction::InvalidInput);
+    }
+
+    #[test]
+    fn the_lower_of_two_limits_holds_and_what_runs_goes_on() {
+        let own = capacity(70, 20);
+        let cluster = ClassLimits { repair_percent: Some(30), scrub_percent: Some(40), ..ClassLimits::default() };
+        assert_eq!(own.clone().within(&cluster), capacity(30, 20));
+        assert_eq!(own.clone().within(&ClassLimits::default()), own);
+        let (mut admission, repair) = (Admission::new(own.clone()), Precedence::of(Class::Repair));
+        admission.admit(repair, &memory(600)).unwrap();
+        admission.set_capacity(own.clone().within(&cluster));
+        let refused = admission.admit(repair, &memory(1)).unwrap_err();
+        assert!(refused.message.starts_with("busy: repair tasks use 600 B of the 300 B memory"), "{refused}");
+        admission.admit(Precedence::of(Class::Foreground), &memory(350)).unwrap();
+        admission.release(Class::Repair, &memory(400));
+        admission.admit(repair, &memory(100)).unwrap();
+        admission.set_capacity(own);
+        admission.admit(repair, &memory(250)).unwrap();
     }
 
     /// Any order of admissions and releases, of small nodes too.

@@ -23,25 +23,9 @@ pub const FRAME_BYTES_MAX: u64 = 256 << 10;
 /// Frames of lower classes that pass one disk or uplink at a time.
 pub const TURNS_MAX: usize = 2;
 
-/// Who goes before whom: by class, and within a class by priority.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Precedence {
-    /// What the plan is for.
-    pub class: Class,
-    /// 0 goes first; what an agent converts is a repair of a later priority.
-    pub priority: u8,
-}
-
-impl Precedence {
-    /// The first of a class.
-    pub fn of(class: Class) -> Self {
-        Self { class, priority: 0 }
-    }
-
-    /// How many of so many bytes pass at once.
-    pub fn frame_bytes(self, bytes: u64) -> u64 {
-        if self.class == Class::Foreground { bytes } else { bytes.min(FRAME_BYTES_MAX) }
-    }
+/// How many of so many bytes of a class pass at once.
+pub fn frame_bytes(class: Class, bytes: u64) -> u64 {
+    if class == Class::Foreground { bytes } else { bytes.min(FRAME_BYTES_MAX) }
 }
 
 /// Something of each class.

@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
 use weft_gf::{Factored, FactoredBuilder, SparseMatrix, field::mul};
 use weft_plan::{Binding, Class, Lane, Link, Plan, Shape, Sink, Source, Stage, link_id};
-use weft_types::{Layout, Party, PlanId, Reaction, Span};
+use weft_types::{Layout, Party, PlanId, Reaction, Seq, Span};
 
 const SUB_BLOCKS: u16 = 3;
 const POSITIONS: u64 = 240;
@@ -30,12 +30,13 @@ fn random_plan(random: &mut StdRng) -> Plan {
             blocks: Vec::new(),
             stores: Vec::new(),
             layout: Layout::new(POSITIONS * u64::from(SUB_BLOCKS), 12 * u64::from(SUB_BLOCKS), u32::from(SUB_BLOCKS)).unwrap(),
-            seq: 0,
+            seq: Seq::default(),
             slice_len: random.random_range(1..64),
         },
         id: PlanId(1),
         epoch: 1,
         class: Class::Foreground,
+        priority: 0,
     }
 }
 

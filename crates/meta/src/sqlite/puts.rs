@@ -8,17 +8,18 @@ use crate::{CommitPut, EndStripe, Leftovers, MetaError, NewStripe, NewUpload, Ob
 use rusqlite::{OptionalExtension, Row, Transaction};
 use std::collections::BTreeMap;
 use weft_types::{
-    Ack, BlockId, BlockState, Epoch, Home, Layout, ObjectName, Owner, PlacedBlock, REPLICAS_MAX, StripeId, StripeRecord, UploadId,
+    Ack, BlockId, BlockState, Epoch, Home, Layout, ObjectName, Owner, PlacedBlock, PutKey, REPLICAS_MAX, Seq, StripeId,
+    StripeRecord, UploadId,
 };
 
 const UPLOAD: &str = "id, bucket, key, code, block_len, cell_len, alpha, failure_domain, ack_missing_max, created_ms, expires_ms,
-                      replicas, replaces";
+                      replicas, replaces, put_key";
 
 pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord> {
     policies::require_bucket(tx, &new.name.bucket)?;
     let id = UploadId(next_number(tx, Numbered::Upload)?);
     tx.execute(
-        &format!("INSERT INTO uploads ({UPLOAD}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"),
+        &format!("INSERT INTO uploads ({UPLOAD}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"),
         (
             id.0,
             &new.name.bucket,
@@ -33,6 +34,8 @@ pub(super) fn begin(tx: &Transaction<'_>, new: NewUpload) -> Result<UploadRecord
             new.expires_ms,
             new.replicas,
             new.replaces.map(|version| version.0),
+            // All 64 bits of it, as the database's numbers have a sign.
+            new.key.0.cast_signed(),
         ),
     )?;
     Ok(UploadRecord { id, new })
@@ -111,13 +114,18 @@ fn allocate_stripe(
     let copies = levels.flat_map(|(copy, homes)| (0..=u8::MAX).zip(homes).map(move |(index, home)| (index, place(home, copy))));
     let mut copies: Vec<(u8, PlacedBlock)> = copies.collect();
     copies.sort_unstable_by_key(|(index, placed)| (*index, placed.copy));
-    tx.prepare_cached("INSERT INTO stripes VALUES (?1, ?2, NULL, ?3, 0, 0, ?4, ?5, ?6)")?.execute((
+    let sql = "INSERT INTO stripes (id, upload, number, ended, term, layout, placement, units, counts)
+               VALUES (?1, ?2, ?3, 0, ?4, ?5, ?6, ?7, ?8)";
+    let seq = Seq::default();
+    tx.prepare_cached(sql)?.execute((
         id.0,
         upload.id.0,
         new.number,
+        seq.term(),
         packed::pack_layout(&new.layout)?,
         packed::pack_placement(&blocks, &copies)?,
         packed::pack_checksums(&[])?,
+        packed::pack_counts(seq.counts())?,
     ))?;
     let mut allocate = tx.prepare_cached("INSERT INTO allocations VALUES (?1, ?2, ?3, 1, ?4, ?5, ?6, ?7, ?8)")?;
     for (index, PlacedBlock { home, copy, .. }) in blocks.into_iter().chain(copies) {
@@ -276,6 +284,7 @@ fn upload_row(row: &Row<'_>) -> rusqlite::Result<UploadRecord> {
         expires_ms: row.get(10)?,
         replicas: row.get(11)?,
         replaces: row.get::<_, Option<u64>>(12)?.map(UploadId),
+        key: PutKey(row.get::<_, i64>(13)?.cast_unsigned()),
     };
     Ok(UploadRecord { id: UploadId(row.get(0)?), new })
 }

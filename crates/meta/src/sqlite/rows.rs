@@ -4,9 +4,9 @@ use super::garbage;
 use crate::{MetaError, Page, Result, packed};
 use rusqlite::{OptionalExtension, Row, Transaction};
 use std::collections::BTreeMap;
-use weft_types::{BlockId, BlockState, DiskNumber, Home, NodeId, Owner, Span, StripeId, StripeRecord, UploadId};
+use weft_types::{BlockId, BlockState, DiskNumber, Home, NodeId, Owner, Seq, Span, StripeId, StripeRecord, UploadId};
 
-const STRIPE: &str = "id, upload, object, number, ended, seq, layout, placement, units";
+const STRIPE: &str = "id, upload, object, number, ended, term, layout, placement, units, counts";
 
 /// Cuts a list that was asked for one item more than `limit`.
 pub(super) fn page<T>(mut items: Vec<T>, limit: u32) -> Page<T> {
@@ -176,10 +176,11 @@ struct PackedStripe {
     object: Option<u64>,
     number: u64,
     ended: bool,
-    seq: u64,
+    term: u64,
     layout: Vec<u8>,
     placement: Vec<u8>,
     checksums: Vec<u8>,
+    counts: Option<Vec<u8>>,
 }
 
 fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedStripe> {
@@ -189,10 +190,11 @@ fn packed_row(row: &Row<'_>) -> rusqlite::Result<PackedStripe> {
         object: row.get(2)?,
         number: row.get(3)?,
         ended: row.get(4)?,
-        seq: row.get(5)?,
+        term: row.get(5)?,
         layout: row.get(6)?,
         placement: row.get(7)?,
         checksums: row.get(8)?,
+        counts: row.get(9)?,
     })
 }
 
@@ -213,7 +215,7 @@ impl PackedStripe {
             owner,
             number: self.number,
             ended: self.ended,
-            seq: self.seq,
+            seq: Seq::new(self.term, packed::unpack_counts(self.counts.as_deref())?),
             layout: packed::unpack_layout(&self.layout)?,
             blocks,
             copies,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use weft_meta::*;
 use weft_types::{
     Ack, BlockId, BlockState, CORRUPT_RANGES_MAX, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName,
-    Owner, PlacedBlock, Span, StripeId, StripeLayout, StripeRecord, UploadId,
+    Owner, PlacedBlock, PutKey, Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
 const BLOCK_LEN: u64 = 1 << 20;
@@ -292,7 +292,7 @@ impl Model {
                 owner,
                 number,
                 ended: false,
-                seq: 0,
+                seq: Seq::default(),
                 layout,
                 blocks,
                 copies,
@@ -545,6 +545,7 @@ pub(crate) fn draw(model: &Model, random: &mut StdRng) -> Op {
                 replicas: random.random_range(1..3),
                 created_ms: 3,
                 expires_ms: random.random_range(100..200),
+                key: PutKey(random.random()),
             };
             let first = (0..random.random_range(0..3)).map(|number| new_stripe(number, new.replicas, random)).collect();
             Op::Begin(new, first)

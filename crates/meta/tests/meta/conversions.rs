@@ -3,10 +3,11 @@
 use crate::{
     commit_at,
     common::{open, prepare},
+    copies::BACK_TO_SCHEMA_8,
     leftovers_at,
 };
 use weft_meta::*;
-use weft_types::{Ack, BlockState, Epoch, FailureDomain, Home, Layout, ObjectName, StripeLayout, UploadId};
+use weft_types::{Ack, BlockState, Epoch, FailureDomain, Home, Layout, ObjectName, PutKey, StripeLayout, UploadId};
 
 const LAYOUT: Layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
 
@@ -39,8 +40,18 @@ impl World {
     async fn written_bytes(&self, data_len: u64, code: &str, replaces: Option<UploadId>) -> UploadId {
         let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
         let (name, code) = (self.name(), code.into());
-        let new =
-            NewUpload { name, code, layout: LAYOUT, failure_domain, ack, replicas: 1, created_ms: 1, expires_ms: 2, replaces };
+        let new = NewUpload {
+            name,
+            code,
+            layout: LAYOUT,
+            failure_domain,
+            ack,
+            replicas: 1,
+            created_ms: 1,
+            expires_ms: 2,
+            replaces,
+            key: PutKey(7),
+        };
         let upload = self.meta.begin_put(self.epoch, new, vec![]).await.unwrap().0.id;
         assert_eq!(self.meta.upload(upload).await.unwrap().new.replaces, replaces);
         let layout = StripeLayout { layout: LAYOUT, k: 2, m: 1, data_len };
@@ -184,7 +195,7 @@ async fn objects_and_puts_of_version_6_are_no_conversions() {
     let path = dir.path().join("metadata.sqlite");
     let sql = "DROP INDEX objects_converted; ALTER TABLE uploads DROP COLUMN replaces; ALTER TABLE objects DROP COLUMN written;
         UPDATE schema_version SET version = 6";
-    rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_8}{sql}")).unwrap();
     let meta = open(&path);
     assert_eq!(meta.object(&object.name).await.unwrap(), object);
     assert_eq!(meta.object_written_by(object.version).await.unwrap(), Some(object));

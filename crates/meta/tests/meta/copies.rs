@@ -7,11 +7,18 @@ use crate::{
 };
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, Span, StripeId, StripeLayout,
-    StripeRecord, UploadId,
+    Ack, BlockId, BlockState, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, PutKey, Span, StripeId,
+    StripeLayout, StripeRecord, UploadId,
 };
 
-/// Makes of a database of schema 8 one of schema 5, which knows neither conversions nor copies.
+/// Makes of a database of schema 9 one of schema 8, which has one count of updates of a stripe, and no keys.
+pub(crate) const BACK_TO_SCHEMA_8: &str = "
+    ALTER TABLE uploads DROP COLUMN put_key;
+    ALTER TABLE stripes DROP COLUMN counts;
+    ALTER TABLE stripes RENAME COLUMN term TO seq;
+    UPDATE schema_version SET version = 8;";
+
+/// Makes of one of schema 8 one of schema 5, which knows neither conversions nor copies.
 pub(crate) const BACK_TO_SCHEMA_5: &str = "
     DROP INDEX objects_converted;
     ALTER TABLE uploads DROP COLUMN replaces;
@@ -59,6 +66,7 @@ async fn begun(meta: &SqliteMeta, epoch: Epoch, replicas: u8, missing_max: u32) 
         created_ms: 1,
         expires_ms: 2,
         replaces: None,
+        key: PutKey(7),
     };
     let layout = StripeLayout { layout: new.layout, k: 2, m: 1, data_len: 2 << 20 };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
@@ -242,7 +250,7 @@ async fn what_schema_5_said_has_one_copy_of_everything() {
     assert_eq!((allocations.len(), garbage.len()), (3, 1));
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
-    rusqlite::Connection::open(&path).unwrap().execute_batch(BACK_TO_SCHEMA_5).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}")).unwrap();
 
     let meta = open(&path);
     assert_eq!(meta.stripe(stripe.id).await.unwrap(), stripe);

@@ -6,7 +6,7 @@ use crate::{
     leftovers_at,
 };
 use weft_meta::*;
-use weft_types::{Ack, BlockState, DiskNumber, FailureDomain, Home, Layout, NodeId, ObjectName, Owner, StripeLayout};
+use weft_types::{Ack, BlockState, DiskNumber, FailureDomain, Home, Layout, NodeId, ObjectName, Owner, PutKey, StripeLayout};
 
 const LAYOUT: Layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
 
@@ -23,7 +23,18 @@ async fn a_block_that_a_put_has_left_is_rebuilt_before_or_after_its_commit() {
         let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 1 });
         let (name, code) = (ObjectName { bucket: "b".into(), key: "k".into() }, "rs(2,1)".into());
         let (created_ms, expires_ms, replaces) = (1, 2, None);
-        let new = NewUpload { name, code, layout: LAYOUT, failure_domain, ack, replicas: 1, created_ms, expires_ms, replaces };
+        let new = NewUpload {
+            name,
+            code,
+            layout: LAYOUT,
+            failure_domain,
+            ack,
+            replicas: 1,
+            created_ms,
+            expires_ms,
+            replaces,
+            key: PutKey(7),
+        };
         let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
         let homes = vec![home(1), home(2), home(3)];
         let layout = StripeLayout { layout: LAYOUT, k: 2, m: 1, data_len: 2 << 20 };

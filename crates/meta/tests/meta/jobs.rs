@@ -2,13 +2,14 @@
 
 use crate::{
     common::{node_of, open, prepare},
-    copies::BACK_TO_SCHEMA_5,
+    copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8},
     leftovers_at,
 };
 use std::path::Path;
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockState, Epoch, FailureDomain, HelperSelect, Home, Layout, NodeId, NodeState, ObjectName, StripeLayout, StripeRecord,
+    Ack, BlockState, Epoch, FailureDomain, HelperSelect, Home, Layout, NodeId, NodeState, ObjectName, PutKey, StripeLayout,
+    StripeRecord,
 };
 
 fn repair(node: u32) -> JobWork {
@@ -143,7 +144,7 @@ async fn a_job_of_version_3_names_nothing_that_is_left_and_keeps_what_it_says() 
     let before = meta.set_job_progress(epoch, job, progress(4, "a disk"), 150).await.unwrap();
     drop(meta);
     let sql = "DROP TABLE incomplete; ALTER TABLE jobs DROP COLUMN left_list; UPDATE schema_version SET version = 3;";
-    let sql = format!("{BACK_TO_SCHEMA_5}{sql}");
+    let sql = format!("{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}{sql}");
     rusqlite::Connection::open(dir.path().join("metadata.sqlite")).unwrap().execute_batch(&sql).unwrap();
     let meta = fresh(dir.path());
     let progress = JobProgress { left_blocks: Vec::new(), ..progress(4, "a disk") };
@@ -175,7 +176,7 @@ async fn a_file_of_version_2_gets_jobs_and_keeps_what_it_says() {
     assert_eq!(meta.create_job(Epoch(3), repair(1), 1).await.unwrap().id, JobId(1));
     drop(meta);
     let connection = rusqlite::Connection::open(&path).unwrap();
-    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(8));
+    assert_eq!(connection.query_row("SELECT version FROM schema_version", [], |row| row.get::<_, u32>(0)), Ok(9));
 }
 
 #[tokio::test]
@@ -199,6 +200,7 @@ async fn the_stripes_on_a_disk_come_in_pages_and_only_those_that_have_ended() {
         created_ms: 1,
         expires_ms: 2,
         replaces: None,
+        key: PutKey(7),
     };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };

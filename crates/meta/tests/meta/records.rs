@@ -3,13 +3,13 @@
 use crate::{
     commit_at,
     common::{node_of, open, prepare},
-    copies::BACK_TO_SCHEMA_5,
+    copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8},
     leftovers_at,
 };
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, NodeState, ObjectName, Span,
-    StripeId, StripeLayout, UploadId,
+    Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, NodeState, ObjectName, PutKey,
+    Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
 async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
@@ -95,7 +95,7 @@ async fn a_newer_schema_is_refused_by_name() {
     rusqlite::Connection::open(&path).unwrap().execute("UPDATE schema_version SET version = 99", []).unwrap();
     let new = NewCluster { id: ClusterId(7), incarnation: 9, policies: vec![], created_ms: 1 };
     let error = SqliteMeta::open(&path, MetaMode::Inline, &new).unwrap_err();
-    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 8 });
+    assert_eq!(error, MetaError::NewerSchema { found: 99, known: 9 });
     assert!(error.to_string().contains("schema 99"), "{error}");
     std::fs::write(&path, vec![7; 10_000]).unwrap();
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
@@ -118,6 +118,7 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
         created_ms: 1,
         expires_ms: 2,
         replaces: None,
+        key: PutKey(7),
     };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
@@ -130,7 +131,7 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     drop(meta);
     let path = dir.path().join("metadata.sqlite");
     let sql = "DROP TABLE jobs; DROP TABLE corrupt_bytes; DROP TABLE incomplete; UPDATE schema_version SET version = 1";
-    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_5}{sql}")).unwrap();
+    rusqlite::Connection::open(&path).unwrap().execute_batch(&format!("{BACK_TO_SCHEMA_8}{BACK_TO_SCHEMA_5}{sql}")).unwrap();
 
     let meta = open(&path);
     let found = meta.stripe(stripe).await.unwrap();
@@ -140,6 +141,51 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     assert!(meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap());
     assert!(!meta.mark_corrupt(epoch, block(1), bytes.clone()).await.unwrap(), "it was known");
     assert_eq!(meta.stripe(stripe).await.unwrap().corrupt, [((1, 0), bytes)].into());
+}
+
+/// Schema 8 has one count of all updates of a stripe, which was always 0.
+#[tokio::test]
+async fn a_stripe_has_a_term_and_counts_and_one_of_schema_8_has_none() {
+    let (dir, meta, epoch) = fresh().await;
+    let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
+    let new = NewUpload {
+        name: ObjectName { bucket: "b".into(), key: "k".into() },
+        code: "rs(2,1)".into(),
+        layout,
+        failure_domain: FailureDomain::Rack,
+        ack: Ack { missing_max: 0 },
+        replicas: 1,
+        created_ms: 1,
+        expires_ms: 2,
+        replaces: None,
+        key: PutKey(7),
+    };
+    let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
+    let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
+    let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
+    let stripe = ended_stripe(&meta, epoch, upload, layout, &homes).await;
+    let before = meta.stripe(stripe).await.unwrap();
+    assert_eq!(meta.upload(upload).await.unwrap().new.key, PutKey(7));
+    drop(meta);
+    let path = dir.path().join("metadata.sqlite");
+    let change = |sql: &str| rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    change(BACK_TO_SCHEMA_8);
+    let meta = open(&path);
+    assert_eq!(meta.stripe(stripe).await.unwrap(), before);
+    assert!(before.seq.is_first());
+    assert_eq!(meta.upload(upload).await.unwrap().new.key, PutKey::NONE);
+    drop(meta);
+    // The postcard of [300, 5].
+    change("UPDATE stripes SET term = 7, counts = X'0102AC0205'");
+    let meta = open(&path);
+    assert_eq!(meta.stripe(stripe).await.unwrap(), StripeRecord { seq: Seq::new(7, vec![300, 5]), ..before.clone() });
+    let block = BlockId { stripe, index: 0, copy: 0, generation: 1 };
+    assert!(meta.mark_block(epoch, block, BlockState::Missing).await.unwrap());
+    assert_eq!(meta.stripe(stripe).await.unwrap().seq, Seq::new(7, vec![300, 5]), "it stays when a block changes");
+    drop(meta);
+    change("UPDATE stripes SET counts = X'0902'");
+    let error = open(&path).stripe(stripe).await.unwrap_err();
+    assert!(error.to_string().contains("counts of updates is of version 9"), "{error}");
 }
 
 #[tokio::test]
@@ -217,6 +263,7 @@ async fn policies_and_buckets() {
         created_ms: 1,
         expires_ms: 2,
         replaces: None,
+        key: PutKey(7),
     };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0;
     assert!(refused(meta.remove_bucket(epoch, "b").await).contains("being put"));
@@ -241,6 +288,7 @@ async fn lists_come_in_pages() {
             created_ms: 1,
             expires_ms: 2,
             replaces: None,
+            key: PutKey(7),
         };
         let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0;
         meta.commit_put(epoch, upload.id, commit_at(0, 1)).await.unwrap();
@@ -276,6 +324,7 @@ async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
         created_ms: 1,
         expires_ms: 2,
         replaces: None,
+        key: PutKey(7),
     };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };

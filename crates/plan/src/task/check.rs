@@ -3,7 +3,7 @@
 use super::{Task, TaskLane, TaskLink, TaskStage};
 use crate::{Sink, Source, executor::check_matrix, limits};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use weft_types::{BlockId, Error, Layout, Result};
+use weft_types::{BLOCKS_MAX, BlockId, Error, Layout, Result};
 
 /// The links of a task by (lane, link): itself, and how often a stage of the task uses it.
 type Links<'a> = HashMap<(u16, u16), (&'a TaskLink, u32)>;
@@ -114,6 +114,7 @@ impl Task {
             ("links", self.links.len(), limits::LANE_LINKS_MAX),
             ("blocks that are read", self.blocks.len(), limits::BLOCKS_BOUND_MAX),
             ("blocks that are stored", self.stores.len(), limits::BLOCKS_BOUND_MAX),
+            ("counts of updates", self.seq.counts().len(), BLOCKS_MAX),
             ("sub-blocks on its ports and links, and temporaries", width, limits::PLAN_WIDTH_MAX),
             ("coefficients", stages().map(|stage| stage.matrix.steps().terms().len()).sum(), limits::TERMS_MAX),
         ] {

@@ -100,6 +100,10 @@ fn check_parties(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusal> {
         let (spans, lanes) = (binding.spans.len(), plan.shape.lanes.len());
         return refuse(Rule::Binding, format!("it names the positions of {spans} lanes, and has {lanes}"));
     }
+    if !binding.seq.fits(code.k) {
+        let counts = binding.seq.counts().len();
+        return refuse(Rule::Binding, format!("it counts the updates of {counts} data blocks, and {} has {}", code.spec, code.k));
+    }
     if binding.slice_len == 0 {
         return refuse(Rule::Binding, "its slices have no position");
     }

@@ -6,7 +6,7 @@ use weft_plan::{
     Binding, BoundBlock, Change, Class, CodeView, Hold, Input, Job, Lane, Link, Memory, Plan, Shape, Sink, Source, Stage, Want,
     WantKind,
 };
-use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId};
+use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Seq, Span, StripeId};
 
 /// A linear code, made in the test.
 #[derive(Debug)]
@@ -240,12 +240,12 @@ impl Build<'_> {
             blocks,
             stores,
             layout: self.world.layout,
-            seq: 0,
+            seq: Seq::default(),
             slice_len: self.world.slice_len,
         };
         let lanes = self.lanes.into_iter().map(|(_, lane)| lane).collect();
         let shape = Shape { code: self.world.code.spec.clone(), lanes };
-        Plan { shape, binding, id: PlanId(0x1_0000_0001), epoch: 1, class: Class::Repair }
+        Plan { shape, binding, id: PlanId(0x1_0000_0001), epoch: 1, class: Class::Repair, priority: 0 }
     }
 
     /// A partial-sum chain over the helpers to one requestor for each lost block.

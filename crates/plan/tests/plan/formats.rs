@@ -3,10 +3,10 @@
 use crate::common::{CLIENT, TestCode, World, direct_job, node, scrub_job, update_job};
 use proptest::prelude::*;
 use weft_plan::{
-    Job, Network, Plan, Source, Takes, Task, WantKind, cell_bytes, cost, cut, eval, explain, from_json, predict, to_dot, to_json,
-    verify,
+    Binding, Job, Network, Plan, Source, Takes, Task, WantKind, cell_bytes, cost, cut, eval, explain, from_json, predict, to_dot,
+    to_json, verify,
 };
-use weft_types::{Layout, Span};
+use weft_types::{Layout, Seq, Span};
 
 /// Plans of all shapes, with their jobs.
 fn plans(world: &World) -> Vec<(Plan, Job)> {
@@ -75,6 +75,14 @@ fn plans_of_the_first_format_are_read() {
 }
 
 #[test]
+fn a_task_goes_as_its_plan_does() {
+    let (plan, _) = plans(&world(4, 2, 1)).remove(0);
+    let plan = Plan { priority: 7, ..plan };
+    assert_eq!(cut(&plan, 0).precedence(), plan.precedence());
+    assert_eq!(cut(&plan, 0).priority, 7);
+}
+
+#[test]
 fn plans_and_tasks_read_back() {
     for world in [world(4, 2, 1), world(3, 2, 3)] {
         for (plan, job) in plans(&world) {
@@ -85,6 +93,20 @@ fn plans_and_tasks_read_back() {
             // Files of before have a deadline, which was never set.
             let older = text.replacen("\"plan\": {", "\"plan\": {\"deadline_ms\": null, ", 1);
             assert!(older.contains("deadline_ms"), "{text}");
+            assert_eq!(from_json(&older).unwrap().plan, plan);
+            // And one number for all updates.
+            let with_count = |count: u64| {
+                let mut older: serde_json::Value = serde_json::from_str(&text).unwrap();
+                older["plan"]["binding"]["seq"] = count.into();
+                from_json(&older.to_string())
+            };
+            assert_eq!(with_count(0).unwrap().plan, plan);
+            assert!(with_count(1).unwrap_err().to_string().contains("1 updates, and nothing says of which"));
+            let updated = Plan { binding: Binding { seq: Seq::new(3, vec![0, 7]), ..plan.binding.clone() }, ..plan.clone() };
+            assert_eq!(from_json(&to_json(&updated, &job, &[]).unwrap()).unwrap().plan, updated);
+            // And no priority.
+            let older = text.replacen(",\n    \"priority\": 0", "", 1);
+            assert!(!older.contains("priority"), "{text}");
             assert_eq!(from_json(&older).unwrap().plan, plan);
             let long = text.lines().filter(|line| line.chars().count() > 125).count();
             assert_eq!(long, 0, "{text}");

@@ -7,7 +7,7 @@ use weft_plan::{
     Change, CodeView, Counts, Hold, Input, Job, Plan, ProofKey, Proofs, Refusal, Rule, Sink, Source, Stage, Want, WantKind, eval,
     verify,
 };
-use weft_types::{Layout, Span};
+use weft_types::{Layout, Seq, Span};
 
 fn world() -> World {
     World::new(TestCode::rs(6, 3), 3, 13, 5, 7)
@@ -223,6 +223,9 @@ fn links_and_shapes_must_fit() {
     let mut still = plan.clone();
     still.binding.slice_len = 0;
     says(still, Rule::Binding, "slices have no position");
+    let mut updated = plan.clone();
+    updated.binding.seq = Seq::new(3, vec![0, 1]);
+    says(updated, Rule::Binding, "it counts the updates of 2 data blocks, and rs(6,3) has 6");
     // Two stages that wait for each other.
     let mut cycle = plan.clone();
     let lane = &mut cycle.shape.lanes[0];

@@ -113,8 +113,25 @@ pub struct CorruptBlock {
 pub struct HeartbeatReply {
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
+    /// of the cluster: an agent keeps to the lower of these and its own; what is not said here, it bounds by its own
+    #[prost(message, optional, tag = "2")]
+    pub limits: ::core::option::Option<ClassLimits>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ClassLimits {
+    /// 1 to 100, of memory, connections and blocks of each disk
+    #[prost(uint32, optional, tag = "1")]
+    pub repair_percent: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub scrub_percent: ::core::option::Option<u32>,
+    /// that repairs, moves and conversions of a node send together
+    #[prost(uint64, optional, tag = "3")]
+    pub repair_bytes_per_s: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    pub scrub_bytes_per_s: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct ConvertStripeRequest {
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
@@ -150,6 +167,9 @@ pub struct ConvertStripeRequest {
     /// … and so much of it in addition
     #[prost(uint32, tag = "13")]
     pub free_percent: u32,
+    /// of the put
+    #[prost(fixed64, tag = "14")]
+    pub put_key: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ConvertEvent {
@@ -809,14 +829,24 @@ pub struct Stripe {
     /// postcard of StripeLayout
     #[prost(bytes = "vec", tag = "3")]
     pub layout: ::prost::alloc::vec::Vec<u8>,
-    #[prost(uint64, tag = "4")]
-    pub seq: u64,
     /// by index, of each the first copy
     #[prost(message, repeated, tag = "5")]
     pub blocks: ::prost::alloc::vec::Vec<PlacedBlock>,
     /// the others
     #[prost(message, repeated, tag = "6")]
     pub copies: ::prost::alloc::vec::Vec<PlacedBlock>,
+    /// which updates it has
+    #[prost(message, optional, tag = "7")]
+    pub seq: ::core::option::Option<Seq>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Seq {
+    /// raised by every change of the blocks' nodes and generations; 0: none was counted
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    /// of committed updates, of each data block; none: all are 0
+    #[prost(uint64, repeated, tag = "2")]
+    pub counts: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlacedBlock {
@@ -890,6 +920,7 @@ pub struct WriteScheme {
     pub random: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct BeginPutReply {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
@@ -913,8 +944,12 @@ pub struct BeginPutReply {
     /// the first stripe, if it was started; else PutStripe starts it
     #[prost(message, optional, tag = "10")]
     pub first: ::core::option::Option<PutStripeReply>,
+    /// drawn at random, never 0: shown with all further calls for the put, which are refused with any other
+    #[prost(fixed64, tag = "11")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct PutStripeRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
@@ -925,6 +960,9 @@ pub struct PutStripeRequest {
     pub data_len: u64,
     #[prost(message, optional, tag = "4")]
     pub options: ::core::option::Option<WriteScheme>,
+    /// of BeginPutReply
+    #[prost(fixed64, tag = "5")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PutStripeReply {
@@ -946,6 +984,7 @@ pub struct ClientTask {
     pub stall_ms: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct EndStripeRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
@@ -962,6 +1001,9 @@ pub struct EndStripeRequest {
     /// all other stripes have ended: commit the put, of so many bytes, when this one has
     #[prost(uint64, optional, tag = "6")]
     pub commit_size: ::core::option::Option<u64>,
+    /// of BeginPutReply
+    #[prost(fixed64, tag = "7")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BlockChecksums {
@@ -990,13 +1032,18 @@ pub struct EndStripeReply {
     pub object: ::core::option::Option<ObjectReply>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct CommitPutRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
     #[prost(uint64, tag = "2")]
     pub size: u64,
+    /// of BeginPutReply; not asked for of a put that was committed already
+    #[prost(fixed64, tag = "3")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct KeepPutRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
@@ -1009,6 +1056,9 @@ pub struct KeepPutRequest {
     /// nodes that have taken nothing of it for a while
     #[prost(uint32, repeated, tag = "4")]
     pub waits_for: ::prost::alloc::vec::Vec<u32>,
+    /// of BeginPutReply
+    #[prost(fixed64, tag = "5")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KeepPutReply {
@@ -1020,9 +1070,13 @@ pub struct KeepPutReply {
     pub gone: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct AbortPutRequest {
     #[prost(uint64, tag = "1")]
     pub upload: u64,
+    /// of BeginPutReply
+    #[prost(fixed64, tag = "2")]
+    pub put_key: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReadStripeRequest {

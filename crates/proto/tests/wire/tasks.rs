@@ -2,7 +2,7 @@
 
 use weft_plan::{Class, Sink, Source, Task, TaskBlock, TaskLane, TaskLink, TaskStage};
 use weft_proto::task::{TASK_BYTES_MAX, decode_task, encode_task};
-use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Span, StripeId};
+use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Seq, Span, StripeId};
 
 fn task() -> Task {
     let block = |index| BlockId { stripe: StripeId(5), index, copy: 0, generation: 1 };
@@ -18,8 +18,10 @@ fn task() -> Task {
         plan: PlanId(1 << 32 | 8),
         epoch: 1,
         class: Class::Repair,
+        priority: 1,
         party: Party::Node(NodeId(1)),
         layout: Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 },
+        seq: Seq::default(),
         slice_len: 32768,
         lanes: vec![TaskLane { lane: 0, span: Span::new(0, 1 << 20), first: 0, step: 1, window: 4, stages: vec![stage] }],
         blocks: vec![TaskBlock { id: block(3), len: 1 << 20 }],

@@ -10,7 +10,7 @@ use weft_gf::SparseMatrix;
 use weft_plan::{Class, Input, Job, Network, Plan, Rule, Sink, Source, WantKind, cost, predict, verify};
 use weft_schemes::disseminate::{Candidate, Load, Mist, Racks, Topology, Upstream, WriteScheme, assign};
 use weft_schemes::{AUTO, Kind, Paths, Request, Run, Scheme, Select, by_name, choose, code_view};
-use weft_types::{BlockId, Layout, NodeId, Party, PlanId, StripeLayout};
+use weft_types::{BlockId, Layout, NodeId, Party, PlanId, Seq, StripeLayout};
 
 const CLIENT: Party = Party::Client(9);
 const MIST: Scheme<'_> = Scheme::Write(&TOPOLOGIES);
@@ -208,6 +208,7 @@ fn it_takes_as_long_as_the_data_on_the_writers_line() {
         let request = Request {
             code: code.as_ref(),
             stripe,
+            seq: &Seq::FIRST,
             job: &job,
             stores: &stores,
             prefer: &[],

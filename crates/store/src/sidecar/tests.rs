@@ -11,6 +11,13 @@ fn sidecar(len: u64) -> Sidecar {
     Sidecar::new(meta, pages).unwrap()
 }
 
+/// The same of a stripe with updates.
+fn updated(len: u64) -> Sidecar {
+    let it = sidecar(len);
+    let seq = Seq::new(3, (0..u64::from(it.meta.stripe.k)).map(|index| index * 1000).collect());
+    Sidecar { meta: BlockMeta { seq, ..it.meta }, ..it }
+}
+
 fn sealed(mut body: Vec<u8>) -> Vec<u8> {
     body.extend(crc::crc32c(&body).to_le_bytes());
     body
@@ -22,6 +29,15 @@ fn version_1_is_still_read() {
     let golden = include_bytes!("sidecar-v1.bin");
     assert_eq!(Sidecar::decode(golden).unwrap(), sidecar(5000));
     assert_eq!(sidecar(5000).encode().unwrap(), golden);
+}
+
+/// And what version 2 wrote, of a block that has updates.
+#[test]
+fn version_2_is_still_read() {
+    let golden = include_bytes!("sidecar-v2.bin");
+    assert_eq!(Sidecar::decode(golden).unwrap(), updated(5000));
+    assert_eq!(updated(5000).encode().unwrap(), golden);
+    assert_eq!((golden[8], sidecar(5000).encode().unwrap()[8]), (2, 1), "version 2 only where it is needed");
 }
 
 #[test]
@@ -41,7 +57,7 @@ fn every_changed_byte_and_every_cut_is_found() {
 #[test]
 fn descriptions_that_make_no_sense_are_refused() {
     let good = conformance::block(CLUSTER, 1, 5000);
-    let changes: [fn(&mut BlockMeta); 9] = [
+    let changes: [fn(&mut BlockMeta); 10] = [
         |meta| meta.stripe.k = 0,
         |meta| (meta.stripe.k, meta.stripe.m) = (u32::MAX, u32::MAX),
         |meta| meta.stripe.layout.block_len = 0,
@@ -51,6 +67,7 @@ fn descriptions_that_make_no_sense_are_refused() {
         |meta| meta.stripe.data_len = 0,
         |meta| meta.stripe.data_len = u64::MAX,
         |meta| meta.id.index = 3,
+        |meta| meta.seq = Seq::new(0, vec![1; 100]),
     ];
     for change in changes {
         let mut meta = good.clone();
@@ -72,14 +89,16 @@ proptest! {
     /// The same behind a good magic, version and checksum, where the decoder proper gets to see them.
     #[test]
     fn any_sealed_bytes_are_only_refused(head: [u32; 3], body: Vec<u8>) {
-        let head = [SIDECAR_VERSION, head[0], head[1], head[2]].map(u32::to_le_bytes).concat();
-        prop_assert!(Sidecar::decode(&sealed([&MAGIC[..], &head, &body].concat())).is_err());
+        for version in [FIRST_VERSION, SIDECAR_VERSION] {
+            let head = [version, head[0], head[1], head[2]].map(u32::to_le_bytes).concat();
+            prop_assert!(Sidecar::decode(&sealed([&MAGIC[..], &head, &body].concat())).is_err());
+        }
     }
 
     /// Changes that somebody took care to seal: either refused, or a description that makes sense.
     #[test]
-    fn sealed_changes_never_panic(changes in proptest::collection::vec((8usize..160, any::<u8>()), 1..4)) {
-        let mut bytes = sidecar(5000).encode().unwrap();
+    fn sealed_changes_never_panic(changes in proptest::collection::vec((8usize..160, any::<u8>()), 1..4), has_updates: bool) {
+        let mut bytes = if has_updates { updated(5000) } else { sidecar(5000) }.encode().unwrap();
         bytes.truncate(bytes.len() - CRC_LEN);
         for (at, value) in changes {
             let at = at % bytes.len();
@@ -92,8 +111,9 @@ proptest! {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded(len in 0u64..3_000_000, object in ".{0,40}", seq: u64, copy: u8, generation: u32) {
+    fn what_is_encoded_is_decoded(len in 0u64..3_000_000, object in ".{0,40}", term: u64, count: u64, copy: u8, generation: u32) {
         let mut meta = conformance::block(CLUSTER, 1, len);
+        let seq = Seq::new(term, vec![count; meta.stripe.k as usize]);
         (meta.object, meta.seq, meta.id.copy, meta.id.generation) = (object, seq, copy, generation);
         let pages = (0..len.div_ceil(PAGE_LEN) as u32).map(|page| page.wrapping_mul(0x9e37_79b9)).collect();
         let sidecar = Sidecar::new(meta, pages).unwrap();

@@ -15,8 +15,8 @@ use weft_proto::{
     LinkKey, LinkRights, Net, Peer, Security, encode_task, rpc, to_status,
     token::task_hash,
     v1::{
-        CorruptBlock, Disk, HeartbeatReply, HeartbeatRequest, LinkPeer, OpenRequest, RegisterReply, RegisterRequest, StoreSpec,
-        TaskProgress, agent_client::AgentClient, membership_server::Membership,
+        ClassLimits, CorruptBlock, Disk, HeartbeatReply, HeartbeatRequest, LinkPeer, OpenRequest, RegisterReply, RegisterRequest,
+        StoreSpec, TaskProgress, agent_client::AgentClient, membership_server::Membership,
     },
 };
 use weft_types::{Error, NodeId, Party};
@@ -37,6 +37,7 @@ struct Known {
     forgotten: BTreeSet<u32>,
     corrupt: Vec<(u32, CorruptBlock)>,
     progress: BTreeMap<NodeId, TaskProgress>,
+    limits: Option<ClassLimits>,
 }
 
 #[derive(Clone)]
@@ -95,6 +96,21 @@ impl Coordinator {
     /// The next heartbeat of that node is answered with NOT_FOUND.
     pub(crate) fn forget(&self, node: NodeId) {
         self.known.lock().unwrap().forgotten.insert(node.0);
+    }
+
+    /// Heartbeats are answered with these limits; tells when all nodes know them.
+    pub(crate) async fn limit(&self, limits: Option<ClassLimits>) {
+        let beats = |known: &Known| known.nodes.values().map(|member| member.heartbeats).min().unwrap_or_default();
+        let before = {
+            let mut known = self.known.lock().unwrap();
+            known.limits = limits;
+            known.nodes.values_mut().for_each(|member| member.heartbeats = 0);
+            beats(&known)
+        };
+        // The answer to the first may still be under way when the second comes.
+        while beats(&self.known.lock().unwrap()) < before + 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
     }
 
     pub(crate) fn corrupt(&self) -> Vec<(u32, CorruptBlock)> {
@@ -207,6 +223,6 @@ impl Membership for Registry {
             _ => return Err(to_status(&Error::not_found("no such node"))),
         }
         known.corrupt.extend(request.corrupt.into_iter().map(|corrupt| (request.node, corrupt)));
-        Ok(Response::new(HeartbeatReply { epoch: self.0.epoch() }))
+        Ok(Response::new(HeartbeatReply { epoch: self.0.epoch(), limits: known.limits }))
     }
 }

@@ -30,7 +30,9 @@ use weft_proto::{
     v1::{self, StartRequest, TaskFailed, agent_client::AgentClient, task_event::Event},
 };
 use weft_schemes::{Kind, Request, Run, Select, by_name, plan, simplest};
-use weft_types::{BlockId, BlockMeta, ClusterId, Error, Layout, NodeId, Party, PlanId, Result, Span, StripeId, StripeLayout};
+use weft_types::{
+    BlockId, BlockMeta, ClusterId, Error, Layout, NodeId, Party, PlanId, Result, Seq, Span, StripeId, StripeLayout,
+};
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(0xc1);
 pub(crate) const CLIENT: Party = Party::Client(77);
@@ -324,7 +326,7 @@ impl Stripe {
             code: self.code.spec(),
             generator_hash: generator_hash(self.code.as_ref()),
             stripe: self.layout,
-            seq: 0,
+            seq: Seq::default(),
         }
     }
 

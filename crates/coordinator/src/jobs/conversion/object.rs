@@ -69,6 +69,7 @@ impl Work<'_> {
             created_ms: shared.now_ms(),
             expires_ms: shared.lease_end_ms(),
             replaces: Some(object.version),
+            key: shared.draw_put_key(),
         };
         let begun = shared.meta.begin_put(shared.epoch, new, Vec::new()).await;
         begun.map(|(upload, _)| upload).map_err(|error| shared.meta_error(error))
@@ -91,7 +92,7 @@ impl Work<'_> {
         let len = self.stripe_len();
         let stripe = |number: u64| async move {
             let data = Span::new(number * len, object.size.min((number + 1) * len));
-            let written = self.stripe(object, upload.id, number, data, gathered).await;
+            let written = self.stripe(object, upload, number, data, gathered).await;
             written.map_err(|error| (number, error))
         };
         let stripes = stream::iter(0..object.size.div_ceil(len)).map(stripe).buffer_unordered(self.concurrency);
@@ -106,7 +107,7 @@ impl Work<'_> {
     async fn stripe(
         &self,
         object: &ObjectRecord,
-        upload: UploadId,
+        upload: &UploadRecord,
         number: u64,
         data: Span,
         gathered: &Gathered<'_>,

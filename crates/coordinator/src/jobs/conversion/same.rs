@@ -32,7 +32,7 @@ fn checksums(stripe: &StripeRecord) -> impl Iterator<Item = (Span, u32)> + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_types::{Layout, Owner, StripeId, StripeLayout, UploadId};
+    use weft_types::{Layout, Owner, Seq, StripeId, StripeLayout, UploadId};
 
     const MIB: u64 = 1 << 20;
 
@@ -51,7 +51,7 @@ mod tests {
             owner,
             number,
             ended: true,
-            seq: 0,
+            seq: Seq::default(),
             layout,
             blocks,
             copies: Vec::new(),

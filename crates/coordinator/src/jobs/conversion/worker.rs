@@ -16,7 +16,7 @@ use tokio::{
 };
 use tonic::{Request, Status, Streaming};
 use weft_control::view::{Standing, View};
-use weft_meta::{JobState, MetaError, ObjectRecord};
+use weft_meta::{JobState, MetaError, ObjectRecord, UploadRecord};
 use weft_proto::{
     from_status,
     rpc::{self, CONVERSIONS_PER_AGENT_MAX, END_STRIPE_TIMEOUT},
@@ -38,7 +38,7 @@ const STILL_STALLS: u32 = 6;
 /// A stripe that is to be written, and what it is made of.
 struct Order<'a> {
     object: &'a ObjectRecord,
-    upload: UploadId,
+    upload: &'a UploadRecord,
     number: u64,
     /// Bytes of the object.
     data: Span,
@@ -51,7 +51,7 @@ impl Work<'_> {
     pub(super) async fn written<'a>(
         &'a self,
         object: &ObjectRecord,
-        upload: UploadId,
+        upload: &UploadRecord,
         (number, data): (u64, Span),
         mut turn: SemaphorePermit<'a>,
     ) -> Result<()> {
@@ -65,7 +65,7 @@ impl Work<'_> {
         let (mut tried, mut is_first_round, mut attempts, mut pause) = (BTreeSet::new(), true, 0, PAUSE_FIRST);
         let mut waits = Waits::new(self.control);
         loop {
-            turn = self.until_room(upload, data.len(), turn, &mut waits).await?;
+            turn = self.until_room(upload.id, data.len(), turn, &mut waits).await?;
             let view = shared.members.view();
             if view.up_count() == 0 {
                 return Err(Error::retry("no node is up that could write the stripe"));
@@ -81,7 +81,7 @@ impl Work<'_> {
             let has_read = moving.bytes() > 0;
             drop(moving);
             // Of who failed only the answer may have been lost; and nobody is believed without a look.
-            if let Some(new) = self.ended(upload, number).await? {
+            if let Some(new) = self.ended(upload.id, number).await? {
                 return match same::differing(&old, &new) {
                     None => {
                         let node = shared.members.name(worker);
@@ -205,7 +205,7 @@ impl Work<'_> {
             agent: session.record.name.clone(),
             object: order.object.name.clone(),
             version: order.object.version,
-            upload: order.upload,
+            upload: order.upload.id,
             number: order.number,
         };
         let _under_way = shared.delegations.begin(number, delegation);
@@ -241,10 +241,11 @@ impl Work<'_> {
             stripes: order.stripes,
             start: order.data.start,
             end: order.data.end,
-            upload: order.upload.0,
+            upload: order.upload.id.0,
             number: order.number,
             reserve_bytes: shared.config.disk_reserve.0,
             free_percent: shared.config.conversion_free_percent,
+            put_key: order.upload.new.key.0,
         };
         let mut agent = rpc::agent_client(session.channel);
         // It takes as long as it takes: no deadline.

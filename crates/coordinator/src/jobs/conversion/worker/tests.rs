@@ -1,7 +1,7 @@
 use super::*;
 use weft_control::view::{DiskView, NodeView};
 use weft_proto::to_status;
-use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, StripeId, StripeLayout};
+use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, Seq, StripeId, StripeLayout};
 
 const LEN: u64 = 1 << 20;
 
@@ -28,7 +28,7 @@ fn stripe(number: u64, k: u32, nodes: &[u32]) -> StripeRecord {
         owner: Owner::Object(UploadId(1)),
         number,
         ended: true,
-        seq: 0,
+        seq: Seq::default(),
         layout,
         blocks: (0..=u8::MAX).zip(nodes.iter().map(placed)).collect(),
         copies: Vec::new(),

@@ -1,0 +1,27 @@
+//! The lease of a put, which is kept while its data is slow to come.
+
+use crate::calls::Calls;
+use std::time::Duration;
+use weft_proto::v1::KeepPutRequest;
+use weft_types::Reaction;
+
+/// The coordinator is told that a put goes on no more often than this.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// Puts off the end of a put's lease, three times in it.
+pub(crate) async fn keep(calls: Calls, (upload, put_key): (u64, u64), lease_ms: u32) {
+    // Nobody says how long it is: nothing to keep.
+    if lease_ms == 0 {
+        return;
+    }
+    let pause = Duration::from_millis(u64::from(lease_ms) / 3).max(PAUSE_MIN);
+    loop {
+        tokio::time::sleep(pause).await;
+        let request = KeepPutRequest { upload, put_key, ..KeepPutRequest::default() };
+        match calls.once(request, |mut client, request| async move { client.keep_put(request).await }).await {
+            Err(error) if error.reaction == Reaction::NotFound => return,
+            Err(error) => tracing::debug!(%error, "the coordinator was not told that a put goes on"),
+            Ok(_) => {}
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What the cluster bounds of its lower classes at every node.
+
+use crate::{ByteSize, Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// With less, one frame after another would be late, and peers would take the node for dead.
+pub const RATE_MIN: ByteSize = ByteSize(64 << 10);
+
+/// What repairs and scrubs may use of each node, at most. A node keeps to its own limits where they are lower; where nothing is said here,
+/// they hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClassLimits {
+    /// What repairs, moves and conversions may use together of a node's memory, connections and blocks of each disk, percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repair_percent: Option<u32>,
+    /// The same for scrubs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scrub_percent: Option<u32>,
+    /// What repairs, moves and conversions of a node send together a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repair_bytes_per_s: Option<ByteSize>,
+    /// The same for scrubs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scrub_bytes_per_s: Option<ByteSize>,
+}
+
+impl ClassLimits {
+    /// Refuses limits with which nothing of a class would ever come to its end, and what is no percentage.
+    pub fn check(&self) -> Result<()> {
+        for (name, percent) in [("repair_percent", self.repair_percent), ("scrub_percent", self.scrub_percent)] {
+            if let Some(percent) = percent.filter(|percent| !(1..=100).contains(percent)) {
+                return Err(Error::invalid(format!("limits.{name} is {percent}: 1 to 100 are possible")));
+            }
+        }
+        for (name, rate) in [("repair_bytes_per_s", self.repair_bytes_per_s), ("scrub_bytes_per_s", self.scrub_bytes_per_s)] {
+            if let Some(rate) = rate.filter(|rate| *rate < RATE_MIN) {
+                return Err(Error::invalid(format!(
+                    "limits.{name} is {rate}: with less than {RATE_MIN} a second peers would take a node for dead"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_percentages_and_rates_with_which_something_moves() {
+        assert_eq!(ClassLimits::default().check(), Ok(()));
+        let all = ClassLimits {
+            repair_percent: Some(1),
+            scrub_percent: Some(100),
+            repair_bytes_per_s: Some(RATE_MIN),
+            scrub_bytes_per_s: Some(ByteSize(u64::MAX)),
+        };
+        assert_eq!(all.check(), Ok(()));
+        let wrong = [
+            (ClassLimits { repair_percent: Some(0), ..all }, "limits.repair_percent is 0"),
+            (ClassLimits { scrub_percent: Some(101), ..all }, "limits.scrub_percent is 101"),
+            (ClassLimits { repair_bytes_per_s: Some(ByteSize(1000)), ..all }, "limits.repair_bytes_per_s is 1000"),
+            (ClassLimits { scrub_bytes_per_s: Some(ByteSize(0)), ..all }, "limits.scrub_bytes_per_s is 0"),
+        ];
+        for (limits, says) in wrong {
+            assert!(limits.check().unwrap_err().message.contains(says), "{limits:?}");
+        }
+    }
+}

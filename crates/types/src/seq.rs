@@ -1,0 +1,74 @@
+//! Which updates the blocks of a stripe have.
+
+use serde::{Deserialize, Serialize};
+
+/// The term under which the metadata names the blocks of a stripe, and the count of committed updates of each of its data blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(from = "Plain")]
+pub struct Seq {
+    term: u64,
+    counts: Vec<u64>,
+}
+
+/// As it is written: whoever wrote it may have written zeros.
+#[derive(Deserialize)]
+struct Plain {
+    term: u64,
+    counts: Vec<u64>,
+}
+
+impl Seq {
+    /// That of a stripe that never changed.
+    pub const FIRST: Self = Self { term: 0, counts: Vec::new() };
+
+    /// One count for each data block. Where none of them was ever updated, they are kept as no counts at all.
+    pub fn new(term: u64, counts: Vec<u64>) -> Self {
+        let counts = if counts.iter().all(|count| *count == 0) { Vec::new() } else { counts };
+        Self { term, counts }
+    }
+
+    /// Every change of the nodes and generations of the blocks raises it; 0: none was counted.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// The count of each data block; none: all are 0.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// Whether it is that of a stripe that never changed.
+    pub fn is_first(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether it can be that of a stripe of k data blocks.
+    pub fn fits(&self, k: usize) -> bool {
+        self.counts.is_empty() || self.counts.len() == k
+    }
+}
+
+impl From<Plain> for Seq {
+    fn from(Plain { term, counts }: Plain) -> Self {
+        Self::new(term, counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_no_counts_however_they_come() {
+        assert_eq!(Seq::new(0, vec![0; 10]), Seq::default());
+        assert!(Seq::new(0, vec![0; 10]).is_first() && !Seq::new(1, vec![]).is_first() && !Seq::new(0, vec![0, 1]).is_first());
+        assert_eq!(Seq::from(Plain { term: 3, counts: vec![0, 0] }), Seq::new(3, vec![]));
+        assert_eq!(Seq::new(3, vec![0, 7]).counts(), [0, 7]);
+    }
+
+    #[test]
+    fn it_has_a_count_for_each_data_block_or_none() {
+        assert!(Seq::default().fits(4) && Seq::new(1, vec![0, 0, 0, 2]).fits(4));
+        assert!(!Seq::new(1, vec![0, 2]).fits(4));
+    }
+}
