@@ -11,7 +11,7 @@ use weft_types::{DiskNumber, Error, FailureDomain, NodeId, Owner, Result, Stripe
 /// Blocks that one answer tells of, at most: more would not fit into a message.
 const BLOCKS_MAX: usize = 32 << 10;
 /// Checksums that one answer tells of, at most; those of a single stripe that has more are left out.
-const UNITS_MAX: usize = 1 << 20;
+const CHECKSUMS_MAX: usize = 1 << 20;
 const STRIPES_PER_PAGE: u32 = 256;
 
 /// A policy. When its puts are acknowledged is said in blocks that are durable, which any code takes.
@@ -110,11 +110,11 @@ pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64
     'pages: loop {
         let page = shared.meta.stripes(version, next, STRIPES_PER_PAGE).await.map_err(|error| shared.meta_error(error))?;
         for record in &page.items {
-            let units_of = |(index, _): (u8, _)| record.checksums.get(usize::from(index)).map_or(0, Vec::len);
-            let own_units: usize = record.all().map(units_of).sum();
+            let checksums_of = |(index, _): (u8, _)| record.checksums.get(usize::from(index)).map_or(0, Vec::len);
+            let own_checksums: usize = record.all().map(checksums_of).sum();
             blocks = blocks.saturating_add(record.all().count());
-            checksums = checksums.saturating_add(own_units);
-            let is_full = blocks > BLOCKS_MAX || checksums > UNITS_MAX || reply.stripes.len() >= stripes_max;
+            checksums = checksums.saturating_add(own_checksums);
+            let is_full = blocks > BLOCKS_MAX || checksums > CHECKSUMS_MAX || reply.stripes.len() >= stripes_max;
             if is_full && !reply.stripes.is_empty() {
                 break 'pages;
             }
@@ -122,7 +122,7 @@ pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64
             if record.incomplete {
                 reply.incomplete.push(incomplete(shared, record));
             }
-            reply.stripes.push(stripe(record, &view, own_units <= UNITS_MAX)?);
+            reply.stripes.push(stripe(record, &view, own_checksums <= CHECKSUMS_MAX)?);
         }
         if !page.more || page.items.is_empty() {
             break;

@@ -166,6 +166,7 @@ mod tests {
         fixtures::{self, home, stripe, view},
         options::RepairOptions,
     };
+    use proptest::prelude::*;
     use rand::{SeedableRng, rngs::StdRng};
     use weft_plan::Network;
     use weft_types::{AutoSize, FailureDomain, ObjectName};
@@ -214,6 +215,90 @@ mod tests {
 
     fn away(node: u32) -> Event {
         Event::Started(Err(Error::replan("no answer in time").party(Party::Node(NodeId(node)))))
+    }
+
+    /// How the shell answers, whatever it was asked.
+    #[derive(Debug, Clone)]
+    enum Answer {
+        Well,
+        Failed(Reaction),
+        /// One of the nodes that get a block could not be asked.
+        Away(usize),
+        /// It answers nothing that was asked for.
+        Stray,
+    }
+
+    fn answers() -> impl Strategy<Value = Vec<Answer>> {
+        let reaction =
+            prop::sample::select(vec![Reaction::Retry, Reaction::Replan, Reaction::InvalidInput, Reaction::Unavailable]);
+        let answer = prop_oneof![
+            3 => Just(Answer::Well),
+            1 => reaction.prop_map(Answer::Failed),
+            3 => (0usize..6).prop_map(Answer::Away),
+            1 => Just(Answer::Stray),
+        ];
+        prop::collection::vec(answer, 0..24)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_answered_it_ends_and_nothing_goes_to_a_node_that_was_away(
+            answers in answers(),
+            auto: bool,
+            ahead: bool,
+            nodes in 6u32..14,
+        ) {
+            let scheme = if auto { "auto" } else { "direct" };
+            let mut machine = begin(scheme, None).allocated(ahead.then(stripe)).with_following(vec![stripe().layout]);
+            let (view, mut away, mut answers) = (view(nodes, &[]), BTreeSet::new(), answers.into_iter());
+            let (mut sent, mut sends, mut simplest) = (BTreeSet::new(), 0, 0);
+            let mut actions = on(&mut machine, Event::Begin, &view);
+            loop {
+                let asking = actions.pop().expect("it asks for something, or ends");
+                for action in &actions {
+                    prop_assert!(matches!(action, Action::Warn(_) | Action::Simplest(_)), "only the last asks: {action:?}");
+                    simplest += u32::from(matches!(action, Action::Simplest(_)));
+                }
+                if let Action::End(result) = asking {
+                    prop_assert!(result.is_err() || sends > 0, "nothing was sent");
+                    break;
+                }
+                if let Action::Send(stripe) = &asking {
+                    sent = stripe.brings().map(|(_, home)| home.node.0).collect();
+                    prop_assert!(sent.len() == 6 && sent.is_disjoint(&away), "{sent:?}, without {away:?}");
+                    sends += 1;
+                }
+                let is_send = matches!(asking, Action::Send(_));
+                let answer = loop {
+                    match answers.next().unwrap_or(Answer::Well) {
+                        Answer::Stray => {
+                            let stray = if is_send { Event::Allocated(Ok(Box::new(stripe()))) } else { Event::Started(Ok(())) };
+                            prop_assert!(on(&mut machine, stray, &view).is_empty());
+                            prop_assert!(on(&mut machine, Event::Begin, &view).is_empty());
+                        }
+                        answer => break answer,
+                    }
+                };
+                let event = match (answer, is_send) {
+                    (Answer::Away(at), true) => {
+                        let node = *sent.iter().nth(at).unwrap();
+                        away.insert(node);
+                        self::away(node)
+                    }
+                    (Answer::Failed(reaction), true) => Event::Started(Err(Error { reaction, ..Error::replan("no") })),
+                    (Answer::Failed(reaction), false) => Event::Allocated(Err(Error { reaction, ..Error::replan("no") })),
+                    (_, true) => Event::Started(Ok(())),
+                    (_, false) => {
+                        actions.push(asking);
+                        allocated(&mut actions)
+                    }
+                };
+                actions = on(&mut machine, event, &view);
+            }
+            // As many nodes may be away as data may be sent again; a scheme gives way once.
+            prop_assert!(sends <= 2 + 1 + u32::from(auto) && simplest <= u32::from(auto), "{sends} times, {simplest}");
+            prop_assert!(on(&mut machine, Event::Started(Ok(())), &view).is_empty(), "it has ended");
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ const TWO_MIST: &str = "2 copies, mist";
 const THREE_DIRECT: &str = "3 copies, direct";
 const THREE_MIST: &str = "3 copies, mist";
 const BY_SPEED: &str = "mist, by speed";
-const BY_LOT: &str = "mist, by lot";
+const AT_RANDOM: &str = "mist, at random";
 
 pub(crate) static PAPER: Paper = Paper {
     name: "mist",
@@ -314,14 +314,14 @@ const SPEEDS: Figure = Figure {
     name: "16",
     title: "Time of puts where some nodes compute slowly",
     about: "An object of one stripe is written again and again from outside of ten nodes, with rs(8,2) and by mist; two of the nodes add up \
-            only 20 MiB a second. The nodes get their blocks by lot, or who computes faster gets what takes more work. The paper \
+            only 20 MiB a second. The nodes get their blocks at random, or who computes faster gets what takes more work. The paper \
             has two slow machines out of ten, and 100 puts of each.",
     differs: "Without its rule the paper always puts the slow nodes last, where the parities are computed; a lot puts at least one of \
               them there in 38 of 100 puts.",
     x: "share of the puts that take no longer",
     value: Value::Seconds,
     mark: Mark::Lines,
-    schemes: &[BY_SPEED, BY_LOT],
+    schemes: &[BY_SPEED, AT_RANDOM],
     base: Base { scheme: BY_SPEED, x: None },
     link: "200mbit",
     block_len: 32 * MIB,
@@ -330,20 +330,41 @@ const SPEEDS: Figure = Figure {
     racks: 1,
     slow: &["node-09:coding=20MiB", "node-10:coding=20MiB"],
     setups: |scale| {
-        let mut setup = written("", "rs(8,2)", scale.block_len, [BY_SPEED, BY_LOT])?;
+        let mut setup = written("", "rs(8,2)", scale.block_len, [BY_SPEED, AT_RANDOM])?;
         for (_, case) in &mut setup.cases {
             case.scheme = MIST.to_owned();
-            if case.label == BY_LOT {
-                case.select = put::BY_LOT.to_owned();
+            if case.label == AT_RANDOM {
+                case.select = put::AT_RANDOM.to_owned();
             }
         }
         setup.links = Links::Written(Writing { size: scale.block_len, writers: 0, replicas: 1, shows: Shows::Spread });
         Ok(vec![setup])
     },
     claims: &[
-        claim("by speed less than by lot, the slowest", "0.9 to 1.3 s of about 3", BY_SPEED, BY_LOT, At::X("100 %"), How::Less),
-        claim("by speed less than by lot, nine of ten", "0.9 to 1.3 s of about 3", BY_SPEED, BY_LOT, At::X("90 %"), How::Less),
-        claim("by speed less than by lot, half of them", "0.9 to 1.3 s of about 3", BY_SPEED, BY_LOT, At::X("50 %"), How::Less),
+        claim(
+            "by speed less than at random, the slowest",
+            "0.9 to 1.3 s of about 3",
+            BY_SPEED,
+            AT_RANDOM,
+            At::X("100 %"),
+            How::Less,
+        ),
+        claim(
+            "by speed less than at random, nine of ten",
+            "0.9 to 1.3 s of about 3",
+            BY_SPEED,
+            AT_RANDOM,
+            At::X("90 %"),
+            How::Less,
+        ),
+        claim(
+            "by speed less than at random, half of them",
+            "0.9 to 1.3 s of about 3",
+            BY_SPEED,
+            AT_RANDOM,
+            At::X("50 %"),
+            How::Less,
+        ),
     ],
 };
 

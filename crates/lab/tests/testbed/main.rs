@@ -151,7 +151,7 @@ fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
     let run = |args: &[&str]| weft(&[&["testbed", "run", "--dir", dir, "--", "weft", "--json"][..], args].concat());
     json(&run(&["put", file.to_str().unwrap(), "default/file", "--code", "rs(2,1)"]));
     assert_eq!(json(&run(&["stat", "default/file"]))["size"], 300_000);
-    let repaired = json(&run(&["repair", "object", "default/file", "--block", "1"]));
+    let repaired = json(&run(&["repair", "object", "default/file", "--block", "0"]));
     assert_eq!(repaired["blocks"].as_array().unwrap().len(), 1);
 
     // Whoever kills its processes has not taken its network away.

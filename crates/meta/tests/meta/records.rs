@@ -162,7 +162,7 @@ async fn a_stripe_has_a_term_and_counts_and_one_of_schema_8_has_none() {
     };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
-    let layout = StripeLayout { layout, k: 2, m: 1, data_len: 1 << 20 };
+    let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
     let stripe = ended_stripe(&meta, epoch, upload, layout, &homes).await;
     let before = meta.stripe(stripe).await.unwrap();
     assert_eq!(meta.upload(upload).await.unwrap().new.key, PutKey(7));
