@@ -29,7 +29,7 @@ use weft_types::{AutoSize, ByteSize, Error, Party, Result};
 /// The bucket of the objects that are measured.
 pub(crate) const BUCKET: &str = "bench";
 /// What a case says as `select` that leaves to chance which node gets which block.
-pub(crate) const BY_LOT: &str = "lot";
+pub(crate) const AT_RANDOM: &str = "random";
 /// What the page of a disk is: blocks are whole ones.
 const PAGE: u64 = 4096;
 /// Bytes that are made up at once.
@@ -93,7 +93,7 @@ impl Data {
             block_len: self.block_len,
             cell_len: self.block_len,
             scheme: case.scheme.clone(),
-            random: case.select == BY_LOT,
+            random: case.select == AT_RANDOM,
             replicas: self.replicas,
             slice_len: match case.slice_len {
                 AutoSize::Bytes(size) => size.0,

@@ -316,7 +316,7 @@ const SPEEDS: Figure = Figure {
     about: "An object of one stripe is written again and again from outside of ten nodes, with rs(8,2) and by mist; two of the nodes add up \
             only 20 MiB a second. The nodes get their blocks at random, or who computes faster gets what takes more work. The paper \
             has two slow machines out of ten, and 100 puts of each.",
-    differs: "Without its rule the paper always puts the slow nodes last, where the parities are computed; a lot puts at least one of \
+    differs: "Without its rule the paper always puts the slow nodes last, where the parities are computed; a random order puts at least one of \
               them there in 38 of 100 puts.",
     x: "share of the puts that take no longer",
     value: Value::Seconds,
