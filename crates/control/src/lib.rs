@@ -9,6 +9,7 @@
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what conversions leave free |
 //! | [`cool`] | which copies are dropped when the data have cooled down |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
+//! | [`job`] | a job of an operator: when it works, tries again, waits, and how it ended |
 //! | [`read`] | what a read brings, and when it needs another plan |
 //! | [`recovery`], [`retries`] | whether what is left of a stripe is enough; when what failed is tried again |
 //! | [`put`] | a stripe of a put: where it goes, what is rebuilt, sent again or written down at its end, and what comes later |
@@ -25,6 +26,7 @@ pub mod disputes;
 mod fixtures;
 pub mod helpers;
 pub mod in_flight;
+pub mod job;
 pub mod known;
 pub mod links;
 pub mod members;

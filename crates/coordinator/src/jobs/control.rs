@@ -6,8 +6,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::watch;
-use weft_control::helpers::LastUsed;
-use weft_meta::{JobId, JobProgress, JobState};
+use weft_control::{helpers::LastUsed, job::Job};
+use weft_types::{JobId, JobState};
 
 /// At most so many reasons for waiting are shown.
 const WAITS_SHOWN_MAX: usize = 16;
@@ -30,9 +30,10 @@ pub(crate) struct Control {
 }
 
 /// How far a job has come.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Live {
-    pub(super) progress: JobProgress,
+    /// What is next, and how far it is.
+    pub(super) job: Job,
     /// What has come in of the stripes that are under way, each by a number of its own.
     pub(super) moving: BTreeMap<u64, u64>,
     /// Bytes that are done, of what is done as a whole or not at all.
@@ -44,6 +45,10 @@ pub(crate) struct Live {
 }
 
 impl Live {
+    pub(super) fn new(job: Job) -> Self {
+        Self { job, moving: BTreeMap::new(), gathered_bytes: 0, waits_for: BTreeMap::new(), waiters: 0 }
+    }
+
     /// What it waits for right now, each once.
     pub(super) fn waits(&self) -> Vec<String> {
         let distinct: BTreeSet<&String> = self.waits_for.values().collect();

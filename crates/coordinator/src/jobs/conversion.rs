@@ -11,7 +11,7 @@ mod worker;
 
 use super::{
     Control,
-    runner::{Again, Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
+    runner::{Passes, Runner, WRITE_INTERVAL, interval},
 };
 use crate::{
     puts,
@@ -35,11 +35,15 @@ use tokio::{
 use weft_codes::SharedCode;
 use weft_control::{
     capacity::Wanted,
+    job::{Again, Counted, Pass, Passed},
     placement::{self, Ask},
 };
-use weft_meta::{Amount, Conversion, JobId, JobState, LeftBlock, MetaError, ObjectRecord, PolicyRecord};
+use weft_meta::{MetaError, ObjectRecord, PolicyRecord};
 use weft_proto::v1;
-use weft_types::{Error, Layout, NodeId, ObjectName, Reaction, Result, StripeLayout, StripeRecord};
+use weft_types::{
+    Amount, Conversion, Error, JobId, JobState, Layout, LeftBlock, NodeId, ObjectName, Reaction, Result, StripeLayout,
+    StripeRecord,
+};
 
 /// Objects that are looked up together.
 const OBJECTS_PER_PAGE: u32 = 1_000;
@@ -47,6 +51,9 @@ const OBJECTS_PER_PAGE: u32 = 1_000;
 const STRIPES_PER_PAGE: u32 = 256;
 /// Puts that an earlier coordinator has left, and that are given up at once; others end with their leases.
 const LEFT_UPLOADS_MAX: u32 = 1_000;
+
+/// What is said if something is left of which no attempt has told.
+pub(super) const LEFT_UNSAID: &str = "objects were written in another code while the others were converted: convert them again";
 
 /// A conversion, at work.
 pub(super) struct ConversionJob<'a> {
@@ -219,8 +226,6 @@ impl<'a> ConversionJob<'a> {
 }
 
 impl<'a> Passes for ConversionJob<'a> {
-    const LEFT: &'static str = "objects were written in another code while the others were converted: convert them again";
-
     async fn begin(&mut self) -> Result<()> {
         self.give_up_earlier().await
     }
@@ -230,7 +235,7 @@ impl<'a> Passes for ConversionJob<'a> {
         let mut to_do = Amount::default();
         let mut objects = self.objects();
         while let Some(object) = objects.next_wanted(&target).await? {
-            add(&mut to_do, object.size);
+            to_do.add(object.size);
         }
         Ok(Counted { to_do, there: to_do })
     }
@@ -257,37 +262,29 @@ impl<'a> Passes for ConversionJob<'a> {
         let mut objects = pin!(stream::try_unfold(self.objects(), next));
         let mut under_way = FuturesUnordered::new();
         let mut write = interval(WRITE_INTERVAL);
-        let (mut all_begun, mut changed_since, mut failed, mut again) = (false, false, None, Again::InVain);
-        let stopped = loop {
-            let go = *runner.state.borrow() == JobState::Running;
-            // Who lacks space shall not have to share what comes free.
-            let begins = go && !all_begun && failed.is_none() && under_way.len() < concurrency && !work.room.is_awaited();
-            if under_way.is_empty() && !begins {
-                break !all_begun;
+        let (mut pass, mut changed_since) = (Pass::new(concurrency), false);
+        loop {
+            // An object that lacks space does not have to share what comes free.
+            let begins = pass.begins(*runner.state.borrow()) && !work.room.is_awaited();
+            if pass.is_idle() && !begins {
+                return pass.over();
             }
             tokio::select! {
                 biased;
                 Some((object, outcome)) = under_way.next() => {
-                    again = again.max(take(runner.id, runner.control, &object, outcome));
+                    pass.ended(take(runner.id, runner.control, &object, outcome));
                     changed_since = true;
                 }
                 // Objects that are under way wait between two stripes, or end.
                 _ = runner.state.changed() => {}
                 _ = write.tick(), if changed_since => changed_since = !runner.has_written().await,
                 // To look for it may take long where most objects are as they shall be: the others go on meanwhile.
-                object = objects.next(), if begins => match object {
-                    Some(Ok(object)) => under_way.push(work.object(object)),
-                    None => all_begun = true,
-                    // What is under way ends first: it is not to be lost for this.
-                    Some(Err(error)) => failed = Some(error),
-                },
+                object = objects.next(), if begins => {
+                    if let Some(object) = pass.next(object.transpose()) {
+                        under_way.push(work.object(object));
+                    }
+                }
             }
-        };
-        let cancelled = !matches!(*runner.state.borrow(), JobState::Running | JobState::Paused);
-        match failed {
-            Some(error) => Err(error),
-            None if stopped || cancelled => Ok((Passed::Stopped, again)),
-            None => Ok((Passed::All, again)),
         }
     }
 }
@@ -295,9 +292,8 @@ impl<'a> Passes for ConversionJob<'a> {
 /// Counts what became of an object; tells whether it was left for a reason that may have gone soon.
 fn take(job: JobId, control: &Control, object: &ObjectRecord, outcome: Outcome) -> Again {
     let mut live = control.live();
-    let progress = &mut live.progress;
     match outcome {
-        Outcome::Converted => add(&mut progress.done, object.size),
+        Outcome::Converted => live.job.done(object.size),
         Outcome::Gone | Outcome::Stopped => {}
         Outcome::MadeWay => {
             tracing::info!(%job, object = %object.name, "an object was given up for now: another one waits for space");
@@ -306,7 +302,7 @@ fn take(job: JobId, control: &Control, object: &ObjectRecord, outcome: Outcome) 
         Outcome::Left { stripe, error } => {
             tracing::warn!(%job, object = %object.name, stripe, %error, "an object could not be converted");
             let name = object.name.to_string();
-            return left(progress, object.size, error, |reason| LeftBlock { object: name, stripe, index: 0, reason });
+            return live.job.left(object.size, error, |reason| LeftBlock { object: name, stripe, index: 0, reason });
         }
     }
     Again::InVain

@@ -5,7 +5,7 @@
 
 use super::{
     Control,
-    runner::{Again, Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
+    runner::{Passes, Runner, WRITE_INTERVAL, interval},
 };
 use crate::{
     options,
@@ -16,18 +16,22 @@ use crate::{
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use std::{collections::VecDeque, sync::Arc};
 use weft_control::{
+    job::{Again, Counted, Pass, Passed},
     options::RepairOptions,
     rebuild::{Destination, Lost, Request},
     view::{Standing, View},
 };
-use weft_meta::{Amount, JobId, JobState, LeftBlock, MetaError, NodeRepair, ObjectRecord};
+use weft_meta::{MetaError, ObjectRecord};
 use weft_proto::v1::{self, repair_event};
-use weft_types::{Error, Home, Owner, Result, StripeId, StripeRecord};
+use weft_types::{Error, Home, JobId, LeftBlock, NodeRepair, Owner, Result, StripeId, StripeRecord};
 
 /// Stripes that are looked up together.
 const STRIPES_PER_PAGE: u32 = 256;
 /// Plans that are told of a repair that is explained, at most.
 const EXPLAINED_MAX: usize = 256;
+
+/// What is said if something is left of which no attempt has told.
+pub(super) const LEFT_UNSAID: &str = "blocks came to the node, or were lost, while the others were rebuilt: repair it again";
 
 /// The repair of a node, at work.
 pub(super) struct NodeRepairJob<'a> {
@@ -68,23 +72,21 @@ impl<'a> NodeRepairJob<'a> {
 }
 
 impl Passes for NodeRepairJob<'_> {
-    const LEFT: &'static str = "blocks came to the node, or were lost, while the others were rebuilt: repair it again";
-
     async fn begin(&mut self) -> Result<()> {
         Ok(())
     }
 
     async fn count(&mut self) -> Result<Counted> {
         let view = self.work.shared.members.view();
-        let (mut there, mut to_do) = (Amount::default(), Amount::default());
+        let mut counted = Counted::default();
         let mut blocks = self.work.blocks();
         while let Some((stripe, block)) = blocks.next().await? {
-            add(&mut there, block.bytes);
+            counted.there.add(block.bytes);
             if self.work.is_wanted(&stripe, block, &view) {
-                add(&mut to_do, block.bytes);
+                counted.to_do.add(block.bytes);
             }
         }
-        Ok(Counted { to_do, there })
+        Ok(counted)
     }
 
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
@@ -92,24 +94,21 @@ impl Passes for NodeRepairJob<'_> {
         let mut blocks = work.blocks();
         let mut under_way = FuturesUnordered::new();
         let mut write = interval(WRITE_INTERVAL);
-        let (mut all_begun, mut changed_since, mut failed, mut again) = (false, false, None, Again::InVain);
-        let stopped = loop {
-            let go = *runner.state.borrow() == JobState::Running;
-            while go && !all_begun && failed.is_none() && under_way.len() < work.repair.concurrency as usize {
-                match blocks.next().await {
-                    Ok(Some((_, block))) => under_way.push(work.block(control, block)),
-                    Ok(None) => all_begun = true,
-                    // What is under way ends first: it is not to be lost for this.
-                    Err(error) => failed = Some(error),
+        let (mut pass, mut changed_since) = (Pass::new(work.repair.concurrency as usize), false);
+        loop {
+            let asked = *runner.state.borrow();
+            while pass.begins(asked) {
+                if let Some((_, block)) = pass.next(blocks.next().await) {
+                    under_way.push(work.block(control, block));
                 }
             }
-            if under_way.is_empty() {
-                break !all_begun;
+            if pass.is_idle() {
+                return pass.over();
             }
             tokio::select! {
                 biased;
                 Some((block, outcome)) = under_way.next() => {
-                    again = again.max(take(runner.id, control, block, outcome));
+                    pass.ended(take(runner.id, control, block, outcome));
                     changed_since = true;
                 }
                 // Its sender is the job's own, and outlives the pass.
@@ -118,11 +117,7 @@ impl Passes for NodeRepairJob<'_> {
                     changed_since = !runner.has_written().await;
                 }
             }
-        };
-        if let Some(error) = failed {
-            return Err(error);
         }
-        Ok((if stopped { Passed::Stopped } else { Passed::All }, again))
     }
 }
 
@@ -130,14 +125,13 @@ impl Passes for NodeRepairJob<'_> {
 fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> Again {
     let mut live = control.live();
     live.moving.remove(&block.stripe.0);
-    let progress = &mut live.progress;
     match outcome {
-        Outcome::Rebuilt => add(&mut progress.done, block.bytes),
+        Outcome::Rebuilt => live.job.done(block.bytes),
         Outcome::Gone => {}
         Outcome::Left(error) => {
             tracing::warn!(%job, stripe = %block.stripe, index = block.index, %error, "a block of a node could not be rebuilt");
             let object = error.object.clone().unwrap_or_default();
-            return left(progress, block.bytes, error, |reason| {
+            return live.job.left(block.bytes, error, |reason| {
                 let reason = if block.copy == 0 { reason } else { format!("copy {}: {reason}", block.copy) };
                 LeftBlock { object, stripe: block.number, index: block.index, reason }
             });

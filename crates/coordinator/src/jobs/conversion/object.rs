@@ -15,8 +15,8 @@ use std::{
 };
 use tokio::{sync::SemaphorePermit, time::Instant};
 use weft_control::view::{Standing, View};
-use weft_meta::{JobState, MetaError, NewUpload, ObjectRecord, UploadRecord};
-use weft_types::{Ack, BlockState, Error, NodeId, Party, Reaction, Result, Span, StripeRecord, UploadId};
+use weft_meta::{MetaError, NewUpload, ObjectRecord, UploadRecord};
+use weft_types::{Ack, BlockState, Error, JobState, NodeId, Party, Reaction, Result, Span, StripeRecord, UploadId};
 
 /// The lease of an object's put is put off so often in its time.
 const KEPT_PER_LEASE: u64 = 3;

@@ -38,12 +38,14 @@ mod tests {
     use super::*;
     use crate::jobs::Live;
     use tokio::sync::watch;
-    use weft_meta::JobState;
+    use weft_control::job::Job;
+    use weft_types::{JobProgress, JobState};
 
     #[test]
     fn who_waits_says_so_for_as_long_as_he_does_and_hides_no_failure() {
-        let control = Control { state: watch::Sender::new(JobState::Running), live: Live::default().into() };
-        control.live().progress.last_error = "it failed".into();
+        let progress = JobProgress { last_error: "it failed".into(), ..JobProgress::default() };
+        let live = Live::new(Job::new(JobState::Running, progress, "")).into();
+        let control = Control { state: watch::Sender::new(JobState::Running), live };
         let told = || control.live().waits();
         let [mut one, mut other, mut third] = [(); 3].map(|()| Waits::new(&control));
         one.tell("waits for space: a");
@@ -54,6 +56,6 @@ mod tests {
         other.tell("node-02");
         assert_eq!(told(), ["node-01", "node-02"]);
         drop((other, third));
-        assert_eq!((told().len(), control.live().progress.last_error.as_str()), (0, "it failed"));
+        assert_eq!((told().len(), control.live().job.progress().last_error.as_str()), (0, "it failed"));
     }
 }

@@ -16,14 +16,14 @@ use tokio::{
 };
 use tonic::{Request, Status, Streaming};
 use weft_control::view::{Standing, View};
-use weft_meta::{JobState, MetaError, ObjectRecord, UploadRecord};
+use weft_meta::{MetaError, ObjectRecord, UploadRecord};
 use weft_proto::{
     from_status,
     rpc::{self, CONVERSIONS_PER_AGENT_MAX, END_STRIPE_TIMEOUT},
     status::decode_error,
     v1::{ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
 };
-use weft_types::{Error, NodeId, Party, Reaction, Result, Span, StripeLayout, StripeRecord, UploadId};
+use weft_types::{Error, JobState, NodeId, Party, Reaction, Result, Span, StripeLayout, StripeRecord, UploadId};
 
 /// The pause before those are asked again that could not do it; each next one is twice as long, up to the last.
 pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(250);
