@@ -2,7 +2,7 @@
 //! tries what was left again for as long as that helps, and writes down how far it is and how it ended.
 //!
 //! Events go in, actions come out ([`Job::on`]). The last action of an event asks for the next one; besides, what operators ask may come
-//! at any time. What a kind of job does in a pass it does not know.
+//! at any time. What a job's kind does in a pass it does not know: see [`crate::node_repair`] and [`crate::conversion`].
 //!
 //! ```text
 //! Begin ─► Count ─► Write ─► Pass ─► Count … until nothing is left, or nothing helps ─► Write the end ─► End

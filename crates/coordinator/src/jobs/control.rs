@@ -2,15 +2,12 @@
 
 use crate::rebuild::shares::Shares;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::watch;
-use weft_control::{helpers::LastUsed, job::Job};
+use weft_control::{conversion::waits::Waits, helpers::LastUsed, job::Job};
 use weft_types::{JobId, JobState};
-
-/// At most so many reasons for waiting are shown.
-const WAITS_SHOWN_MAX: usize = 16;
 
 /// The jobs that this coordinator works on.
 #[derive(Debug, Default)]
@@ -38,21 +35,13 @@ pub(crate) struct Live {
     pub(super) moving: BTreeMap<u64, u64>,
     /// Bytes that are done, of what is done as a whole or not at all.
     pub(super) gathered_bytes: u64,
-    /// Reasons for which workers wait, by the worker's number.
-    pub(super) waits_for: BTreeMap<u64, String>,
-    /// The last of these numbers.
-    pub(super) waiters: u64,
+    /// What its parts wait for.
+    pub(super) waits: Waits,
 }
 
 impl Live {
     pub(super) fn new(job: Job) -> Self {
-        Self { job, moving: BTreeMap::new(), gathered_bytes: 0, waits_for: BTreeMap::new(), waiters: 0 }
-    }
-
-    /// What it waits for right now, each once.
-    pub(super) fn waits(&self) -> Vec<String> {
-        let distinct: BTreeSet<&String> = self.waits_for.values().collect();
-        distinct.into_iter().take(WAITS_SHOWN_MAX).cloned().collect()
+        Self { job, moving: BTreeMap::new(), gathered_bytes: 0, waits: Waits::default() }
     }
 }
 

@@ -23,7 +23,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 use tokio::sync::watch;
-use weft_control::job::Job;
+use weft_control::{conversion::LEFT_UNSAID as CONVERSION_LEFT, job::Job, node_repair::LEFT_UNSAID as REPAIR_LEFT};
 use weft_proto::{to_status, v1};
 use weft_types::{Amount, Conversion, Error, JobId, JobRecord, JobState, JobWork, LeftBlock, NodeId, NodeRepair, Result};
 
@@ -109,8 +109,8 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
 /// Works on a job until it has ended, or the coordinator has.
 fn work_on(shared: &Arc<Shared>, job: JobRecord) {
     let left_unsaid = match &job.work {
-        JobWork::RepairNode(_) => node_repair::LEFT_UNSAID,
-        JobWork::Convert(_) => conversion::LEFT_UNSAID,
+        JobWork::RepairNode(_) => REPAIR_LEFT,
+        JobWork::Convert(_) => CONVERSION_LEFT,
     };
     let live = Live::new(Job::new(job.state, job.progress, left_unsaid));
     let control = Arc::new(Control { state: watch::Sender::new(job.state), live: Mutex::new(live) });
@@ -177,7 +177,7 @@ fn show_with(job: JobRecord, control: Option<Arc<Control>>) -> v1::Job {
     let (progress, moving, gathered_bytes, waits_for) = match &control {
         Some(control) => {
             let live = control.live();
-            (live.job.progress().clone(), live.moving.clone(), live.gathered_bytes, live.waits())
+            (live.job.progress().clone(), live.moving.clone(), live.gathered_bytes, live.waits.shown())
         }
         None => (job.progress, BTreeMap::new(), 0, Vec::new()),
     };
