@@ -9,6 +9,8 @@
 //! | [`placement`], [`assignment`], [`capacity`] | where new blocks go; which node gets which; what conversions leave free |
 //! | [`cool`] | which copies are dropped when the data have cooled down |
 //! | [`rebuild`], [`helpers`] | the rebuild of a stripe's blocks, from their homes to their commit; which nodes help |
+//! | [`job`] | a job of an operator: when it works, tries again, waits, and how it ended |
+//! | [`node_repair`], [`conversion`] | what a job of one kind does of that: what is wanted, who does it, what is left |
 //! | [`read`] | what a read brings, and when it needs another plan |
 //! | [`recovery`], [`retries`] | whether what is left of a stripe is enough; when what failed is tried again |
 //! | [`put`] | a stripe of a put: where it goes, what is rebuilt, sent again or written down at its end, and what comes later |
@@ -19,15 +21,18 @@
 
 pub mod assignment;
 pub mod capacity;
+pub mod conversion;
 pub mod cool;
 pub mod disputes;
 #[cfg(test)]
 mod fixtures;
 pub mod helpers;
 pub mod in_flight;
+pub mod job;
 pub mod known;
 pub mod links;
 pub mod members;
+pub mod node_repair;
 pub mod options;
 pub mod placement;
 pub mod planning;

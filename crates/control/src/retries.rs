@@ -63,9 +63,36 @@ impl<K: Ord> Retries<K> {
     }
 }
 
+/// Pauses, each twice as long as the one before, up to the last.
+#[derive(Debug, Clone)]
+pub struct Pause {
+    next: Duration,
+    last: Duration,
+}
+
+impl Pause {
+    /// From the first to the last.
+    pub const fn new(first: Duration, last: Duration) -> Self {
+        Self { next: first, last }
+    }
+
+    /// How long to wait now.
+    pub fn again(&mut self) -> Duration {
+        let now = self.next;
+        self.next = (now * 2).min(self.last);
+        now
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_last() {
+        let mut pause = Pause::new(Duration::from_secs(3), Duration::from_secs(10));
+        assert_eq!([(); 4].map(|()| pause.again().as_secs()), [3, 6, 10, 10]);
+    }
 
     #[test]
     fn what_fails_again_and_again_is_tried_less_and_less_often() {

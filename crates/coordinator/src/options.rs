@@ -14,11 +14,10 @@ use weft_control::{
     stragglers,
     view::{NodeView, View},
 };
-use weft_meta::NodeRepair;
 use weft_plan::Network;
 use weft_proto::{rpc::Caller, v1};
 use weft_schemes::{Paths, Select};
-use weft_types::{AutoSize, Home, NodeId, Party, Result};
+use weft_types::{AutoSize, Home, NodeId, NodeRepair, Party, Result};
 
 /// Links of 1 Gbit/s: which of two plans is shorter on equal links does not depend on what they carry, and people know them.
 const LINK_BYTES_PER_S: f64 = 125e6;

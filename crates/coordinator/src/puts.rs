@@ -24,9 +24,15 @@ use std::{
     time::Duration,
 };
 use stripe::{begin_stripe, count_blocks, explain, new_stripes, with_site};
-use under_way::{Key, Known, Learnt, Sending, Underway};
+use under_way::{Key, Sending, Upload};
 use weft_codes::SharedCode;
-use weft_control::{placement::Placed, put};
+use weft_control::{
+    placement::Placed,
+    put::{
+        self,
+        upload::{self, Known, Lesson},
+    },
+};
 use weft_meta::{CommitPut, Leftovers, MetaError, NewUpload, ObjectRecord, UploadRecord};
 use weft_proto::{rpc::Caller, v1};
 use weft_types::{Error, NodeId, PlanId, PutKey, Result, StripeLayout, UploadId};
@@ -37,10 +43,6 @@ const WAIT_SHARE: u32 = 4;
 /// How often busy agents are asked when a first stripe is started with its put: the client waits, and does not ask again. If it is in vain,
 /// it asks for the stripe as for any other.
 const START_ATTEMPTS: u32 = 2;
-
-/// A first stripe of up to so many bytes is started with its put, if the client asks for that: a round trip is much of its time. A larger one is
-/// planned a moment later, when puts that begin at the same time are known of each other.
-const START_BYTES_MAX: u64 = 1 << 20;
 
 /// A writer that complains has its answer within this time.
 const COMPLAINT_LOOK: Duration = Duration::from_millis(100);
@@ -67,27 +69,24 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
     };
     // Whether there are nodes enough is said now, not after the client has read its input.
     let full = layout.full_stripe(k, m);
-    let stripe = match asked.size_hint {
-        0 => full,
-        size => StripeLayout { data_len: size.min(full.data_len), ..full },
-    };
+    let stripe = upload::first_stripe(full, asked.size_hint);
     let request = request(shared, UploadId(0), &new, &code);
-    let ahead = put::Ahead::new((asked.size_hint > 0).then_some(asked.size_hint));
-    let following = if asked.explain { Vec::new() } else { ahead.following(0, stripe, full) };
+    let mut put = Upload::new((asked.size_hint > 0).then_some(asked.size_hint));
+    let following = if asked.explain { Vec::new() } else { put.ahead().following(0, stripe, full) };
     let layouts: Vec<StripeLayout> = iter::once(stripe).chain(following).collect();
     let placed = with_site(shared, &options, |site| request.homes_of(&layouts, &options, &BTreeSet::new(), site))?;
     let first = placed.first().cloned().unwrap_or_default();
-    let (mut plan, mut upload, mut put_key, mut started) = (Vec::new(), UploadId(0), PutKey::NONE, None);
+    let (mut plan, mut id, mut put_key, mut started) = (Vec::new(), UploadId(0), PutKey::NONE, None);
     if asked.explain {
         plan = explain(shared, &code, &stripe, &first.homes, &options)?;
     } else {
         // Puts that begin at the same time see each other: the first of them would else take all links for free.
         let announced = shared.in_flight.announce(options::announced(&options, shared, &first.homes, stripe.block_len(0)));
         put_key = new.key;
-        upload = begin_with(shared, new, ahead, layouts, placed).await?;
-        shared.puts.announced.lock().unwrap_or_else(PoisonError::into_inner).insert(upload, announced);
-        if asked.start && asked.size_hint > 0 && stripe.data_len <= START_BYTES_MAX {
-            let (upload, data_len, options) = (upload.0, stripe.data_len, asked.options);
+        id = begin_with(shared, new, put, layouts, placed).await?;
+        shared.puts.announced.lock().unwrap_or_else(PoisonError::into_inner).insert(id, announced);
+        if upload::starts_at_once(asked.start, asked.size_hint, &stripe) {
+            let (upload, data_len, options) = (id.0, stripe.data_len, asked.options);
             let asked = v1::PutStripeRequest { upload, number: 0, data_len, options, put_key: put_key.0 };
             let who = Who { caller: caller.clone(), delegation: None };
             // Why not, the client hears when it asks for the stripe itself.
@@ -98,7 +97,7 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
         }
     }
     Ok(v1::BeginPutReply {
-        upload: upload.0,
+        upload: id.0,
         code: code.spec(),
         block_len: layout.block_len,
         cell_len: layout.cell_len,
@@ -116,15 +115,15 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
 async fn begin_with(
     shared: &Shared,
     new: NewUpload,
-    mut ahead: put::Ahead,
+    mut put: Upload,
     layouts: Vec<StripeLayout>,
     placed: Vec<Placed>,
 ) -> Result<UploadId> {
     let stripes = new_stripes(0, &layouts, &placed);
     let (upload, stripes) = shared.meta.begin_put(shared.epoch, new, stripes).await.map_err(|error| shared.meta_error(error))?;
     count_blocks(shared, &stripes);
-    ahead.allocated(stripes);
-    shared.puts.begun(upload.id, ahead);
+    put.ahead().allocated(stripes);
+    shared.puts.begun(upload.id, put);
     Ok(upload.id)
 }
 
@@ -139,7 +138,7 @@ pub(crate) async fn put_stripe(
     let place = |error: Error| error.object(&upload.new.name);
     let options = options::of_put(shared, asked.options.as_ref(), &who.caller, who.delegation.as_ref());
     let mut options = options.map_err(place)?;
-    if options.is_left_open() && shared.puts.learnt(upload.id).simplest {
+    if options.is_left_open() && shared.puts.learnt(upload.id).is_simplest() {
         options = options.by_the_simplest();
     }
     let code = shared.code(&upload.new.code)?;
@@ -157,15 +156,13 @@ pub(crate) async fn put_stripe(
     }
     let key = (upload.id, asked.number);
     let _turn = shared.puts.turn(key).await;
-    if let Some(Underway::Sending(sending)) = shared.puts.lock().remove(&key) {
-        sending.handle.client_done(Duration::ZERO);
-    }
+    shared.puts.leave(key);
     let begun = begin_stripe(shared, &upload, &code, layout, asked.number, options, attempts).await;
     if begun.is_err() {
         forget_if_gone(shared, upload.id).await;
     }
     let (sending, client) = begun.map_err(place)?;
-    keep_sending(shared, key, sending).await.map_err(place)?;
+    keep_sending(shared, key, sending, None).await.map_err(place)?;
     let layout = postcard::to_allocvec(&layout).map_err(|error| Error::fatal(format!("a layout: {error}")))?;
     Ok(v1::PutStripeReply { task: Some(client), layout })
 }
@@ -181,14 +178,14 @@ pub(crate) async fn end_stripe(shared: &Arc<Shared>, asked: v1::EndStripeRequest
         Known::Nothing => return end::ended_already(shared, key, asked.commit_size).await,
     };
     let ended = end::end(shared, key, sending, &asked).await;
-    shared.puts.lock().remove(&key);
+    shared.puts.leave(key);
     // To ask again would not find it any more: what was sent is used up.
     let end::PlanEnd { again, traffic, stages, object } = ended.map_err(put::begin::not_again)?;
     let mut reply = v1::EndStripeReply { again: None, traffic: Some(traffic.into()), stages, object: object.map(show::object) };
     if let Some((sending, task)) = again {
         reply.again = Some(task);
-        let answer = Some(Box::new((PlanId(asked.plan), reply.clone())));
-        keep_sending(shared, key, Sending { answer, ..sending }).await?;
+        let answer = (PlanId(asked.plan), Box::new(reply.clone()));
+        keep_sending(shared, key, sending, Some(answer)).await?;
     }
     Ok(reply)
 }
@@ -252,14 +249,10 @@ async fn committed_already(shared: &Shared, asked: &v1::CommitPutRequest, error:
     }
 }
 
-/// The answer to a client whose put was committed. It is stored, whatever fails now: the client must not take it for a put that may be
-/// given up.
+/// The answer to a client whose put was committed.
 async fn told(shared: &Shared, object: ObjectRecord) -> Result<v1::ObjectReply> {
     let name = object.name.clone();
-    show::put(shared, object).await.map_err(|error| {
-        let message = format!("it is stored, and what of it is still on its way cannot be told: {}", error.message);
-        Error::retry(message).object(&name)
-    })
+    show::put(shared, object).await.map_err(|error| upload::stored_all_the_same(&name, &error))
 }
 
 /// Puts off the end of a put's lease, and tells whether anybody still takes what a plan sends.
@@ -305,12 +298,10 @@ pub(crate) async fn abort(shared: &Arc<Shared>, id: UploadId) -> Result<()> {
     Ok(())
 }
 
-/// Looks up a put that a call is about. Its lease is renewed once a quarter of it is over: clients that keep a put tell so three times in it, and short
-/// puts cost no change.
+/// Looks up a put that a call is about, and renews its lease if that is due.
 async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
     let upload = shared.meta.upload(id).await.map_err(|error| shared.meta_error(error))?;
-    let left_ms = upload.new.expires_ms.saturating_sub(shared.now_ms());
-    if left_ms < shared.config.upload_lease_ms / 4 * 3 {
+    if upload::is_lease_due(upload.new.expires_ms, shared.now_ms(), shared.config.upload_lease_ms) {
         let extended = shared.meta.extend_upload(shared.epoch, id, shared.lease_end_ms()).await;
         extended.map_err(|error| shared.meta_error(error))?;
     }
@@ -318,8 +309,8 @@ async fn touched(shared: &Shared, id: UploadId) -> Result<UploadRecord> {
 }
 
 /// A put has taught something.
-async fn learn_of(shared: &Shared, upload: UploadId, learn: impl FnOnce(&mut Learnt)) {
-    learn(shared.puts.learnt.lock().unwrap_or_else(PoisonError::into_inner).entry(upload).or_default());
+async fn learn_of(shared: &Shared, upload: UploadId, lesson: Lesson) {
+    shared.puts.with(upload, |put| put.learn(lesson));
     forget_if_gone(shared, upload).await;
 }
 
@@ -331,8 +322,15 @@ async fn forget_if_gone(shared: &Shared, upload: UploadId) {
 }
 
 /// Keeps a stripe that is being sent, unless its put has been given up.
-async fn keep_sending(shared: &Shared, key: Key, sending: Sending) -> Result<()> {
-    shared.puts.lock().insert(key, Underway::Sending(sending));
+async fn keep_sending(
+    shared: &Shared,
+    key: Key,
+    sending: Sending,
+    answer: Option<(PlanId, Box<v1::EndStripeReply>)>,
+) -> Result<()> {
+    if let Some(before) = shared.puts.with(key.0, |put| put.sends(key.1, sending.plan, sending, answer)) {
+        before.stop();
+    }
     // An abort in the meantime did not see these tasks.
     match shared.meta.upload(key.0).await {
         Ok(_) => Ok(()),
@@ -342,9 +340,7 @@ async fn keep_sending(shared: &Shared, key: Key, sending: Sending) -> Result<()>
         }
         // The client asks again.
         Err(error) => {
-            if let Some(Underway::Sending(sending)) = shared.puts.lock().remove(&key) {
-                sending.handle.client_done(Duration::ZERO);
-            }
+            shared.puts.leave(key);
             Err(shared.meta_error(error))
         }
     }
@@ -353,7 +349,7 @@ async fn keep_sending(shared: &Shared, key: Key, sending: Sending) -> Result<()>
 /// The writer sends this put's stripes by the simplest scheme from now on.
 async fn simplest(shared: &Shared, upload: &UploadRecord, stripe: u64, error: &Error) {
     tracing::info!(object = %upload.new.name, stripe, %error, "the writer sends every block itself");
-    learn_of(shared, upload.id, |learnt| learnt.simplest = true).await;
+    learn_of(shared, upload.id, Lesson::Simplest).await;
 }
 
 /// What all stripes of a put have in common.

@@ -4,12 +4,12 @@ use crate::config::CoordinatorConfig;
 use std::collections::BTreeSet;
 use weft_codes::SharedCode;
 use weft_control::options::SLICE_BYTES_MAX;
-use weft_meta::{Conversion, NodeRepair, PolicyRecord};
+use weft_meta::PolicyRecord;
 use weft_proto::v1;
 use weft_schemes::Kind;
 use weft_types::{
-    Ack, ByteSize, CELL_BYTES_USUAL, Error, FailureDomain, HelperSelect, Layout, NodeId, ObjectName, PAGE_LEN, REPLICAS_MAX,
-    Result, usual_cell_len,
+    Ack, ByteSize, CELL_BYTES_USUAL, Conversion, Error, FailureDomain, HelperSelect, Layout, NodeId, NodeRepair, ObjectName,
+    PAGE_LEN, REPLICAS_MAX, Result, usual_cell_len,
 };
 
 /// The longest name of a bucket, a policy or a node, bytes.

@@ -19,10 +19,7 @@ mod packed;
 mod sqlite;
 
 pub use error::{MetaError, Result};
-pub use jobs::{
-    Amount, Conversion, ENDED_JOBS_MAX, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX,
-    LEFT_REASON_BYTES_MAX, LeftBlock, NodeRepair,
-};
+pub use jobs::ENDED_JOBS_MAX;
 pub use meta::Meta;
 pub use model::{
     Allocation, BucketRecord, ClusterRecord, CommitPut, EndStripe, GarbageBlock, Leftovers, NewCluster, NewDisk, NewNode,

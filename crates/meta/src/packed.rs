@@ -1,9 +1,9 @@
 //! What is packed into the rows of stripes and jobs. Each blob begins with its version, and every version stays readable.
 
-use crate::{JobWork, LeftBlock, MetaError, Result};
+use crate::{MetaError, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, btree_map::Entry};
-use weft_types::{PlacedBlock, StripeLayout};
+use weft_types::{JobWork, LeftBlock, PlacedBlock, StripeLayout};
 
 /// Version 1 is postcard of the value.
 const VERSION: u8 = 1;
@@ -130,7 +130,7 @@ fn unpack_as<T: DeserializeOwned>(known: u8, what: &str, blob: &[u8]) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_types::{BlockState, DiskNumber, Home, NodeId};
+    use weft_types::{BlockState, Conversion, DiskNumber, HelperSelect, Home, NodeId, NodeRepair};
 
     #[test]
     fn what_is_packed_is_unpacked_and_other_versions_are_named() {
@@ -166,6 +166,25 @@ mod tests {
         assert!(unpack_placement(&blob[..blob.len() - 1]).is_err());
         let hole = pack_as(COPIES_VERSION, &vec![(1u8, 0u8, place(1, 0))]).unwrap();
         assert!(unpack_placement(&hole).unwrap_err().to_string().contains("hole"));
+    }
+
+    #[test]
+    fn the_work_of_jobs_and_what_they_left_are_packed_as_ever() {
+        let repair = NodeRepair {
+            node: NodeId(2),
+            select: HelperSelect::Random,
+            to: vec![NodeId(4)],
+            scheme: "s".into(),
+            concurrency: 3,
+            slice_len: 0,
+            force: true,
+        };
+        let (bucket, policy) = ("b".to_owned(), "p".to_owned());
+        let convert = Conversion { bucket, key: None, policy, concurrency: 2, bytes_per_s: 300 };
+        let left = vec![LeftBlock { object: "b/k".into(), stripe: 7, index: 3, reason: "r".into() }];
+        assert_eq!(pack_work(&JobWork::RepairNode(repair)).unwrap(), [1, 0, 2, 1, 1, 4, 1, b's', 3, 0, 1]);
+        assert_eq!(pack_work(&JobWork::Convert(convert)).unwrap(), [1, 1, 1, b'b', 0, 1, b'p', 2, 0xac, 2]);
+        assert_eq!(pack_left(&left).unwrap(), [1, 1, 3, b'b', b'/', b'k', 7, 3, 1, b'r']);
     }
 
     #[test]

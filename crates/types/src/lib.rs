@@ -8,6 +8,7 @@ pub mod conversion;
 mod crc;
 mod error;
 mod ids;
+mod jobs;
 mod layout;
 mod records;
 mod seq;
@@ -19,6 +20,10 @@ pub use class_limits::{ClassLimits, RATE_MIN};
 pub use crc::{crc32c, crc32c_continued, crc32c_joined};
 pub use error::{Error, Reaction, Result};
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
+pub use jobs::{
+    Amount, Conversion, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX,
+    LEFT_REASON_BYTES_MAX, LeftBlock, NodeRepair,
+};
 pub use layout::{CELL_BYTES_USUAL, Extent, Layout, SUB_BLOCK_BYTES_GOOD, Span, StripeLayout, usual_cell_len};
 pub use records::{
     Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, HelperSelect, Home, NodeRecord, NodeState,

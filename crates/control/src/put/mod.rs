@@ -8,7 +8,8 @@
 //!   │  └──the rest can be made of it──► Rebuild ───▲
 //!   └──────too little──► Allocate ──► Send ──► End: the writer sends again
 //! ```
-//! A stripe that can neither be completed nor sent again is given up: its writer then sends all of it, as a new stripe.
+//! A stripe that can neither be completed nor sent again is given up: its writer then sends all of it, as a new stripe. What is known of
+//! the put between the calls of its writer: [`Upload`].
 
 mod ahead;
 pub mod begin;
@@ -18,6 +19,7 @@ pub mod late;
 mod receipts;
 mod resend;
 mod sent;
+pub mod upload;
 
 pub use ahead::Ahead;
 pub use begin::StripeBegin;
@@ -25,6 +27,7 @@ pub use end::StripeEnd;
 pub use homes::{Site, named};
 pub use late::LateStripe;
 pub use sent::SentStripe;
+pub use upload::Upload;
 
 use crate::{
     capacity::KeptFree,

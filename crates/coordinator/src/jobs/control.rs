@@ -2,15 +2,12 @@
 
 use crate::rebuild::shares::Shares;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::watch;
-use weft_control::helpers::LastUsed;
-use weft_meta::{JobId, JobProgress, JobState};
-
-/// At most so many reasons for waiting are shown.
-const WAITS_SHOWN_MAX: usize = 16;
+use weft_control::{conversion::waits::Waits, helpers::LastUsed, job::Job};
+use weft_types::{JobId, JobState};
 
 /// The jobs that this coordinator works on.
 #[derive(Debug, Default)]
@@ -30,24 +27,21 @@ pub(crate) struct Control {
 }
 
 /// How far a job has come.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Live {
-    pub(super) progress: JobProgress,
+    /// What is next, and how far it is.
+    pub(super) job: Job,
     /// What has come in of the stripes that are under way, each by a number of its own.
     pub(super) moving: BTreeMap<u64, u64>,
     /// Bytes that are done, of what is done as a whole or not at all.
     pub(super) gathered_bytes: u64,
-    /// Reasons for which workers wait, by the worker's number.
-    pub(super) waits_for: BTreeMap<u64, String>,
-    /// The last of these numbers.
-    pub(super) waiters: u64,
+    /// What its parts wait for.
+    pub(super) waits: Waits,
 }
 
 impl Live {
-    /// What it waits for right now, each once.
-    pub(super) fn waits(&self) -> Vec<String> {
-        let distinct: BTreeSet<&String> = self.waits_for.values().collect();
-        distinct.into_iter().take(WAITS_SHOWN_MAX).cloned().collect()
+    pub(super) fn new(job: Job) -> Self {
+        Self { job, moving: BTreeMap::new(), gathered_bytes: 0, waits: Waits::default() }
     }
 }
 

@@ -1,17 +1,16 @@
 //! Conversions: objects are written anew in the code and sizes of another policy (Mist, sections 1 and 8: replicas that become coded
-//! data), and back.
+//! data), and back. The shell around [`weft_control::conversion`], which decides.
 //!
 //! What is to be done is what the metadata has in another code, at any moment: an object that was converted is there no more. So a job
 //! needs no list of its own, and one that is taken up again begins from the start and finds only what is left.
 
 mod object;
-mod same;
 mod waits;
 mod worker;
 
 use super::{
     Control,
-    runner::{Again, Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
+    runner::{Passes, Runner, WRITE_INTERVAL, interval},
 };
 use crate::{
     puts,
@@ -23,23 +22,21 @@ use futures::{
     stream::{self, FuturesUnordered},
 };
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     pin::pin,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
-    time::Duration,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
 };
-use tokio::{
-    sync::{Semaphore, watch},
-    time::Instant,
-};
+use tokio::sync::{Semaphore, watch};
 use weft_codes::SharedCode;
 use weft_control::{
     capacity::Wanted,
+    conversion::{self, Outcome, rate::ReadRate, room::Room, writers::Writers},
+    job::{Again, Counted, Pass, Passed},
     placement::{self, Ask},
 };
-use weft_meta::{Amount, Conversion, JobId, JobState, LeftBlock, MetaError, ObjectRecord, PolicyRecord};
-use weft_proto::v1;
-use weft_types::{Error, Layout, NodeId, ObjectName, Reaction, Result, StripeLayout, StripeRecord};
+use weft_meta::{MetaError, ObjectRecord, PolicyRecord};
+use weft_proto::{rpc::CONVERSIONS_PER_AGENT_MAX, v1};
+use weft_types::{Amount, Conversion, Error, JobId, JobState, Layout, ObjectName, Reaction, Result, StripeLayout};
 
 /// Objects that are looked up together.
 const OBJECTS_PER_PAGE: u32 = 1_000;
@@ -64,11 +61,11 @@ struct Work<'a> {
     state: watch::Receiver<JobState>,
     /// The stripes that may be written at the same time.
     stripes: Semaphore,
-    rate: ReadRate,
+    rate: Mutex<ReadRate>,
     /// Who waits for space.
-    room: worker::Room,
+    room: Mutex<Room>,
     /// How many stripes each node is writing.
-    load: Mutex<BTreeMap<NodeId, u32>>,
+    writers: Mutex<Writers>,
     /// Numbers what is under way.
     numbers: AtomicU64,
 }
@@ -78,27 +75,6 @@ struct Target {
     policy: PolicyRecord,
     code: SharedCode,
     layout: Layout,
-}
-
-/// Bytes a second, on the average.
-struct ReadRate {
-    bytes_per_s: u64,
-    next: Mutex<Instant>,
-}
-
-/// What became of an object.
-enum Outcome {
-    Converted,
-    /// There is nothing to do any more: it was removed.
-    Gone,
-    /// The job was cancelled meanwhile.
-    Stopped,
-    /// What was written of it was given up, as another one waits for space.
-    MadeWay,
-    Left {
-        stripe: u64,
-        error: Error,
-    },
 }
 
 impl Target {
@@ -126,7 +102,7 @@ impl Target {
         loop {
             let page = shared.meta.stripes(object.version, from, STRIPES_PER_PAGE).await;
             let page = page.map_err(|error| shared.meta_error(error))?;
-            if !page.items.iter().all(|stripe| has_copies(stripe, self.policy.replicas)) {
+            if !page.items.iter().all(|stripe| conversion::has_copies(stripe, self.policy.replicas)) {
                 return Ok(true);
             }
             match page.items.last() {
@@ -135,30 +111,6 @@ impl Target {
             }
         }
     }
-}
-
-impl ReadRate {
-    fn new(bytes_per_s: u64) -> Self {
-        Self { bytes_per_s, next: Mutex::new(Instant::now()) }
-    }
-
-    /// When so many bytes may begin.
-    fn reserve(&self, bytes: u64) -> Instant {
-        let now = Instant::now();
-        if self.bytes_per_s == 0 {
-            return now;
-        }
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let begin = now.max(*next);
-        *next = begin + Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);
-        begin
-    }
-}
-
-/// Whether a stripe has so many copies of each data block, with the coded one; those that are lost count, as they are rebuilt.
-fn has_copies(stripe: &StripeRecord, replicas: u8) -> bool {
-    let copies = |index: usize| stripe.all().filter(|(at, _)| usize::from(*at) == index).count();
-    (0..stripe.dimension()).all(|index| copies(index) == usize::from(replicas))
 }
 
 /// What is asked, if it can be done.
@@ -219,8 +171,6 @@ impl<'a> ConversionJob<'a> {
 }
 
 impl<'a> Passes for ConversionJob<'a> {
-    const LEFT: &'static str = "objects were written in another code while the others were converted: convert them again";
-
     async fn begin(&mut self) -> Result<()> {
         self.give_up_earlier().await
     }
@@ -230,7 +180,7 @@ impl<'a> Passes for ConversionJob<'a> {
         let mut to_do = Amount::default();
         let mut objects = self.objects();
         while let Some(object) = objects.next_wanted(&target).await? {
-            add(&mut to_do, object.size);
+            to_do.add(object.size);
         }
         Ok(Counted { to_do, there: to_do })
     }
@@ -246,9 +196,9 @@ impl<'a> Passes for ConversionJob<'a> {
             control: runner.control,
             state: runner.state.clone(),
             stripes: Semaphore::new(concurrency),
-            rate: ReadRate::new(self.conversion.bytes_per_s),
-            room: worker::Room::default(),
-            load: Mutex::default(),
+            rate: Mutex::new(ReadRate::new(self.conversion.bytes_per_s, self.shared.started.now())),
+            room: Mutex::default(),
+            writers: Mutex::new(Writers::new(CONVERSIONS_PER_AGENT_MAX)),
             numbers: AtomicU64::new(0),
         };
         let next = |mut objects: Objects<'a>| async move {
@@ -257,59 +207,50 @@ impl<'a> Passes for ConversionJob<'a> {
         let mut objects = pin!(stream::try_unfold(self.objects(), next));
         let mut under_way = FuturesUnordered::new();
         let mut write = interval(WRITE_INTERVAL);
-        let (mut all_begun, mut changed_since, mut failed, mut again) = (false, false, None, Again::InVain);
-        let stopped = loop {
-            let go = *runner.state.borrow() == JobState::Running;
-            // Who lacks space shall not have to share what comes free.
-            let begins = go && !all_begun && failed.is_none() && under_way.len() < concurrency && !work.room.is_awaited();
-            if under_way.is_empty() && !begins {
-                break !all_begun;
+        let (mut pass, mut changed_since) = (Pass::new(concurrency), false);
+        loop {
+            // An object that lacks space does not have to share what comes free.
+            let begins = pass.begins(*runner.state.borrow()) && !lock(&work.room).is_awaited();
+            if pass.is_idle() && !begins {
+                return pass.over();
             }
             tokio::select! {
                 biased;
                 Some((object, outcome)) = under_way.next() => {
-                    again = again.max(take(runner.id, runner.control, &object, outcome));
+                    pass.ended(take(runner.id, runner.control, &object, outcome));
                     changed_since = true;
                 }
                 // Objects that are under way wait between two stripes, or end.
                 _ = runner.state.changed() => {}
                 _ = write.tick(), if changed_since => changed_since = !runner.has_written().await,
                 // To look for it may take long where most objects are as they shall be: the others go on meanwhile.
-                object = objects.next(), if begins => match object {
-                    Some(Ok(object)) => under_way.push(work.object(object)),
-                    None => all_begun = true,
-                    // What is under way ends first: it is not to be lost for this.
-                    Some(Err(error)) => failed = Some(error),
-                },
+                object = objects.next(), if begins => {
+                    if let Some(object) = pass.next(object.transpose()) {
+                        under_way.push(work.object(object));
+                    }
+                }
             }
-        };
-        let cancelled = !matches!(*runner.state.borrow(), JobState::Running | JobState::Paused);
-        match failed {
-            Some(error) => Err(error),
-            None if stopped || cancelled => Ok((Passed::Stopped, again)),
-            None => Ok((Passed::All, again)),
         }
     }
 }
 
 /// Counts what became of an object; tells whether it was left for a reason that may have gone soon.
 fn take(job: JobId, control: &Control, object: &ObjectRecord, outcome: Outcome) -> Again {
-    let mut live = control.live();
-    let progress = &mut live.progress;
-    match outcome {
-        Outcome::Converted => add(&mut progress.done, object.size),
-        Outcome::Gone | Outcome::Stopped => {}
+    match &outcome {
         Outcome::MadeWay => {
             tracing::info!(%job, object = %object.name, "an object was given up for now: another one waits for space");
-            return Again::MadeWay;
         }
         Outcome::Left { stripe, error } => {
             tracing::warn!(%job, object = %object.name, stripe, %error, "an object could not be converted");
-            let name = object.name.to_string();
-            return left(progress, object.size, error, |reason| LeftBlock { object: name, stripe, index: 0, reason });
         }
+        Outcome::Converted | Outcome::Gone | Outcome::Stopped => {}
     }
-    Again::InVain
+    conversion::take(&mut control.live().job, &object.name, object.size, outcome)
+}
+
+/// Every change to it is one call: a panic elsewhere leaves it whole.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Objects of a bucket, page by page; or one.
@@ -364,46 +305,5 @@ impl Objects<'_> {
         }
         self.page = page.items.into();
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use weft_types::{BlockState, DiskNumber, Home, Owner, PlacedBlock, Seq, StripeId, StripeLayout, UploadId};
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_converted_keeps_to_the_rate_on_the_average() {
-        let rate = ReadRate::new(1000);
-        let begin = Instant::now();
-        let at = |bytes| rate.reserve(bytes).duration_since(begin).as_millis();
-        assert_eq!([at(500), at(2000), at(1)], [0, 500, 2500]);
-        tokio::time::advance(Duration::from_secs(10)).await;
-        assert_eq!([at(1000), at(1)], [10_000, 11_000], "what was not used is not made up for");
-        assert_eq!(ReadRate::new(0).reserve(u64::MAX), Instant::now());
-    }
-
-    #[test]
-    fn a_stripe_has_so_many_copies_if_each_data_block_has() {
-        let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
-        let home = Home { node: NodeId(1), disk: DiskNumber(1) };
-        let block = |copy| PlacedBlock { generation: 1, generation_high_water: 1, home, state: BlockState::Ok, copy };
-        let stripe = |copies: &[(u8, u8)]| StripeRecord {
-            id: StripeId(1),
-            owner: Owner::Object(UploadId(1)),
-            number: 0,
-            ended: true,
-            seq: Seq::default(),
-            layout: StripeLayout { layout, k: 2, m: 1, data_len: 8192 },
-            blocks: (0..3).map(|index| (index, block(0))).collect(),
-            copies: copies.iter().map(|(index, copy)| (*index, block(*copy))).collect(),
-            checksums: Vec::new(),
-            corrupt: BTreeMap::new(),
-            incomplete: false,
-        };
-        let has = |copies: &[(u8, u8)]| [1, 2, 3].map(|replicas| has_copies(&stripe(copies), replicas));
-        assert_eq!(has(&[]), [true, false, false]);
-        assert_eq!(has(&[(0, 1), (1, 1)]), [false, true, false]);
-        assert_eq!(has(&[(0, 1), (1, 1), (0, 2)]), [false, false, false], "it is heated half");
     }
 }

@@ -23,9 +23,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 use tokio::sync::watch;
-use weft_meta::{Amount, Conversion, JobId, JobRecord, JobState, JobWork, LeftBlock, NodeRepair};
+use weft_control::{conversion::LEFT_UNSAID as CONVERSION_LEFT, job::Job, node_repair::LEFT_UNSAID as REPAIR_LEFT};
 use weft_proto::{to_status, v1};
-use weft_types::{Error, NodeId, Result};
+use weft_types::{Amount, Conversion, Error, JobId, JobRecord, JobState, JobWork, LeftBlock, NodeId, NodeRepair, Result};
 
 /// Takes up the jobs that earlier coordinators have left.
 pub(crate) async fn go_on(shared: &Arc<Shared>) -> Result<()> {
@@ -108,8 +108,12 @@ pub(crate) async fn change(shared: &Arc<Shared>, asked: &v1::ChangeJobRequest) -
 
 /// Works on a job until it has ended, or the coordinator has.
 fn work_on(shared: &Arc<Shared>, job: JobRecord) {
-    let live = Mutex::new(Live { progress: job.progress.clone(), ..Live::default() });
-    let control = Arc::new(Control { state: watch::Sender::new(job.state), live });
+    let left_unsaid = match &job.work {
+        JobWork::RepairNode(_) => REPAIR_LEFT,
+        JobWork::Convert(_) => CONVERSION_LEFT,
+    };
+    let live = Live::new(Job::new(job.state, job.progress, left_unsaid));
+    let control = Arc::new(Control { state: watch::Sender::new(job.state), live: Mutex::new(live) });
     shared.jobs.lock().insert(job.id, Arc::clone(&control));
     let (shared, stopped) = (Arc::clone(shared), shared.stop.subscribe());
     tokio::spawn(until_stopped(stopped, async move {
@@ -173,7 +177,7 @@ fn show_with(job: JobRecord, control: Option<Arc<Control>>) -> v1::Job {
     let (progress, moving, gathered_bytes, waits_for) = match &control {
         Some(control) => {
             let live = control.live();
-            (live.progress.clone(), live.moving.clone(), live.gathered_bytes, live.waits())
+            (live.job.progress().clone(), live.moving.clone(), live.gathered_bytes, live.waits.shown())
         }
         None => (job.progress, BTreeMap::new(), 0, Vec::new()),
     };

@@ -1,11 +1,11 @@
-//! The repair of a whole node: stripe after stripe, several at a time, the blocks that it held are rebuilt on other nodes.
+//! The repair of a whole node: the shell around [`weft_control::node_repair`], which decides. Stripe after stripe, several at a time, the
+//! blocks that it held are rebuilt on other nodes.
 //!
-//! What is to be done is what the metadata has on the node's disks, at any moment: a block that was rebuilt is there no more.
-//! So a job needs no list of its own, and one that is taken up again begins from the start and finds only what is left.
+//! A job needs no list of its own: one that is taken up again begins from the start and finds only what is left.
 
 use super::{
     Control,
-    runner::{Again, Counted, Passed, Passes, Runner, WRITE_INTERVAL, add, interval, left},
+    runner::{Passes, Runner, WRITE_INTERVAL, interval},
 };
 use crate::{
     options,
@@ -16,19 +16,17 @@ use crate::{
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use std::{collections::VecDeque, sync::Arc};
 use weft_control::{
+    job::{Again, Counted, Pass, Passed},
+    node_repair::{self, Block, EXPLAINED_MAX, Outcome},
     options::RepairOptions,
-    rebuild::{Destination, Lost, Request},
-    view::{Standing, View},
+    rebuild::Request,
 };
-use weft_meta::{Amount, JobId, JobState, LeftBlock, MetaError, NodeRepair, ObjectRecord};
+use weft_meta::{MetaError, ObjectRecord};
 use weft_proto::v1::{self, repair_event};
-use weft_types::{Error, Home, Owner, Result, StripeId, StripeRecord};
+use weft_types::{Error, Home, JobId, NodeRepair, Result, StripeId, StripeRecord};
 
 /// Stripes that are looked up together.
 const STRIPES_PER_PAGE: u32 = 256;
-/// Plans that are told of a repair that is explained, at most.
-const EXPLAINED_MAX: usize = 256;
-
 /// The repair of a node, at work.
 pub(super) struct NodeRepairJob<'a> {
     work: Work<'a>,
@@ -42,25 +40,6 @@ struct Work<'a> {
     shares: Shares,
 }
 
-/// A block of the node.
-#[derive(Debug, Clone, Copy)]
-struct Block {
-    stripe: StripeId,
-    /// The stripe's number in its object.
-    number: u64,
-    index: u8,
-    copy: u8,
-    bytes: u64,
-}
-
-/// What became of a block.
-enum Outcome {
-    Rebuilt,
-    /// It is not the node's any more, or not lost: there is nothing to do.
-    Gone,
-    Left(Error),
-}
-
 impl<'a> NodeRepairJob<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, repair: NodeRepair) -> Self {
         Self { work: Work::new(shared, repair, shared.jobs.shares()) }
@@ -68,23 +47,21 @@ impl<'a> NodeRepairJob<'a> {
 }
 
 impl Passes for NodeRepairJob<'_> {
-    const LEFT: &'static str = "blocks came to the node, or were lost, while the others were rebuilt: repair it again";
-
     async fn begin(&mut self) -> Result<()> {
         Ok(())
     }
 
     async fn count(&mut self) -> Result<Counted> {
         let view = self.work.shared.members.view();
-        let (mut there, mut to_do) = (Amount::default(), Amount::default());
+        let mut counted = Counted::default();
         let mut blocks = self.work.blocks();
         while let Some((stripe, block)) = blocks.next().await? {
-            add(&mut there, block.bytes);
-            if self.work.is_wanted(&stripe, block, &view) {
-                add(&mut to_do, block.bytes);
+            counted.there.add(block.bytes);
+            if node_repair::is_wanted(&self.work.repair, &stripe, block, &view) {
+                counted.to_do.add(block.bytes);
             }
         }
-        Ok(Counted { to_do, there })
+        Ok(counted)
     }
 
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
@@ -92,24 +69,21 @@ impl Passes for NodeRepairJob<'_> {
         let mut blocks = work.blocks();
         let mut under_way = FuturesUnordered::new();
         let mut write = interval(WRITE_INTERVAL);
-        let (mut all_begun, mut changed_since, mut failed, mut again) = (false, false, None, Again::InVain);
-        let stopped = loop {
-            let go = *runner.state.borrow() == JobState::Running;
-            while go && !all_begun && failed.is_none() && under_way.len() < work.repair.concurrency as usize {
-                match blocks.next().await {
-                    Ok(Some((_, block))) => under_way.push(work.block(control, block)),
-                    Ok(None) => all_begun = true,
-                    // What is under way ends first: it is not to be lost for this.
-                    Err(error) => failed = Some(error),
+        let (mut pass, mut changed_since) = (Pass::new(work.repair.concurrency as usize), false);
+        loop {
+            let asked = *runner.state.borrow();
+            while pass.begins(asked) {
+                if let Some((_, block)) = pass.next(blocks.next().await) {
+                    under_way.push(work.block(control, block));
                 }
             }
-            if under_way.is_empty() {
-                break !all_begun;
+            if pass.is_idle() {
+                return pass.over();
             }
             tokio::select! {
                 biased;
                 Some((block, outcome)) = under_way.next() => {
-                    again = again.max(take(runner.id, control, block, outcome));
+                    pass.ended(take(runner.id, control, block, outcome));
                     changed_since = true;
                 }
                 // Its sender is the job's own, and outlives the pass.
@@ -118,11 +92,7 @@ impl Passes for NodeRepairJob<'_> {
                     changed_since = !runner.has_written().await;
                 }
             }
-        };
-        if let Some(error) = failed {
-            return Err(error);
         }
-        Ok((if stopped { Passed::Stopped } else { Passed::All }, again))
     }
 }
 
@@ -130,20 +100,10 @@ impl Passes for NodeRepairJob<'_> {
 fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> Again {
     let mut live = control.live();
     live.moving.remove(&block.stripe.0);
-    let progress = &mut live.progress;
-    match outcome {
-        Outcome::Rebuilt => add(&mut progress.done, block.bytes),
-        Outcome::Gone => {}
-        Outcome::Left(error) => {
-            tracing::warn!(%job, stripe = %block.stripe, index = block.index, %error, "a block of a node could not be rebuilt");
-            let object = error.object.clone().unwrap_or_default();
-            return left(progress, block.bytes, error, |reason| {
-                let reason = if block.copy == 0 { reason } else { format!("copy {}: {reason}", block.copy) };
-                LeftBlock { object, stripe: block.number, index: block.index, reason }
-            });
-        }
+    if let Outcome::Left(error) = &outcome {
+        tracing::warn!(%job, stripe = %block.stripe, index = block.index, %error, "a block of a node could not be rebuilt");
     }
-    Again::InVain
+    node_repair::take(&mut live.job, block, outcome)
 }
 
 /// Tells the plans that the repair would begin with.
@@ -156,7 +116,7 @@ pub(super) async fn explain(shared: &Arc<Shared>, repair: NodeRepair, events: &E
     let work = Work::new(shared, repair, shared.jobs.shares().fork());
     let (mut blocks, mut told) = (work.blocks(), 0);
     while let Some((stripe, block)) = blocks.next().await? {
-        if !work.is_wanted(&stripe, block, &shared.members.view()) {
+        if !node_repair::is_wanted(&work.repair, &stripe, block, &shared.members.view()) {
             continue;
         }
         if told == EXPLAINED_MAX {
@@ -189,12 +149,6 @@ impl<'a> Work<'a> {
         Blocks { shared: self.shared, homes, after: None, page: VecDeque::new() }
     }
 
-    /// Whether a block of the node is to be rebuilt.
-    fn is_wanted(&self, stripe: &StripeRecord, block: Block, view: &View) -> bool {
-        let is_lost = |placed| matches!(view.standing_of(stripe, block.index, placed), Standing::Lost(_));
-        self.repair.force || stripe.find(block.index, block.copy).is_some_and(is_lost)
-    }
-
     async fn block(&self, control: &Control, block: Block) -> (Block, Outcome) {
         control.live().moving.insert(block.stripe.0, 0);
         let outcome = self.rebuild(control, block).await.unwrap_or_else(Outcome::Left);
@@ -204,32 +158,19 @@ impl<'a> Work<'a> {
     async fn rebuild(&self, control: &Control, block: Block) -> Result<Outcome> {
         // As it is by now: others repair, write and remove too.
         let Some(stripe) = self.found(self.shared.meta.stripe(block.stripe).await)? else { return Ok(Outcome::Gone) };
-        let is_there = stripe.find(block.index, block.copy).is_some_and(|placed| placed.home.node == self.repair.node);
-        if !is_there || !self.is_wanted(&stripe, block, &self.shared.members.view()) {
-            return Ok(Outcome::Gone);
-        }
-        let Owner::Object(version) = stripe.owner else {
-            let id = stripe.id;
-            return Err(Error::unavailable(format!("stripe {id} is of an object that is still being put: repair again later")));
-        };
+        let version = node_repair::object_of(&self.repair, &stripe, block, &self.shared.members.view())?;
+        let Some(version) = version else { return Ok(Outcome::Gone) };
         let Some(object) = self.found(self.shared.meta.object_of(version).await)? else { return Ok(Outcome::Gone) };
-        let place = |error: Error| if error.object.is_some() { error } else { error.object(&object.name) };
         let tell = |told: Told<'_>| {
             if let Told::Thousandths(thousandths) = told {
-                let moved = (u128::from(block.bytes) * u128::from(thousandths) / 1000) as u64;
-                control.live().moving.insert(block.stripe.0, moved);
+                control.live().moving.insert(block.stripe.0, block.moved_bytes(thousandths));
             }
         };
         let rebuilt = async {
             let (rebuilder, request) = self.request(&object, stripe, block).await?;
             rebuilder.run(request, tell).await
         };
-        let rebuilt = rebuilt.await;
-        let rebuilt = rebuilt.map_err(place)?;
-        match rebuilt.left.into_iter().next() {
-            Some((_, reason)) => Err(place(Error::unavailable(reason))),
-            None => Ok(Outcome::Rebuilt),
-        }
+        Ok(node_repair::outcome(rebuilt.await, &object.name))
     }
 
     /// What was looked up; none if it is not there any more.
@@ -241,9 +182,7 @@ impl<'a> Work<'a> {
     }
 
     async fn explained(&self, stripe: StripeRecord, block: Block) -> Result<(v1::RepairPlan, Vec<String>)> {
-        let Owner::Object(version) = stripe.owner else {
-            return Err(Error::unavailable(format!("stripe {} is of an object that is still being put", stripe.id)));
-        };
+        let version = node_repair::visible(&stripe)?;
         let object = self.shared.meta.object_of(version).await.map_err(|error| self.shared.meta_error(error))?;
         let number = stripe.number;
         let explained = self.request(&object, stripe, block).await.and_then(|(rebuilder, request)| rebuilder.explain(request));
@@ -251,21 +190,14 @@ impl<'a> Work<'a> {
         Ok((v1::RepairPlan { plan: planned.json()?, stripe: number, lost: vec![block.index.into()] }, warnings))
     }
 
-    /// What the rebuild of the node's block of a stripe takes. Other blocks that the stripe may have lost stay as they are: their nodes
-    /// may come back, and rebuilding them is for the repair of those nodes.
+    /// What the rebuild of the node's block of a stripe takes.
     async fn request(&self, object: &ObjectRecord, stripe: StripeRecord, block: Block) -> Result<(Rebuilder<'_>, Request)> {
         let code = self.shared.code(&object.code)?;
         let bucket = self.shared.meta.bucket(&object.name.bucket).await;
         let (_, policy) = bucket.map_err(|error| self.shared.meta_error(error))?;
-        let lost = vec![Lost::of(&stripe, block.index, block.copy)];
-        let (named, options) = ((&code, &object.name), &self.options);
-        let request = Request {
-            helpers: Some(self.repair.select),
-            to: Destination::Among(self.repair.to.iter().copied().collect()),
-            // A node that is up all the same gets nothing of it back.
-            avoid: self.repair.force.then_some(self.repair.node).into_iter().collect(),
-            ..rebuild::request(self.shared, named, stripe, lost, options, policy.failure_domain)
-        };
+        let (lost, named) = (node_repair::lost(&stripe, block), (&code, &object.name));
+        let request = rebuild::request(self.shared, named, stripe, lost, &self.options, policy.failure_domain);
+        let request = node_repair::request(&self.repair, request);
         Ok((Rebuilder { shared: self.shared, version: object.version, shares: &self.shares }, request))
     }
 }
@@ -284,10 +216,7 @@ impl Blocks<'_> {
         while let Some(home) = self.homes.last().copied() {
             if let Some(stripe) = self.page.pop_front() {
                 self.after = Some(stripe.id);
-                let on = stripe.all().find(|(_, placed)| placed.home == home).map(|(index, placed)| (index, placed.copy));
-                let Some((index, copy)) = on else { continue };
-                let bytes = stripe.layout.block_len(index.into());
-                let block = Block { stripe: stripe.id, number: stripe.number, index, copy, bytes };
+                let Some(block) = Block::on(&stripe, home) else { continue };
                 return Ok(Some((stripe, block)));
             }
             let page = self.shared.meta.stripes_on(home, self.after, STRIPES_PER_PAGE).await;

@@ -20,7 +20,10 @@ use std::{
 };
 use weft_codes::SharedCode;
 use weft_control::{
-    put::{Action, Ended, Event, StripeEnd, World},
+    put::{
+        Action, Ended, Event, StripeEnd, World,
+        upload::{self, EndedAlready, Lesson, commits_with},
+    },
     run::Report,
 };
 use weft_meta::{EndStripe, MetaError, NewRepair, ObjectRecord, UploadRecord};
@@ -52,8 +55,7 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
     // An agent may be busy with its disk for as long as a stall takes.
     handle.client_done(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
     sent.take_checksums(asked.sent.iter().map(|block| (block.index, block.checksums.clone())));
-    // A put that may end early is committed by `CommitPut`, which first checks that what is missing can be rebuilt.
-    let commit_size = asked.commit_size.filter(|_| upload.new.ack.missing_max == 0);
+    let commit_size = commits_with(asked.commit_size, upload.new.ack.missing_max);
     let ending = Ending { shared, upload: &upload, code: shared.code(&upload.new.code)?, commit_size };
     let request = request(shared, upload.id, &upload.new, &ending.code);
     let bringing = Bringing::new(request.clone(), sent, complaints.clone(), handle, report);
@@ -109,7 +111,7 @@ impl Ending<'_> {
                         let node = shared.members.name(node);
                         tracing::error!(object = %name, %block, node, "what was stored is not what was sent");
                     }
-                    Action::HeldUp => learn_of(shared, self.upload.id, |learnt| learnt.held_up += 1).await,
+                    Action::HeldUp => learn_of(shared, self.upload.id, Lesson::HeldUp).await,
                     Action::Simplest(error) => simplest(shared, self.upload, stripe.number, &error).await,
                     Action::Rebuild(request) => {
                         let shares = Shares::default();
@@ -182,22 +184,28 @@ impl Ending<'_> {
     }
 }
 
-/// An end that is asked for again after its answer was lost is no error. A stripe that an earlier coordinator began is sent again.
+/// What comes of a stripe that is not under way any more.
 pub(super) async fn ended_already(
     shared: &Arc<Shared>,
     (upload, number): Key,
     commit_size: Option<u64>,
 ) -> Result<v1::EndStripeReply> {
-    match shared.meta.upload_stripe(upload, number).await {
-        Ok(stripe) if stripe.ended => Ok(v1::EndStripeReply::default()),
-        Ok(_) => Err(Error::replan(format!("stripe {number} of put {upload} is not under way any more: send it again"))),
-        // Perhaps the put was committed with it.
-        Err(MetaError::NotFound(_)) if commit_size.is_some() => {
-            let (upload, size) = (upload.0, commit_size.unwrap_or(0));
-            let asked = v1::CommitPutRequest { upload, size, ..v1::CommitPutRequest::default() };
+    let found = shared.meta.upload_stripe(upload, number).await;
+    let (stripe, missing) = match found {
+        Ok(stripe) => (Some(stripe), None),
+        Err(error @ MetaError::NotFound(_)) => (None, Some(error)),
+        Err(error) => return Err(shared.meta_error(error)),
+    };
+    match upload::ended_already(upload, number, stripe.as_ref(), commit_size) {
+        EndedAlready::Ended => Ok(v1::EndStripeReply::default()),
+        EndedAlready::SendAgain(error) => Err(error),
+        EndedAlready::Commit(size) => {
+            let asked = v1::CommitPutRequest { upload: upload.0, size, ..v1::CommitPutRequest::default() };
             let object = Some(commit(shared, asked).await?);
             Ok(v1::EndStripeReply { object, ..v1::EndStripeReply::default() })
         }
-        Err(error) => Err(shared.meta_error(error)),
+        EndedAlready::Gone => {
+            Err(missing.map_or_else(|| Error::fatal("a put is gone and there"), |error| shared.meta_error(error)))
+        }
     }
 }

@@ -15,9 +15,6 @@ use weft_control::{
 use weft_meta::UploadRecord;
 use weft_types::{NodeId, Party, StripeRecord};
 
-/// Of how often a put was held up counts no more: how long a node may hold it up doubles with each.
-const HELD_UP_MAX: u32 = 3;
-
 /// How many links the input of each stage has come over: by node, lane and stage.
 pub(super) fn levels(plan: &weft_plan::Plan) -> BTreeMap<(NodeId, u32, u32), u32> {
     let mut levels = BTreeMap::new();
@@ -51,7 +48,7 @@ pub(super) fn stall(
     plan: &weft_plan::Plan,
 ) -> Option<(StallPolicy, IsSpare<'static>)> {
     let slice_bytes = plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
-    let stall_timeout = shared.stall_after(slice_bytes, shared.puts.learnt(upload.id).held_up.min(HELD_UP_MAX))?;
+    let stall_timeout = shared.stall_after(slice_bytes, shared.puts.learnt(upload.id).held_up())?;
     let disk_timeout = stall_timeout.max(Duration::from_millis(u64::from(shared.config.stall_ms) / 4));
     let homes: BTreeSet<NodeId> = stripe.all().map(|(_, placed)| placed.home.node).collect();
     let (spec, bytes) = (code.spec(), stripe.layout.block_len(0).saturating_add(shared.config.disk_reserve.0));

@@ -27,6 +27,7 @@ use weft_control::{
     put::{
         self, SentStripe, Site, StripeBegin,
         begin::{Action, Event},
+        upload::Lesson,
     },
     run::OnFailure,
 };
@@ -56,7 +57,7 @@ pub(super) async fn begin_stripe(
     } else {
         // One call of a put at a time allocates: else one could allocate ahead what another one is sending already.
         turn = Some(shared.puts.turn((upload.id, ALLOCATION)).await);
-        shared.puts.ahead(upload.id, |ahead| (ahead.take(number), ahead.following(number, layout, full)))
+        shared.puts.with(upload.id, |put| (put.ahead().take(number), put.ahead().following(number, layout, full)))
     };
     // It is given up if it is not sent as it was allocated.
     let mut unopened = ahead.as_ref().map(|stripe| stripe.id);
@@ -141,15 +142,15 @@ async fn allocate(
     let allocated = shared.meta.allocate_stripes(shared.epoch, upload.id, stripes, leftovers).await;
     let allocated = allocated.map_err(|error| shared.meta_error(error))?;
     count_blocks(shared, &allocated);
-    let stripe = shared.puts.ahead(upload.id, |ahead| {
-        ahead.allocated(allocated);
-        ahead.take(number)
+    let stripe = shared.puts.with(upload.id, |put| {
+        put.ahead().allocated(allocated);
+        put.ahead().take(number)
     });
     // A client was told when it began its put.
     let warnings = placed.into_iter().next().map(|placed| placed.warnings).unwrap_or_default();
-    if upload.new.replaces.is_some() && !warnings.is_empty() && !shared.puts.learnt(upload.id).is_warned {
+    if shared.puts.learnt(upload.id).warns(upload.new.replaces.is_some(), &warnings) {
         tracing::warn!(object = %upload.new.name, stripe = number, ?warnings, "a conversion crowds racks");
-        learn_of(shared, upload.id, |learnt| learnt.is_warned = true).await;
+        learn_of(shared, upload.id, Lesson::Warned).await;
     }
     stripe.ok_or_else(|| Error::fatal("no stripe was allocated").object(&upload.new.name))
 }
@@ -197,7 +198,7 @@ pub(super) async fn start(
     let stall = stall(shared, upload, code, &sent.stripe, &plan);
     let report = tokio::spawn(running.finish(|_, _| {}, stall));
     let (plan, levels, handle) = (plan.id, levels(&plan), Arc::new(handle));
-    Ok((Sending { plan, sent, handle, report, levels, answer: None }, client))
+    Ok((Sending { plan, sent, handle, report, levels }, client))
 }
 
 fn plan(

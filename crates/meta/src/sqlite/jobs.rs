@@ -2,16 +2,20 @@
 
 use super::policies;
 use crate::{
-    Amount, Conversion, ENDED_JOBS_MAX, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX,
-    LeftBlock, MetaError, Result, jobs::shortened, packed,
+    ENDED_JOBS_MAX, MetaError, Result,
+    jobs::{left_shortened, shortened, subject},
+    packed,
 };
 use rusqlite::{OptionalExtension, Row, Transaction};
+use weft_types::{
+    Amount, Conversion, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork, LEFT_BLOCKS_MAX, LeftBlock,
+};
 
 const JOB: &str = "id, work, state, total_blocks, total_bytes, done_blocks, done_bytes, left_blocks, left_bytes, last_error,
                    created_ms, changed_ms, left_list";
 
 pub(super) fn create(tx: &Transaction<'_>, work: &JobWork, now_ms: u64) -> Result<JobRecord> {
-    let (kind, subject) = (work.kind(), work.subject());
+    let (kind, subject) = (work.kind(), subject(work));
     let sql = "SELECT id, state FROM jobs WHERE kind = ?1 AND subject = ?2 AND state IN ('running', 'paused')";
     let other = tx.query_row(sql, (kind, subject), |row| Ok((row.get::<_, u64>(0)?, row.get::<_, String>(1)?))).optional()?;
     if let Some((id, state)) = other {
@@ -69,7 +73,7 @@ pub(super) fn set_progress(tx: &Transaction<'_>, job: JobId, progress: JobProgre
 
 fn write(tx: &Transaction<'_>, job: JobId, state: JobState, progress: &JobProgress, now_ms: u64) -> Result<()> {
     let JobProgress { total, done, left, left_blocks, last_error } = progress;
-    let left_blocks: Vec<LeftBlock> = left_blocks.iter().take(LEFT_BLOCKS_MAX).map(LeftBlock::shortened).collect();
+    let left_blocks: Vec<LeftBlock> = left_blocks.iter().take(LEFT_BLOCKS_MAX).map(left_shortened).collect();
     let sql =
         "UPDATE jobs SET state = ?2, total_blocks = ?3, total_bytes = ?4, done_blocks = ?5, done_bytes = ?6, left_blocks = ?7,
                left_bytes = ?8, last_error = ?9, changed_ms = ?10, left_list = ?11 WHERE id = ?1";

@@ -7,7 +7,10 @@ use crate::{
     leftovers_at,
 };
 use weft_meta::*;
-use weft_types::{Ack, BlockState, Epoch, FailureDomain, Home, Layout, ObjectName, PutKey, StripeLayout, UploadId};
+use weft_types::{
+    Ack, BlockState, Conversion, Epoch, FailureDomain, Home, JobId, JobState, JobWork, Layout, ObjectName, PutKey, StripeLayout,
+    UploadId,
+};
 
 const LAYOUT: Layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
 

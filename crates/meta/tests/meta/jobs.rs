@@ -8,8 +8,9 @@ use crate::{
 use std::path::Path;
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockState, Epoch, FailureDomain, HelperSelect, Home, Layout, NodeId, NodeState, ObjectName, PutKey, StripeLayout,
-    StripeRecord,
+    Ack, Amount, BlockState, Epoch, FailureDomain, HelperSelect, Home, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord,
+    JobState, JobWork, LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, Layout, LeftBlock, NodeId, NodeRepair, NodeState, ObjectName,
+    PutKey, StripeLayout, StripeRecord,
 };
 
 fn repair(node: u32) -> JobWork {

@@ -2,11 +2,7 @@
 //! each with the receipts of all its blocks; then one transaction puts them in the old ones' place, unless the object is another one by
 //! then.
 
-use super::{
-    Outcome, Work,
-    waits::Waits,
-    worker::{PAUSE_FIRST, wait},
-};
+use super::{Work, lock, waits::Waits};
 use crate::{jobs::Control, puts};
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use std::{
@@ -14,15 +10,15 @@ use std::{
     time::Duration,
 };
 use tokio::{sync::SemaphorePermit, time::Instant};
-use weft_control::view::{Standing, View};
-use weft_meta::{JobState, MetaError, NewUpload, ObjectRecord, UploadRecord};
-use weft_types::{Ack, BlockState, Error, NodeId, Party, Reaction, Result, Span, StripeRecord, UploadId};
+use weft_control::{
+    conversion::{self, Failed, Lost, Now, Outcome, PAUSE_FIRST, PAUSE_LAST, Whole},
+    retries::Pause,
+};
+use weft_meta::{MetaError, NewUpload, ObjectRecord, UploadRecord};
+use weft_types::{Ack, Error, JobState, Result, Span, UploadId};
 
 /// The lease of an object's put is put off so often in its time.
 const KEPT_PER_LEASE: u64 = 3;
-
-/// The stripe at which it failed, and why.
-pub(super) type Failed = (u64, Error);
 
 impl Work<'_> {
     /// Converts an object, or leaves it as it is.
@@ -45,7 +41,7 @@ impl Work<'_> {
         let committed = match all {
             Ok(true) => self.commit(object, upload.id).await.map(|()| Outcome::Converted).map_err(|error| (0, error)),
             Ok(false) => Ok(Outcome::Stopped),
-            Err(_) if self.room.has_made_way(upload.id) => Ok(Outcome::MadeWay),
+            Err(_) if lock(&self.room).has_made_way(upload.id) => Ok(Outcome::MadeWay),
             Err(failed) => Err(failed),
         };
         if !matches!(committed, Ok(Outcome::Converted))
@@ -139,7 +135,10 @@ impl Work<'_> {
         loop {
             let now = *state.borrow_and_update();
             let until = match now {
-                JobState::Running => *begin.get_or_insert_with(|| self.rate.reserve(bytes)),
+                JobState::Running => *begin.get_or_insert_with(|| {
+                    let begin = lock(&self.rate).reserve(bytes, self.shared.started.now());
+                    self.shared.started.instant(begin)
+                }),
                 JobState::Paused => {
                     if state.changed().await.is_err() {
                         return false;
@@ -179,35 +178,35 @@ impl Work<'_> {
         }
     }
 
-    /// Refuses stripes that have lost a block since they ended: that may be days ago, and nobody repairs what is not visible. A node that
-    /// is only down may be back soon.
+    /// Refuses stripes that have lost a block since they ended. A node that is only down may be back soon.
     async fn require_whole(&self, object: &ObjectRecord, upload: UploadId) -> Result<(), Failed> {
-        let (shared, begin, mut pause) = (self.shared, Instant::now(), PAUSE_FIRST);
-        let mut waits = Waits::new(self.control);
+        let (shared, begin, mut pause) = (self.shared, Instant::now(), Pause::new(PAUSE_FIRST, PAUSE_LAST));
+        let patience = Duration::from_millis(shared.config.conversion_restart_ms);
+        let waits = Waits::new(self.control);
         loop {
-            let Some((number, Lost { node, error, .. })) = self.away(object, upload).await? else { return Ok(()) };
-            if begin.elapsed() >= Duration::from_millis(shared.config.conversion_restart_ms) {
-                return Err((number, error));
+            let lost = self.lost(object, upload).await?;
+            match conversion::whole(&object.name, lost, &shared.members.view(), begin.elapsed(), patience) {
+                Whole::Yes => return Ok(()),
+                Whole::No(failed) => return Err(failed),
+                Whole::WaitsFor(what) => waits.tell(&what),
             }
-            let (name, node) = (&object.name, shared.members.name(node));
-            waits.tell(&format!("{node}, which is down and has new blocks of {name} (stripe {number})"));
-            wait(&mut pause).await;
+            tokio::time::sleep(pause.again()).await;
         }
     }
 
-    /// The first of the new stripes that has a block on a node that is down. What is lost whoever comes back is an error.
-    async fn away(&self, object: &ObjectRecord, upload: UploadId) -> Result<Option<(u64, Lost)>, Failed> {
-        let (shared, mut away) = (self.shared, None);
+    /// What the new stripes have lost, by their numbers.
+    async fn lost(&self, object: &ObjectRecord, upload: UploadId) -> Result<Vec<(u64, Lost)>, Failed> {
+        let (shared, mut all) = (self.shared, Vec::new());
         for number in 0..object.size.div_ceil(self.stripe_len()) {
             let stripe = shared.meta.upload_stripe(upload, number).await;
             let stripe = stripe.map_err(|error| (number, shared.meta_error(error)))?;
-            match lost(&stripe, &shared.members.view()) {
-                Some(lost) if !lost.is_away => return Err((number, lost.error)),
-                Some(lost) => away = away.or(Some((number, lost))),
-                None => {}
+            all.extend(Lost::of(&stripe, &shared.members.view()).map(|lost| (number, lost)));
+            // Nothing that comes after it matters.
+            if all.last().is_some_and(|(_, lost)| !lost.is_away) {
+                break;
             }
         }
-        Ok(away)
+        Ok(all)
     }
 
     async fn commit(&self, object: &ObjectRecord, upload: UploadId) -> Result<()> {
@@ -220,50 +219,18 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What becomes of an object that could not be converted: what is not there any more need not be.
-    async fn judged(&self, object: &ObjectRecord, (stripe, error): Failed) -> Outcome {
-        match self.shared.meta.object(&object.name).await {
-            Err(MetaError::NotFound(_)) => Outcome::Gone,
+    /// What becomes of an object that could not be converted.
+    async fn judged(&self, object: &ObjectRecord, failed: Failed) -> Outcome {
+        let now = match self.shared.meta.object(&object.name).await {
+            Err(MetaError::NotFound(_)) => Now::Nothing,
             Ok(now) if now.version != object.version => match self.target.is_wanted_of(self.shared, &now).await {
-                Ok(false) => Outcome::Gone,
-                _ => Outcome::Left {
-                    stripe,
-                    error: Error::replan("it was overwritten while it was converted").object(&object.name),
-                },
+                Ok(false) => Now::Fine,
+                _ => Now::Another,
             },
-            _ if error.object.is_some() => Outcome::Left { stripe, error },
-            _ => Outcome::Left { stripe, error: error.object(&object.name) },
-        }
-    }
-}
-
-/// What a stripe has lost.
-struct Lost {
-    node: NodeId,
-    /// Only for as long as the node is down.
-    is_away: bool,
-    error: Error,
-}
-
-/// What a stripe has lost, if anything: only a new one has all its blocks again. What is lost for good comes first.
-fn lost(stripe: &StripeRecord, view: &View) -> Option<Lost> {
-    let lost = stripe.all().filter_map(|(index, placed)| {
-        let why = match view.standing_of(stripe, index, placed) {
-            Standing::Lost(why) => why,
-            Standing::Good | Standing::Suspect if placed.state != BlockState::Ok => "corrupt in part",
-            Standing::Good | Standing::Suspect => return None,
+            _ => Now::Same,
         };
-        let (id, node) = (stripe.id_of(index, placed), placed.home.node);
-        let is_away = placed.state == BlockState::Ok && view.node(node).is_some_and(|node| !node.up);
-        let error = Error::replan(format!("a new block was lost before all were written, and the object is begun anew: {why}"));
-        Some(Lost { node, is_away, error: error.block(id).party(Party::Node(node)) })
-    });
-    lost.min_by_key(|lost| lost.is_away)
-}
-
-/// Whether another agent, or a moment later the same, may have more luck with a stripe.
-pub(super) fn may_help(error: &Error) -> bool {
-    !matches!(error.reaction, Reaction::NotFound | Reaction::Unavailable)
+        Outcome::of_failed(&object.name, now, failed)
+    }
 }
 
 /// Bytes of stripes that have ended, of an object that is not converted yet.

@@ -1,39 +1,33 @@
-//! One stripe of a conversion is written by an agent: the one that has the most of its bytes itself, and if that fails, another one.
+//! One stripe of a conversion is written by an agent: the shell around [`weft_control::conversion::stripe`], which decides.
 
-use super::{Work, object::may_help, same, waits::Waits};
+use super::{Work, lock, waits::Waits};
 use crate::{delegations::Delegation, jobs::Control, members::Session};
 use futures::{Stream, StreamExt as _};
-use rand::Rng;
 use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Mutex, atomic::Ordering},
     time::Duration,
 };
 use tokio::{
     sync::SemaphorePermit,
     time::{Instant, timeout},
 };
-use tonic::{Request, Status, Streaming};
-use weft_control::view::{Standing, View};
-use weft_meta::{JobState, MetaError, ObjectRecord, UploadRecord};
+use tonic::{Status, Streaming};
+use weft_control::{
+    Time,
+    conversion::{
+        follow::Followed,
+        room::{Place, Room, SPACE_LOOK, Step},
+        stripe::{Action, Event, Request, StripeWrite, Tried, World},
+    },
+};
+use weft_meta::{MetaError, ObjectRecord, UploadRecord};
 use weft_proto::{
     from_status,
-    rpc::{self, CONVERSIONS_PER_AGENT_MAX, END_STRIPE_TIMEOUT},
+    rpc::{self, END_STRIPE_TIMEOUT},
     status::decode_error,
-    v1::{ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event::Event},
+    v1::{ConvertEvent, ConvertProgress, ConvertStripeRequest, convert_event},
 };
-use weft_types::{Error, NodeId, Party, Reaction, Result, Span, StripeLayout, StripeRecord, UploadId};
-
-/// The pause before those are asked again that could not do it; each next one is twice as long, up to the last.
-pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(250);
-const PAUSE_LAST: Duration = Duration::from_secs(8);
-/// How often it is looked whether there is space.
-const SPACE_LOOK: Duration = Duration::from_secs(1);
-/// Who is no farther after this time is not waited for, and not before so many stalls could have been found and mended. Who has sent all is
-/// waited for as long as any writer waits for the end of its stripe.
-const STILL_MIN: Duration = Duration::from_secs(60);
-const STILL_STALLS: u32 = 6;
+use weft_types::{Error, JobState, NodeId, Party, Result, Span, StripeLayout, StripeRecord, UploadId};
 
 /// A stripe that is to be written, and what it is made of.
 struct Order<'a> {
@@ -53,134 +47,111 @@ impl Work<'_> {
         object: &ObjectRecord,
         upload: &UploadRecord,
         (number, data): (u64, Span),
-        mut turn: SemaphorePermit<'a>,
+        turn: SemaphorePermit<'a>,
     ) -> Result<()> {
         let shared = self.shared;
         let old_len = object.layout.block_len.saturating_mul(shared.code(&object.code)?.k() as u64).max(1);
         let from_stripe = data.start / old_len;
         let stripes = u32::try_from(data.end.div_ceil(old_len) - from_stripe).map_err(Error::fatal)?;
+        let mut turn = Some(turn);
         let order = Order { object, upload, number, data, from_stripe, stripes };
         let old = shared.meta.stripes(object.version, from_stripe, stripes).await;
         let old = old.map_err(|error| shared.meta_error(error))?.items;
-        let (mut tried, mut is_first_round, mut attempts, mut pause) = (BTreeSet::new(), true, 0, PAUSE_FIRST);
-        let mut waits = Waits::new(self.control);
+        let request = Request { object: object.name.clone(), number, data, old, failures_max: shared.config.resumes_max };
+        let (mut write, mut event, waits) = (StripeWrite::new(request), Event::Begin, Waits::new(self.control));
         loop {
-            turn = self.until_room(upload.id, data.len(), turn, &mut waits).await?;
-            let view = shared.members.view();
-            if view.up_count() == 0 {
-                return Err(Error::retry("no node is up that could write the stripe"));
-            }
-            let Some(worker) = self.choose(&near(&old, data, &view), &tried) else {
-                // All the others were tried, or do as much as they take.
-                (tried, is_first_round) = (BTreeSet::new(), false);
-                wait(&mut pause).await;
-                continue;
-            };
-            let moving = Moving { control: self.control, number: self.numbers.fetch_add(1, Ordering::Relaxed) };
-            let sent = self.delegation(worker, &order, &moving, &waits).await;
-            let has_read = moving.bytes() > 0;
-            drop(moving);
-            // Of who failed only the answer may have been lost; and nobody is believed without a look.
-            if let Some(new) = self.ended(upload.id, number).await? {
-                return match same::differing(&old, &new) {
-                    None => {
-                        let node = shared.members.name(worker);
+            let mut answer = None;
+            for action in self.decide(&mut write, event) {
+                match action {
+                    Action::WaitForRoom => {
+                        let room = self.until_room(upload.id, data.len(), turn.take(), &waits).await;
+                        answer = Some(Event::HasRoom(room.map(|has_turn| turn = has_turn)));
+                    }
+                    Action::Delegate(node) => {
+                        let tried = self.tried(node, &order, &waits).await;
+                        answer = Some(Event::Tried(Box::new(tried)));
+                    }
+                    Action::Suspect(node) => shared.members.suspect(node),
+                    Action::Another { node, error, is_news } => self.log_another(&order, node, &error, is_news),
+                    Action::Tell(what) => waits.tell(&what),
+                    Action::Wait(pause) => {
+                        tokio::time::sleep(pause).await;
+                        answer = Some(Event::Woken);
+                    }
+                    Action::End(Ok(node)) => {
+                        let node = shared.members.name(node);
                         tracing::info!(job = %self.job, object = %object.name, stripe = number, %node, "a stripe was converted");
-                        Ok(())
+                        return Ok(());
                     }
-                    Some(Span { start, end }) => {
-                        shared.members.suspect(worker);
-                        Err(Error::corrupt(format!("bytes {start} to {end} were written with another checksum than they had"))
-                            .party(Party::Node(worker)))
-                    }
-                };
-            }
-            let error = sent.err().unwrap_or_else(|| Error::replan("it said that the stripe has ended, and it has not"));
-            // Who is busy or was not there has not failed: however long that takes, the job says so and goes on.
-            let has_failed = error.reaction != Reaction::Retry;
-            attempts += u32::from(has_failed);
-            if !may_help(&error) || attempts > shared.config.resumes_max {
-                return Err(error);
-            }
-            let (job, name) = (self.job, &object.name);
-            let node = shared.members.name(worker);
-            // Who waits for days does not say so again and again.
-            if has_failed || is_first_round {
-                tracing::warn!(%job, object = %name, stripe = number, %node, %error, "another node is asked");
-            } else {
-                tracing::debug!(%job, object = %name, stripe = number, %node, %error, "another node is asked");
-            }
-            tried.insert(worker);
-            if !has_failed {
-                let why = Error { object: None, ..error };
-                waits.tell(&format!("{node}, to write stripe {number} of {name}: {why}"));
-                // Who was busy at once has cost nothing; the next one would read all of it again.
-                if has_read {
-                    wait(&mut pause).await;
+                    Action::End(Err(error)) => return Err(error),
                 }
             }
+            event = answer.ok_or_else(|| Error::fatal("a stripe of a conversion waits for nothing"))?;
         }
     }
 
-    /// Waits until there is space for a new stripe of so many bytes, and it is its turn. What waits has not begun: not while the job is
-    /// paused, either. Only one object waits: what has been written of others is given up, for it may be just their space that is lacking.
-    /// Who waits leaves its turn to them: they come to know of it only here.
+    fn decide(&self, write: &mut StripeWrite, event: Event) -> Vec<Action> {
+        let (view, writers) = (self.shared.members.view(), lock(&self.writers));
+        write.on(event, &mut World { view: &view, writers: &writers, rng: &mut *self.shared.rng() })
+    }
+
+    fn log_another(&self, order: &Order<'_>, node: NodeId, error: &Error, is_news: bool) {
+        let (job, name, stripe, node) = (self.job, &order.object.name, order.number, self.shared.members.name(node));
+        if is_news {
+            tracing::warn!(%job, object = %name, stripe, %node, %error, "another node is asked");
+        } else {
+            tracing::debug!(%job, object = %name, stripe, %node, %error, "another node is asked");
+        }
+    }
+
+    /// Has a node write the stripe, and looks whether it has ended.
+    async fn tried(&self, node: NodeId, order: &Order<'_>, waits: &Waits<'_>) -> Tried {
+        let moving = Moving { control: self.control, number: self.numbers.fetch_add(1, Ordering::Relaxed) };
+        let told = self.delegation(node, order, &moving, waits).await;
+        let has_read = moving.bytes() > 0;
+        drop(moving);
+        Tried { told, has_read, ended: self.ended(order.upload.id, order.number).await }
+    }
+
+    /// Waits until there is space for a new stripe of so many bytes, and it is its turn. What waits has not begun. It leaves its turn to what
+    /// has been written of others: that comes to know of it only here.
     async fn until_room<'a>(
         &'a self,
         upload: UploadId,
         data_len: u64,
-        turn: SemaphorePermit<'a>,
-        waits: &mut Waits<'_>,
-    ) -> Result<SemaphorePermit<'a>> {
+        mut turn: Option<SemaphorePermit<'a>>,
+        waits: &Waits<'_>,
+    ) -> Result<Option<SemaphorePermit<'a>>> {
         let (target, mut state) = (self.target, self.state.clone());
         let (k, m) = (target.code.k() as u32, target.code.m() as u32);
         let stripe = StripeLayout { layout: target.layout, k, m, data_len };
-        let has_room = || self.shared.without_capacity(&target.wanted(&stripe)).map(drop);
-        let (mut queue, mut turn) = (None, Some(turn));
+        let mut place = InRoom { room: &self.room, place: Place::with_turn(upload) };
         loop {
-            match has_room() {
-                Err(lacking) if lacking.reaction == Reaction::Retry => {
-                    if queue.is_none() {
-                        queue = Some(self.room.wait(upload).ok_or_else(|| lacking.clone())?);
+            match place.looked(self.shared.without_capacity(&target.wanted(&stripe)).map(drop)) {
+                Step::Wait { lacking, is_first } => {
+                    if is_first {
                         tracing::warn!(job = %self.job, error = %lacking, "a stripe waits");
                     }
                     waits.tell(&lacking.message);
                     drop(turn.take());
                 }
-                Err(error) => return Err(error),
-                Ok(()) => match turn.take() {
-                    Some(turn) => {
-                        // What else the stripe waits for, it waits for still.
-                        if queue.is_some() {
-                            waits.over();
-                        }
-                        return Ok(turn);
-                    }
-                    None => {
+                Step::TakeTurn => {
+                    waits.over();
+                    turn = Some(self.turn().await?);
+                    continue;
+                }
+                Step::Begin { waited } => {
+                    if waited {
                         waits.over();
-                        turn = Some(self.turn().await?);
-                        continue;
                     }
-                },
+                    return Ok(turn);
+                }
+                Step::GiveUp(error) => return Err(error),
             }
             tokio::time::sleep(SPACE_LOOK).await;
             // An error means that nobody is left who could say anything: it ends with them.
             let _nobody = state.wait_for(|state| *state != JobState::Paused).await;
         }
-    }
-
-    /// Who has the most of it, and of those who have as much the one that does the least; nobody who does all that it takes.
-    fn choose(&self, near: &BTreeMap<NodeId, u64>, tried: &BTreeSet<NodeId>) -> Option<NodeId> {
-        let view = self.shared.members.view();
-        let load = self.load.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut rng = self.shared.rng();
-        let candidates = view.nodes.values().filter(|node| node.up && !tried.contains(&node.id));
-        let loaded = candidates.map(|node| (node, load.get(&node.id).copied().unwrap_or(0)));
-        let ranked = loaded.filter(|(_, load)| *load < CONVERSIONS_PER_AGENT_MAX).map(|(node, load)| {
-            let bytes = near.get(&node.id).copied().unwrap_or(0);
-            ((node.is_suspect(), Reverse(bytes), load, rng.random::<u32>()), node.id)
-        });
-        ranked.min().map(|(_, node)| node)
     }
 
     /// The stripe, if it has ended.
@@ -249,7 +220,7 @@ impl Work<'_> {
         };
         let mut agent = rpc::agent_client(session.channel);
         // It takes as long as it takes: no deadline.
-        match timeout(shared.call_timeout(), agent.convert_stripe(Request::new(request))).await {
+        match timeout(shared.call_timeout(), agent.convert_stripe(tonic::Request::new(request))).await {
             Ok(answer) => answer.map(|answer| answer.into_inner()).map_err(|status| from_status(&status)),
             Err(_) => Err(Error::retry("no answer in time")),
         }
@@ -273,8 +244,9 @@ async fn followed(
     silence: Duration,
     told: impl Fn(u64),
 ) -> Result<(), Unfinished> {
-    let still = STILL_MIN.max(silence * STILL_STALLS);
-    let (mut far, mut since) = (0, Instant::now());
+    let begin = Instant::now();
+    let now = || Time::after(begin.elapsed());
+    let mut followed = Followed::new(len, silence, END_STRIPE_TIMEOUT, now());
     loop {
         let event = timeout(silence, events.next()).await;
         let event = event.map_err(|_| Unfinished::Broken(format!("it said nothing for {silence:?}")))?;
@@ -284,101 +256,33 @@ async fn followed(
             None => Unfinished::Broken(from_status(&status).message),
         })?;
         match event.and_then(|event| event.event) {
-            Some(Event::Progress(ConvertProgress { bytes })) if bytes == far => {
-                let still = if far < len { still } else { still.max(END_STRIPE_TIMEOUT) };
-                if since.elapsed() >= still {
-                    return Err(Unfinished::Broken(format!("it stood still for {still:?}")));
+            Some(convert_event::Event::Progress(ConvertProgress { bytes })) => {
+                if followed.told(bytes, now()).map_err(Unfinished::Broken)? {
+                    told(bytes);
                 }
             }
-            Some(Event::Progress(ConvertProgress { bytes })) => {
-                (far, since) = (bytes, Instant::now());
-                told(bytes);
-            }
-            Some(Event::Done(_)) => return Ok(()),
+            Some(convert_event::Event::Done(_)) => return Ok(()),
             None => return Err(Unfinished::Broken("it went away".to_owned())),
         }
     }
 }
 
-/// Who waits for space.
-#[derive(Debug, Default)]
-pub(super) struct Room(Mutex<Queue>);
-
-#[derive(Debug, Default)]
-struct Queue {
-    /// The object that waits, if one does, and how many of its stripes.
-    waits: Option<(UploadId, usize)>,
-    /// Those that were not to wait beside another one.
-    made_way: BTreeSet<UploadId>,
+/// A stripe that may wait for space. Dropped, it waits no more.
+struct InRoom<'a> {
+    room: &'a Mutex<Room>,
+    place: Place,
 }
 
-/// A stripe waits for space until this is dropped.
-pub(super) struct WaitsForRoom<'a>(&'a Room);
-
-impl Room {
-    /// Whether an object waits.
-    pub(super) fn is_awaited(&self) -> bool {
-        self.lock().waits.is_some()
-    }
-
-    /// Whether an object lacked space while another one waited.
-    pub(super) fn has_made_way(&self, object: UploadId) -> bool {
-        self.lock().made_way.contains(&object)
-    }
-
-    /// A stripe of an object waits, unless one of another object does.
-    fn wait(&self, of: UploadId) -> Option<WaitsForRoom<'_>> {
-        let mut queue = self.lock();
-        let (object, stripes) = queue.waits.get_or_insert((of, 0));
-        if *object != of {
-            queue.made_way.insert(of);
-            return None;
-        }
-        *stripes += 1;
-        Some(WaitsForRoom(self))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl InRoom<'_> {
+    fn looked(&mut self, space: Result<()>) -> Step {
+        self.place.looked(&mut lock(self.room), space)
     }
 }
 
-impl Drop for WaitsForRoom<'_> {
+impl Drop for InRoom<'_> {
     fn drop(&mut self) {
-        let mut queue = self.0.lock();
-        queue.waits = queue.waits.filter(|(_, stripes)| *stripes > 1).map(|(object, stripes)| (object, stripes - 1));
+        self.place.leave(&mut lock(self.room));
     }
-}
-
-/// Pauses, the longer the more often it did.
-pub(super) async fn wait(pause: &mut Duration) {
-    tokio::time::sleep(*pause).await;
-    *pause = (*pause * 2).min(PAUSE_LAST);
-}
-
-/// How many of these bytes of an object each node can read itself.
-fn near(old: &[StripeRecord], data: Span, view: &View) -> BTreeMap<NodeId, u64> {
-    let mut near = BTreeMap::new();
-    for stripe in old {
-        let first = stripe.object_offset();
-        let part = data.intersect(Span::new(first, first + stripe.layout.data_len));
-        if part.is_empty() {
-            continue;
-        }
-        let within = Span::new(part.start - first, part.end - first);
-        for (index, placed) in stripe.all() {
-            // Of one data block every block is a copy.
-            let bytes = match (stripe.layout.k, u32::from(index)) {
-                (1, _) => part.len(),
-                (k, index) if index < k => stripe.layout.block_range(index, within).len(),
-                _ => 0,
-            };
-            if bytes > 0 && view.standing_of(stripe, index, placed) == Standing::Good {
-                *near.entry(placed.home.node).or_default() += bytes;
-            }
-        }
-    }
-    near
 }
 
 /// A node that is writing a stripe.
@@ -389,17 +293,14 @@ struct Busy<'a> {
 
 impl<'a> Busy<'a> {
     fn new(work: &'a Work<'a>, node: NodeId) -> Self {
-        *work.load.lock().unwrap_or_else(PoisonError::into_inner).entry(node).or_default() += 1;
+        lock(&work.writers).begins(node);
         Self { work, node }
     }
 }
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        let mut load = self.work.load.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = load.get_mut(&self.node) {
-            *count -= 1;
-        }
+        lock(&self.work.writers).ends(self.node);
     }
 }
 

@@ -6,7 +6,7 @@ use weft_types::{CHECKSUM_UNIT_LEN, Span, StripeRecord};
 
 /// The bytes of the object of which the new stripe says something else than the old ones; none: of none that can be compared. Those are
 /// the bytes that are one unit in both: all, where cells are whole MiB.
-pub(super) fn differing(old: &[StripeRecord], new: &StripeRecord) -> Option<Span> {
+pub fn differing(old: &[StripeRecord], new: &StripeRecord) -> Option<Span> {
     let known: BTreeMap<(u64, u64), u32> =
         old.iter().flat_map(checksums).map(|(bytes, crc)| ((bytes.start, bytes.end), crc)).collect();
     let differs = |(bytes, crc): &(Span, u32)| known.get(&(bytes.start, bytes.end)).is_some_and(|known| known != crc);

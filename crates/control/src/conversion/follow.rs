@@ -1,0 +1,66 @@
+//! An agent that writes a stripe says again and again how far it is. One that is no farther is not waited for.
+
+use crate::Time;
+use std::time::Duration;
+
+/// An agent that is no farther after this time is not waited for, and not before so many stalls could have been found and mended. One that
+/// has sent all is waited for as long as any writer waits for the end of its stripe.
+const STILL_MIN: Duration = Duration::from_secs(60);
+const STILL_STALLS: u32 = 6;
+
+/// How far an agent is with a stripe.
+#[derive(Debug)]
+pub struct Followed {
+    len: u64,
+    still_max: Duration,
+    end_max: Duration,
+    far: u64,
+    since: Time,
+}
+
+impl Followed {
+    /// A stripe of so many bytes begins now. A stall is found after `stall`; a stripe of which all was sent ends within `end_max`.
+    pub fn new(len: u64, stall: Duration, end_max: Duration, now: Time) -> Self {
+        let still_max = STILL_MIN.max(stall * STILL_STALLS);
+        Self { len, still_max, end_max: still_max.max(end_max), far: 0, since: now }
+    }
+
+    /// The agent says how far it is; whether that is news, or why it is not waited for.
+    pub fn told(&mut self, bytes: u64, now: Time) -> Result<bool, String> {
+        if bytes != self.far {
+            (self.far, self.since) = (bytes, now);
+            return Ok(true);
+        }
+        let still = if self.far < self.len { self.still_max } else { self.end_max };
+        if now.since(self.since) >= still { Err(format!("it stood still for {still:?}")) } else { Ok(false) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Told each second of how far it is, of 1000: after how many seconds it is not waited for any more, and why.
+    fn each_second(far: impl Fn(u64) -> u64) -> Option<(u64, String)> {
+        let mut followed = Followed::new(1000, Duration::from_secs(5), Duration::from_secs(600), Time::default());
+        let told = |second| followed.told(far(second), Time::after(Duration::from_secs(second))).err().map(|why| (second, why));
+        (1..1200).find_map(told)
+    }
+
+    #[test]
+    fn one_that_is_no_farther_is_not_waited_for_and_one_that_is_slow_is() {
+        assert_eq!(each_second(|second| second.min(10)), Some((10 + 60, "it stood still for 60s".into())));
+        assert_eq!(each_second(|_| 0), Some((60, "it stood still for 60s".into())));
+        assert_eq!(each_second(|second| second / 59), None);
+        // The coordinator itself may have to rebuild what was lost before it says that the stripe has ended.
+        let sent = each_second(|second| if second < 10 { second } else { 1000 });
+        assert_eq!(sent, Some((10 + 600, "it stood still for 600s".into())));
+    }
+
+    #[test]
+    fn so_many_stalls_may_be_found_and_mended() {
+        let mut followed = Followed::new(9, Duration::from_secs(20), Duration::ZERO, Time::default());
+        let mut at = |second| followed.told(0, Time::after(Duration::from_secs(second)));
+        assert_eq!((at(119), at(120).is_err()), (Ok(false), true));
+    }
+}

@@ -1,0 +1,366 @@
+//! One stripe of a conversion is written by an agent: the one that has the most of its data, and if that fails, another one. An agent that
+//! is busy or was not there has not failed: however long that takes, the job says so and goes on.
+//!
+//! Events go in, actions come out ([`StripeWrite::on`]); the last action asks for the next event.
+
+use super::{
+    PAUSE_FIRST, PAUSE_LAST, may_help, same,
+    writers::{Writers, near},
+};
+use crate::{retries::Pause, view::View};
+use rand::RngCore;
+use std::{collections::BTreeSet, mem, time::Duration};
+use weft_types::{Error, NodeId, ObjectName, Party, Reaction, Result, Span, StripeRecord};
+
+/// A stripe that is to be written, and what it is made of.
+#[derive(Debug)]
+pub struct Request {
+    /// The object.
+    pub object: ObjectName,
+    /// The new stripe's number.
+    pub number: u64,
+    /// The bytes of the object that it gets.
+    pub data: Span,
+    /// The stripes that have them now.
+    pub old: Vec<StripeRecord>,
+    /// So many times an agent may fail.
+    pub failures_max: u32,
+}
+
+/// What is seen when an event comes in.
+pub struct World<'a> {
+    /// The nodes.
+    pub view: &'a View,
+    /// How much each of them is writing.
+    pub writers: &'a Writers,
+    /// For what is left to chance.
+    pub rng: &'a mut dyn RngCore,
+}
+
+/// What came of a delegation.
+#[derive(Debug)]
+pub struct Tried {
+    /// What the agent said, or that it said nothing.
+    pub told: Result<()>,
+    /// It has read something of the data.
+    pub has_read: bool,
+    /// The new stripe, if it has ended: of an agent that failed only the answer may have been lost; and none is believed without a look.
+    pub ended: Result<Option<StripeRecord>>,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    /// It is the stripe's turn.
+    Begin,
+    /// Answers [`Action::WaitForRoom`]: there is space, or why it is not waited for.
+    HasRoom(Result<()>),
+    /// Answers [`Action::Delegate`].
+    Tried(Box<Tried>),
+    /// Answers [`Action::Wait`].
+    Woken,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    /// Wait until there is space for it, and it is its turn; [`Event::HasRoom`] answers.
+    WaitForRoom,
+    /// Have a node write it; [`Event::Tried`] answers.
+    Delegate(NodeId),
+    /// Avoid a node for a while.
+    Suspect(NodeId),
+    /// Log that a node did not write it, and that another one is asked.
+    Another {
+        /// The node.
+        node: NodeId,
+        /// Why it did not.
+        error: Error,
+        /// A stripe that waits for days does not say so again and again.
+        is_news: bool,
+    },
+    /// Say what it waits for, until it waits no more.
+    Tell(String),
+    /// Wait so long; [`Event::Woken`] answers.
+    Wait(Duration),
+    /// The node has written it, or it is left.
+    End(Result<NodeId>),
+}
+
+/// A stripe, until it is written.
+#[derive(Debug)]
+pub struct StripeWrite {
+    request: Request,
+    /// Nodes that were asked in this round.
+    tried: BTreeSet<NodeId>,
+    is_first_round: bool,
+    failures: u32,
+    pause: Pause,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Begin,
+    /// Waits for space.
+    Waiting,
+    Delegated(NodeId),
+    Pausing,
+    Ended,
+}
+
+impl StripeWrite {
+    /// Of this request.
+    pub fn new(request: Request) -> Self {
+        let (tried, pause, state) = (BTreeSet::new(), Pause::new(PAUSE_FIRST, PAUSE_LAST), State::Begin);
+        Self { request, tried, is_first_round: true, failures: 0, pause, state }
+    }
+
+    /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
+    pub fn on(&mut self, event: Event, world: &mut World<'_>) -> Vec<Action> {
+        match (mem::replace(&mut self.state, State::Ended), event) {
+            (State::Begin, Event::Begin) | (State::Pausing, Event::Woken) => self.wait_for_room(),
+            (State::Waiting, Event::HasRoom(Ok(()))) => self.choose(world),
+            (State::Waiting, Event::HasRoom(Err(error))) => vec![Action::End(Err(error))],
+            (State::Delegated(node), Event::Tried(tried)) => self.tried(node, *tried, world.view),
+            (state, _) => {
+                self.state = state;
+                Vec::new()
+            }
+        }
+    }
+
+    fn wait_for_room(&mut self) -> Vec<Action> {
+        self.state = State::Waiting;
+        vec![Action::WaitForRoom]
+    }
+
+    fn wait(&mut self) -> Action {
+        self.state = State::Pausing;
+        Action::Wait(self.pause.again())
+    }
+
+    fn choose(&mut self, World { view, writers, rng }: &mut World<'_>) -> Vec<Action> {
+        if view.up_count() == 0 {
+            return vec![Action::End(Err(Error::retry("no node is up that could write the stripe")))];
+        }
+        let near = near(&self.request.old, self.request.data, view);
+        match writers.choose(&near, &self.tried, view, *rng) {
+            Some(node) => {
+                self.state = State::Delegated(node);
+                vec![Action::Delegate(node)]
+            }
+            // All the others were tried, or do as much as they take.
+            None => {
+                self.tried.clear();
+                self.is_first_round = false;
+                vec![self.wait()]
+            }
+        }
+    }
+
+    fn tried(&mut self, node: NodeId, Tried { told, has_read, ended }: Tried, view: &View) -> Vec<Action> {
+        match ended {
+            Err(error) => return vec![Action::End(Err(error))],
+            Ok(Some(new)) => return self.ended(node, &new),
+            Ok(None) => {}
+        }
+        let error = told.err().unwrap_or_else(|| Error::replan("it said that the stripe has ended, and it has not"));
+        let has_failed = error.reaction != Reaction::Retry;
+        self.failures += u32::from(has_failed);
+        if !may_help(&error) || self.failures > self.request.failures_max {
+            return vec![Action::End(Err(error))];
+        }
+        self.tried.insert(node);
+        let mut actions = vec![Action::Another { node, error: error.clone(), is_news: has_failed || self.is_first_round }];
+        if !has_failed {
+            let (node, Request { number, object, .. }) = (view.name(node), &self.request);
+            let why = Error { object: None, ..error };
+            actions.push(Action::Tell(format!("{node}, to write stripe {number} of {object}: {why}")));
+        }
+        // An agent that was busy at once has cost nothing; the next one would read all of it again.
+        if !has_failed && has_read {
+            actions.push(self.wait());
+        } else {
+            actions.extend(self.wait_for_room());
+        }
+        actions
+    }
+
+    /// The stripe has ended: so nobody has to be believed for whom the old blocks are thrown away.
+    fn ended(&self, node: NodeId, new: &StripeRecord) -> Vec<Action> {
+        match same::differing(&self.request.old, new) {
+            None => vec![Action::End(Ok(node))],
+            Some(Span { start, end }) => {
+                let error = Error::corrupt(format!("bytes {start} to {end} were written with another checksum than they had"));
+                vec![Action::Suspect(node), Action::End(Err(error.party(Party::Node(node))))]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{stripe, view};
+    use proptest::prelude::*;
+    use rand::{SeedableRng, rngs::StdRng};
+    use weft_types::{Layout, StripeLayout};
+
+    const LEN: u64 = 1 << 20;
+
+    /// A stripe of one MiB on nodes 1 to 3, of which each has all.
+    fn old() -> StripeRecord {
+        let layout = StripeLayout { layout: Layout::new(LEN, LEN, 1).unwrap(), k: 1, m: 2, data_len: LEN };
+        let mut stripe = StripeRecord { layout, checksums: vec![vec![7]; 3], ..stripe() };
+        stripe.blocks.retain(|index, _| *index < 3);
+        stripe
+    }
+
+    fn request() -> Request {
+        let object = ObjectName { bucket: "b".into(), key: "k".into() };
+        Request { object, number: 5, data: Span::new(0, LEN), old: vec![old()], failures_max: 2 }
+    }
+
+    struct Played {
+        write: StripeWrite,
+        view: View,
+        writers: Writers,
+        rng: StdRng,
+    }
+
+    impl Played {
+        fn new(view: View) -> Self {
+            let (write, writers) = (StripeWrite::new(request()), Writers::new(2));
+            let mut played = Self { write, view, writers, rng: StdRng::seed_from_u64(3) };
+            assert_eq!(played.on(Event::Begin), [Action::WaitForRoom]);
+            played
+        }
+
+        fn on(&mut self, event: Event) -> Vec<Action> {
+            let Self { write, view, writers, rng } = self;
+            write.on(event, &mut World { view, writers, rng })
+        }
+
+        /// The node that is asked when there is space.
+        fn asked(&mut self) -> u32 {
+            match self.on(Event::HasRoom(Ok(()))).as_slice() {
+                [Action::Delegate(node)] => node.0,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        /// It did not write it.
+        fn failed(&mut self, error: Error, has_read: bool) -> Vec<Action> {
+            self.on(Event::Tried(Box::new(Tried { told: Err(error), has_read, ended: Ok(None) })))
+        }
+    }
+
+    fn busy() -> Error {
+        Error::retry("it has enough to do")
+    }
+
+    #[test]
+    fn the_nearest_writes_it_and_what_it_wrote_is_compared() {
+        let mut played = Played::new(view(6, &[1, 2]));
+        assert_eq!(played.asked(), 3);
+        let tried =
+            |ended| Event::Tried(Box::new(Tried { told: Err(Error::replan("the answer was lost")), has_read: true, ended }));
+        assert_eq!(played.on(tried(Ok(Some(old())))), [Action::End(Ok(NodeId(3)))]);
+        assert_eq!(played.on(tried(Ok(Some(old())))), []);
+        let mut played = Played::new(view(6, &[1, 2]));
+        played.asked();
+        let actions = played.on(tried(Ok(Some(StripeRecord { checksums: vec![vec![8]; 3], ..old() }))));
+        assert_eq!(actions[0], Action::Suspect(NodeId(3)));
+        assert!(matches!(&actions[1], Action::End(Err(error)) if error.reaction == Reaction::Corrupt), "{actions:?}");
+        let mut played = Played::new(view(6, &[]));
+        played.asked();
+        assert_eq!(played.on(tried(Err(busy()))), [Action::End(Err(busy()))], "the metadata are away");
+    }
+
+    #[test]
+    fn agents_that_are_busy_are_asked_in_turn_and_those_that_failed_not_too_often() {
+        let mut played = Played::new(view(4, &[]));
+        let mut nodes = Vec::new();
+        for _ in 0..4 {
+            nodes.push(played.asked());
+            let actions = played.failed(busy(), false);
+            let [Action::Another { is_news: true, .. }, Action::Tell(what), Action::WaitForRoom] = actions.as_slice() else {
+                panic!("{actions:?}")
+            };
+            assert!(what.ends_with("to write stripe 5 of b/k: it has enough to do"), "{what}");
+        }
+        assert_eq!((nodes[3], nodes.iter().collect::<BTreeSet<_>>().len()), (4, 4), "the one that has nothing of it last");
+        assert_eq!(played.on(Event::HasRoom(Ok(()))), [Action::Wait(PAUSE_FIRST)], "all were asked");
+        assert_eq!(played.on(Event::Woken), [Action::WaitForRoom]);
+        played.asked();
+        let actions = played.failed(busy(), true);
+        assert!(matches!(actions[0], Action::Another { is_news: false, .. }));
+        assert_eq!(actions[2], Action::Wait(2 * PAUSE_FIRST), "the next one would read all of it again");
+        played.on(Event::Woken);
+        for _ in 0..2 {
+            played.asked();
+            let actions = played.failed(Error::replan("it said nothing"), true);
+            assert!(matches!(actions.as_slice(), [Action::Another { is_news: true, .. }, Action::WaitForRoom]), "{actions:?}");
+        }
+        let Action::Delegate(_) = played.on(Event::HasRoom(Ok(()))).remove(0) else { panic!("one is left") };
+        assert_eq!(played.failed(Error::replan("again"), true), [Action::End(Err(Error::replan("again")))]);
+    }
+
+    #[test]
+    fn what_no_other_agent_can_do_ends_it() {
+        let gone = Error::not_found("there is no such put");
+        let mut played = Played::new(view(4, &[]));
+        played.asked();
+        assert_eq!(played.failed(gone.clone(), false), [Action::End(Err(gone))]);
+        let mut played = Played::new(view(4, &[1, 2, 3, 4]));
+        let actions = played.on(Event::HasRoom(Ok(())));
+        assert!(matches!(actions.as_slice(), [Action::End(Err(error))] if error.reaction == Reaction::Retry), "{actions:?}");
+        let mut played = Played::new(view(4, &[]));
+        assert_eq!(played.on(Event::HasRoom(Err(busy()))), [Action::End(Err(busy()))]);
+        let mut played = Played::new(view(4, &[]));
+        played.asked();
+        let lied = Event::Tried(Box::new(Tried { told: Ok(()), has_read: true, ended: Ok(None) }));
+        assert!(matches!(&played.on(lied)[0], Action::Another { error, .. } if error.message.contains("it has not")));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_agents_say_no_node_is_asked_twice_in_a_round_and_failures_end_it(
+            steps in proptest::collection::vec((0..5u8, any::<bool>(), 0..16u32), 0..200),
+        ) {
+            let mut played = Played::new(view(4, &[]));
+            let (mut asked, mut round, mut failures) = (Action::WaitForRoom, BTreeSet::new(), 0);
+            for (kind, has_read, down) in steps {
+                played.view.nodes.values_mut().for_each(|node| node.up = node.id.0 == 1 || down >> (node.id.0 - 1) & 1 == 0);
+                let event = match &asked {
+                    Action::End(_) => break,
+                    Action::WaitForRoom => Event::HasRoom(Ok(())),
+                    Action::Wait(pause) => {
+                        prop_assert!(*pause >= PAUSE_FIRST && *pause <= PAUSE_LAST);
+                        Event::Woken
+                    }
+                    _ => {
+                        failures += u32::from(kind == 0);
+                        let told = match kind {
+                            0 => Err(Error::replan("it failed")),
+                            1 => Err(Error::unavailable("too much is lost")),
+                            _ => Err(busy()),
+                        };
+                        Event::Tried(Box::new(Tried { told, has_read, ended: Ok(None) }))
+                    }
+                };
+                let is_answered = matches!(event, Event::HasRoom(_));
+                prop_assert_eq!(played.on(Event::Begin), [], "it is asked for {:?}", asked);
+                asked = played.on(event).pop().expect("it asks for something, or has ended");
+                match &asked {
+                    Action::Delegate(node) => prop_assert!(round.insert(*node), "{node} again"),
+                    Action::Wait(_) if is_answered => round.clear(),
+                    Action::End(ended) => prop_assert!(ended.is_err() && (failures == 3 || kind == 1)),
+                    _ => {}
+                }
+            }
+            prop_assert!(failures <= 3);
+        }
+    }
+}

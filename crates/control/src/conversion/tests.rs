@@ -1,0 +1,88 @@
+use super::*;
+use crate::fixtures::{home, stripe, view};
+use weft_types::{JobProgress, JobState, PlacedBlock, Span, StripeLayout};
+
+fn object() -> ObjectName {
+    ObjectName { bucket: "b".into(), key: "k".into() }
+}
+
+#[test]
+fn a_stripe_has_so_many_copies_if_each_data_block_has() {
+    let with = |copies: &[(u8, u8)]| {
+        let mut stripe = stripe();
+        stripe.layout = StripeLayout { k: 2, m: 1, ..stripe.layout };
+        stripe.blocks.retain(|index, _| *index < 3);
+        stripe.copies =
+            copies.iter().map(|(index, copy)| (*index, PlacedBlock { copy: *copy, ..stripe.blocks[index] })).collect();
+        stripe
+    };
+    let has = |copies: &[(u8, u8)]| [1, 2, 3].map(|replicas| has_copies(&with(copies), replicas));
+    assert_eq!(has(&[]), [true, false, false]);
+    assert_eq!(has(&[(0, 1), (1, 1)]), [false, true, false]);
+    assert_eq!(has(&[(0, 1), (1, 1), (0, 2)]), [false, false, false], "it is heated half");
+}
+
+#[test]
+fn what_is_not_there_any_more_need_not_be_converted_and_the_rest_is_left() {
+    let failed = || (3, Error::unavailable("too much is lost"));
+    let outcome = |now| Outcome::of_failed(&object(), now, failed());
+    assert_eq!([outcome(Now::Nothing), outcome(Now::Fine)], [Outcome::Gone, Outcome::Gone]);
+    assert_eq!(outcome(Now::Same), Outcome::Left { stripe: 3, error: failed().1.object("b/k") });
+    let Outcome::Left { error, .. } = outcome(Now::Another) else { panic!("it is to be converted still") };
+    assert_eq!(error.reaction, Reaction::Replan);
+    let other = (0, Error::replan("lost").object("b/other"));
+    let Outcome::Left { error, .. } = Outcome::of_failed(&object(), Now::Same, other) else { panic!("it is left") };
+    assert_eq!(error.object.as_deref(), Some("b/other"), "what it names already, it keeps");
+}
+
+#[test]
+fn an_object_is_counted_as_what_became_of_it() {
+    let mut job = Job::new(JobState::Running, JobProgress::default(), LEFT_UNSAID);
+    let left = |error: Error| Outcome::Left { stripe: 2, error: error.object(object()) };
+    let outcomes = [
+        (Outcome::Converted, Again::InVain),
+        (Outcome::Gone, Again::InVain),
+        (Outcome::Stopped, Again::InVain),
+        (Outcome::MadeWay, Again::MadeWay),
+        (left(Error::unavailable("too much is lost")), Again::InVain),
+        (left(Error::retry("no node is up")), Again::Perhaps),
+    ];
+    for (outcome, again) in outcomes {
+        assert_eq!(take(&mut job, &object(), 100, outcome), again);
+    }
+    let JobProgress { done, left, left_blocks, .. } = job.progress();
+    assert_eq!((done.blocks, done.bytes, left.blocks, left.bytes), (1, 100, 2, 200));
+    let named = |left: &LeftBlock| (left.object.clone(), left.stripe, left.reason.clone());
+    assert_eq!(named(&left_blocks[0]), ("b/k".into(), 2, "too much is lost".into()));
+}
+
+#[test]
+fn what_is_lost_for_good_comes_before_what_is_only_away() {
+    let mut stripe = stripe();
+    assert_eq!(Lost::of(&stripe, &view(6, &[])), None);
+    let away = Lost::of(&stripe, &view(6, &[5])).unwrap();
+    assert_eq!((away.node, away.is_away), (NodeId(5), true));
+    stripe.find_mut(5, 0).unwrap().state = BlockState::Missing;
+    let lost = Lost::of(&stripe, &view(6, &[2])).unwrap();
+    assert_eq!((lost.node, lost.is_away), (NodeId(6), false), "it has gone whoever comes back");
+    stripe.find_mut(5, 0).unwrap().state = BlockState::Corrupt;
+    stripe.corrupt.insert((5, 0), vec![Span::new(0, 4096)]);
+    let lost = Lost::of(&stripe, &view(6, &[])).unwrap();
+    assert!(!lost.is_away && lost.error.message.contains("corrupt in part"), "{}", lost.error);
+    stripe.find_mut(5, 0).unwrap().home = home(99);
+    assert!(Lost::of(&stripe, &view(6, &[2])).is_some_and(|lost| !lost.is_away), "a node that is not known does not come back");
+}
+
+#[test]
+fn a_node_that_is_only_down_is_waited_for_and_not_for_ever() {
+    let (stripe, down) = (stripe(), view(6, &[3]));
+    let lost = || Lost::of(&stripe, &down).unwrap();
+    let gone = || Lost { is_away: false, ..lost() };
+    let patience = Duration::from_secs(60);
+    let looked = |lost: Vec<(u64, Lost)>, waited| whole(&object(), lost, &down, Duration::from_secs(waited), patience);
+    assert_eq!(looked(vec![], 99), Whole::Yes);
+    let waits = "node-3, which is down and has new blocks of b/k (stripe 1)".to_owned();
+    assert_eq!(looked(vec![(1, lost()), (2, lost())], 59), Whole::WaitsFor(waits));
+    assert_eq!(looked(vec![(1, lost()), (2, lost())], 60), Whole::No((1, lost().error)));
+    assert_eq!(looked(vec![(1, lost()), (2, gone())], 0), Whole::No((2, gone().error)), "that cannot get better");
+}

@@ -1,0 +1,71 @@
+//! What the parts of a conversion wait for: the job tells it for as long as they wait, and no longer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// At most so many reasons for waiting are shown.
+const WAITS_SHOWN_MAX: usize = 16;
+
+/// All that may have to wait, by number.
+#[derive(Debug, Default)]
+pub struct Waits {
+    waits_for: BTreeMap<u64, String>,
+    /// The last number.
+    last: u64,
+}
+
+impl Waits {
+    /// A number for another one that may have to wait.
+    pub fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// It waits for this. An error may say itself that it "waits for" something.
+    pub fn tell(&mut self, number: u64, what: &str) {
+        let what = what.strip_prefix("waits for ").unwrap_or(what).to_owned();
+        self.waits_for.insert(number, what);
+    }
+
+    /// It waits no more.
+    pub fn over(&mut self, number: u64) {
+        self.waits_for.remove(&number);
+    }
+
+    /// What is waited for right now, each once.
+    pub fn shown(&self) -> Vec<String> {
+        let distinct: BTreeSet<&String> = self.waits_for.values().collect();
+        distinct.into_iter().take(WAITS_SHOWN_MAX).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_says_so_for_as_long_as_it_does() {
+        let mut waits = Waits::default();
+        let [one, other, third] = [(); 3].map(|()| waits.number());
+        waits.tell(one, "waits for space: a");
+        waits.tell(other, "node-01");
+        waits.tell(third, "node-01");
+        assert_eq!(waits.shown(), ["node-01", "space: a"]);
+        waits.over(one);
+        waits.tell(other, "node-02");
+        assert_eq!(waits.shown(), ["node-01", "node-02"]);
+        waits.over(other);
+        waits.over(third);
+        waits.over(third);
+        assert_eq!(waits.shown(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_shown_is_bounded() {
+        let mut waits = Waits::default();
+        for _ in 0..100 {
+            let number = waits.number();
+            waits.tell(number, &format!("node-{number}"));
+        }
+        assert_eq!(waits.shown().len(), WAITS_SHOWN_MAX);
+    }
+}

@@ -1,0 +1,204 @@
+//! The repair of a whole node: which of its blocks are rebuilt, how, and what it means for the job if one is not.
+//!
+//! What is to be done is what the metadata have on the node's disks, at any moment: a block that was rebuilt is there no more. Which
+//! nodes help is decided over all blocks ([`crate::helpers`]), and each block is rebuilt as any other ([`crate::rebuild`]).
+
+use crate::{
+    job::{Again, Job},
+    rebuild::{Destination, Lost, Rebuilt, Request},
+    view::{Standing, View},
+};
+use weft_types::{Error, Home, LeftBlock, NodeRepair, ObjectName, Owner, Result, StripeId, StripeRecord, UploadId};
+
+/// What is said if something is left of which no attempt has told.
+pub const LEFT_UNSAID: &str = "blocks came to the node, or were lost, while the others were rebuilt: repair it again";
+
+/// Plans that are told of a repair that is explained, at most.
+pub const EXPLAINED_MAX: usize = 256;
+
+/// A block of the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    /// Its stripe.
+    pub stripe: StripeId,
+    /// The stripe's number in its object.
+    pub number: u64,
+    /// Its index.
+    pub index: u8,
+    /// Which copy it is.
+    pub copy: u8,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// What became of a block.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is on another node, durable.
+    Rebuilt,
+    /// It is not the node's any more, or not lost: there is nothing to do.
+    Gone,
+    /// It could not be rebuilt.
+    Left(Error),
+}
+
+impl Block {
+    /// The block of a stripe that is on a disk.
+    pub fn on(stripe: &StripeRecord, home: Home) -> Option<Self> {
+        let (index, placed) = stripe.all().find(|(_, placed)| placed.home == home)?;
+        let bytes = stripe.layout.block_len(index.into());
+        Some(Self { stripe: stripe.id, number: stripe.number, index, copy: placed.copy, bytes })
+    }
+
+    /// How many bytes of it have moved when so much of the work is done.
+    pub fn moved_bytes(&self, thousandths: u64) -> u64 {
+        (u128::from(self.bytes) * u128::from(thousandths) / 1000) as u64
+    }
+}
+
+/// Whether a block of the node is to be rebuilt: it is lost, or the node is to be emptied as if it were gone.
+pub fn is_wanted(repair: &NodeRepair, stripe: &StripeRecord, block: Block, view: &View) -> bool {
+    let is_lost = |placed| matches!(view.standing_of(stripe, block.index, placed), Standing::Lost(_));
+    repair.force || stripe.find(block.index, block.copy).is_some_and(is_lost)
+}
+
+/// The object whose block is to be rebuilt, by the stripe as it is by now: others repair, write and remove too. None: nothing is to be done.
+pub fn object_of(repair: &NodeRepair, stripe: &StripeRecord, block: Block, view: &View) -> Result<Option<UploadId>> {
+    let is_there = stripe.find(block.index, block.copy).is_some_and(|placed| placed.home.node == repair.node);
+    if !is_there || !is_wanted(repair, stripe, block, view) {
+        return Ok(None);
+    }
+    visible(stripe).map(Some)
+}
+
+/// The object that a stripe is of.
+pub fn visible(stripe: &StripeRecord) -> Result<UploadId> {
+    match stripe.owner {
+        Owner::Object(version) => Ok(version),
+        _ => {
+            let id = stripe.id;
+            Err(Error::unavailable(format!("stripe {id} is of an object that is still being put: repair again later")))
+        }
+    }
+}
+
+/// What is lost, for the repair of the node. Other blocks that the stripe may have lost stay as they are: their nodes may come back, and
+/// rebuilding them is for the repair of those nodes.
+pub fn lost(stripe: &StripeRecord, block: Block) -> Vec<Lost> {
+    vec![Lost::of(stripe, block.index, block.copy)]
+}
+
+/// A rebuild, as the repair of the node asks for it.
+pub fn request(repair: &NodeRepair, rebuild: Request) -> Request {
+    Request {
+        helpers: Some(repair.select),
+        to: Destination::Among(repair.to.iter().copied().collect()),
+        // A node that is up all the same gets nothing of it back.
+        avoid: repair.force.then_some(repair.node).into_iter().collect(),
+        ..rebuild
+    }
+}
+
+/// What became of a block whose rebuild has ended.
+pub fn outcome(rebuilt: Result<Rebuilt>, object: &ObjectName) -> Outcome {
+    let left = match rebuilt {
+        Ok(rebuilt) => rebuilt.left.into_iter().next().map(|(_, reason)| Error::unavailable(reason)),
+        Err(error) => Some(error),
+    };
+    left.map_or(Outcome::Rebuilt, |error| Outcome::Left(error.object(object)))
+}
+
+/// Counts what became of a block; tells whether it was left for a reason that may have gone soon.
+pub fn take(job: &mut Job, block: Block, outcome: Outcome) -> Again {
+    let error = match outcome {
+        Outcome::Rebuilt => {
+            job.done(block.bytes);
+            return Again::InVain;
+        }
+        Outcome::Gone => return Again::InVain,
+        Outcome::Left(error) => error,
+    };
+    let object = error.object.clone().unwrap_or_default();
+    job.left(block.bytes, error, |reason| {
+        let reason = if block.copy == 0 { reason } else { format!("copy {}: {reason}", block.copy) };
+        LeftBlock { object, stripe: block.number, index: block.index, reason }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{BLOCK_LEN, home, stripe, view};
+    use weft_types::{Amount, HelperSelect, JobProgress, JobState, NodeId, PlacedBlock};
+
+    fn repair(force: bool) -> NodeRepair {
+        NodeRepair {
+            node: NodeId(2),
+            select: HelperSelect::Lru,
+            to: vec![NodeId(8)],
+            scheme: String::new(),
+            concurrency: 2,
+            slice_len: 0,
+            force,
+        }
+    }
+
+    fn object() -> ObjectName {
+        ObjectName { bucket: "b".into(), key: "k".into() }
+    }
+
+    #[test]
+    fn a_block_is_found_by_its_disk_and_copies_are_blocks_too() {
+        let mut stripe = stripe();
+        stripe.copies = vec![(0, PlacedBlock { home: home(9), copy: 1, ..stripe.blocks[&0] })];
+        let on = |node| Block::on(&stripe, home(node)).map(|block| (block.index, block.copy, block.bytes));
+        assert_eq!([on(2), on(9), on(7)], [Some((1, 0, BLOCK_LEN)), Some((0, 1, BLOCK_LEN)), None]);
+        let block = Block::on(&stripe, home(2)).unwrap();
+        assert_eq!([0, 500, 1000].map(|part| block.moved_bytes(part)), [0, BLOCK_LEN / 2, BLOCK_LEN]);
+    }
+
+    #[test]
+    fn what_is_lost_is_rebuilt_and_all_of_a_node_that_is_to_be_emptied() {
+        let (stripe, up, down) = (stripe(), view(8, &[]), view(8, &[2]));
+        let block = Block::on(&stripe, home(2)).unwrap();
+        let object_of = |force, view| object_of(&repair(force), &stripe, block, view);
+        assert_eq!(object_of(false, &down), Ok(Some(UploadId(3))));
+        assert_eq!((object_of(false, &up), object_of(true, &up)), (Ok(None), Ok(Some(UploadId(3)))));
+    }
+
+    #[test]
+    fn what_others_have_repaired_is_gone_and_what_is_being_put_is_left() {
+        let (mut stripe, down) = (stripe(), view(8, &[2]));
+        let block = Block::on(&stripe, home(2)).unwrap();
+        stripe.find_mut(1, 0).unwrap().home = home(7);
+        assert_eq!(object_of(&repair(true), &stripe, block, &down), Ok(None));
+        stripe.find_mut(1, 0).unwrap().home = home(2);
+        stripe.owner = Owner::Upload(UploadId(4));
+        let error = object_of(&repair(false), &stripe, block, &down).unwrap_err();
+        assert!(error.message.contains("still being put"), "{error}");
+        stripe.blocks.remove(&1);
+        assert_eq!(object_of(&repair(true), &stripe, block, &down), Ok(None));
+    }
+
+    #[test]
+    fn a_block_that_is_left_is_named_with_its_object_and_tried_again_if_that_may_help() {
+        let (mut job, block) = (Job::new(JobState::Running, JobProgress::default(), LEFT_UNSAID), Block::on(&stripe(), home(2)));
+        let block = Block { copy: 1, number: 4, ..block.unwrap() };
+        let left = |why: &str| Rebuilt { left: vec![((1, 0), why.to_owned())], ..Rebuilt::default() };
+        let outcomes = [
+            (outcome(Ok(Rebuilt::default()), &object()), Again::InVain),
+            (Outcome::Gone, Again::InVain),
+            (outcome(Ok(left("too much is lost")), &object()), Again::InVain),
+            (outcome(Err(Error::replan("a node went down")), &object()), Again::Perhaps),
+        ];
+        for (outcome, again) in outcomes {
+            assert_eq!(take(&mut job, block, outcome), again);
+        }
+        let amount = |blocks| Amount { blocks, bytes: blocks * BLOCK_LEN };
+        let progress = job.progress();
+        assert_eq!((progress.done, progress.left), (amount(1), amount(2)));
+        let reason = "copy 1: too much is lost".to_owned();
+        assert_eq!(progress.left_blocks[0], LeftBlock { object: "b/k".into(), stripe: 4, index: 1, reason });
+        assert_eq!(progress.last_error, "b/k: a node went down");
+    }
+}
