@@ -238,6 +238,12 @@ fn in_order(stripe: &Stripe) -> Vec<&Block> {
     all
 }
 
+/// The first and the last of the data blocks that have no bytes: they stand between those that have and the parity blocks.
+fn without_bytes(stored: impl Iterator<Item = u32>) -> Option<(u32, u32)> {
+    let stored: Vec<u32> = stored.collect();
+    stored.windows(2).find_map(|pair| (pair[0] + 1 < pair[1]).then(|| (pair[0] + 1, pair[1] - 1)))
+}
+
 /// A block's state, with the bytes that it is about.
 fn state(it: &Block) -> String {
     let ranges: Vec<String> = it.corrupt.iter().map(|bytes| format!("{}..{}", bytes.start, bytes.end)).collect();
@@ -281,9 +287,27 @@ fn text(it: &Object) -> String {
         };
         let heading = ["block", "node", "rack", "size", "generation", "crc32c", "state"];
         let _ = writeln!(text, "{}", table(heading, &[0, 3, 4], in_order(stripe).into_iter().map(row)));
+        if let Some((first, last)) = without_bytes(stripe.blocks.iter().map(|block| block.index)) {
+            let _ = match first == last {
+                true => writeln!(text, "block {first} has no bytes: it is stored nowhere"),
+                false => writeln!(text, "blocks {first} to {last} have no bytes: they are stored nowhere"),
+            };
+        }
     }
     for warning in &it.warnings {
         let _ = writeln!(text, "\nwarning: {warning}");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_without_bytes_are_those_before_the_parity_blocks() {
+        let of = |stored: &[u32]| without_bytes(stored.iter().copied());
+        assert_eq!([of(&[0, 6, 7, 8]), of(&[0, 1, 3, 4]), of(&[0, 1, 2])], [Some((1, 5)), Some((2, 2)), None]);
+        assert_eq!(of(&[]), None);
+    }
 }
