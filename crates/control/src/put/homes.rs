@@ -140,7 +140,7 @@ fn apart(view: &View, of_data: &[Home], mut found: Vec<Home>) -> Vec<Home> {
     copies
 }
 
-/// By index and copy, whose homes these are, as [`Request::homes`] has found them.
+/// By index and copy, whose homes these are, as [`Request::homes_of`] has found them.
 pub fn named<'a>(homes: &'a [Home], stripe: &StripeLayout) -> impl Iterator<Item = ((u8, u8), &'a Home)> {
     let data = u8::try_from(stripe.data_blocks()).unwrap_or(u8::MAX);
     let copies = (1..=u8::MAX).flat_map(move |copy| (0..data).map(move |index| (index, copy)));
