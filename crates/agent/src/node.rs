@@ -166,7 +166,7 @@ impl Node {
         }
         match cluster.check() {
             Ok(()) => tracing::info!(limits = ?cluster, "the cluster's limits are others now"),
-            Err(error) => return tracing::warn!(%error, "the cluster's limits make no sense: those before hold"),
+            Err(error) => return tracing::debug!(%error, "the cluster's limits make no sense: those before hold"),
         }
         *known = cluster;
         self.admission.keep_within(&self.config.limits, &cluster);

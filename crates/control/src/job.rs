@@ -113,6 +113,8 @@ pub enum Action {
 pub struct Job {
     /// The state that it is to be in.
     asked: JobState,
+    /// That came after it began to write last.
+    asked_since: bool,
     progress: JobProgress,
     /// What is said if something is left in the end of which no attempt has told.
     left_unsaid: &'static str,
@@ -145,7 +147,7 @@ impl Job {
     /// A job as it is written down. `left_unsaid`: what is said if something is left of which no attempt has told.
     pub fn new(asked: JobState, progress: JobProgress, left_unsaid: &'static str) -> Self {
         let (tries, pause, state) = (Tries::default(), first_pause(), State::Untouched);
-        Self { asked, progress, left_unsaid, counted: false, tries, pause, state }
+        Self { asked, asked_since: false, progress, left_unsaid, counted: false, tries, pause, state }
     }
 
     /// How far it has come.
@@ -198,7 +200,7 @@ impl Job {
     fn asked(&mut self, state: State, asked: JobState) -> Vec<Action> {
         // What has ended stays so: this was written before.
         if !self.asked.has_ended() {
-            self.asked = asked;
+            (self.asked, self.asked_since) = (asked, true);
         }
         match state {
             State::Idle => self.go_on(),
@@ -273,6 +275,7 @@ impl Job {
 
     /// Writes how it stands, or how it ended; the next pause if that fails.
     fn write(&mut self, end: Option<JobState>, pause: Pause) -> Vec<Action> {
+        self.asked_since = false;
         let progress = self.progress.clone();
         let write = match end {
             Some(end) => Action::WriteEnd(end, progress),
@@ -285,9 +288,12 @@ impl Job {
         match written {
             Ok(Written::Taken) if end.is_some() => self.to(State::Ended, Action::End),
             Ok(Written::Taken) => self.go_on(),
-            // Somebody told it otherwise meanwhile, or it was written before and the answer was lost.
+            // Somebody told it otherwise meanwhile, or it was written before and the answer was lost. What it was asked since may be newer than
+            // what was seen here; but what has ended stays so.
             Ok(Written::Refused(now)) => {
-                self.asked = now;
+                if now.has_ended() || !self.asked_since {
+                    self.asked = now;
+                }
                 self.write(None, first_pause())
             }
             // A coordinator that leads no more is stopped meanwhile.

@@ -172,7 +172,7 @@ impl PlanRequest {
                 true => usual_slice_positions(&stripe.layout.layout, *slice_bytes),
                 false => options.slice_positions(&stripe.layout, network),
             };
-            let prefer = planning::preference(stripe, available, view, stripe.layout.k as usize, None);
+            let prefer = planning::preference(stripe, available, view, stripe.dimension(), None);
             let (run, reader) = frame(self, slice_len);
             let way = Way { options, network, prefer: &prefer, known };
             let planned = planning::read(code, stripe, available, &delivers, reader, &way, run)?;

@@ -16,7 +16,7 @@ use weft_control::{
 };
 use weft_meta::ObjectRecord;
 use weft_proto::{to_status, v1};
-use weft_types::{Error, FailureDomain, NodeId, Reaction, Result, StripeLayout, StripeRecord};
+use weft_types::{Error, FailureDomain, NodeId, Reaction, Result, StripeRecord};
 
 /// Stripes that are looked at together.
 const STRIPES_PER_PAGE: u32 = 256;
@@ -69,12 +69,12 @@ impl<'a> Repair<'a> {
         let object = shared.meta.object(&name).await.map_err(|error| shared.meta_error(error))?;
         let (_, policy) = shared.meta.bucket(&name.bucket).await.map_err(|error| shared.meta_error(error))?;
         let code = shared.code(&object.code)?;
-        // No stripe of the object has bytes in more blocks than its first.
-        let full = object.layout.full_stripe(code.k() as u32, code.m() as u32);
-        let first = StripeLayout { data_len: object.size.min(full.data_len), ..full };
+        // No stripe of the object has more blocks than its first.
+        let first = shared.meta.stripes(object.version, 0, 1).await.map_err(|error| shared.meta_error(error))?.items;
+        let is_stored = |index: u8| first.iter().all(|stripe| stripe.blocks.contains_key(&index));
         let known = |index: &u32| {
             let why = match u8::try_from(*index).ok().filter(|index| usize::from(*index) < code.n()) {
-                Some(index) if object.size == 0 || first.block_len(index.into()) > 0 => return Ok(index),
+                Some(index) if is_stored(index) => return Ok(index),
                 Some(index) => format!("block {index} has no bytes: nothing of it is stored, and nothing can be lost"),
                 None => format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1),
             };

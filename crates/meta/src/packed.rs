@@ -69,7 +69,7 @@ pub(crate) fn pack_checksums(checksums: &[Vec<u32>]) -> Result<Vec<u8>> {
     pack(&fixed)
 }
 
-/// The inverse of [`pack_units`].
+/// The inverse of [`pack_checksums`].
 pub(crate) fn unpack_checksums(blob: &[u8]) -> Result<Vec<Vec<u32>>> {
     let fixed: Vec<Vec<[u8; 4]>> = unpack("a stripe's checksums", blob)?;
     Ok(fixed.into_iter().map(|block| block.into_iter().map(u32::from_le_bytes).collect()).collect())

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// With less, one frame after another would be late, and peers would take the node for dead.
 pub const RATE_MIN: ByteSize = ByteSize(64 << 10);
+/// The least that a class may be bounded to, bytes a second: a frame a second. All links of a node share it.
+pub const CLASS_RATE_MIN: ByteSize = ByteSize(256 << 10);
 
 /// What repairs and scrubs may use of each node, at most. A node keeps to its own limits where they are lower; where nothing is said here,
 /// they hold.
@@ -26,7 +28,8 @@ pub struct ClassLimits {
 }
 
 impl ClassLimits {
-    /// Refuses limits with which nothing of a class would ever come to its end, and what is no percentage.
+    /// Refuses what is no percentage, and rates with which frames would come so seldom that peers took a node for dead. A small percentage
+    /// may be too little for some tasks: these are refused, and jobs leave what they would have done.
     pub fn check(&self) -> Result<()> {
         for (name, percent) in [("repair_percent", self.repair_percent), ("scrub_percent", self.scrub_percent)] {
             if let Some(percent) = percent.filter(|percent| !(1..=100).contains(percent)) {
@@ -34,9 +37,9 @@ impl ClassLimits {
             }
         }
         for (name, rate) in [("repair_bytes_per_s", self.repair_bytes_per_s), ("scrub_bytes_per_s", self.scrub_bytes_per_s)] {
-            if let Some(rate) = rate.filter(|rate| *rate < RATE_MIN) {
+            if let Some(rate) = rate.filter(|rate| *rate < CLASS_RATE_MIN) {
                 return Err(Error::invalid(format!(
-                    "limits.{name} is {rate}: with less than {RATE_MIN} a second peers would take a node for dead"
+                    "limits.{name} is {rate}: with less than {CLASS_RATE_MIN} a second peers would take a node for dead"
                 )));
             }
         }
@@ -54,7 +57,7 @@ mod tests {
         let all = ClassLimits {
             repair_percent: Some(1),
             scrub_percent: Some(100),
-            repair_bytes_per_s: Some(RATE_MIN),
+            repair_bytes_per_s: Some(CLASS_RATE_MIN),
             scrub_bytes_per_s: Some(ByteSize(u64::MAX)),
         };
         assert_eq!(all.check(), Ok(()));

@@ -199,10 +199,10 @@ impl StripeRecord {
         self.copies.sort_unstable_by_key(|(index, placed)| (*index, placed.copy));
     }
 
-    /// Data blocks that are stored: those behind them have no bytes, and are zeros.
+    /// Data blocks that have bytes, or are stored all the same: those behind them are zeros.
     pub fn dimension(&self) -> usize {
         let data = self.blocks.keys().rfind(|index| u32::from(**index) < self.layout.k);
-        data.map_or(0, |last| usize::from(*last) + 1)
+        data.map_or(0, |last| usize::from(*last) + 1).max(self.layout.data_blocks() as usize)
     }
 
     /// The bytes of a block that are corrupt while the others can be read; none for a block that is whole, or lost as a whole.

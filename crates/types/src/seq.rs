@@ -27,12 +27,12 @@ impl Seq {
         Self { term, counts }
     }
 
-    /// Every change of the nodes and generations of the blocks raises it; 0: none was counted.
+    /// Changes of the nodes and generations of the blocks are to raise it, once blocks can be updated; 0 until then.
     pub fn term(&self) -> u64 {
         self.term
     }
 
-    /// The count of each data block; none: all are 0.
+    /// The count of each data block; empty where all are 0.
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }

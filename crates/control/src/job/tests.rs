@@ -182,6 +182,10 @@ fn an_end_that_cannot_be_written_is_written_again_and_one_that_may_not_follow_is
         ["Write", "Wait 250", "Write", "WaitToBeTold"]
     );
     assert_eq!(played(&mut job, [Event::Asked(Paused), Event::Asked(Running)]), ["WaitToBeTold", "Count"]);
+    // Paused and resumed meanwhile: of both it was told before it learns of the first.
+    let mut job = ending();
+    let events = [Event::Asked(Paused), Event::Asked(Running), refused(Paused), taken()];
+    assert_eq!(played(&mut job, events), ["", "", "Write", "Count"]);
     let mut job = ending();
     assert_eq!(played(&mut job, [refused(Cancelled), taken()]), ["Write", "End"]);
     // The answer was lost.

@@ -155,7 +155,13 @@ fn a_block_without_bytes_is_no_loss_and_no_parity_is_one_too_many() {
     let planned = read(&code, &stripe, &[4, 5], &[range], CLIENT, &way, run()).unwrap();
     assert_eq!(planned.plan.binding.blocks.iter().map(|block| block.id.index).collect::<Vec<u8>>(), [4], "one helps");
     assert_eq!(planned.plan.shape.code, "shortened(rs(4,2),1)");
+    // The nearest helps: of nodes 5 and 6 that of the reader's rack.
     let view = view();
+    for (rack, helper) in [("r2", 4), ("r0", 5)] {
+        let prefer = preference(&stripe, &[4, 5], &view, stripe.dimension(), Some(rack));
+        let planned = read(&code, &stripe, &[4, 5], &[range], CLIENT, &Way { prefer: &prefer, ..way }, run()).unwrap();
+        assert_eq!(planned.plan.binding.blocks[0].id.index, helper, "in {rack}");
+    }
     let readable = readable(&stripe, &view);
     assert_eq!((readable.good.as_slice(), readable.lost.len()), (&[0, 4, 5][..], 0));
 }

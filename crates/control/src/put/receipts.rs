@@ -90,10 +90,10 @@ pub(super) fn why_not_received(
 
 /// The checksums of all blocks.
 pub(super) fn whole_checksums(stripe: &StripeRecord, checksums: Vec<Option<Vec<u32>>>) -> Result<Vec<Vec<u32>>> {
-    let count = checksums.iter().flatten().count();
+    let count = stripe.layout.blocks().filter(|index| is_known(&checksums, *index)).count();
     let checksums: Option<Vec<Vec<u32>>> = checksums.into_iter().collect();
     checksums.ok_or_else(|| {
-        let n = stripe.layout.n();
+        let n = stripe.layout.blocks().count();
         Error::unavailable(format!("the client told the checksums of {count} of {n} blocks of stripe {}", stripe.number))
     })
 }

@@ -71,7 +71,7 @@ impl PlanRequest {
 
     /// Which of the nodes that hold `available` help a requestor in `rack`.
     fn prefer(&self, available: &[u8], view: &View, rack: Option<&str>) -> Vec<Party> {
-        let k = self.stripe.layout.k as usize;
+        let k = self.stripe.dimension();
         let Some(selected) = &self.selected else { return planning::preference(&self.stripe, available, view, k, rack) };
         let homes: BTreeSet<NodeId> = available.iter().filter_map(|index| node_of(&self.stripe, *index)).collect();
         let selected = selected.iter().copied().filter(|node| homes.contains(node)).collect();

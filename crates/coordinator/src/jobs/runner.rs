@@ -27,6 +27,13 @@ pub(super) struct Runner<'a> {
     told: watch::Receiver<JobState>,
 }
 
+/// What a job is told next.
+enum Next {
+    Event(Event),
+    /// What it is asked, as it is by then.
+    Told,
+}
+
 /// What jobs of one kind do.
 pub(super) trait Passes {
     /// Comes before all else when a coordinator takes up the job.
@@ -77,10 +84,10 @@ impl<'a> Runner<'a> {
 
     /// Works until the job has ended: does what is decided.
     pub(super) async fn run(&mut self, work: &mut Work<'_>) {
-        let mut event = Event::TakenUp;
-        loop {
+        let mut next = Next::Event(Event::TakenUp);
+        'next: loop {
             let mut answer = None;
-            for action in self.decide(event) {
+            for action in self.decide(next) {
                 match action {
                     Action::Warn(warning) => tracing::warn!(job = %self.id, "{warning}"),
                     Action::Error(error) => tracing::error!(job = %self.id, "{error}"),
@@ -100,25 +107,34 @@ impl<'a> Runner<'a> {
                     }
                     Action::WaitToBeTold => {
                         // An error means that nobody is left who could say anything.
-                        let told = self.told.changed().await;
-                        answer = told.ok().map(|()| Event::Asked(*self.told.borrow_and_update()));
+                        if self.told.changed().await.is_err() {
+                            return;
+                        }
+                        next = Next::Told;
+                        continue 'next;
                     }
                     Action::End => return,
                 }
             }
-            let Some(next) = answer else { return };
-            event = next;
+            let Some(event) = answer else { return };
+            next = Next::Event(event);
         }
     }
 
-    /// Decides what is next. What it was asked meanwhile it knows before.
-    fn decide(&mut self, event: Event) -> Vec<Action> {
+    /// Decides what is next. What it was asked meanwhile it knows before. That is read here only, where nothing comes in between: an older
+    /// request never follows a newer one.
+    fn decide(&mut self, next: Next) -> Vec<Action> {
         let mut live = self.control.live();
-        if self.told.has_changed().unwrap_or(false) {
-            // It looks at it when it has the event.
-            let _nothing = live.job.on(Event::Asked(*self.told.borrow_and_update()));
+        match next {
+            Next::Told => live.job.on(Event::Asked(*self.told.borrow_and_update())),
+            Next::Event(event) => {
+                if self.told.has_changed().unwrap_or(false) {
+                    // It waits for the event, and takes this into account then.
+                    let _nothing = live.job.on(Event::Asked(*self.told.borrow_and_update()));
+                }
+                live.job.on(event)
+            }
         }
-        live.job.on(event)
     }
 
     /// Writes that it has ended, unless it was told otherwise meanwhile.

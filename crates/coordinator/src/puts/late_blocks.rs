@@ -23,8 +23,7 @@ use weft_types::{BlockId, BlockState, Error, NodeId, ObjectName, Owner, Result, 
 const STRIPES_PER_PAGE: u32 = 256;
 
 /// Refuses to acknowledge a put of which too much has been lost since its stripes ended. What was lost only with nodes that are down may be
-/// back soon: [`Reaction::Retry`](weft_types::Reaction). One that waited for all blocks is not looked
-/// at: it had as much as it could.
+/// back soon: [`Reaction::Retry`](weft_types::Reaction). A put that waits for all blocks of a stripe before it ends needs no such look.
 pub(super) async fn require_readable(shared: &Shared, upload: &UploadRecord) -> Result<()> {
     if upload.new.ack.missing_max == 0 {
         return Ok(());

@@ -206,6 +206,10 @@ impl PackedStripe {
             _ => return Err(MetaError::Storage(format!("stripe {} has no owner, or two", self.id))),
         };
         let (blocks, copies) = packed::unpack_placement(&self.placement)?;
+        let layout = packed::unpack_layout(&self.layout)?;
+        if let Some(index) = layout.blocks().find(|index| !blocks.contains_key(index)) {
+            return Err(MetaError::Storage(format!("stripe {} has no block {index}, which has bytes", self.id)));
+        }
         // Hardly any stripe has corrupt or missing blocks: the others do not ask.
         let any = |state| blocks.values().chain(copies.iter().map(|(_, copy)| copy)).any(|block| block.state == state);
         let corrupt = if any(BlockState::Corrupt) { corrupt(tx, StripeId(self.id))? } else { BTreeMap::new() };
@@ -216,7 +220,7 @@ impl PackedStripe {
             number: self.number,
             ended: self.ended,
             seq: Seq::new(self.term, packed::unpack_counts(self.counts.as_deref())?),
-            layout: packed::unpack_layout(&self.layout)?,
+            layout,
             blocks,
             copies,
             checksums: packed::unpack_checksums(&self.checksums)?,
