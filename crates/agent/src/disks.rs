@@ -1,4 +1,4 @@
-//! The disks of a node. All calls block: whoever must not goes through [`DiskMode::run`](weft_proto::DiskMode).
+//! The disks of a node. All calls block; async code calls them through [`DiskMode::run`](weft_proto::DiskMode).
 
 use crate::{
     OpenDisk,

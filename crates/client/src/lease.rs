@@ -5,7 +5,7 @@ use std::time::Duration;
 use weft_proto::v1::KeepPutRequest;
 use weft_types::Reaction;
 
-/// The coordinator is told that a put goes on no more often than this.
+/// The shortest interval between two keep-alive calls of a put.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 
 /// Puts off the end of a put's lease, three times in it.
@@ -20,7 +20,7 @@ pub(crate) async fn keep(calls: Calls, (upload, put_key): (u64, u64), lease_ms: 
         let request = KeepPutRequest { upload, put_key, ..KeepPutRequest::default() };
         match calls.once(request, |mut client, request| async move { client.keep_put(request).await }).await {
             Err(error) if error.reaction == Reaction::NotFound => return,
-            Err(error) => tracing::debug!(%error, "the coordinator was not told that a put goes on"),
+            Err(error) => tracing::debug!(%error, "a keep-alive call of a put failed"),
             Ok(_) => {}
         }
     }

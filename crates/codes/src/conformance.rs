@@ -267,7 +267,7 @@ impl<'a> Suite<'a> {
             format!("R is {}×{} for {} wanted and {sent} sent", combine.rows(), combine.cols(), ask.wanted.len())
         })?;
         let used: BTreeSet<u32> = combine.steps().terms().iter().map(|term| term.1).collect();
-        // A sum of nothing is begun by somebody, too.
+        // A block that is all zeros has one helper whose contribution is empty.
         let unused = (0..sent as u32).find(|col| !used.contains(col) && (sent > 1 || !used.is_empty()));
         ensure(unused.is_none(), || format!("nobody needs what is sent as {unused:?}"))?;
         for (at, helper) in recipe.helpers.iter().enumerate() {

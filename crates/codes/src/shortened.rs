@@ -63,8 +63,8 @@ impl Shortened {
         kept.and_then(|kept| Factored::new(map.temporaries(), kept)).map_or_else(|| map.clone(), Factored::pruned)
     }
 
-    /// A recipe that asks nothing of what is zero. A parity block of such blocks alone is made of nothing: somebody has to begin the sum,
-    /// and one of those that are available does, with nothing to add.
+    /// Removes the helpers whose blocks are zero. If no helper is left, the wanted parity block is zero as well; a plan still needs a helper,
+    /// so the first available block becomes one, with an empty contribution.
     fn without_zero_helpers(&self, recipe: Recipe, available: &[u8]) -> Recipe {
         let (mut first, mut kept) = (0, Vec::with_capacity(recipe.combine.cols()));
         for helper in &recipe.helpers {
@@ -198,7 +198,7 @@ mod tests {
         for spec in ["shortened(rs(6,3)", "shortened(shortened(rs(6,3),4),2)", "shortened(rs(6),1)", "shortened()"] {
             assert!(parse_of_plan(spec).is_err(), "{spec}");
         }
-        assert!(parse("shortened(rs(6,3),2)").is_err(), "nobody stores by it");
+        assert!(parse("shortened(rs(6,3),2)").is_err(), "it is not a code for policies");
         assert_eq!(parse_of_plan("rs(6,3)").unwrap().spec(), "rs(6,3)");
     }
 }

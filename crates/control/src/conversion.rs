@@ -1,4 +1,4 @@
-//! A conversion: objects are written anew in the code and sizes of another policy. What becomes of an object, and when one is left.
+//! A conversion rewrites objects in the code and sizes of another policy. This module decides how an object ends, and when it counts as left.
 //!
 //! | module | what it decides |
 //! | --- | --- |
@@ -107,7 +107,7 @@ pub fn may_help(error: &Error) -> bool {
     !matches!(error.reaction, Reaction::NotFound | Reaction::Unavailable)
 }
 
-/// What a new stripe has lost since it ended: that may be days ago, and nobody repairs what is not visible.
+/// What a new stripe has lost since it ended. That may be days ago, and repairs do not look at stripes that are not visible yet.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lost {
     /// The node that had it.
@@ -129,8 +129,9 @@ impl Lost {
             };
             let (id, node) = (stripe.id_of(index, placed), placed.home.node);
             let is_away = placed.state == BlockState::Ok && view.node(node).is_some_and(|node| !node.up);
-            let error =
-                Error::replan(format!("a new block was lost before all were written, and the object is begun anew: {why}"));
+            let error = Error::replan(format!(
+                "a new block was lost before all were written; the conversion of the object starts again: {why}"
+            ));
             Some(Self { node, is_away, error: error.block(id).party(Party::Node(node)) })
         });
         lost.min_by_key(|lost| lost.is_away)
@@ -144,7 +145,7 @@ pub enum Whole {
     Yes,
     /// One waits for a node, and says so; look again later.
     WaitsFor(String),
-    /// The object is begun anew: nobody comes back.
+    /// The conversion of the object starts again: the lost node is not expected back.
     No(Failed),
 }
 

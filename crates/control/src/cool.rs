@@ -61,7 +61,7 @@ fn why_not_whole(view: &View, stripe: &StripeRecord, index: u8) -> String {
     copies.iter().map(copy).collect::<Vec<_>>().join(", ")
 }
 
-/// Why a block cannot be kept, if it cannot. A node that is suspect is up all the same.
+/// Why a block cannot be kept, if it cannot. A suspect node is still up.
 fn why_not(view: &View, stripe: &StripeRecord, index: u8, placed: &PlacedBlock) -> Option<&'static str> {
     match (placed.state, view.standing_of(stripe, index, placed)) {
         (BlockState::Missing, _) if stripe.incomplete => Some("still coming"),

@@ -93,7 +93,7 @@ pub fn request(repair: &NodeRepair, rebuild: Request) -> Request {
     Request {
         helpers: Some(repair.select),
         to: Destination::Among(repair.to.iter().copied().collect()),
-        // A node that is up all the same gets nothing of it back.
+        // A node that is still up does not get its blocks back.
         avoid: repair.force.then_some(repair.node).into_iter().collect(),
         ..rebuild
     }

@@ -208,6 +208,12 @@ impl PlanRequest {
         })
     }
 
+    /// Whether all that is wanted can be read as it is: nothing is computed for it.
+    pub fn is_plain(&self, view: &View) -> bool {
+        let Request { stripe, ranges, .. } = &self.0;
+        planning::rebuilt(stripe, &planning::readable(stripe, view).good, ranges).is_empty()
+    }
+
     /// The stripe, as the plan reads it.
     pub fn stripe(&self) -> &StripeRecord {
         &self.0.stripe

@@ -1,4 +1,4 @@
-//! Where plans are made: that can take milliseconds, in which nobody else's calls and timers are to wait.
+//! Plans can take milliseconds to make. Other calls and timers of the same thread must not wait for them.
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 

@@ -101,7 +101,7 @@ impl Shared {
         self.rng().random()
     }
 
-    /// A put's key, which nobody can guess.
+    /// A random key for a put.
     pub(crate) fn draw_put_key(&self) -> PutKey {
         PutKey(self.rng().random_range(1..=u64::MAX))
     }

@@ -164,7 +164,7 @@ pub struct Binding {
     pub slice_len: u64,
 }
 
-/// Saved plans of before have one count of all updates, which was always 0.
+/// Older saved plans have one count of all updates, which was always 0.
 fn seq_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Seq, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

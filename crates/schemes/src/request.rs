@@ -111,7 +111,7 @@ static ALIKE: Network = Network::uniform(1e9);
 static FIRST: Seq = Seq::FIRST;
 
 impl<'a> Request<'a> {
-    /// Of a stripe without updates, with nothing to store and nobody preferred, over links that are all alike; lost blocks come over one path.
+    /// Of a stripe without updates, with nothing to store and no preferred helper, over links that are all alike; lost blocks come over one path.
     ///
     /// ```
     /// # use weft_plan::{Class, Job};

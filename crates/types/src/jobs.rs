@@ -23,11 +23,11 @@ pub struct JobId(pub u64);
 pub enum JobWork {
     /// Rebuilds the blocks of a node elsewhere.
     RepairNode(NodeRepair),
-    /// Writes objects anew in another code.
+    /// Rewrites objects in another code.
     Convert(Conversion),
 }
 
-/// Which objects are written anew, and in which code.
+/// Which objects are rewritten, and in which code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversion {
     /// The bucket.
@@ -66,7 +66,7 @@ pub struct NodeRepair {
 pub enum JobState {
     /// It goes on, under whichever coordinator leads.
     Running,
-    /// It waits until somebody lets it go on.
+    /// It waits until an operator resumes it.
     Paused,
     /// It did all that it was to do.
     Done,

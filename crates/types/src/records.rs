@@ -24,13 +24,13 @@ pub struct DiskNumber(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UploadId(pub u64);
 
-/// What a put's writer shows with each call, so that nobody else can meddle with the put: drawn at random when it begins. It is not told
-/// by `Debug`, nor logged.
+/// The key of a put: drawn at random when the put begins, and checked in every later call, so that other clients cannot change the put.
+/// `Debug` hides it, and it is not logged.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct PutKey(pub u64);
 
 impl PutKey {
-    /// Of puts that began before there were keys: nobody is asked for it.
+    /// The key of puts of earlier versions: no key is checked for them.
     pub const NONE: Self = Self(0);
 
     /// Whether a writer that shows this may go on with the put that has this key.
@@ -199,7 +199,7 @@ impl StripeRecord {
         self.copies.sort_unstable_by_key(|(index, placed)| (*index, placed.copy));
     }
 
-    /// Data blocks that have bytes, or are stored all the same: those behind them are zeros.
+    /// The number of data blocks that have bytes or are stored. The data blocks after them are zeros.
     pub fn dimension(&self) -> usize {
         let data = self.blocks.keys().rfind(|index| u32::from(**index) < self.layout.k);
         data.map_or(0, |last| usize::from(*last) + 1).max(self.layout.data_blocks() as usize)

@@ -10,7 +10,7 @@ pub struct Seq {
     counts: Vec<u64>,
 }
 
-/// As it is written: whoever wrote it may have written zeros.
+/// The stored form. Zeros are allowed in it, and are normalised when it is read.
 #[derive(Deserialize)]
 struct Plain {
     term: u64,

@@ -187,7 +187,7 @@ impl StripeWrite {
         actions
     }
 
-    /// The stripe has ended: so nobody has to be believed for whom the old blocks are thrown away.
+    /// The stripe has ended. Its checksums are compared with those of the old blocks before these are dropped: the agent may be wrong.
     fn ended(&self, node: NodeId, new: &StripeRecord) -> Vec<Action> {
         match same::differing(&self.request.old, new) {
             None => vec![Action::End(Ok(node))],

@@ -64,7 +64,7 @@ fn what_is_lost_for_good_comes_before_what_is_only_away() {
     assert_eq!((away.node, away.is_away), (NodeId(5), true));
     stripe.find_mut(5, 0).unwrap().state = BlockState::Missing;
     let lost = Lost::of(&stripe, &view(6, &[2])).unwrap();
-    assert_eq!((lost.node, lost.is_away), (NodeId(6), false), "it has gone whoever comes back");
+    assert_eq!((lost.node, lost.is_away), (NodeId(6), false), "the block is missing, even if all nodes return");
     stripe.find_mut(5, 0).unwrap().state = BlockState::Corrupt;
     stripe.corrupt.insert((5, 0), vec![Span::new(0, 4096)]);
     let lost = Lost::of(&stripe, &view(6, &[])).unwrap();

@@ -36,7 +36,7 @@ impl Writers {
     }
 
     /// Who has the most of a stripe's data, and of those who have as much the one that does the least; none that does all that it takes, and
-    /// none that was `tried`. A node that failed somebody a moment ago comes last.
+    /// none that was `tried`. A suspect node comes last.
     pub fn choose(
         &self,
         near: &BTreeMap<NodeId, u64>,
@@ -133,7 +133,7 @@ mod tests {
             [Some(2), Some(3), Some(1), None]
         );
         writers.begins(NodeId(2));
-        assert_eq!(choose(&writers, &view, &[]), Some(2), "it is nearer all the same");
+        assert_eq!(choose(&writers, &view, &[]), Some(2), "it is still nearer");
         writers.begins(NodeId(2));
         assert_eq!(choose(&writers, &view, &[]), Some(3), "it takes no more");
         writers.ends(NodeId(2));

@@ -351,7 +351,7 @@ impl Execution {
         }
     }
 
-    /// Whether nobody but the client waits for a node, and nothing is heard of it.
+    /// Whether only the client waits for a node that reports nothing.
     fn may_be_given_up(&self, node: NodeId, now: Time) -> bool {
         let is_silent = |policy: StallPolicy| policy.one_by_one && self.flow.is_silent(node, policy.stall_timeout, now);
         self.report.running().contains(&node) && self.policy.is_some_and(is_silent)

@@ -106,7 +106,7 @@ impl<'a> Runner<'a> {
                         answer = Some(Event::Woken);
                     }
                     Action::WaitToBeTold => {
-                        // An error means that nobody is left who could say anything.
+                        // The sender is gone: no request can come any more.
                         if self.told.changed().await.is_err() {
                             return;
                         }

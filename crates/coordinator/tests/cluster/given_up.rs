@@ -84,7 +84,7 @@ async fn only_who_has_its_key_goes_on_with_a_put() {
         assert!(!error.is_some_and(|error| is_about_the_key(&error)), "{call}");
     }
     let (upload, _) = begin(&mut bare).await;
-    // One that was begun by a coordinator that knew no keys.
+    // A put of an earlier version has no key.
     let file = rusqlite::Connection::open(world.metadata_file()).unwrap();
     file.execute("UPDATE uploads SET put_key = 0", []).unwrap();
     bare.abort_put(api::AbortPutRequest { upload, put_key: 0 }).await.unwrap();

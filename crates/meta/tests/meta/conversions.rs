@@ -4,13 +4,10 @@ use crate::{
     commit_at,
     common::{open, prepare},
     copies::BACK_TO_SCHEMA_8,
-    leftovers_at,
+    leftovers_at, new_put,
 };
 use weft_meta::*;
-use weft_types::{
-    Ack, BlockState, Conversion, Epoch, FailureDomain, Home, JobId, JobState, JobWork, Layout, ObjectName, PutKey, StripeLayout,
-    UploadId,
-};
+use weft_types::{BlockState, Conversion, Epoch, Home, JobId, JobState, JobWork, Layout, ObjectName, StripeLayout, UploadId};
 
 const LAYOUT: Layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
 
@@ -41,20 +38,7 @@ impl World {
     }
 
     async fn written_bytes(&self, data_len: u64, code: &str, replaces: Option<UploadId>) -> UploadId {
-        let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-        let (name, code) = (self.name(), code.into());
-        let new = NewUpload {
-            name,
-            code,
-            layout: LAYOUT,
-            failure_domain,
-            ack,
-            replicas: 1,
-            created_ms: 1,
-            expires_ms: 2,
-            replaces,
-            key: PutKey(7),
-        };
+        let new = NewUpload { code: code.into(), layout: LAYOUT, replaces, ..new_put() };
         let upload = self.meta.begin_put(self.epoch, new, vec![]).await.unwrap().0.id;
         assert_eq!(self.meta.upload(upload).await.unwrap().new.replaces, replaces);
         let layout = StripeLayout { layout: LAYOUT, k: 2, m: 1, data_len };

@@ -3,12 +3,11 @@
 use crate::{
     commit_at,
     common::{open, prepare},
-    leftovers_at,
+    leftovers_at, new_put,
 };
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, ObjectName, PutKey, Span, StripeId,
-    StripeLayout, StripeRecord, UploadId,
+    Ack, BlockId, BlockState, DiskNumber, Epoch, Home, NodeId, Span, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
 /// Makes of a database of schema 9 one of schema 8, which has one count of updates of a stripe, and no keys.
@@ -56,18 +55,7 @@ fn checksums() -> Vec<Vec<u32>> {
 
 /// A stripe of rs(2,1), its blocks on nodes 1 to 3 and, with a second copy, on 4 and 5.
 async fn begun(meta: &SqliteMeta, epoch: Epoch, replicas: u8, missing_max: u32) -> (UploadId, StripeRecord) {
-    let new = NewUpload {
-        name: ObjectName { bucket: "b".into(), key: "k".into() },
-        code: "rs(2,1)".into(),
-        layout: Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 },
-        failure_domain: FailureDomain::Rack,
-        ack: Ack { missing_max },
-        replicas,
-        created_ms: 1,
-        expires_ms: 2,
-        replaces: None,
-        key: PutKey(7),
-    };
+    let new = NewUpload { ack: Ack { missing_max }, replicas, ..new_put() };
     let layout = StripeLayout { layout: new.layout, k: 2, m: 1, data_len: 2 << 20 };
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let homes = (1..=1 + 2 * u32::from(replicas)).map(home).collect();

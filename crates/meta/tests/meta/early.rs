@@ -3,10 +3,10 @@
 use crate::{
     commit_at,
     common::{open, prepare},
-    leftovers_at,
+    leftovers_at, new_put,
 };
 use weft_meta::*;
-use weft_types::{Ack, BlockState, DiskNumber, FailureDomain, Home, Layout, NodeId, ObjectName, Owner, PutKey, StripeLayout};
+use weft_types::{Ack, BlockState, DiskNumber, Home, Layout, NodeId, Owner, StripeLayout};
 
 const LAYOUT: Layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
 
@@ -20,21 +20,7 @@ async fn a_block_that_a_put_has_left_is_rebuilt_before_or_after_its_commit() {
     let meta = open(&dir.path().join("metadata.sqlite"));
     let epoch = prepare(&meta).await;
     for committed_first in [false, true] {
-        let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 1 });
-        let (name, code) = (ObjectName { bucket: "b".into(), key: "k".into() }, "rs(2,1)".into());
-        let (created_ms, expires_ms, replaces) = (1, 2, None);
-        let new = NewUpload {
-            name,
-            code,
-            layout: LAYOUT,
-            failure_domain,
-            ack,
-            replicas: 1,
-            created_ms,
-            expires_ms,
-            replaces,
-            key: PutKey(7),
-        };
+        let new = NewUpload { layout: LAYOUT, ack: Ack { missing_max: 1 }, ..new_put() };
         let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
         let homes = vec![home(1), home(2), home(3)];
         let layout = StripeLayout { layout: LAYOUT, k: 2, m: 1, data_len: 2 << 20 };

@@ -3,14 +3,13 @@
 use crate::{
     common::{node_of, open, prepare},
     copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8},
-    leftovers_at,
+    leftovers_at, new_put,
 };
 use std::path::Path;
 use weft_meta::*;
 use weft_types::{
-    Ack, Amount, BlockState, Epoch, FailureDomain, HelperSelect, Home, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord,
-    JobState, JobWork, LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, Layout, LeftBlock, NodeId, NodeRepair, NodeState, ObjectName,
-    PutKey, StripeLayout, StripeRecord,
+    Amount, BlockState, Epoch, HelperSelect, Home, JOB_ERROR_BYTES_MAX, JobId, JobProgress, JobRecord, JobState, JobWork,
+    LEFT_BLOCKS_MAX, LEFT_REASON_BYTES_MAX, LeftBlock, NodeId, NodeRepair, NodeState, StripeLayout, StripeRecord,
 };
 
 fn repair(node: u32) -> JobWork {
@@ -188,21 +187,8 @@ async fn the_stripes_on_a_disk_come_in_pages_and_only_those_that_have_ended() {
     let nodes = meta.nodes().await.unwrap();
     assert_eq!(nodes[0].name, node_of(1).name);
     let home = |node: usize| Home { node: nodes[node].id, disk: nodes[node].disks[0].number };
-    let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
-    let name = ObjectName { bucket: "b".into(), key: "k".into() };
-    let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload {
-        name,
-        code: "rs(2,1)".into(),
-        layout,
-        failure_domain,
-        ack,
-        replicas: 1,
-        created_ms: 1,
-        expires_ms: 2,
-        replaces: None,
-        key: PutKey(7),
-    };
+    let new = new_put();
+    let layout = new.layout;
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
     let mut stripes = Vec::new();

@@ -8,7 +8,24 @@ mod jobs;
 mod model;
 mod records;
 
-use weft_meta::{CommitPut, Leftovers};
+use weft_meta::{CommitPut, Leftovers, NewUpload};
+use weft_types::{Ack, FailureDomain, Layout, ObjectName, PutKey};
+
+/// A put of `b/k` as rs(2,1), in blocks of 1 MiB.
+pub(crate) fn new_put() -> NewUpload {
+    NewUpload {
+        name: ObjectName { bucket: "b".into(), key: "k".into() },
+        code: "rs(2,1)".into(),
+        layout: Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 },
+        failure_domain: FailureDomain::Rack,
+        ack: Ack { missing_max: 0 },
+        replicas: 1,
+        created_ms: 1,
+        expires_ms: 2,
+        replaces: None,
+        key: PutKey(7),
+    }
+}
 
 /// A commit at a time, at which also garbage may go.
 fn commit_at(size: u64, now_ms: u64) -> CommitPut {

@@ -4,12 +4,12 @@ use crate::{
     commit_at,
     common::{node_of, open, prepare},
     copies::{BACK_TO_SCHEMA_5, BACK_TO_SCHEMA_8},
-    leftovers_at,
+    leftovers_at, new_put,
 };
 use weft_meta::*;
 use weft_types::{
-    Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, Layout, NodeId, NodeState, ObjectName, PutKey,
-    Seq, Span, StripeId, StripeLayout, StripeRecord, UploadId,
+    Ack, BlockId, BlockState, ClusterId, DiskNumber, Epoch, FailureDomain, Home, NodeId, NodeState, ObjectName, PutKey, Seq,
+    Span, StripeId, StripeLayout, StripeRecord, UploadId,
 };
 
 async fn fresh() -> (tempfile::TempDir, SqliteMeta, Epoch) {
@@ -105,21 +105,8 @@ async fn a_newer_schema_is_refused_by_name() {
 #[tokio::test]
 async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
     let (dir, meta, epoch) = fresh().await;
-    let name = ObjectName { bucket: "b".into(), key: "k".into() };
-    let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
-    let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload {
-        name,
-        code: "rs(2,1)".into(),
-        layout,
-        failure_domain,
-        ack,
-        replicas: 1,
-        created_ms: 1,
-        expires_ms: 2,
-        replaces: None,
-        key: PutKey(7),
-    };
+    let new = new_put();
+    let layout = new.layout;
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
@@ -147,19 +134,8 @@ async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
 #[tokio::test]
 async fn a_stripe_has_a_term_and_counts_and_one_of_schema_8_has_none() {
     let (dir, meta, epoch) = fresh().await;
-    let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
-    let new = NewUpload {
-        name: ObjectName { bucket: "b".into(), key: "k".into() },
-        code: "rs(2,1)".into(),
-        layout,
-        failure_domain: FailureDomain::Rack,
-        ack: Ack { missing_max: 0 },
-        replicas: 1,
-        created_ms: 1,
-        expires_ms: 2,
-        replaces: None,
-        key: PutKey(7),
-    };
+    let new = new_put();
+    let layout = new.layout;
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let homes: Vec<Home> = (1..=3).map(|node| Home { node: NodeId(node), disk: DiskNumber(node) }).collect();
     let layout = StripeLayout { layout, k: 2, m: 1, data_len: 2 << 20 };
@@ -250,21 +226,7 @@ async fn policies_and_buckets() {
     meta.remove_policy(epoch, "wide").await.unwrap();
     assert_eq!(meta.buckets().await.unwrap().len(), 1);
 
-    let name = ObjectName { bucket: "b".into(), key: "k".into() };
-    let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
-    let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload {
-        name,
-        code: "rs(2,1)".into(),
-        layout,
-        failure_domain,
-        ack,
-        replicas: 1,
-        created_ms: 1,
-        expires_ms: 2,
-        replaces: None,
-        key: PutKey(7),
-    };
+    let new = new_put();
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0;
     assert!(refused(meta.remove_bucket(epoch, "b").await).contains("being put"));
     meta.commit_put(epoch, upload.id, commit_at(0, 1)).await.unwrap();
@@ -275,21 +237,7 @@ async fn policies_and_buckets() {
 async fn lists_come_in_pages() {
     let (_dir, meta, epoch) = fresh().await;
     for key in ["a", "a/1", "a/2", "a/3", "b", "ä"] {
-        let name = ObjectName { bucket: "b".into(), key: key.into() };
-        let layout = Layout { block_len: 4096, cell_len: 4096, alpha: 1 };
-        let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-        let new = NewUpload {
-            name,
-            code: "rs(2,1)".into(),
-            layout,
-            failure_domain,
-            ack,
-            replicas: 1,
-            created_ms: 1,
-            expires_ms: 2,
-            replaces: None,
-            key: PutKey(7),
-        };
+        let new = NewUpload { name: ObjectName { bucket: "b".into(), key: key.into() }, ..new_put() };
         let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0;
         meta.commit_put(epoch, upload.id, commit_at(0, 1)).await.unwrap();
     }
@@ -311,21 +259,8 @@ async fn lists_come_in_pages() {
 #[tokio::test]
 async fn a_node_gets_one_block_of_a_stripe_whoever_rebuilds_them() {
     let (_dir, meta, epoch) = fresh().await;
-    let name = ObjectName { bucket: "b".into(), key: "k".into() };
-    let layout = Layout { block_len: 1 << 20, cell_len: 1 << 20, alpha: 1 };
-    let (failure_domain, ack) = (FailureDomain::Rack, Ack { missing_max: 0 });
-    let new = NewUpload {
-        name,
-        code: "rs(2,1)".into(),
-        layout,
-        failure_domain,
-        ack,
-        replicas: 1,
-        created_ms: 1,
-        expires_ms: 2,
-        replaces: None,
-        key: PutKey(7),
-    };
+    let new = new_put();
+    let layout = new.layout;
     let upload = meta.begin_put(epoch, new, vec![]).await.unwrap().0.id;
     let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
     let homes = vec![home(1), home(2), home(3)];

@@ -90,7 +90,7 @@ fn plans_and_tasks_read_back() {
             let saved = from_json(&text).unwrap();
             assert_eq!((&saved.plan, &saved.job, saved.cost), (&plan, &job, cost(&plan).ok()), "{text}");
             assert!(text.starts_with("{\n  \"weft_plan\": 2,\n  \"plan\": "), "{text}");
-            // Files of before have a deadline, which was never set.
+            // Older files have a deadline, which was never set.
             let older = text.replacen("\"plan\": {", "\"plan\": {\"deadline_ms\": null, ", 1);
             assert!(older.contains("deadline_ms"), "{text}");
             assert_eq!(from_json(&older).unwrap().plan, plan);

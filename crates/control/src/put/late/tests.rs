@@ -200,7 +200,7 @@ fn a_stripe_waits_for_a_place_or_for_its_plan() {
         played.come(1..=4);
         played.answer(false);
         played.on(Event::Told);
-        assert!(played.asked.is_none(), "nobody left a place");
+        assert!(played.asked.is_none(), "no place was left");
         played.on(Event::Room);
         if plan_ends {
             // It cannot take a place any more that it is given now.
