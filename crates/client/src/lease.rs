@@ -10,7 +10,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 
 /// Puts off the end of a put's lease, three times in it.
 pub(crate) async fn keep(calls: Calls, (upload, put_key): (u64, u64), lease_ms: u32) {
-    // Nobody says how long it is: nothing to keep.
+    // The length of the lease is not known: there is nothing to renew.
     if lease_ms == 0 {
         return;
     }

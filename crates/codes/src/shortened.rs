@@ -28,7 +28,7 @@ pub fn shortened(code: &SharedCode, dimension: usize) -> SharedCode {
     }
 }
 
-/// Reads the spec of a code as plans have it: [`parse`]'s, or `shortened(rs(6,3),1)`. Nobody stores by such a code: what a stripe's
+/// Reads the spec of a code as plans have it: [`parse`]'s, or `shortened(rs(6,3),1)`. No policy may name such a code: what a stripe's
 /// code is, is what it would be with more data.
 pub fn parse_of_plan(spec: &str) -> Result<SharedCode, SpecError> {
     let inner = spec.strip_prefix(NAME).and_then(|rest| rest.strip_prefix('(')?.strip_suffix(')')?.rsplit_once(','));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parity_block_of_one_data_block_is_enough_and_nobody_else_is_asked() {
+    fn a_parity_block_of_one_data_block_is_enough_and_no_other_block_is_read() {
         let code = shortened(&parse("rs(6,3)").unwrap(), 1);
         let wanted = vec![crate::SubBlock { index: 0, sub_block: 0 }];
         let ask = Ask { wanted, available: vec![8, 7, 6], read_anyway: Vec::new() };

@@ -40,7 +40,7 @@ pub struct Counted {
 pub enum Passed {
     /// All was tried.
     All,
-    /// Somebody paused or cancelled the job; nothing of it is under way.
+    /// An operator paused or cancelled the job; nothing of it is under way.
     Stopped,
 }
 
@@ -288,8 +288,8 @@ impl Job {
         match written {
             Ok(Written::Taken) if end.is_some() => self.to(State::Ended, Action::End),
             Ok(Written::Taken) => self.go_on(),
-            // Somebody told it otherwise meanwhile, or it was written before and the answer was lost. What it was asked since may be newer than
-            // what was seen here; but what has ended stays so.
+            // An operator changed the state meanwhile, or the end was written before and the answer was lost. A request that has come since may
+            // be newer than the state that was read here; but an ended job stays ended.
             Ok(Written::Refused(now)) => {
                 if now.has_ended() || !self.asked_since {
                     self.asked = now;

@@ -72,7 +72,7 @@ pub enum JobState {
     Done,
     /// It ended, and not all was done: its last error tells why.
     Failed,
-    /// Somebody has ended it.
+    /// An operator has ended it.
     Cancelled,
 }
 

@@ -89,7 +89,7 @@ async fn a_converter_gets_its_share_of_the_memory_and_is_heard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conversion_ends_when_nobody_listens_and_leaves_its_place() {
+async fn a_conversion_ends_when_its_caller_is_gone_and_leaves_its_place() {
     let (cluster, slow) = start().await;
     let convert = async || cluster.call(NodeId(1)).await.convert_stripe(request(&cluster, "good", 1)).await;
     let (first, second) = (convert().await.unwrap(), convert().await.unwrap());

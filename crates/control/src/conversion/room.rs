@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_comes_and_goes_one_object_waits_and_in_the_end_none(
+        fn in_any_order_one_object_waits_at_a_time_and_none_in_the_end(
             steps in proptest::collection::vec((0..6usize, any::<bool>(), any::<bool>()), 0..60),
         ) {
             let mut room = Room::default();
