@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use weft_engine::classes::Demand;
 use weft_plan::{Sink, Source, Task, TaskLink};
 use weft_proto::{
-    Direction, Hello, LinkRights, LinkToken, Peer, decode_task,
+    Direction, Hello, LinkRights, LinkToken, Peer,
     token::task_hash,
     v1::{LinkPeer, OpenRequest, ReadSpec, StoreSpec},
 };
@@ -42,15 +42,14 @@ pub(crate) struct OpenTask {
 /// Without a word from the coordinator, a link on which nothing moves for this long has failed.
 const STALL_DEFAULT: Duration = Duration::from_secs(30);
 
-/// Opens the task of a request.
-pub(crate) async fn open(node: &Arc<Node>, request: OpenRequest) -> Result<OpenTask> {
+/// Opens a task, which is that of the request.
+pub(crate) async fn open(node: &Arc<Node>, task: Task, request: OpenRequest) -> Result<OpenTask> {
     let registration = node.registration()?;
     if !request.registration.is_empty() && request.registration != registration.link_key.id() {
         // Either it is late, or the answer to the newest registration is. In the first case it never becomes right: what was
         // removed before this process began is remembered by nobody, and no task from before may bring it back.
         return Err(Error::retry("the task was made for another registration of this node"));
     }
-    let task = decode_task(&request.task)?;
     task.validate()?;
     let me = Party::Node(registration.node);
     if task.party != me {

@@ -36,15 +36,23 @@ impl Service {
 
     async fn open_task(&self, request: Request<OpenRequest>) -> Result<OpenReply> {
         let request = self.authorise(request)?;
-        let plan = decode_task(&request.task)?.plan;
-        let memory_bytes = self.0.tasks.open(&self.0, plan, request).await?;
+        let task = decode_task(&request.task)?;
+        let memory_bytes = self.0.tasks.open(&self.0, task, request).await?;
         Ok(OpenReply { memory_bytes })
     }
 
     async fn start_task(&self, request: Request<StartRequest>) -> Result<ReceiverStream<Result<TaskEvent, Status>>> {
-        let StartRequest { plan, epoch } = self.authorise(request)?;
+        let StartRequest { plan, epoch, open } = self.authorise(request)?;
         self.0.obey(epoch).await?;
-        Ok(ReceiverStream::new(self.0.tasks.start(&self.0, PlanId(plan))?))
+        let plan = PlanId(plan);
+        if let Some(open) = open {
+            let task = decode_task(&open.task)?;
+            if task.plan != plan {
+                return Err(Error::invalid(format!("a task of plan {} is not plan {plan}'s", task.plan)));
+            }
+            self.0.tasks.open(&self.0, task, open).await?;
+        }
+        Ok(ReceiverStream::new(self.0.tasks.start(&self.0, plan)?))
     }
 
     async fn convert(&self, request: Request<ConvertStripeRequest>) -> Result<ReceiverStream<Result<ConvertEvent, Status>>> {

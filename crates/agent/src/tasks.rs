@@ -15,6 +15,7 @@ use tokio::{
     time::Instant,
 };
 use tonic::Status;
+use weft_plan::Task;
 use weft_proto::v1::{OpenRequest, TaskEvent};
 use weft_types::{Error, PlanId, Result};
 
@@ -36,12 +37,9 @@ const EVENTS_MAX: usize = 16;
 
 impl Tasks {
     /// Opens the task of a request. Returns what was reserved, bytes.
-    pub(crate) async fn open(&self, node: &Arc<Node>, plan: PlanId, request: OpenRequest) -> Result<u64> {
-        if self.lock().contains_key(&plan) {
-            return Err(Error::invalid(format!("plan {plan} is open already")));
-        }
-        let place = Place::take(&self.0, plan)?;
-        let task = open(node, request).await?;
+    pub(crate) async fn open(&self, node: &Arc<Node>, task: Task, request: OpenRequest) -> Result<u64> {
+        let place = Place::take(&self.0, task.plan)?;
+        let task = open(node, task, request).await?;
         let memory_bytes = task.permit.memory_bytes();
         place.keep(task)?;
         Ok(memory_bytes)

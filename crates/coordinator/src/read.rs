@@ -167,8 +167,8 @@ async fn begin(
     let mut signed = if read.rebuilt.is_empty() { sign() } else { compute(sign) }?;
     let client = signed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
     let (id, reply) = (signed.id, reply(&read, Some(client))?);
-    supervise::open(shared, &signed, shared.config.open_attempts_max).await?;
-    let (running, handle) = supervise::start(shared, signed, OnFailure::EndAll).await;
+    let streams = supervise::open(shared, &signed, shared.config.open_attempts_max).await?;
+    let (running, handle) = supervise::start(shared, signed, streams, OnFailure::EndAll).await;
     let running = running.all_started().await?;
     let stripe = stripe.id;
     let slice_bytes = plan.binding.slice_len.saturating_mul(read.stripe.layout.layout.alpha.into());

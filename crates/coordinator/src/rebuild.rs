@@ -153,12 +153,12 @@ impl Rebuilder<'_> {
         let orders = machine.arriving().iter().map(|new| Ok((new.block, self.order(machine.request(), new, &view)?)));
         let orders = orders.collect::<Result<BTreeMap<_, _>>>()?;
         let signed = compute(|| sign::sign(shared, planned, stripe, &orders, ""))?;
-        supervise::open(shared, &signed, shared.config.open_attempts_max).await?;
+        let streams = supervise::open(shared, &signed, shared.config.open_attempts_max).await?;
         let pending = machine.arriving().iter().filter(|new| new.durable.is_none()).map(|new| new.home.node);
         let coming: BTreeMap<NodeId, u64> =
             pending.filter_map(|node| Some((node, signed.agents.get(&node)?.incoming_bytes))).collect();
         let total: u64 = coming.values().sum::<u64>().max(1);
-        let (running, _client) = supervise::start(shared, signed, OnFailure::EndAll).await;
+        let (running, _client) = supervise::start(shared, signed, streams, OnFailure::EndAll).await;
         let mut moved: BTreeMap<NodeId, u64> = BTreeMap::new();
         let progress = |node: NodeId, bytes: u64| {
             if let Some(most) = coming.get(&node) {

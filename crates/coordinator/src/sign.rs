@@ -12,6 +12,8 @@ use weft_types::{BlockId, BlockMeta, Error, Home, NodeId, ObjectName, Party, Pla
 pub(crate) struct Signed {
     pub(crate) id: PlanId,
     pub(crate) agents: BTreeMap<NodeId, SignedTask>,
+    /// An agent of it dials another, which must expect it by then.
+    pub(crate) agents_dial: bool,
     /// The client's share, if a client takes part.
     pub(crate) client: Option<v1::ClientTask>,
     /// Counts among what moves as long as it is kept.
@@ -86,7 +88,7 @@ pub(crate) fn sign(
     }
     let stall_ms = shared.config.stall_ms;
     let moving = shared.in_flight.begin(planned.lines.clone(), plan.class);
-    let mut signed = Signed { id: plan.id, agents: BTreeMap::new(), client: None, moving };
+    let mut signed = Signed { id: plan.id, agents: BTreeMap::new(), agents_dial: agents_dial(&cuts), client: None, moving };
     for (party, cut) in &cuts {
         let peers = cut.task.links.iter().map(|link| peer(*party, cut, link, &cuts)).collect::<Result<Vec<_>>>()?;
         match (party, &cut.session) {
@@ -128,6 +130,12 @@ fn peer(party: Party, cut: &Cut, link: &weft_plan::TaskLink, cuts: &BTreeMap<Par
         address = acceptor.record.data_address.clone();
     }
     Ok(v1::LinkPeer { link: link.id(), address, token, name })
+}
+
+/// Whether an agent dials another one.
+fn agents_dial(cuts: &BTreeMap<Party, Cut>) -> bool {
+    let mut agents = cuts.values().filter(|cut| cut.session.is_some());
+    agents.any(|cut| cut.task.links.iter().any(|link| matches!(link.peer, Party::Node(_))))
 }
 
 /// Clients always dial; between agents the sender does.

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use weft_agent::{Agent, Limits};
 use weft_proto::{
     Peer, decode_task, encode_task, from_status,
-    v1::{ListBlocksRequest, OpenRequest, QuarantineRequest, RemoveRequest, task_event::Event},
+    v1::{ListBlocksRequest, OpenRequest, QuarantineRequest, RemoveRequest, StartRequest, task_event::Event},
 };
 use weft_types::{BlockId, ClusterId, Error, NodeId, Party, Reaction, StripeId};
 
@@ -64,6 +64,30 @@ async fn tasks_that_make_no_sense_here_are_refused_and_leave_nothing() {
     cluster.cancel(ONE, decode_task(&right.task).unwrap().plan).await;
     cluster.write(&stripe).await;
     assert!(refused(&cluster, request(|_| ())).await.message.contains("already"), "a block was written over");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_call_opens_and_starts_a_task() {
+    let cluster = Cluster::start(Options::agents(2)).await;
+    let stripe = small(1);
+    let plan = stripe.write_plan();
+    let open = cluster.coordinator.tasks(&plan, &stripe)[&node(0)].clone();
+    let request = StartRequest { plan: plan.id.0, epoch: cluster.coordinator.epoch(), open: Some(open) };
+    let mut agent = cluster.call(ONE).await;
+    let of_another = StartRequest { plan: plan.id.0 + 1, ..request.clone() };
+    let error = from_status(&agent.start(of_another).await.unwrap_err());
+    assert!(error.message.contains("is not plan") && error.reaction == Reaction::InvalidInput, "{error}");
+    assert_eq!(cluster.agents[&1].memory_used_bytes(), 0);
+
+    let _events = agent.start(request.clone()).await.unwrap();
+    assert!(cluster.agents[&1].memory_used_bytes() > 0);
+    let again = from_status(&agent.start(request.clone()).await.unwrap_err());
+    assert!(again.message.contains("open already"), "{again}");
+    let again = from_status(&agent.start(StartRequest { open: None, ..request }).await.unwrap_err());
+    assert!(again.message.contains("started already"), "{again}");
+    cluster.cancel(ONE, plan.id).await;
+    until("what it held is free", async || cluster.agents[&1].memory_used_bytes() == 0).await;
+    cluster.write(&stripe).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

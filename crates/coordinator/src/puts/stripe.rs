@@ -192,8 +192,8 @@ pub(super) async fn start(
 ) -> Result<(Sending, v1::ClientTask)> {
     let Prepared { sent, plan, mut signed } = prepared;
     let client = signed.client.take().ok_or_else(|| Error::fatal("a put's plan has no part for the client"))?;
-    supervise::open(shared, &signed, attempts).await?;
-    let (running, handle) = supervise::start(shared, signed, OnFailure::GoOn).await;
+    let streams = supervise::open(shared, &signed, attempts).await?;
+    let (running, handle) = supervise::start(shared, signed, streams, OnFailure::GoOn).await;
     let running = running.all_started().await?;
     let stall = stall(shared, upload, code, &sent.stripe, &plan);
     let report = tokio::spawn(running.finish(|_, _| {}, stall));

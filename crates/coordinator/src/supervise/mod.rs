@@ -1,4 +1,4 @@
-//! Runs plans at agents: opens all, starts all, collects what they tell, and says who is to blame when one fails.
+//! Runs plans at agents: opens all, starts all (in one call where no agent dials another), collects what they tell, and says who is to blame when one fails.
 //!
 //! Puts, reads and repairs all come through here. What is decided is in [`weft_control::run`].
 
@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 use tokio::{sync::mpsc, time::Instant};
-use tonic::{Request, Streaming};
+use tonic::{Request, Response, Status, Streaming};
 use weft_control::{
     Time,
     run::{self, Action, Blame, Event, Execution, OnFailure, Opening, Report, Share, StallPolicy, opening},
@@ -51,18 +51,26 @@ pub(crate) struct Running {
     moving: Moving,
 }
 
+/// The streams of the tasks that were started when they were opened.
+pub(crate) type Streams = BTreeMap<NodeId, Streaming<v1::TaskEvent>>;
+
 /// Opens a plan at all its agents, or at none. Busy agents are asked `attempts` times.
-pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -> Result<()> {
+pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -> Result<Streams> {
     let (mut opening, mut event) = (Opening::new(attempts), opening::Event::Begin);
+    let mut streams = Streams::new();
     loop {
         let action = opening.on(event, &mut *shared.rng());
         event = match action.ok_or_else(|| Error::fatal("a plan's opening waits for nothing"))? {
             opening::Action::Ask => {
-                let ask = |(node, task)| async move { (node, open_one(shared, node, task).await) };
+                let ask = |(node, task)| async move { (node, open_one(shared, node, task, signed).await) };
                 let answers = join_all(signed.agents.iter().map(|(node, task)| ask((*node, task)))).await;
-                opening::Event::Answered(answers.into_iter().collect())
+                let keep = |(node, answer): (NodeId, Result<Option<Streaming<_>>>)| {
+                    (node, answer.map(|stream| streams.extend(stream.map(|stream| (node, stream)))))
+                };
+                opening::Event::Answered(answers.into_iter().map(keep).collect())
             }
             opening::Action::LetGo { open, not_open } => {
+                streams.clear();
                 for task in not_open.iter().filter_map(|node| signed.agents.get(node)) {
                     let (shared, plan, session) = (Arc::clone(shared), signed.id, task.session.clone());
                     tokio::spawn(async move { cancel(&shared, plan, &session).await });
@@ -75,7 +83,7 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -
                 tokio::time::sleep(pause).await;
                 opening::Event::Woken
             }
-            opening::Action::End(result) => return result,
+            opening::Action::End(result) => return result.map(|()| streams),
         };
     }
 }
@@ -87,13 +95,19 @@ pub(crate) fn opening_ms(config: &CoordinatorConfig) -> u64 {
     attempt_ms.saturating_mul(config.open_attempts_max.into())
 }
 
-/// Starts a plan that is open at all its agents.
-pub(crate) async fn start(shared: &Arc<Shared>, signed: Signed, on_failure: OnFailure) -> (Running, PlanHandle) {
+/// Starts a plan that is open at all its agents, where it was not started with that.
+pub(crate) async fn start(
+    shared: &Arc<Shared>,
+    signed: Signed,
+    streams: Streams,
+    on_failure: OnFailure,
+) -> (Running, PlanHandle) {
     let (sender, events) = mpsc::channel(EVENTS_MAX);
     let plan = signed.id;
-    let started = join_all(signed.agents.iter().map(|(node, task)| async move { (*node, start_one(shared, plan, task).await) }));
+    let to_start = signed.agents.iter().filter(|(node, _)| !streams.contains_key(node));
+    let started = join_all(to_start.map(|(node, task)| async move { (*node, start_one(shared, plan, task, None).await) })).await;
     let mut not_started = BTreeMap::new();
-    for (node, stream) in started.await {
+    for (node, stream) in streams.into_iter().map(|(node, stream)| (node, Ok(stream))).chain(started) {
         match stream {
             Ok(stream) => drop(tokio::spawn(forward(node, stream, sender.clone()))),
             Err(error) => drop(not_started.insert(node, error)),
@@ -225,21 +239,24 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Opens a task. Busy is the only answer after which asking again helps; a task that is refused as such is no node's fault; all
-/// else calls for a plan without that node.
-async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask) -> Result<()> {
-    let place = |error: Error| error.party(Party::Node(node));
+/// Opens a task, and starts it with that if no agent of its plan dials another. Busy is the only answer after which asking again helps;
+/// a task that is refused as such is no node's fault; all else calls for a plan without that node.
+async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask, signed: &Signed) -> Result<Option<Streaming<v1::TaskEvent>>> {
     // Who has registered anew since takes neither this task nor the tokens of it.
     if shared.members.has_registered_since(&task.session) {
-        return Err(place(Error::replan(format!("{} has registered anew", task.session.record.name))));
+        let error = Error::replan(format!("{} has registered anew", task.session.record.name));
+        return Err(error.party(Party::Node(node)));
     }
-    let mut agent = rpc::agent_client(task.session.channel.clone());
-    let request = rpc::with_deadline(task.open.clone(), shared.call_timeout());
-    let error = match tokio::time::timeout(shared.call_timeout(), agent.open(request)).await {
-        Ok(Ok(_)) => return Ok(()),
-        Ok(Err(status)) if is_from_agent(&status) => place(from_status(&status)),
-        Ok(Err(status)) => return Err(place(unreachable(shared, node, from_status(&status)))),
-        Err(_) => return Err(place(unreachable(shared, node, Error::replan("no answer in time")))),
+    let opened = if signed.agents_dial {
+        let mut agent = rpc::agent_client(task.session.channel.clone());
+        let request = rpc::with_deadline(task.open.clone(), shared.call_timeout());
+        answer(shared, node, agent.open(request)).await.map(|_| None)
+    } else {
+        start_one(shared, signed.id, task, Some(task.open.clone())).await.map(Some)
+    };
+    let error = match opened {
+        Ok(stream) => return Ok(stream),
+        Err(error) => error,
     };
     if let (Some(block), Some(state)) = (error.block, run::bad_state(&error)) {
         membership::mark(shared, node, block, &membership::Finding::Lost(state), &error.message).await?;
@@ -252,18 +269,28 @@ async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask) -> Result<()
     }
 }
 
-async fn start_one(shared: &Shared, plan: PlanId, task: &SignedTask) -> Result<Streaming<v1::TaskEvent>> {
-    let node = task.session.record.id;
+/// Starts a task, which it may open first.
+async fn start_one(
+    shared: &Shared,
+    plan: PlanId,
+    task: &SignedTask,
+    open: Option<v1::OpenRequest>,
+) -> Result<Streaming<v1::TaskEvent>> {
     let mut agent = rpc::agent_client(task.session.channel.clone());
     // No deadline on the stream itself: how long a plan takes is its stalls' to say.
-    let request = Request::new(v1::StartRequest { plan: plan.0, epoch: shared.epoch.0 });
-    let place = |error: Error| error.party(Party::Node(node));
-    match tokio::time::timeout(shared.call_timeout(), agent.start(request)).await {
-        Ok(Ok(stream)) => Ok(stream.into_inner()),
-        Ok(Err(status)) if is_from_agent(&status) => Err(place(from_status(&status))),
-        Ok(Err(status)) => Err(place(unreachable(shared, node, from_status(&status)))),
-        Err(_) => Err(place(unreachable(shared, node, Error::replan("no answer in time")))),
-    }
+    let request = Request::new(v1::StartRequest { plan: plan.0, epoch: shared.epoch.0, open });
+    answer(shared, task.session.record.id, agent.start(request)).await
+}
+
+/// An agent's answer to a call that may take [`call_timeout`](Shared::call_timeout).
+async fn answer<T>(shared: &Shared, node: NodeId, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T> {
+    let error = match tokio::time::timeout(shared.call_timeout(), call).await {
+        Ok(Ok(answer)) => return Ok(answer.into_inner()),
+        Ok(Err(status)) if is_from_agent(&status) => from_status(&status),
+        Ok(Err(status)) => unreachable(shared, node, from_status(&status)),
+        Err(_) => unreachable(shared, node, Error::replan("no answer in time")),
+    };
+    Err(error.party(Party::Node(node)))
 }
 
 /// It is no error if there is no such task any more, or nobody to ask: the task dies of its stall then.
@@ -276,7 +303,7 @@ async fn cancel(shared: &Shared, plan: PlanId, session: &Session) {
 }
 
 /// Whether an agent has said so itself, rather than the way to it.
-fn is_from_agent(status: &tonic::Status) -> bool {
+fn is_from_agent(status: &Status) -> bool {
     !status.details().is_empty()
 }
 

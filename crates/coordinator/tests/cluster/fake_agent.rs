@@ -26,6 +26,8 @@ pub(crate) struct Asked(Mutex<Told>);
 pub(crate) struct Told {
     /// How often it was asked to open a task.
     pub(crate) opens: usize,
+    /// How often it was asked to start one that is open.
+    pub(crate) starts: usize,
     /// It answers that it is busy.
     pub(crate) busy: bool,
     /// It answers that it can never take such a task.
@@ -83,6 +85,27 @@ impl FakeAgent {
     }
 }
 
+impl Asked {
+    async fn open(&self, request: &v1::OpenRequest) -> Result<(), Status> {
+        let hangs = {
+            let mut told = self.0.lock().unwrap();
+            told.opens += 1;
+            told.hangs
+        };
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+        let task = decode_task(&request.task).unwrap();
+        let mut told = self.0.lock().unwrap();
+        let linked = task.links.iter().any(|link| matches!(link.peer, Party::Node(_)));
+        if told.refuses || told.refuses_linked && linked {
+            told.refused += 1;
+            return Err(to_status(&Error::invalid("the task needs more memory than there is")));
+        }
+        if told.busy { Err(to_status(&Error::retry("busy"))) } else { Ok(()) }
+    }
+}
+
 impl Told {
     /// The blocks that each call was to remove.
     pub(crate) fn removed(&self) -> Vec<Vec<BlockId>> {
@@ -99,27 +122,16 @@ struct Service(Arc<Asked>);
 #[tonic::async_trait]
 impl v1::agent_server::Agent for Service {
     async fn open(&self, request: Request<v1::OpenRequest>) -> Result<Response<v1::OpenReply>, Status> {
-        let hangs = {
-            let mut told = self.0.0.lock().unwrap();
-            told.opens += 1;
-            told.hangs
-        };
-        if hangs {
-            std::future::pending::<()>().await;
-        }
-        let task = decode_task(&request.into_inner().task).unwrap();
-        let mut told = self.0.0.lock().unwrap();
-        let linked = task.links.iter().any(|link| matches!(link.peer, Party::Node(_)));
-        if told.refuses || told.refuses_linked && linked {
-            told.refused += 1;
-            return Err(to_status(&Error::invalid("the task needs more memory than there is")));
-        }
-        if told.busy { Err(to_status(&Error::retry("busy"))) } else { Ok(Response::new(v1::OpenReply::default())) }
+        self.0.open(request.get_ref()).await.map(|()| Response::new(v1::OpenReply::default()))
     }
 
     type StartStream = ReceiverStream<Result<v1::TaskEvent, Status>>;
 
-    async fn start(&self, _: Request<v1::StartRequest>) -> Result<Response<Self::StartStream>, Status> {
+    async fn start(&self, request: Request<v1::StartRequest>) -> Result<Response<Self::StartStream>, Status> {
+        match &request.get_ref().open {
+            Some(open) => self.0.open(open).await?,
+            None => self.0.0.lock().unwrap().starts += 1,
+        }
         let (events, stream) = tokio::sync::mpsc::channel(1);
         // It goes on until nobody listens any more.
         tokio::spawn(async move { events.closed().await });

@@ -53,6 +53,29 @@ async fn whoever_is_asked_to_remove_a_block_learns_for_how_long_it_may_still_be_
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_call_opens_and_starts_a_task_where_no_agent_dials_another() {
+    let world = World::new(0, 1).await;
+    let agents = [FakeAgent::start(&world, "one").await, FakeAgent::start(&world, "two").await];
+    let mut bare = world.bare_client().await;
+    let put = begin(&mut bare).await;
+    let put_with = |number: u64, scheme: &str| {
+        let options = Some(api::WriteScheme { scheme: scheme.into(), ..api::WriteScheme::default() });
+        api::PutStripeRequest { options, ..stripe(put, number) }
+    };
+    let calls = || {
+        [0, 1].map(|at| {
+            let told = agents[at].asked();
+            (told.opens, told.starts)
+        })
+    };
+    bare.put_stripe(put_with(0, "direct")).await.unwrap();
+    assert_eq!(calls(), [(1, 0); 2]);
+    // One of them sends to the other, which expects it by then.
+    bare.put_stripe(put_with(1, "mist")).await.unwrap();
+    assert_eq!(calls(), [(2, 1); 2]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_who_has_its_key_goes_on_with_a_put() {
     let world = World::new(2, 1).await;
     let mut bare = world.bare_client().await;

@@ -309,12 +309,15 @@ pub struct OpenReply {
     #[prost(uint64, tag = "1")]
     pub memory_bytes: u64,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StartRequest {
     #[prost(uint64, tag = "1")]
     pub plan: u64,
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
+    /// of this plan's task; without it the task is open already
+    #[prost(message, optional, tag = "3")]
+    pub open: ::core::option::Option<OpenRequest>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TaskEvent {
@@ -1867,7 +1870,7 @@ pub mod agent_client {
             req.extensions_mut().insert(GrpcMethod::new("weft.v1.Agent", "Open"));
             self.inner.unary(req, path, codec).await
         }
-        /// Runs the opened task; the stream ends with a Done or a Failed.
+        /// Runs the opened task; the stream ends with a Done or a Failed. With `open`, opens it first: enough where no agent dials another.
         pub async fn start(
             &mut self,
             request: impl tonic::IntoRequest<super::StartRequest>,
@@ -2068,7 +2071,7 @@ pub mod agent_server {
             >
             + std::marker::Send
             + 'static;
-        /// Runs the opened task; the stream ends with a Done or a Failed.
+        /// Runs the opened task; the stream ends with a Done or a Failed. With `open`, opens it first: enough where no agent dials another.
         async fn start(
             &self,
             request: tonic::Request<super::StartRequest>,

@@ -228,7 +228,7 @@ impl Cluster {
     }
 
     pub(crate) async fn start_one(&self, node: NodeId, plan: PlanId) -> JoinHandle<Result<Event>> {
-        let request = StartRequest { plan: plan.0, epoch: self.coordinator.epoch() };
+        let request = StartRequest { plan: plan.0, epoch: self.coordinator.epoch(), open: None };
         let started = self.call(node).await.start(request).await;
         let coordinator = Arc::clone(&self.coordinator);
         tokio::spawn(async move {
