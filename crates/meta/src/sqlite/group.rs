@@ -95,11 +95,14 @@ fn commit(connection: &mut Connection, group: &mut [Box<dyn Change>]) -> Result<
     let mut commits = 0;
     for change in group {
         let rows_before = tx.total_changes();
-        tx.execute_batch("SAVEPOINT change")?;
+        tx.prepare_cached("SAVEPOINT change")?.execute(())?;
         // After some errors SQLite has undone the whole transaction: then there is no savepoint any more, and the statement fails.
         let keep = change.make(&tx);
         commits += u64::from(keep && tx.total_changes() > rows_before);
-        tx.execute_batch(if keep { "RELEASE change" } else { "ROLLBACK TO change; RELEASE change" })?;
+        if !keep {
+            tx.prepare_cached("ROLLBACK TO change")?.execute(())?;
+        }
+        tx.prepare_cached("RELEASE change")?.execute(())?;
     }
     tx.commit()?;
     Ok(commits)
