@@ -197,7 +197,7 @@ pub fn starts_at_once(is_asked: bool, size_hint: u64, first: &StripeLayout) -> b
 
 /// Whether the put is committed with a stripe, and as an object of how many bytes. One that may end early is committed by a call of its
 /// own, which first checks that what is missing can be rebuilt.
-pub fn commits_with(asked: Option<u64>, missing_max: u32) -> Option<u64> {
+pub(super) fn commits_with(asked: Option<u64>, missing_max: u32) -> Option<u64> {
     asked.filter(|_| missing_max == 0)
 }
 
