@@ -13,6 +13,7 @@ use super::{
     runner::{Passes, Runner, WRITE_INTERVAL, interval},
 };
 use crate::{
+    pages::{Pages, Stripes},
     puts,
     shared::Shared,
     validate::{self, Coding},
@@ -22,7 +23,7 @@ use futures::{
     stream::{self, FuturesUnordered},
 };
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeSet,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
 };
@@ -34,14 +35,12 @@ use weft_control::{
     job::{Again, Counted, Pass, Passed},
     placement::{self, Ask},
 };
-use weft_meta::{MetaError, ObjectRecord, PolicyRecord};
+use weft_meta::{MetaError, ObjectRecord, Page, PolicyRecord};
 use weft_proto::{rpc::CONVERSIONS_PER_AGENT_MAX, v1};
 use weft_types::{Amount, Conversion, Error, JobId, JobState, Layout, ObjectName, Reaction, Result, StripeLayout};
 
 /// Objects that are looked up together.
 const OBJECTS_PER_PAGE: u32 = 1_000;
-/// Stripes of an object that are looked up together.
-const STRIPES_PER_PAGE: u32 = 256;
 /// Puts that an earlier coordinator has left, and that are given up at once; others end with their leases.
 const LEFT_UPLOADS_MAX: u32 = 1_000;
 
@@ -98,18 +97,13 @@ impl Target {
         if object.code != self.policy.code || object.layout != self.layout {
             return Ok(true);
         }
-        let mut from = 0;
-        loop {
-            let page = shared.meta.stripes(object.version, from, STRIPES_PER_PAGE).await;
-            let page = page.map_err(|error| shared.meta_error(error))?;
-            if !page.items.iter().all(|stripe| conversion::has_copies(stripe, self.policy.replicas)) {
+        let mut stripes = Stripes::of_object(shared, object.version, 0);
+        while let Some(stripe) = stripes.next().await? {
+            if !conversion::has_copies(&stripe, self.policy.replicas) {
                 return Ok(true);
             }
-            match page.items.last() {
-                Some(last) if page.more => from = last.number + 1,
-                _ => return Ok(false),
-            }
         }
+        Ok(false)
     }
 }
 
@@ -166,7 +160,7 @@ impl<'a> ConversionJob<'a> {
     /// All objects that the job is about, whatever their code.
     fn objects(&self) -> Objects<'a> {
         let (bucket, key) = (self.conversion.bucket.clone(), self.conversion.key.clone());
-        Objects { shared: self.shared, bucket, key, after: String::new(), page: VecDeque::new(), is_last: false }
+        Objects { shared: self.shared, bucket, key, pages: Pages::new(String::new(), |object| object.name.key.clone()) }
     }
 }
 
@@ -258,9 +252,7 @@ struct Objects<'a> {
     shared: &'a Arc<Shared>,
     bucket: String,
     key: Option<String>,
-    after: String,
-    page: VecDeque<ObjectRecord>,
-    is_last: bool,
+    pages: Pages<String, ObjectRecord>,
 }
 
 impl Objects<'_> {
@@ -275,35 +267,16 @@ impl Objects<'_> {
     }
 
     async fn next(&mut self) -> Result<Option<ObjectRecord>> {
-        loop {
-            if let Some(object) = self.page.pop_front() {
-                return Ok(Some(object));
-            }
-            if self.is_last {
-                return Ok(None);
-            }
-            match self.look_up().await {
-                Ok(()) => {}
-                // It was removed: nothing of it is to be done.
-                Err(MetaError::NotFound(_)) => self.is_last = true,
-                Err(error) => return Err(self.shared.meta_error(error)),
-            }
+        let (meta, bucket, key) = (&self.shared.meta, &self.bucket, &self.key);
+        let look_up = |after: String| async move {
+            let Some(key) = key else { return meta.objects(bucket, "", &after, OBJECTS_PER_PAGE).await };
+            let name = ObjectName { bucket: bucket.clone(), key: key.clone() };
+            Ok(Page { items: vec![meta.object(&name).await?], more: false })
+        };
+        match self.pages.next(look_up).await {
+            // It was removed: nothing of it is to be done.
+            Err(MetaError::NotFound(_)) => Ok(None),
+            next => next.map_err(|error| self.shared.meta_error(error)),
         }
-    }
-
-    async fn look_up(&mut self) -> Result<(), MetaError> {
-        if let Some(key) = &self.key {
-            let name = ObjectName { bucket: self.bucket.clone(), key: key.clone() };
-            self.page.push_back(self.shared.meta.object(&name).await?);
-            self.is_last = true;
-            return Ok(());
-        }
-        let page = self.shared.meta.objects(&self.bucket, "", &self.after, OBJECTS_PER_PAGE).await?;
-        self.is_last = !page.more;
-        if let Some(last) = page.items.last() {
-            self.after.clone_from(&last.name.key);
-        }
-        self.page = page.items.into();
-        Ok(())
     }
 }

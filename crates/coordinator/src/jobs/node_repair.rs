@@ -9,12 +9,13 @@ use super::{
 };
 use crate::{
     options,
+    pages::{Pages, STRIPES_PER_PAGE},
     rebuild::{self, Rebuilder, Told, shares::Shares},
     repair::{Events, event},
     shared::Shared,
 };
 use futures::{StreamExt as _, stream::FuturesUnordered};
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 use weft_control::{
     job::{Again, Counted, Pass, Passed},
     node_repair::{self, Block, EXPLAINED_MAX, Outcome},
@@ -25,8 +26,6 @@ use weft_meta::{MetaError, ObjectRecord};
 use weft_proto::v1::{self, repair_event};
 use weft_types::{Error, Home, JobId, NodeRepair, Result, StripeId, StripeRecord};
 
-/// Stripes that are looked up together.
-const STRIPES_PER_PAGE: u32 = 256;
 /// The repair of a node, at work.
 pub(super) struct NodeRepairJob<'a> {
     work: Work<'a>,
@@ -146,7 +145,7 @@ impl<'a> Work<'a> {
         let node = self.repair.node;
         let disks = self.shared.members.view().node(node).map(|node| node.disks.clone()).unwrap_or_default();
         let homes = disks.iter().map(|disk| Home { node, disk: disk.number }).collect();
-        Blocks { shared: self.shared, homes, after: None, page: VecDeque::new() }
+        Blocks { shared: self.shared, homes, stripes: stripes_on_a_disk() }
     }
 
     async fn block(&self, control: &Control, block: Block) -> (Block, Outcome) {
@@ -207,25 +206,25 @@ struct Blocks<'a> {
     shared: &'a Arc<Shared>,
     /// The last is the one that is looked at.
     homes: Vec<Home>,
-    after: Option<StripeId>,
-    page: VecDeque<StripeRecord>,
+    stripes: Pages<Option<StripeId>, StripeRecord>,
+}
+
+fn stripes_on_a_disk() -> Pages<Option<StripeId>, StripeRecord> {
+    Pages::new(None, |stripe| Some(stripe.id))
 }
 
 impl Blocks<'_> {
     async fn next(&mut self) -> Result<Option<(StripeRecord, Block)>> {
         while let Some(home) = self.homes.last().copied() {
-            if let Some(stripe) = self.page.pop_front() {
-                self.after = Some(stripe.id);
-                let Some(block) = Block::on(&stripe, home) else { continue };
+            let stripe = self.stripes.next(|after| self.shared.meta.stripes_on(home, after, STRIPES_PER_PAGE)).await;
+            let Some(stripe) = stripe.map_err(|error| self.shared.meta_error(error))? else {
+                self.homes.pop();
+                self.stripes = stripes_on_a_disk();
+                continue;
+            };
+            if let Some(block) = Block::on(&stripe, home) {
                 return Ok(Some((stripe, block)));
             }
-            let page = self.shared.meta.stripes_on(home, self.after, STRIPES_PER_PAGE).await;
-            let page = page.map_err(|error| self.shared.meta_error(error))?;
-            if page.items.is_empty() {
-                self.homes.pop();
-                self.after = None;
-            }
-            self.page = page.items.into();
         }
         Ok(None)
     }
