@@ -13,18 +13,14 @@ use crate::{
     rebuild::{Rebuilder, shares::Shares},
     shared::Shared,
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use weft_codes::SharedCode;
 use weft_control::{
     put::{
         Action, Ended, Event, StripeEnd, World,
         upload::{self, EndedAlready, Lesson},
     },
-    run::Report,
+    run::{Levels, Report},
 };
 use weft_meta::{EndStripe, MetaError, NewRepair, ObjectRecord, UploadRecord};
 use weft_proto::{status::decode_error, v1};
@@ -71,10 +67,11 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
 }
 
 /// What the agents' stages spent their time on.
-fn stages(shared: &Shared, report: &Report, levels: &BTreeMap<(NodeId, u32, u32), u32>) -> Vec<v1::StageReport> {
-    let stage = |node: NodeId, times: &StageTimes| {
-        let level = levels.get(&(node, times.lane.into(), times.stage.into())).copied().unwrap_or(0);
-        v1::StageReport { party: shared.members.name(node), level, times: Some((*times).into()) }
+fn stages(shared: &Shared, report: &Report, levels: &Levels) -> Vec<v1::StageReport> {
+    let stage = |node: NodeId, times: &StageTimes| v1::StageReport {
+        party: shared.members.name(node),
+        level: levels.level(node, times),
+        times: Some((*times).into()),
     };
     report.nodes.iter().flat_map(|(id, node)| node.stages.iter().map(|times| stage(*id, times))).collect()
 }
