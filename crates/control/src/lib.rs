@@ -17,6 +17,7 @@
 //! | [`options`], [`planning`] | what requests choose; from a stripe to a proved plan |
 //! | [`links`], [`in_flight`] | what links carry; what plans under way still have to move |
 //! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault where nodes complain of each other |
+//! | [`walk`] | which page of the metadata is looked up next |
 //! | [`run`] | what the agents of a plan have told, when it stalls, and who is to blame |
 
 pub mod assignment;
@@ -45,5 +46,6 @@ pub mod run;
 pub mod stragglers;
 mod time;
 pub mod view;
+pub mod walk;
 
 pub use time::Time;

@@ -3,19 +3,18 @@
 
 use crate::{
     options,
+    pages::STRIPES_PER_PAGE,
     rebuild::{self, Rebuilder, shares::Shares},
     shared::Shared,
 };
 use futures::{StreamExt as _, stream};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
-use weft_control::rebuild::Lost;
+use weft_control::{rebuild::Lost, walk::Walk};
 use weft_meta::{Meta, MetaError};
 use weft_types::{Error, FailureDomain, ObjectName, Owner, Result, StripeId, StripeRecord, UploadId};
 
 /// Stripes that are completed at the same time.
 const CONCURRENCY: usize = 2;
-/// Stripes that are looked up together.
-const STRIPES_PER_PAGE: u32 = 256;
 /// It is looked for stripes whenever one was left incomplete, and no less often than this.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
@@ -43,17 +42,14 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 /// Tries once every stripe whose turn it is.
 async fn look(shared: &Arc<Shared>) -> Result<()> {
-    let (mut after, mut seen) = (None, BTreeSet::new());
-    loop {
+    let (mut walk, mut seen) = (Walk::new(None, |stripe: &StripeRecord| Some(stripe.id)), BTreeSet::new());
+    while let Some(after) = walk.next() {
         let page = shared.meta.incomplete_stripes(after, STRIPES_PER_PAGE).await;
         let page = page.map_err(|error| shared.meta_error(error))?;
-        after = page.items.last().map(|stripe| stripe.id);
+        walk.came(&page.items, page.more);
         seen.extend(page.items.iter().map(|stripe| stripe.id));
         let due = page.items.into_iter().filter(|it| shared.completion().is_due(&it.id, shared.started.now()));
         stream::iter(due).for_each_concurrent(CONCURRENCY, |stripe| complete(shared, stripe)).await;
-        if !page.more {
-            break;
-        }
     }
     shared.completion().retain(|stripe| seen.contains(stripe));
     Ok(())

@@ -15,6 +15,7 @@
 //! | `links` | what the links between nodes carry, measured by probes |
 //! | `puts`, `read`, `repair`, `copies` | what clients ask for |
 //! | `jobs`, `helpers` | jobs that outlive a coordinator; who helps where more could than are needed |
+//! | `pages` | what the metadata have of a kind, looked up page by page |
 //! | `sweep` | leases that ended, allocations that were given up, blocks that nobody needs |
 //! | `orphans` | blocks on nodes' disks that the metadata does not know |
 //! | `validate`, `show`, `service` | what may be asked, what is answered, the service for clients |
@@ -36,6 +37,7 @@ mod members;
 mod membership;
 mod options;
 mod orphans;
+mod pages;
 mod puts;
 mod read;
 mod rebuild;

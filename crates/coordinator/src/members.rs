@@ -38,8 +38,6 @@ pub(crate) struct Session {
     pub(crate) channel: Channel,
     /// The node's record as it was registered.
     pub(crate) record: NodeRecord,
-    /// Bytes a second that it combines, for each row that is made of them; 0: it is not known.
-    pub(crate) coding_bytes_per_s: u64,
     /// The machine from which it calls.
     pub(crate) host: String,
 }
@@ -57,10 +55,11 @@ impl Members {
         Self { state: Mutex::new(State { known, sessions: BTreeMap::new() }), started }
     }
 
-    /// A node has registered, and says this of its disks.
-    pub(crate) fn registered(&self, session: Session, disks: &[v1::Disk]) {
+    /// A node has registered, and says this of its disks, and of the bytes a second that it combines, for each row that is made of them; 0: it
+    /// is not known.
+    pub(crate) fn registered(&self, session: Session, disks: &[v1::Disk], coding_bytes_per_s: u64) {
         let mut state = self.lock();
-        state.known.registered(session.record.clone(), session.coding_bytes_per_s, &reports(disks), self.started.now());
+        state.known.registered(session.record.clone(), coding_bytes_per_s, &reports(disks), self.started.now());
         state.sessions.insert(session.record.id, session);
     }
 

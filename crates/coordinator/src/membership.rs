@@ -52,8 +52,8 @@ impl MembershipService {
         };
         tracing::info!(node = %record.name, id = %record.id, rack = %record.rack, disks = asked.disks.len(), "a node registered");
         shared.stragglers().forget(record.id);
-        let (coding_bytes_per_s, host) = (asked.coding_bytes_per_s, crate::options::host(&caller.address));
-        shared.members.registered(Session { link_key, channel, record, coding_bytes_per_s, host }, &asked.disks);
+        let host = crate::options::host(&caller.address);
+        shared.members.registered(Session { link_key, channel, record, host }, &asked.disks, asked.coding_bytes_per_s);
         Ok(reply)
     }
 

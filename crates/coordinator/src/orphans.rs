@@ -8,6 +8,7 @@
 use crate::{members::Session, shared::Shared};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
+use weft_control::walk::Walk;
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{BlockId, Error, NodeId, Result};
 
@@ -59,8 +60,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 /// Compares all that a node has.
 async fn compare(shared: &Shared, node: NodeId, session: &Session) -> Result<()> {
     for disk in session.record.disks.iter().filter(|disk| !disk.failed) {
-        let mut after = Vec::new();
-        loop {
+        let mut walk = Walk::new(Vec::new(), Vec::clone);
+        while let Some(after) = walk.next() {
             let request = v1::ListBlocksRequest { after, limit: BLOCKS_PER_PAGE, disk: disk.id.clone() };
             let mut agent = rpc::agent_client(session.channel.clone());
             let page = answer(shared, agent.list_blocks(rpc::with_deadline(request, shared.call_timeout()))).await?;
@@ -70,11 +71,10 @@ async fn compare(shared: &Shared, node: NodeId, session: &Session) -> Result<()>
             if !orphans.is_empty() {
                 set_aside(shared, session, &orphans).await?;
             }
-            match page.blocks.last() {
-                Some(last) if page.more => after = last.clone(),
-                _ => break,
+            walk.came(&page.blocks, page.more);
+            if walk.next().is_some() {
+                tokio::time::sleep(PAGE_PAUSE).await;
             }
-            tokio::time::sleep(PAGE_PAUSE).await;
         }
     }
     Ok(())

@@ -6,7 +6,6 @@
 mod end;
 mod late_blocks;
 mod late_plans;
-mod stall;
 mod stripe;
 pub(crate) mod under_way;
 

@@ -2,6 +2,7 @@
 
 use crate::{
     copies, options,
+    pages::Stripes,
     rebuild::{self, Rebuilder, Told, shares::Shares},
     shared::Shared,
     validate,
@@ -18,8 +19,6 @@ use weft_meta::ObjectRecord;
 use weft_proto::{to_status, v1};
 use weft_types::{Error, FailureDomain, NodeId, Reaction, Result, StripeRecord};
 
-/// Stripes that are looked at together.
-const STRIPES_PER_PAGE: u32 = 256;
 /// Events that may wait for the client.
 pub(crate) const EVENTS_MAX: usize = 256;
 
@@ -105,49 +104,36 @@ impl<'a> Repair<'a> {
         self.shared.until_nodes_are_back().await;
         let mut done = v1::RepairDone { traffic: Some(v1::TaskTraffic::default()), ..v1::RepairDone::default() };
         self.total_bytes = self.count_bytes().await?;
-        let (mut from, mut first_left) = (0, None);
-        loop {
-            let page = self.page(from).await?;
-            for stripe in &page.items {
-                match self.stripe(stripe, &mut done).await.map_err(|error| error.object(&self.object.name)) {
-                    // What can be rebuilt of the others is: the more so when something is lost for good. Others may be at work on
-                    // the very same stripe.
-                    Err(error) if matches!(error.reaction, Reaction::Unavailable | Reaction::Replan) && !self.explain => {
-                        self.leave(stripe, &error, &mut done);
-                        first_left.get_or_insert(error);
-                    }
-                    other => other?,
+        let (mut stripes, mut first_left) = (self.stripes(), None);
+        while let Some(stripe) = stripes.next().await? {
+            match self.stripe(&stripe, &mut done).await.map_err(|error| error.object(&self.object.name)) {
+                // What can be rebuilt of the others is: the more so when something is lost for good. Others may be at work on
+                // the very same stripe.
+                Err(error) if matches!(error.reaction, Reaction::Unavailable | Reaction::Replan) && !self.explain => {
+                    self.leave(&stripe, &error, &mut done);
+                    first_left.get_or_insert(error);
                 }
-                from = stripe.number + 1;
-            }
-            if !page.more {
-                if let Some(error) = first_left.filter(|_| done.blocks.is_empty()) {
-                    return Err(error);
-                }
-                done.elapsed_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-                return Ok(done);
+                other => other?,
             }
         }
+        if let Some(error) = first_left.filter(|_| done.blocks.is_empty()) {
+            return Err(error);
+        }
+        done.elapsed_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(done)
     }
 
-    async fn page(&self, from: u64) -> Result<weft_meta::Page<StripeRecord>> {
-        let page = self.shared.meta.stripes(self.object.version, from, STRIPES_PER_PAGE).await;
-        page.map_err(|error| self.shared.meta_error(error))
+    fn stripes(&self) -> Stripes<'a> {
+        Stripes::of_object(self.shared, self.object.version, 0)
     }
 
     async fn count_bytes(&self) -> Result<u64> {
-        let (mut from, mut bytes) = (0, 0u64);
-        loop {
-            let page = self.page(from).await?;
-            for stripe in &page.items {
-                let lost = self.lost(stripe);
-                bytes = bytes.saturating_add(lost.iter().map(|lost| stripe.layout.block_len(lost.index.into())).sum());
-                from = stripe.number + 1;
-            }
-            if !page.more {
-                return Ok(bytes);
-            }
+        let (mut stripes, mut bytes) = (self.stripes(), 0u64);
+        while let Some(stripe) = stripes.next().await? {
+            let lost = self.lost(&stripe);
+            bytes = bytes.saturating_add(lost.iter().map(|lost| stripe.layout.block_len(lost.index.into())).sum());
         }
+        Ok(bytes)
     }
 
     /// Nothing of a stripe could be rebuilt.

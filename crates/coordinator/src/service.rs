@@ -283,7 +283,7 @@ impl v1::weft_server::Weft for WeftService {
     async fn repair_node(&self, request: Request<v1::RepairNodeRequest>) -> Result<Response<v1::Job>, Status> {
         let asked = self.asked(request)?;
         let shared = Arc::clone(&self.shared);
-        answer(to_the_end(async move { jobs::begin(&shared, &asked).await }).await)
+        answer(to_the_end(async move { jobs::node_repair::begin(&shared, &asked).await }).await)
     }
 
     async fn explain_repair_node(
@@ -292,14 +292,14 @@ impl v1::weft_server::Weft for WeftService {
     ) -> Result<Response<Self::ExplainRepairNodeStream>, Status> {
         let asked = self.asked(request)?;
         let (events, told) = mpsc::channel(repair::EVENTS_MAX);
-        tokio::spawn(jobs::explain(Arc::clone(&self.shared), asked, events));
+        tokio::spawn(jobs::node_repair::explain(Arc::clone(&self.shared), asked, events));
         Ok(Response::new(ReceiverStream::new(told)))
     }
 
     async fn convert(&self, request: Request<v1::ConvertRequest>) -> Result<Response<v1::Job>, Status> {
         let asked = self.asked(request)?;
         let shared = Arc::clone(&self.shared);
-        answer(to_the_end(async move { jobs::begin_conversion(&shared, &asked).await }).await)
+        answer(to_the_end(async move { jobs::conversion::begin(&shared, &asked).await }).await)
     }
 
     async fn list_jobs(&self, request: Request<v1::Empty>) -> Result<Response<v1::ListJobsReply>, Status> {

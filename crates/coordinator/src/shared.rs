@@ -12,7 +12,7 @@ use std::{
 };
 use tokio::sync::watch;
 use weft_codes::SharedCode;
-use weft_control::{known::Known, links::Links, retries::Retries, stragglers::Stragglers};
+use weft_control::{known::Known, links::Links, retries::Retries, run::stall_after, stragglers::Stragglers};
 use weft_meta::{ClusterRecord, Meta, MetaError};
 use weft_plan::Precedence;
 use weft_proto::{Net, Security};
@@ -22,8 +22,6 @@ use weft_types::{Clock, Epoch, Error, Layout, Party, PlanId, PutKey, Result, Str
 /// Codes that are kept built, at most.
 const CODES_MAX: usize = 64;
 
-/// A slice that comes no faster than this stands still.
-const SLOWEST_SLICE_BYTES_PER_MS: u64 = 1 << 10;
 /// How often it is looked whether all nodes are back.
 const COMING_BACK_POLL: Duration = Duration::from_millis(100);
 
@@ -132,13 +130,9 @@ impl Shared {
         self.now_ms().saturating_add(self.config.upload_lease_ms)
     }
 
-    /// How long a plan of this slice length may stand still before it goes around whoever holds it up, the longer the more often it
-    /// did; `None`: that is left to its links.
+    /// See [`stall_after`].
     pub(crate) fn stall_after(&self, slice_bytes: u64, resumed: u32) -> Option<Duration> {
-        let stalled_ms = self.config.repair_stall_ms.checked_mul(1 << resumed.min(16))?;
-        // What moves is counted slice by slice.
-        let slice_ms = slice_bytes / SLOWEST_SLICE_BYTES_PER_MS;
-        (stalled_ms > 0).then(|| Duration::from_millis(stalled_ms.saturating_add(slice_ms)))
+        stall_after(self.config.repair_stall_ms, slice_bytes, resumed)
     }
 
     /// How long a call to an agent may take.

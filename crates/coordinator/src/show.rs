@@ -1,6 +1,6 @@
 //! What is answered: records as messages.
 
-use crate::shared::Shared;
+use crate::{pages::Stripes, shared::Shared};
 use std::collections::BTreeMap;
 use weft_control::members::MemberStatus;
 use weft_control::view::View;
@@ -12,7 +12,6 @@ use weft_types::{DiskNumber, Error, FailureDomain, NodeId, Owner, Result, Stripe
 const BLOCKS_MAX: usize = 32 << 10;
 /// Checksums that one answer tells of, at most; those of a single stripe that has more are left out.
 const CHECKSUMS_MAX: usize = 1 << 20;
-const STRIPES_PER_PAGE: u32 = 256;
 
 /// A policy. When its puts are acknowledged is said in blocks that are durable, which any code takes.
 pub(crate) fn policy(policy: PolicyRecord) -> v1::Policy {
@@ -77,16 +76,10 @@ pub(crate) fn object(object: ObjectRecord) -> v1::ObjectReply {
 /// An object that has just been put, with what of it is still on its way: the last of the stripes that are not complete.
 pub(crate) async fn put(shared: &Shared, record: ObjectRecord) -> Result<v1::ObjectReply> {
     let (owner, mut reply) = (Owner::Object(record.version), object(record));
-    let (mut from, mut last) = (0, None);
-    loop {
-        let page = shared.meta.incomplete_of(owner, from, STRIPES_PER_PAGE).await;
-        let page = page.map_err(|error| shared.meta_error(error))?;
-        reply.incomplete_count += page.items.len() as u64;
-        last = page.items.into_iter().next_back().or(last);
-        from = last.as_ref().map_or(0, |stripe| stripe.number + 1);
-        if !page.more {
-            break;
-        }
+    let (mut stripes, mut last) = (Stripes::incomplete(shared, owner), None);
+    while let Some(stripe) = stripes.next().await? {
+        reply.incomplete_count += 1;
+        last = Some(stripe);
     }
     reply.incomplete.extend(last.iter().map(|stripe| incomplete(shared, stripe)));
     Ok(reply)
@@ -106,27 +99,20 @@ pub(crate) async fn object_page(shared: &Shared, record: ObjectRecord, from: u64
     let version = record.version;
     let stripes_max = if stripes_max == 0 { usize::MAX } else { stripes_max as usize };
     let mut reply = object(record);
-    let (mut next, mut blocks, mut checksums) = (from, 0usize, 0usize);
-    'pages: loop {
-        let page = shared.meta.stripes(version, next, STRIPES_PER_PAGE).await.map_err(|error| shared.meta_error(error))?;
-        for record in &page.items {
-            let checksums_of = |(index, _): (u8, _)| record.checksums.get(usize::from(index)).map_or(0, Vec::len);
-            let own_checksums: usize = record.all().map(checksums_of).sum();
-            blocks = blocks.saturating_add(record.all().count());
-            checksums = checksums.saturating_add(own_checksums);
-            let is_full = blocks > BLOCKS_MAX || checksums > CHECKSUMS_MAX || reply.stripes.len() >= stripes_max;
-            if is_full && !reply.stripes.is_empty() {
-                break 'pages;
-            }
-            next = record.number.saturating_add(1);
-            if record.incomplete {
-                reply.incomplete.push(incomplete(shared, record));
-            }
-            reply.stripes.push(stripe(record, &view, own_checksums <= CHECKSUMS_MAX)?);
-        }
-        if !page.more || page.items.is_empty() {
+    let (mut stripes, mut blocks, mut checksums) = (Stripes::of_object(shared, version, from), 0usize, 0usize);
+    while let Some(record) = stripes.next().await? {
+        let checksums_of = |(index, _): (u8, _)| record.checksums.get(usize::from(index)).map_or(0, Vec::len);
+        let own_checksums: usize = record.all().map(checksums_of).sum();
+        blocks = blocks.saturating_add(record.all().count());
+        checksums = checksums.saturating_add(own_checksums);
+        let is_full = blocks > BLOCKS_MAX || checksums > CHECKSUMS_MAX || reply.stripes.len() >= stripes_max;
+        if is_full && !reply.stripes.is_empty() {
             break;
         }
+        if record.incomplete {
+            reply.incomplete.push(incomplete(shared, &record));
+        }
+        reply.stripes.push(stripe(&record, &view, own_checksums <= CHECKSUMS_MAX)?);
     }
     Ok(reply)
 }

@@ -4,6 +4,7 @@ use super::{
     Action, Ended, Event, Request, SentStripe, World,
     receipts::{is_known, stored_at, stored_wrong, who_failed, whole_checksums},
     resend::Resend,
+    upload::commits_with,
 };
 use crate::{
     rebuild::{self, Destination, Lost, Purpose, RebuiltBlock},
@@ -19,6 +20,8 @@ use weft_types::{BlockState, Error, FailureDomain, NodeId, Party, PlacedBlock, R
 pub struct StripeEnd {
     pub(super) request: Request,
     pub(super) sent: SentStripe,
+    /// With the stripe the put is committed, as an object of so many bytes.
+    put_bytes: Option<u64>,
     pub(super) state: State,
     /// What the plan's agents told.
     report: Report,
@@ -50,7 +53,14 @@ impl StripeEnd {
     /// Of a stripe as its writer has sent it.
     pub fn new(request: Request, sent: SentStripe) -> Self {
         let (report, traffic, actions) = (Report::default(), TaskTraffic::default(), Vec::new());
-        Self { request, sent, state: State::Begin, report, traffic, actions }
+        Self { request, sent, put_bytes: None, state: State::Begin, report, traffic, actions }
+    }
+
+    /// The same stripe. Its writer asks to commit the put with it, as an object of so many bytes.
+    #[must_use]
+    pub fn with_put(self, asked_bytes: Option<u64>) -> Self {
+        let put_bytes = commits_with(asked_bytes, self.request.missing_max);
+        Self { put_bytes, ..self }
     }
 
     /// The stripe as it is known now.
@@ -75,6 +85,11 @@ impl StripeEnd {
                 }
             }
             (State::Resend(again), event @ (Event::Allocated(_) | Event::Started(_))) => self.on_resend(again, event, world),
+            (State::Committing, Event::Committed(Err(error))) if self.put_bytes.is_some() && is_refused(&error) => {
+                // Why the put cannot be committed, its writer hears when it asks for that alone.
+                self.put_bytes = None;
+                self.commit();
+            }
             (State::Committing, Event::Committed(committed)) => {
                 let traffic = self.traffic;
                 self.end(committed.map(|()| Ended { traffic, again: false }));
@@ -253,7 +268,7 @@ impl StripeEnd {
         let blocks = stripe.all().map(|(_, placed)| (placed.generation, placed.home, placed.state)).collect();
         match whole_checksums(&stripe, checksums) {
             Ok(checksums) => {
-                self.actions.push(Action::Commit { blocks, checksums });
+                self.actions.push(Action::Commit { blocks, checksums, put_bytes: self.put_bytes });
                 self.state = State::Committing;
             }
             Err(error) => self.end(Err(error.object(&self.request.object))),
@@ -276,4 +291,9 @@ impl StripeEnd {
 fn goes_again(error: &Error) -> bool {
     let is_too_much_for_a_node = error.reaction == Reaction::InvalidInput && matches!(error.party, Some(Party::Node(_)));
     is_too_much_for_a_node || matches!(error.reaction, Reaction::Unavailable | Reaction::Replan | Reaction::Retry)
+}
+
+/// Whether a transaction was refused for what it would change: it was not a matter of the moment.
+fn is_refused(error: &Error) -> bool {
+    matches!(error.reaction, Reaction::InvalidInput | Reaction::Replan)
 }

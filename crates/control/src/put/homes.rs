@@ -6,7 +6,7 @@ use crate::{
     capacity::Wanted,
     options::WriteOptions,
     placement::{self, Ask, Placed},
-    view::View,
+    view::{NodeView, View},
 };
 use rand::{Rng, RngCore};
 use std::{
@@ -14,7 +14,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 use weft_plan::Network;
-use weft_types::{Error, FailureDomain, Home, NodeId, Party, Result, StripeLayout};
+use weft_types::{Error, FailureDomain, Home, NodeId, Party, Result, StripeLayout, StripeRecord};
 
 /// What is known where a stripe is placed.
 pub struct Site<'a> {
@@ -97,6 +97,24 @@ impl Request {
         Ok(placed)
     }
 
+    /// Whether another node could take a block of a stripe whose receivers hold it up. Only a node that is not suspect counts.
+    pub fn has_spare(&self, stripe: &StripeRecord, view: &View, mut rng: &mut dyn RngCore) -> bool {
+        let homes: BTreeSet<NodeId> = stripe.all().map(|(_, placed)| placed.home.node).collect();
+        let is_trusted = |node: &NodeView| node.up && !node.is_suspect() && !homes.contains(&node.id);
+        let ask = Ask {
+            code: &self.code.spec(),
+            count: 1,
+            tolerance: self.code.tolerance(),
+            failure_domain: self.failure_domain,
+            held: &[],
+            avoid: &homes,
+            named: false,
+            load: &placement::NOTHING,
+            bytes: stripe.layout.block_len(0).saturating_add(self.disk_reserve_bytes),
+        };
+        view.nodes.values().any(is_trusted) && placement::place(view, &ask, &mut rng).is_ok()
+    }
+
     /// For a conversion: the nodes that must keep the space that they have.
     fn without_room(&self, stripe: &StripeLayout, avoid: &BTreeSet<NodeId>, site: &Site<'_>) -> Result<BTreeSet<NodeId>> {
         let Some(kept_free) = self.kept_free else { return Ok(BTreeSet::new()) };
@@ -150,7 +168,8 @@ pub fn named<'a>(homes: &'a [Home], stripe: &StripeLayout) -> impl Iterator<Item
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::NodeView;
+    use crate::{fixtures, put::tests::request};
+    use rand::{SeedableRng, rngs::StdRng};
     use std::time::Duration;
     use weft_types::{DiskNumber, Layout};
 
@@ -176,6 +195,24 @@ mod tests {
         let all_alike = [4, 7, 10].map(home).to_vec();
         let chosen: Vec<u32> = apart(&view, &[home(1)], all_alike).iter().map(|home| home.node.0).collect();
         assert_eq!(chosen, [4, 7, 10], "where there is none, as they were found");
+    }
+
+    #[test]
+    fn only_a_node_that_is_good_and_holds_nothing_of_the_stripe_is_a_spare() {
+        let stripe = fixtures::stripe();
+        let bytes = fixtures::BLOCK_LEN;
+        let has_spare = |view: &View, reserve| {
+            let request = Request { disk_reserve_bytes: reserve, ..request() };
+            request.has_spare(&stripe, view, &mut StdRng::seed_from_u64(1))
+        };
+        assert!(!has_spare(&fixtures::view(6, &[]), 0), "all of them have a block");
+        let mut seventh = fixtures::view(7, &[]);
+        assert!(has_spare(&seventh, 0) && !has_spare(&fixtures::view(7, &[7]), 0));
+        let disk = &mut seventh.nodes.get_mut(&NodeId(7)).unwrap().disks[0];
+        disk.free_bytes = bytes + 10;
+        assert!(has_spare(&seventh, 10) && !has_spare(&seventh, 11), "it lacks space");
+        seventh.nodes.get_mut(&NodeId(7)).unwrap().suspect_for = Duration::from_secs(1);
+        assert!(!has_spare(&seventh, 0));
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Played {
         there.extend(sent.stripe.all().filter(stays).map(earlier));
         let mut it = Self {
             missing_max: request.missing_max as usize,
-            machine: StripeEnd::new(request, sent),
+            machine: StripeEnd::new(request, sent).with_put(Some(9)),
             view,
             rng: StdRng::seed_from_u64(1),
             generation: 1,
@@ -139,7 +139,7 @@ impl Played {
                 }
                 ("send", Event::Started(Ok(())))
             }
-            Action::Commit { blocks, checksums } => ("commit", self.committed(blocks, &checksums)),
+            Action::Commit { blocks, checksums, .. } => ("commit", self.committed(blocks, &checksums)),
             other => panic!("{other:?} asks for nothing"),
         };
         self.on(event);
@@ -199,6 +199,38 @@ fn a_stripe_of_which_all_is_stored_is_written_down() {
     let mut played = Played::new(request(), sent("direct"), view(8, &[]), |_| true);
     assert_eq!(steps(&mut played), ["commit"]);
     assert!(!played.ended.unwrap().unwrap().again && played.suspects.is_empty() && played.said.is_empty());
+}
+
+/// What the writer asks to commit with a stripe of a put of which blocks may be missing; with what the stripe's transactions commit, until
+/// one of these answers ends it.
+fn commits(missing_max: u32, asked: Option<u64>, answers: &[Result<()>]) -> (Vec<Option<u64>>, Result<(), Reaction>) {
+    let (sent, request) = (sent("direct"), Request { missing_max, ..request() });
+    let (view, mut rng, report) = (view(8, &[]), StdRng::seed_from_u64(1), report(&sent, |_| true));
+    let mut machine = StripeEnd::new(request, sent).with_put(asked);
+    let (mut commits, mut answers) = (Vec::new(), answers.iter().cloned());
+    let mut event = Event::Begin { report, early: false, complaints: BTreeSet::new() };
+    loop {
+        match machine.on(event, &mut World { view: &view, rng: &mut rng }).pop() {
+            Some(Action::Commit { put_bytes, .. }) => commits.push(put_bytes),
+            Some(Action::End(ended)) => return (commits, ended.map(drop).map_err(|error| error.reaction)),
+            other => panic!("{other:?}"),
+        }
+        event = Event::Committed(answers.next().expect("it has ended"));
+    }
+}
+
+#[test]
+fn a_stripe_ends_alone_where_its_put_is_refused() {
+    let [refused, conflict, busy] = [Error::invalid("too short"), Error::replan("another"), Error::retry("busy")].map(Err);
+    assert_eq!(commits(0, Some(9), &[Ok(())]), (vec![Some(9)], Ok(())));
+    for answer in [&refused, &conflict] {
+        assert_eq!(commits(0, Some(9), &[answer.clone(), Ok(())]), (vec![Some(9), None], Ok(())));
+    }
+    let twice = commits(0, Some(9), &[conflict, refused.clone()]);
+    assert_eq!(twice, (vec![Some(9), None], Err(Reaction::InvalidInput)), "it is the stripe that is refused");
+    assert_eq!(commits(0, Some(9), &[busy]), (vec![Some(9)], Err(Reaction::Retry)), "the writer asks again for both");
+    assert_eq!(commits(0, None, &[refused]), (vec![None], Err(Reaction::InvalidInput)));
+    assert_eq!(commits(1, Some(9), &[Ok(())]), (vec![None], Ok(())), "what is missing is looked at first");
 }
 
 #[test]

@@ -2,12 +2,15 @@
 //! may come twice, and late: the answer to one may have been lost.
 
 use super::Ahead;
-use std::{collections::BTreeMap, mem};
-use weft_types::{Error, ObjectName, PlanId, Result, StripeId, StripeLayout, StripeRecord, UploadId};
+use std::{collections::BTreeMap, mem, time::Duration};
+use weft_types::{Error, ObjectName, PlanId, Reaction, Result, StripeId, StripeLayout, StripeRecord, UploadId};
 
 /// A first stripe of up to so many bytes is started with its put, if the writer asks for that: a round trip is much of its time. A larger
 /// one is planned a moment later, when puts that begin at the same time are known of each other.
 const START_BYTES_MAX: u64 = 1 << 20;
+
+/// A writer that keeps a put renews its lease so often in its time.
+const KEPT_PER_LEASE: u64 = 3;
 
 /// Of how often a put was held up counts no more: how long a node may hold it up doubles with each.
 const HELD_UP_MAX: u32 = 3;
@@ -182,6 +185,16 @@ pub fn is_lease_due(expires_ms: u64, now_ms: u64, lease_ms: u64) -> bool {
     expires_ms.saturating_sub(now_ms) < lease_ms / 4 * 3
 }
 
+/// After how long the lease of a put is renewed that the coordinator keeps itself, for a conversion; and again after each renewal.
+pub fn kept_after(lease_ms: u64) -> Duration {
+    Duration::from_millis(lease_ms / KEPT_PER_LEASE)
+}
+
+/// Whether a put is gone, by the error of the renewal of its lease. After any other error the next renewal may work.
+pub fn is_gone(error: &Error) -> bool {
+    error.reaction == Reaction::NotFound
+}
+
 /// The layout of a put's first stripe, as far as its size is known; 0: it is not.
 pub fn first_stripe(full: StripeLayout, size_hint: u64) -> StripeLayout {
     match size_hint {
@@ -197,7 +210,7 @@ pub fn starts_at_once(is_asked: bool, size_hint: u64, first: &StripeLayout) -> b
 
 /// Whether the put is committed with a stripe, and as an object of how many bytes. One that may end early is committed by a call of its
 /// own, which first checks that what is missing can be rebuilt.
-pub fn commits_with(asked: Option<u64>, missing_max: u32) -> Option<u64> {
+pub(super) fn commits_with(asked: Option<u64>, missing_max: u32) -> Option<u64> {
     asked.filter(|_| missing_max == 0)
 }
 
@@ -227,7 +240,6 @@ mod tests {
     use super::*;
     use crate::fixtures::stripe;
     use proptest::prelude::*;
-    use weft_types::Reaction;
 
     type Put = Upload<u32, &'static str>;
 
@@ -311,6 +323,16 @@ mod tests {
     fn a_lease_is_renewed_once_a_quarter_of_it_is_over() {
         let due = |now| is_lease_due(1_000, now, 400);
         assert_eq!([600, 700, 701, 1_000, 9_999].map(due), [false, false, true, true, true]);
+    }
+
+    #[test]
+    fn a_put_that_is_kept_is_renewed_three_times_in_its_lease_until_it_is_gone() {
+        for lease_ms in [12, 1_000, 600_000] {
+            let after_ms = kept_after(lease_ms).as_millis() as u64;
+            assert!(after_ms > 0 && 3 * after_ms <= lease_ms && is_lease_due(lease_ms, after_ms, lease_ms), "{lease_ms}");
+        }
+        let errors = [Error::not_found("no such put"), Error::retry("the metadata are away"), Error::fatal("a disk")];
+        assert_eq!(errors.each_ref().map(is_gone), [true, false, false]);
     }
 
     #[test]

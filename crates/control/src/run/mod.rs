@@ -2,11 +2,13 @@
 
 mod blame;
 mod execution;
+mod levels;
 pub mod opening;
 mod report;
 mod stall;
 
 pub use execution::{Action, Around, Event, Execution, OnFailure, Share};
+pub use levels::Levels;
 pub use opening::Opening;
 pub use report::{Blame, End, NodeReport, Report, Stored, TaskEvent, bad_state};
-pub use stall::StallPolicy;
+pub use stall::{StallPolicy, stall_after};

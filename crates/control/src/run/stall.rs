@@ -1,9 +1,24 @@
-//! Notices that somebody holds a plan up, long before its links give up.
+//! Notices that a node holds a plan up, long before its links give up: for how long it may, and which one it is.
 
-use super::report::Report;
+use super::{levels::Levels, report::Report};
 use crate::Time;
 use std::{collections::BTreeMap, time::Duration};
 use weft_types::{NodeId, Party};
+
+/// A slice that comes no faster than this stands still.
+const SLOWEST_SLICE_BYTES_PER_MS: u64 = 1 << 10;
+
+/// A receiver of a put that waits for its own disk has this part of the time after which links give up.
+const DISK_SHARE: u32 = 4;
+
+/// How long a plan whose slices have so many bytes may stand still before it goes around the node that holds it up, milliseconds if slices
+/// took no time: the longer, the more often one did (`times`). None: that is left to its links.
+pub fn stall_after(stall_ms: u64, slice_bytes: u64, times: u32) -> Option<Duration> {
+    let stalled_ms = stall_ms.checked_mul(1 << times.min(16))?;
+    // What moves is counted slice by slice.
+    let slice_ms = slice_bytes / SLOWEST_SLICE_BYTES_PER_MS;
+    (stalled_ms > 0).then(|| Duration::from_millis(stalled_ms.saturating_add(slice_ms)))
+}
 
 /// How long a plan may be held up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +40,18 @@ impl StallPolicy {
     /// With a plan in which nodes wait for each other and nobody for the last of them.
     pub fn of_chain(stall_timeout: Duration) -> Self {
         Self { stall_timeout, disk_timeout: stall_timeout, to_the_last: false, one_by_one: false, failed_max: 0 }
+    }
+
+    /// Of a put, of which so many blocks of a stripe may come late. A disk may be busy with other puts: a receiver that says so has longer,
+    /// and still less than it takes the writer to give up all receivers that wait for it, which is `links_timeout`.
+    pub fn of_put(stall_timeout: Duration, links_timeout: Duration, levels: &Levels, missing_max: u32) -> Self {
+        Self {
+            stall_timeout,
+            disk_timeout: stall_timeout.max(links_timeout / DISK_SHARE),
+            to_the_last: true,
+            one_by_one: levels.are_one(),
+            failed_max: missing_max as usize,
+        }
     }
 }
 
@@ -143,6 +170,23 @@ mod tests {
     fn heard(flow: &mut Flow, nodes: &[u32], now: &mut Time, after: Duration) {
         *now = *now + after;
         nodes.iter().for_each(|id| flow.told(node(*id), 100, *now));
+    }
+
+    #[test]
+    fn a_plan_may_stand_still_for_longer_the_more_often_it_did_and_the_larger_its_slices_are() {
+        let after_ms =
+            |stall_ms, slice_bytes, times| stall_after(stall_ms, slice_bytes, times).map(|after| after.as_millis() as u64);
+        let cases = [
+            ((1_000, 0, 0), Some(1_000)),
+            ((1_000, 4 << 20, 0), Some(1_000 + 4_096)),
+            ((1_000, 1 << 10, 3), Some(8_001)),
+            ((1_000, 0, 99), Some(65_536_000)),
+            ((0, 4 << 20, 1), None),
+            ((u64::MAX, 0, 1), None),
+        ];
+        for ((stall_ms, slice_bytes, times), expected) in cases {
+            assert_eq!(after_ms(stall_ms, slice_bytes, times), expected, "{stall_ms} ms, {slice_bytes} bytes, {times} times");
+        }
     }
 
     #[test]

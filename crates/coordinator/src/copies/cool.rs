@@ -1,14 +1,12 @@
 //! Copies are dropped when the data have cooled down: the shell around [`weft_control::cool`], which decides what is kept.
 
-use crate::shared::Shared;
+use crate::{pages::Stripes, shared::Shared};
 use weft_codes::SharedCode;
 use weft_control::{cool, view::View};
 use weft_meta::{MetaError, ObjectRecord};
 use weft_proto::v1;
 use weft_types::{Error, FailureDomain, ObjectName, PlacedBlock, Result, StripeRecord};
 
-/// Stripes that are looked at together.
-const STRIPES_PER_PAGE: u32 = 256;
 /// How often a stripe is looked at again that others are changing.
 const TRIES_MAX: usize = 4;
 
@@ -45,17 +43,10 @@ struct Cooling<'a> {
 
 impl Cooling<'_> {
     async fn run(&mut self) -> Result<()> {
-        let (shared, mut from) = (self.shared, 0);
-        loop {
-            let page = shared.meta.stripes(self.object.version, from, STRIPES_PER_PAGE).await;
-            let page = page.map_err(|error| shared.meta_error(error))?;
-            for stripe in page.items {
-                from = stripe.number.saturating_add(1);
-                self.stripe(stripe).await?;
-            }
-            if !page.more {
-                break;
-            }
+        let shared = self.shared;
+        let mut stripes = Stripes::of_object(shared, self.object.version, 0);
+        while let Some(stripe) = stripes.next().await? {
+            self.stripe(stripe).await?;
         }
         // Of one that was replaced meanwhile there are no stripes any more.
         let now = shared.meta.object(&self.object.name).await.map_err(|error| shared.meta_error(error))?;

@@ -10,44 +10,40 @@ mod worker;
 
 use super::{
     Control,
-    runner::{Passes, Runner, WRITE_INTERVAL, interval},
+    runner::{Passes, Runner},
 };
 use crate::{
+    pages::{Pages, Stripes},
     puts,
     shared::Shared,
     validate::{self, Coding},
 };
-use futures::{
-    StreamExt as _,
-    stream::{self, FuturesUnordered},
-};
+use futures::stream;
 use std::{
-    collections::{BTreeSet, VecDeque},
-    pin::pin,
+    collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
 };
 use tokio::sync::{Semaphore, watch};
+use tonic::async_trait;
 use weft_codes::SharedCode;
 use weft_control::{
     capacity::Wanted,
     conversion::{self, Outcome, rate::ReadRate, room::Room, writers::Writers},
-    job::{Again, Counted, Pass, Passed},
+    job::{Again, Counted, Passed},
     placement::{self, Ask},
 };
-use weft_meta::{MetaError, ObjectRecord, PolicyRecord};
+use weft_meta::{MetaError, ObjectRecord, Page, PolicyRecord};
 use weft_proto::{rpc::CONVERSIONS_PER_AGENT_MAX, v1};
-use weft_types::{Amount, Conversion, Error, JobId, JobState, Layout, ObjectName, Reaction, Result, StripeLayout};
+use weft_types::{Amount, Conversion, Error, JobId, JobState, JobWork, Layout, ObjectName, Reaction, Result, StripeLayout};
 
 /// Objects that are looked up together.
 const OBJECTS_PER_PAGE: u32 = 1_000;
-/// Stripes of an object that are looked up together.
-const STRIPES_PER_PAGE: u32 = 256;
 /// Puts that an earlier coordinator has left, and that are given up at once; others end with their leases.
 const LEFT_UPLOADS_MAX: u32 = 1_000;
 
 /// A conversion, at work.
-pub(super) struct ConversionJob<'a> {
-    shared: &'a Arc<Shared>,
+pub(super) struct ConversionJob {
+    shared: Arc<Shared>,
     conversion: Conversion,
 }
 
@@ -98,23 +94,24 @@ impl Target {
         if object.code != self.policy.code || object.layout != self.layout {
             return Ok(true);
         }
-        let mut from = 0;
-        loop {
-            let page = shared.meta.stripes(object.version, from, STRIPES_PER_PAGE).await;
-            let page = page.map_err(|error| shared.meta_error(error))?;
-            if !page.items.iter().all(|stripe| conversion::has_copies(stripe, self.policy.replicas)) {
+        let mut stripes = Stripes::of_object(shared, object.version, 0);
+        while let Some(stripe) = stripes.next().await? {
+            if !conversion::has_copies(&stripe, self.policy.replicas) {
                 return Ok(true);
             }
-            match page.items.last() {
-                Some(last) if page.more => from = last.number + 1,
-                _ => return Ok(false),
-            }
         }
+        Ok(false)
     }
 }
 
+/// Begins to write objects anew in another code.
+pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::ConvertRequest) -> Result<v1::Job> {
+    let conversion = check(shared, asked).await?;
+    super::begin(shared, JobWork::Convert(conversion)).await
+}
+
 /// What is asked, if it can be done.
-pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result<Conversion> {
+async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result<Conversion> {
     let conversion = validate::conversion(asked)?;
     let target = Target::of(shared, &conversion.policy).await?;
     let meta = |error: MetaError| shared.meta_error(error);
@@ -146,9 +143,9 @@ pub(super) async fn check(shared: &Shared, asked: &v1::ConvertRequest) -> Result
     }
 }
 
-impl<'a> ConversionJob<'a> {
-    pub(super) fn new(shared: &'a Arc<Shared>, conversion: Conversion) -> Self {
-        Self { shared, conversion }
+impl ConversionJob {
+    pub(super) fn new(shared: &Arc<Shared>, conversion: Conversion) -> Self {
+        Self { shared: Arc::clone(shared), conversion }
     }
 
     /// Objects that an earlier coordinator was converting are begun anew: what it wrote of them is given up. No other job converts
@@ -158,25 +155,35 @@ impl<'a> ConversionJob<'a> {
         let all = all.map_err(|error| self.shared.meta_error(error))?;
         for upload in all.into_iter().filter(|it| it.new.replaces.is_some() && it.new.name.bucket == self.conversion.bucket) {
             tracing::info!(object = %upload.new.name, upload = %upload.id, "a conversion of an earlier coordinator is begun anew");
-            puts::abort(self.shared, upload.id).await?;
+            puts::abort(&self.shared, upload.id).await?;
         }
         Ok(())
     }
 
     /// All objects that the job is about, whatever their code.
-    fn objects(&self) -> Objects<'a> {
+    fn objects(&self) -> Objects<'_> {
         let (bucket, key) = (self.conversion.bucket.clone(), self.conversion.key.clone());
-        Objects { shared: self.shared, bucket, key, after: String::new(), page: VecDeque::new(), is_last: false }
+        Objects { shared: &self.shared, bucket, key, pages: Pages::new(String::new(), |object| object.name.key.clone()) }
     }
 }
 
-impl<'a> Passes for ConversionJob<'a> {
+#[async_trait]
+impl Passes for ConversionJob {
+    fn show(&self, shown: &mut v1::Job) {
+        let Conversion { bucket, key, policy, concurrency, bytes_per_s } = self.conversion.clone();
+        shown.convert = Some(v1::ConvertRequest { bucket, key: key.unwrap_or_default(), policy, concurrency, bytes_per_s });
+    }
+
+    fn left_unsaid(&self) -> &'static str {
+        conversion::LEFT_UNSAID
+    }
+
     async fn begin(&mut self) -> Result<()> {
         self.give_up_earlier().await
     }
 
     async fn count(&mut self) -> Result<Counted> {
-        let target = Target::of(self.shared, &self.conversion.policy).await?;
+        let target = Target::of(&self.shared, &self.conversion.policy).await?;
         let mut to_do = Amount::default();
         let mut objects = self.objects();
         while let Some(object) = objects.next_wanted(&target).await? {
@@ -186,14 +193,14 @@ impl<'a> Passes for ConversionJob<'a> {
     }
 
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
-        let target = &Target::of(self.shared, &self.conversion.policy).await?;
-        let concurrency = self.conversion.concurrency as usize;
-        let work = Work {
-            shared: self.shared,
-            job: runner.id,
+        let target = &Target::of(&self.shared, &self.conversion.policy).await?;
+        let (id, control, concurrency) = (runner.id, runner.control, self.conversion.concurrency as usize);
+        let work = &Work {
+            shared: &self.shared,
+            job: id,
             concurrency,
             target,
-            control: runner.control,
+            control,
             state: runner.state.clone(),
             stripes: Semaphore::new(concurrency),
             rate: Mutex::new(ReadRate::new(self.conversion.bytes_per_s, self.shared.started.now())),
@@ -201,36 +208,16 @@ impl<'a> Passes for ConversionJob<'a> {
             writers: Mutex::new(Writers::new(CONVERSIONS_PER_AGENT_MAX)),
             numbers: AtomicU64::new(0),
         };
-        let next = |mut objects: Objects<'a>| async move {
-            Ok::<_, Error>(objects.next_wanted(target).await?.map(|object| (object, objects)))
+        let objects = stream::try_unfold(self.objects(), |mut objects| async move {
+            Ok(objects.next_wanted(target).await?.map(|object| (object, objects)))
+        });
+        // An object that lacks space does not have to share what comes free.
+        let is_held = || lock(&work.room).is_awaited();
+        let object = |object| async move {
+            let (object, outcome) = work.object(object).await;
+            take(id, control, &object, outcome)
         };
-        let mut objects = pin!(stream::try_unfold(self.objects(), next));
-        let mut under_way = FuturesUnordered::new();
-        let mut write = interval(WRITE_INTERVAL);
-        let (mut pass, mut changed_since) = (Pass::new(concurrency), false);
-        loop {
-            // An object that lacks space does not have to share what comes free.
-            let begins = pass.begins(*runner.state.borrow()) && !lock(&work.room).is_awaited();
-            if pass.is_idle() && !begins {
-                return pass.over();
-            }
-            tokio::select! {
-                biased;
-                Some((object, outcome)) = under_way.next() => {
-                    pass.ended(take(runner.id, runner.control, &object, outcome));
-                    changed_since = true;
-                }
-                // Objects that are under way wait between two stripes, or end.
-                _ = runner.state.changed() => {}
-                _ = write.tick(), if changed_since => changed_since = !runner.has_written().await,
-                // To look for it may take long where most objects are as they shall be: the others go on meanwhile.
-                object = objects.next(), if begins => {
-                    if let Some(object) = pass.next(object.transpose()) {
-                        under_way.push(work.object(object));
-                    }
-                }
-            }
-        }
+        runner.all(concurrency, objects, is_held, object).await
     }
 }
 
@@ -258,9 +245,7 @@ struct Objects<'a> {
     shared: &'a Arc<Shared>,
     bucket: String,
     key: Option<String>,
-    after: String,
-    page: VecDeque<ObjectRecord>,
-    is_last: bool,
+    pages: Pages<String, ObjectRecord>,
 }
 
 impl Objects<'_> {
@@ -275,35 +260,16 @@ impl Objects<'_> {
     }
 
     async fn next(&mut self) -> Result<Option<ObjectRecord>> {
-        loop {
-            if let Some(object) = self.page.pop_front() {
-                return Ok(Some(object));
-            }
-            if self.is_last {
-                return Ok(None);
-            }
-            match self.look_up().await {
-                Ok(()) => {}
-                // It was removed: nothing of it is to be done.
-                Err(MetaError::NotFound(_)) => self.is_last = true,
-                Err(error) => return Err(self.shared.meta_error(error)),
-            }
+        let (meta, bucket, key) = (&self.shared.meta, &self.bucket, &self.key);
+        let look_up = |after: String| async move {
+            let Some(key) = key else { return meta.objects(bucket, "", &after, OBJECTS_PER_PAGE).await };
+            let name = ObjectName { bucket: bucket.clone(), key: key.clone() };
+            Ok(Page { items: vec![meta.object(&name).await?], more: false })
+        };
+        match self.pages.next(look_up).await {
+            // It was removed: nothing of it is to be done.
+            Err(MetaError::NotFound(_)) => Ok(None),
+            next => next.map_err(|error| self.shared.meta_error(error)),
         }
-    }
-
-    async fn look_up(&mut self) -> Result<(), MetaError> {
-        if let Some(key) = &self.key {
-            let name = ObjectName { bucket: self.bucket.clone(), key: key.clone() };
-            self.page.push_back(self.shared.meta.object(&name).await?);
-            self.is_last = true;
-            return Ok(());
-        }
-        let page = self.shared.meta.objects(&self.bucket, "", &self.after, OBJECTS_PER_PAGE).await?;
-        self.is_last = !page.more;
-        if let Some(last) = page.items.last() {
-            self.after.clone_from(&last.name.key);
-        }
-        self.page = page.items.into();
-        Ok(())
     }
 }

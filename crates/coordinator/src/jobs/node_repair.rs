@@ -5,59 +5,111 @@
 
 use super::{
     Control,
-    runner::{Passes, Runner, WRITE_INTERVAL, interval},
+    runner::{Passes, Runner},
 };
 use crate::{
     options,
+    pages::{Pages, STRIPES_PER_PAGE},
     rebuild::{self, Rebuilder, Told, shares::Shares},
     repair::{Events, event},
     shared::Shared,
+    validate,
 };
-use futures::{StreamExt as _, stream::FuturesUnordered};
-use std::{collections::VecDeque, sync::Arc};
+use futures::stream;
+use std::sync::Arc;
+use tonic::async_trait;
 use weft_control::{
-    job::{Again, Counted, Pass, Passed},
+    job::{Again, Counted, Passed},
     node_repair::{self, Block, EXPLAINED_MAX, Outcome},
     options::RepairOptions,
     rebuild::Request,
 };
 use weft_meta::{MetaError, ObjectRecord};
-use weft_proto::v1::{self, repair_event};
-use weft_types::{Error, Home, JobId, NodeRepair, Result, StripeId, StripeRecord};
+use weft_proto::{
+    to_status,
+    v1::{self, repair_event},
+};
+use weft_types::{Error, Home, JobId, JobWork, NodeId, NodeRepair, Result, StripeId, StripeRecord};
 
-/// Stripes that are looked up together.
-const STRIPES_PER_PAGE: u32 = 256;
 /// The repair of a node, at work.
-pub(super) struct NodeRepairJob<'a> {
-    work: Work<'a>,
-}
-
-/// What all stripes of the repair have in common.
-struct Work<'a> {
-    shared: &'a Arc<Shared>,
+pub(super) struct NodeRepairJob {
+    shared: Arc<Shared>,
     repair: NodeRepair,
     options: RepairOptions,
     shares: Shares,
 }
 
-impl<'a> NodeRepairJob<'a> {
-    pub(super) fn new(shared: &'a Arc<Shared>, repair: NodeRepair) -> Self {
-        Self { work: Work::new(shared, repair, shared.jobs.shares()) }
-    }
+/// Begins one.
+pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::RepairNodeRequest) -> Result<v1::Job> {
+    let repair = check(shared, asked).await?;
+    super::begin(shared, JobWork::RepairNode(repair)).await
 }
 
-impl Passes for NodeRepairJob<'_> {
-    async fn begin(&mut self) -> Result<()> {
-        Ok(())
+/// Tells the plans that one would begin with.
+pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, events: Events) {
+    let explained = match check(&shared, &asked).await {
+        Ok(repair) => NodeRepairJob::new(&shared, repair, shared.jobs.shares().fork()).explain(&events).await,
+        Err(error) => Err(error),
+    };
+    let last = match explained {
+        Ok(()) => Ok(event(v1::repair_event::Event::Done(v1::RepairDone::default()))),
+        Err(error) => Err(to_status(&error)),
+    };
+    // Whoever asked may be gone.
+    let _gone = events.send(last).await;
+}
+
+/// What is asked, if it can be done.
+async fn check(shared: &Shared, asked: &v1::RepairNodeRequest) -> Result<NodeRepair> {
+    let repair = validate::repair_node(asked, &shared.config)?;
+    shared.until_nodes_are_back().await;
+    let view = shared.members.view();
+    let known =
+        |id: NodeId| view.node(id).ok_or_else(|| Error::not_found(format!("there is no node {id}: `weft node ls` lists them")));
+    let node = known(repair.node)?;
+    if node.up && !repair.force && !node.disks.iter().any(|disk| disk.failed) {
+        let (name, seconds) = (&node.name, shared.config.down_after_ms.div_ceil(1000));
+        return Err(Error::invalid(format!(
+            "{name} is up and its blocks can be read: nothing of it is lost. A node that has just died counts as down after \
+             {seconds} s; to rebuild all blocks of one that is up elsewhere, as if it were gone, say --force (it may still get new \
+             ones: stop its agent first if it shall not)"
+        )));
+    }
+    for to in &repair.to {
+        let node = known(*to)?;
+        if !node.up {
+            return Err(Error::invalid(format!("{} is down: nothing can be rebuilt there", node.name)));
+        }
+    }
+    Ok(repair)
+}
+
+#[async_trait]
+impl Passes for NodeRepairJob {
+    fn show(&self, shown: &mut v1::Job) {
+        let NodeRepair { node, select, to, scheme, concurrency, slice_len, force } = self.repair.clone();
+        shown.repair_node = Some(v1::RepairNodeRequest {
+            node: node.0,
+            select: select.name().to_owned(),
+            to_nodes: to.iter().map(|node| node.0).collect(),
+            scheme,
+            concurrency,
+            slice_len,
+            force,
+        });
+    }
+
+    fn left_unsaid(&self) -> &'static str {
+        node_repair::LEFT_UNSAID
     }
 
     async fn count(&mut self) -> Result<Counted> {
-        let view = self.work.shared.members.view();
+        let view = self.shared.members.view();
         let mut counted = Counted::default();
-        let mut blocks = self.work.blocks();
+        let mut blocks = self.blocks();
         while let Some((stripe, block)) = blocks.next().await? {
             counted.there.add(block.bytes);
-            if node_repair::is_wanted(&self.work.repair, &stripe, block, &view) {
+            if node_repair::is_wanted(&self.repair, &stripe, block, &view) {
                 counted.to_do.add(block.bytes);
             }
         }
@@ -65,34 +117,14 @@ impl Passes for NodeRepairJob<'_> {
     }
 
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
-        let (work, control) = (&self.work, runner.control);
-        let mut blocks = work.blocks();
-        let mut under_way = FuturesUnordered::new();
-        let mut write = interval(WRITE_INTERVAL);
-        let (mut pass, mut changed_since) = (Pass::new(work.repair.concurrency as usize), false);
-        loop {
-            let asked = *runner.state.borrow();
-            while pass.begins(asked) {
-                if let Some((_, block)) = pass.next(blocks.next().await) {
-                    under_way.push(work.block(control, block));
-                }
-            }
-            if pass.is_idle() {
-                return pass.over();
-            }
-            tokio::select! {
-                biased;
-                Some((block, outcome)) = under_way.next() => {
-                    pass.ended(take(runner.id, control, block, outcome));
-                    changed_since = true;
-                }
-                // Its sender is the job's own, and outlives the pass.
-                _ = runner.state.changed() => {}
-                _ = write.tick(), if changed_since => {
-                    changed_since = !runner.has_written().await;
-                }
-            }
-        }
+        let (work, id, control) = (&*self, runner.id, runner.control);
+        let all = self.blocks();
+        let blocks = stream::try_unfold(all, |mut all| async move { Ok(all.next().await?.map(|(_, block)| (block, all))) });
+        let block = |block| async move {
+            let outcome = work.block(control, block).await;
+            take(id, control, block, outcome)
+        };
+        runner.all(self.repair.concurrency as usize, blocks, || false, block).await
     }
 }
 
@@ -106,53 +138,51 @@ fn take(job: JobId, control: &Control, block: Block, outcome: Outcome) -> Again 
     node_repair::take(&mut live.job, block, outcome)
 }
 
-/// Tells the plans that the repair would begin with.
-pub(super) async fn explain(shared: &Arc<Shared>, repair: NodeRepair, events: &Events) -> Result<()> {
-    let tell = async |told: repair_event::Event| {
-        let sent = events.send(Ok(event(told))).await;
-        sent.map_err(|_| Error::retry("whoever asked for the plans is gone"))
-    };
-    let warn = |message: String| repair_event::Event::Progress(v1::RepairProgress { message, ..v1::RepairProgress::default() });
-    let work = Work::new(shared, repair, shared.jobs.shares().fork());
-    let (mut blocks, mut told) = (work.blocks(), 0);
-    while let Some((stripe, block)) = blocks.next().await? {
-        if !node_repair::is_wanted(&work.repair, &stripe, block, &shared.members.view()) {
-            continue;
-        }
-        if told == EXPLAINED_MAX {
-            return tell(warn(format!("only the plans of the first {EXPLAINED_MAX} stripes are shown"))).await;
-        }
-        told += 1;
-        match work.explained(stripe, block).await {
-            Ok((plan, warnings)) => {
-                for warning in warnings {
-                    tell(warn(warning)).await?;
-                }
-                tell(repair_event::Event::Plan(plan)).await?;
-            }
-            Err(error) => tell(warn(error.to_string())).await?,
-        }
+impl NodeRepairJob {
+    pub(super) fn new(shared: &Arc<Shared>, repair: NodeRepair, shares: Shares) -> Self {
+        Self { shared: Arc::clone(shared), options: options::of_node(shared, &repair), repair, shares }
     }
-    Ok(())
-}
 
-impl<'a> Work<'a> {
-    fn new(shared: &'a Arc<Shared>, repair: NodeRepair, shares: Shares) -> Self {
-        Self { shared, options: options::of_node(shared, &repair), repair, shares }
+    async fn explain(&self, events: &Events) -> Result<()> {
+        let tell = async |told: repair_event::Event| {
+            let sent = events.send(Ok(event(told))).await;
+            sent.map_err(|_| Error::retry("whoever asked for the plans is gone"))
+        };
+        let warn =
+            |message: String| repair_event::Event::Progress(v1::RepairProgress { message, ..v1::RepairProgress::default() });
+        let (mut blocks, mut told) = (self.blocks(), 0);
+        while let Some((stripe, block)) = blocks.next().await? {
+            if !node_repair::is_wanted(&self.repair, &stripe, block, &self.shared.members.view()) {
+                continue;
+            }
+            if told == EXPLAINED_MAX {
+                return tell(warn(format!("only the plans of the first {EXPLAINED_MAX} stripes are shown"))).await;
+            }
+            told += 1;
+            match self.explained(stripe, block).await {
+                Ok((plan, warnings)) => {
+                    for warning in warnings {
+                        tell(warn(warning)).await?;
+                    }
+                    tell(repair_event::Event::Plan(plan)).await?;
+                }
+                Err(error) => tell(warn(error.to_string())).await?,
+            }
+        }
+        Ok(())
     }
 
     /// All blocks on the node's disks.
-    fn blocks(&self) -> Blocks<'a> {
+    fn blocks(&self) -> Blocks<'_> {
         let node = self.repair.node;
         let disks = self.shared.members.view().node(node).map(|node| node.disks.clone()).unwrap_or_default();
         let homes = disks.iter().map(|disk| Home { node, disk: disk.number }).collect();
-        Blocks { shared: self.shared, homes, after: None, page: VecDeque::new() }
+        Blocks { shared: &self.shared, homes, stripes: stripes_on_a_disk() }
     }
 
-    async fn block(&self, control: &Control, block: Block) -> (Block, Outcome) {
+    async fn block(&self, control: &Control, block: Block) -> Outcome {
         control.live().moving.insert(block.stripe.0, 0);
-        let outcome = self.rebuild(control, block).await.unwrap_or_else(Outcome::Left);
-        (block, outcome)
+        self.rebuild(control, block).await.unwrap_or_else(Outcome::Left)
     }
 
     async fn rebuild(&self, control: &Control, block: Block) -> Result<Outcome> {
@@ -196,9 +226,9 @@ impl<'a> Work<'a> {
         let bucket = self.shared.meta.bucket(&object.name.bucket).await;
         let (_, policy) = bucket.map_err(|error| self.shared.meta_error(error))?;
         let (lost, named) = (node_repair::lost(&stripe, block), (&code, &object.name));
-        let request = rebuild::request(self.shared, named, stripe, lost, &self.options, policy.failure_domain);
+        let request = rebuild::request(&self.shared, named, stripe, lost, &self.options, policy.failure_domain);
         let request = node_repair::request(&self.repair, request);
-        Ok((Rebuilder { shared: self.shared, version: object.version, shares: &self.shares }, request))
+        Ok((Rebuilder { shared: &self.shared, version: object.version, shares: &self.shares }, request))
     }
 }
 
@@ -207,25 +237,25 @@ struct Blocks<'a> {
     shared: &'a Arc<Shared>,
     /// The last is the one that is looked at.
     homes: Vec<Home>,
-    after: Option<StripeId>,
-    page: VecDeque<StripeRecord>,
+    stripes: Pages<Option<StripeId>, StripeRecord>,
+}
+
+fn stripes_on_a_disk() -> Pages<Option<StripeId>, StripeRecord> {
+    Pages::new(None, |stripe| Some(stripe.id))
 }
 
 impl Blocks<'_> {
     async fn next(&mut self) -> Result<Option<(StripeRecord, Block)>> {
         while let Some(home) = self.homes.last().copied() {
-            if let Some(stripe) = self.page.pop_front() {
-                self.after = Some(stripe.id);
-                let Some(block) = Block::on(&stripe, home) else { continue };
+            let stripe = self.stripes.next(|after| self.shared.meta.stripes_on(home, after, STRIPES_PER_PAGE)).await;
+            let Some(stripe) = stripe.map_err(|error| self.shared.meta_error(error))? else {
+                self.homes.pop();
+                self.stripes = stripes_on_a_disk();
+                continue;
+            };
+            if let Some(block) = Block::on(&stripe, home) {
                 return Ok(Some((stripe, block)));
             }
-            let page = self.shared.meta.stripes_on(home, self.after, STRIPES_PER_PAGE).await;
-            let page = page.map_err(|error| self.shared.meta_error(error))?;
-            if page.items.is_empty() {
-                self.homes.pop();
-                self.after = None;
-            }
-            self.page = page.items.into();
         }
         Ok(None)
     }

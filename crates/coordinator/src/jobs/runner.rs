@@ -1,18 +1,18 @@
 //! What all jobs have in common: the shell around [`Job`], which decides. It counts, passes, writes and waits.
 
-use super::{Control, conversion::ConversionJob, node_repair::NodeRepairJob};
+use super::Control;
 use crate::shared::Shared;
-use std::{sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{Interval, MissedTickBehavior},
-};
-use weft_control::job::{Action, Again, Counted, Event, Passed, Written};
+use futures::{Stream, StreamExt as _, stream::FuturesUnordered};
+use std::{pin::pin, sync::Arc, time::Duration};
+use tokio::{sync::watch, time::MissedTickBehavior};
+use tonic::async_trait;
+use weft_control::job::{Action, Again, Counted, Event, Pass, Passed, Written};
 use weft_meta::MetaError;
+use weft_proto::v1;
 use weft_types::{JobId, JobProgress, JobState, Result};
 
 /// How often a job's progress is written while it works.
-pub(super) const WRITE_INTERVAL: Duration = Duration::from_secs(2);
+const WRITE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A job at work.
 pub(super) struct Runner<'a> {
@@ -35,44 +35,24 @@ enum Next {
 }
 
 /// What jobs of one kind do.
-pub(super) trait Passes {
+#[async_trait]
+pub(super) trait Passes: Send {
+    /// What was asked for.
+    fn show(&self, shown: &mut v1::Job);
+
+    /// What is said if something is left in the end of which no attempt has told.
+    fn left_unsaid(&self) -> &'static str;
+
     /// Comes before all else when a coordinator takes up the job.
-    async fn begin(&mut self) -> Result<()>;
+    async fn begin(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// Counts what there is to do.
     async fn count(&mut self) -> Result<Counted>;
 
-    /// Tries all of it once. Tells, too, whether what was left may work the next time.
+    /// Tries all of it once, as a rule by [`Runner::all`]. Tells, too, whether what was left may work the next time.
     async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)>;
-}
-
-/// What it does.
-pub(super) enum Work<'a> {
-    RepairNode(Box<NodeRepairJob<'a>>),
-    Convert(Box<ConversionJob<'a>>),
-}
-
-impl Work<'_> {
-    async fn begin(&mut self) -> Result<()> {
-        match self {
-            Self::RepairNode(job) => job.begin().await,
-            Self::Convert(job) => job.begin().await,
-        }
-    }
-
-    async fn count(&mut self) -> Result<Counted> {
-        match self {
-            Self::RepairNode(job) => job.count().await,
-            Self::Convert(job) => job.count().await,
-        }
-    }
-
-    async fn pass(&mut self, runner: &mut Runner<'_>) -> Result<(Passed, Again)> {
-        match self {
-            Self::RepairNode(job) => job.pass(runner).await,
-            Self::Convert(job) => job.pass(runner).await,
-        }
-    }
 }
 
 impl<'a> Runner<'a> {
@@ -83,7 +63,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Works until the job has ended: does what is decided.
-    pub(super) async fn run(&mut self, work: &mut Work<'_>) {
+    pub(super) async fn run(&mut self, work: &mut dyn Passes) {
         let mut next = Next::Event(Event::TakenUp);
         'next: loop {
             let mut answer = None;
@@ -160,8 +140,44 @@ impl<'a> Runner<'a> {
         written.map(drop).map_err(|error| shared.meta_error(error))
     }
 
+    /// Does all items of a pass, so many at a time, and writes now and then how far the job is. None begins while `is_held`. `item` counts what
+    /// became of one.
+    pub(super) async fn all<T, F: Future<Output = Again>>(
+        &mut self,
+        concurrency: usize,
+        items: impl Stream<Item = Result<T>>,
+        is_held: impl Fn() -> bool,
+        item: impl Fn(T) -> F,
+    ) -> Result<(Passed, Again)> {
+        let (mut items, mut under_way, mut write) = (pin!(items), FuturesUnordered::new(), tokio::time::interval(WRITE_INTERVAL));
+        write.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut pass, mut changed_since) = (Pass::new(concurrency), false);
+        loop {
+            let begins = pass.begins(*self.state.borrow()) && !is_held();
+            if pass.is_idle() && !begins {
+                return pass.over();
+            }
+            tokio::select! {
+                biased;
+                Some(again) = under_way.next() => {
+                    pass.ended(again);
+                    changed_since = true;
+                }
+                // Its sender is the job's own, and outlives the pass. What is under way ends, or waits until the job goes on.
+                _ = self.state.changed() => {}
+                _ = write.tick(), if changed_since => changed_since = !self.has_written().await,
+                // To look for it may take long where most is done already: the others go on meanwhile.
+                next = items.next(), if begins => {
+                    if let Some(next) = pass.next(next.transpose()) {
+                        under_way.push(item(next));
+                    }
+                }
+            }
+        }
+    }
+
     /// Writes how far it is while it works, if that works now.
-    pub(super) async fn has_written(&self) -> bool {
+    async fn has_written(&self) -> bool {
         let progress = self.control.live().job.progress().clone();
         let written = self.write(progress).await;
         if let Err(error) = &written {
@@ -169,10 +185,4 @@ impl<'a> Runner<'a> {
         }
         written.is_ok()
     }
-}
-
-pub(super) fn interval(every: Duration) -> Interval {
-    let mut interval = tokio::time::interval(every);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    interval
 }

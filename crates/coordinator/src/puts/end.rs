@@ -13,18 +13,14 @@ use crate::{
     rebuild::{Rebuilder, shares::Shares},
     shared::Shared,
 };
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use weft_codes::SharedCode;
 use weft_control::{
     put::{
         Action, Ended, Event, StripeEnd, World,
-        upload::{self, EndedAlready, Lesson, commits_with},
+        upload::{self, EndedAlready, Lesson},
     },
-    run::Report,
+    run::{Levels, Report},
 };
 use weft_meta::{EndStripe, MetaError, NewRepair, ObjectRecord, UploadRecord};
 use weft_proto::{status::decode_error, v1};
@@ -55,15 +51,14 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
     // An agent may be busy with its disk for as long as a stall takes.
     handle.client_done(Duration::from_millis(u64::from(shared.config.stall_ms).saturating_add(shared.config.failure_grace_ms)));
     sent.take_checksums(asked.sent.iter().map(|block| (block.index, block.checksums.clone())));
-    let commit_size = commits_with(asked.commit_size, upload.new.ack.missing_max);
-    let ending = Ending { shared, upload: &upload, code: shared.code(&upload.new.code)?, commit_size };
+    let ending = Ending { shared, upload: &upload, code: shared.code(&upload.new.code)? };
     let request = request(shared, upload.id, &upload.new, &ending.code);
     let bringing = Bringing::new(request.clone(), sent, complaints.clone(), handle, report);
     let arrived = bringing.wait(shared).await.map_err(|error| error.object(name))?;
     let Arrived { sent, report, late } = arrived;
     let stages = stages(shared, &report, &levels);
     let event = Event::Begin { report, early: late.is_some(), complaints };
-    let ended = ending.run(StripeEnd::new(request, *sent), event).await;
+    let ended = ending.run(StripeEnd::new(request, *sent).with_put(asked.commit_size), event).await;
     if let Some(late) = late {
         late.stripe_ended(shared, ended.is_ok()).await;
     }
@@ -72,10 +67,11 @@ pub(super) async fn end(shared: &Arc<Shared>, key: Key, sending: Sending, asked:
 }
 
 /// What the agents' stages spent their time on.
-fn stages(shared: &Shared, report: &Report, levels: &BTreeMap<(NodeId, u32, u32), u32>) -> Vec<v1::StageReport> {
-    let stage = |node: NodeId, times: &StageTimes| {
-        let level = levels.get(&(node, times.lane.into(), times.stage.into())).copied().unwrap_or(0);
-        v1::StageReport { party: shared.members.name(node), level, times: Some((*times).into()) }
+fn stages(shared: &Shared, report: &Report, levels: &Levels) -> Vec<v1::StageReport> {
+    let stage = |node: NodeId, times: &StageTimes| v1::StageReport {
+        party: shared.members.name(node),
+        level: levels.level(node, times),
+        times: Some((*times).into()),
     };
     report.nodes.iter().flat_map(|(id, node)| node.stages.iter().map(|times| stage(*id, times))).collect()
 }
@@ -85,8 +81,6 @@ struct Ending<'a> {
     shared: &'a Arc<Shared>,
     upload: &'a UploadRecord,
     code: SharedCode,
-    /// With the stripe the put is to be committed, as an object of so many bytes.
-    commit_size: Option<u64>,
 }
 
 impl Ending<'_> {
@@ -131,8 +125,8 @@ impl Ending<'_> {
                         };
                         answer = Some(Event::Started(begun.map(|begun| started = Some(begun))));
                     }
-                    Action::Commit { blocks, checksums } => {
-                        let committed = self.commit(&stripe, blocks, checksums).await;
+                    Action::Commit { blocks, checksums, put_bytes } => {
+                        let committed = self.commit(&stripe, (blocks, checksums), put_bytes).await;
                         answer = Some(Event::Committed(committed.map(|committed| object = committed)));
                     }
                     Action::End(ended) => {
@@ -155,24 +149,18 @@ impl Ending<'_> {
         Ok(block)
     }
 
-    /// Writes down that the stripe has ended, and what of it is missing for now; with the put's last stripe, the put is committed.
+    /// Writes down that the stripe has ended, and what of it is missing for now; and commits the put, as an object of so many bytes.
     async fn commit(
         &self,
         stripe: &StripeRecord,
-        blocks: Vec<(u32, Home, BlockState)>,
-        checksums: Vec<Vec<u32>>,
+        (blocks, checksums): (Vec<(u32, Home, BlockState)>, Vec<Vec<u32>>),
+        put_bytes: Option<u64>,
     ) -> Result<Option<ObjectRecord>> {
         let (shared, upload) = (self.shared, self.upload);
         let garbage_not_before_ms = shared.now_ms().saturating_add(shared.config.stall_ms.into());
         let end = EndStripe { upload: upload.id, stripe: stripe.id, blocks, checksums, garbage_not_before_ms };
-        let commit = self.commit_size.map(|size| commit_of(shared, upload.id, size));
-        let ended = match shared.meta.end_stripe(shared.epoch, end.clone(), commit).await {
-            // Why the put cannot be committed, the client hears when it asks for that alone.
-            Err(MetaError::Refused(_) | MetaError::Conflict(_)) if self.commit_size.is_some() => {
-                shared.meta.end_stripe(shared.epoch, end, None).await
-            }
-            ended => ended,
-        };
+        let commit = put_bytes.map(|size| commit_of(shared, upload.id, size));
+        let ended = shared.meta.end_stripe(shared.epoch, end, commit).await;
         let (ended, object) = ended.map_err(|error| shared.meta_error(error).object(&upload.new.name))?;
         if ended.incomplete {
             shared.puts.late_blocks.has_left();

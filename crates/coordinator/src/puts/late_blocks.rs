@@ -3,6 +3,7 @@
 
 use super::late_plans::Place;
 use crate::{
+    pages::Stripes,
     shared::{Shared, until_stopped},
     supervise::handle::PlanHandle,
 };
@@ -19,9 +20,6 @@ use weft_control::{
 use weft_meta::UploadRecord;
 use weft_types::{BlockId, BlockState, Error, NodeId, ObjectName, Owner, Result, StripeId, UploadId};
 
-/// Stripes that are looked up together.
-const STRIPES_PER_PAGE: u32 = 256;
-
 /// Refuses to acknowledge a put of which too much has been lost since its stripes ended. What was lost only with nodes that are down may be
 /// back soon: [`Reaction::Retry`](weft_types::Reaction). A put that waits for all blocks of a stripe before it ends needs no such look.
 pub(super) async fn require_readable(shared: &Shared, upload: &UploadRecord) -> Result<()> {
@@ -29,21 +27,14 @@ pub(super) async fn require_readable(shared: &Shared, upload: &UploadRecord) -> 
         return Ok(());
     }
     let code = shared.code(&upload.new.code)?;
-    let mut from = 0;
-    loop {
-        let page = shared.meta.incomplete_of(Owner::Upload(upload.id), from, STRIPES_PER_PAGE).await;
-        let page = page.map_err(|error| shared.meta_error(error))?;
-        for stripe in page.items {
-            from = stripe.number + 1;
-            let view = shared.members.view();
-            if let Some(error) = recovery::unreadable(&code, stripe, &view) {
-                return Err(view.lacking_nodes(error).object(&upload.new.name));
-            }
-        }
-        if !page.more {
-            return Ok(());
+    let mut stripes = Stripes::incomplete(shared, Owner::Upload(upload.id));
+    while let Some(stripe) = stripes.next().await? {
+        let view = shared.members.view();
+        if let Some(error) = recovery::unreadable(&code, stripe, &view) {
+            return Err(view.lacking_nodes(error).object(&upload.new.name));
         }
     }
+    Ok(())
 }
 
 /// A plan that brings a stripe of a put.

@@ -1,23 +1,20 @@
 //! How a stripe of a put begins: the shell around [`StripeBegin`], which decides. It allocates, plans, opens and starts.
 
-use super::{
-    learn_of, request, simplest,
-    stall::{levels, stall},
-    under_way::Sending,
-};
+use super::{learn_of, request, simplest, under_way::Sending};
 use crate::{
     compute::compute,
     in_flight::Moving,
     options,
     shared::Shared,
     sign::{self, Signed},
-    supervise,
+    supervise::{self, IsSpare},
 };
 use rand::{SeedableRng, rngs::StdRng};
 use std::{
     collections::BTreeMap,
     iter,
     sync::{Arc, PoisonError},
+    time::Duration,
 };
 use weft_codes::SharedCode;
 use weft_control::{
@@ -29,7 +26,7 @@ use weft_control::{
         begin::{Action, Event},
         upload::Lesson,
     },
-    run::OnFailure,
+    run::{Levels, OnFailure, StallPolicy},
 };
 use weft_meta::{Leftovers, NewStripe, UploadRecord};
 use weft_proto::v1;
@@ -195,10 +192,28 @@ pub(super) async fn start(
     let streams = supervise::open(shared, &signed, attempts).await?;
     let (running, handle) = supervise::start(shared, signed, streams, OnFailure::GoOn).await;
     let running = running.all_started().await?;
-    let stall = stall(shared, upload, code, &sent.stripe, &plan);
+    let levels = Levels::of(&plan);
+    let stall = stall(shared, upload, code, &sent.stripe, (&plan, &levels));
     let report = tokio::spawn(running.finish(|_, _| {}, stall));
-    let (plan, levels, handle) = (plan.id, levels(&plan), Arc::new(handle));
+    let (plan, handle) = (plan.id, Arc::new(handle));
     Ok((Sending { plan, sent, handle, report, levels }, client))
+}
+
+/// How long receivers wait for one of them that holds them up, and whether another node could take its block.
+fn stall(
+    shared: &Arc<Shared>,
+    upload: &UploadRecord,
+    code: &SharedCode,
+    stripe: &StripeRecord,
+    (plan, levels): (&weft_plan::Plan, &Levels),
+) -> Option<(StallPolicy, IsSpare<'static>)> {
+    let slice_bytes = plan.binding.slice_len.saturating_mul(stripe.layout.layout.alpha.into());
+    let stall_timeout = shared.stall_after(slice_bytes, shared.puts.learnt(upload.id).held_up())?;
+    let links_timeout = Duration::from_millis(shared.config.stall_ms.into());
+    let policy = StallPolicy::of_put(stall_timeout, links_timeout, levels, upload.new.ack.missing_max);
+    let (request, stripe, shared) = (request(shared, upload.id, &upload.new, code), stripe.clone(), Arc::clone(shared));
+    let is_spare = move |_| request.has_spare(&stripe, &shared.members.view(), &mut *shared.rng());
+    Some((policy, Box::new(is_spare)))
 }
 
 fn plan(

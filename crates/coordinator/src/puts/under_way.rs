@@ -13,10 +13,10 @@ use weft_control::{
         self, SentStripe,
         upload::{Known, Learnt},
     },
-    run::Report,
+    run::{Levels, Report},
 };
 use weft_proto::v1;
-use weft_types::{NodeId, PlanId, Result, StripeId, UploadId};
+use weft_types::{PlanId, Result, StripeId, UploadId};
 
 /// A stripe of a put, by its number.
 pub(super) type Key = (UploadId, u64);
@@ -61,8 +61,8 @@ pub(super) struct Sending {
     pub(super) sent: Box<SentStripe>,
     pub(super) handle: Arc<PlanHandle>,
     pub(super) report: JoinHandle<Report>,
-    /// How far from the writer each of its stages is, by node, lane and stage.
-    pub(super) levels: BTreeMap<(NodeId, u32, u32), u32>,
+    /// How far from the writer each of its stages is.
+    pub(super) levels: Levels,
 }
 
 impl Sending {

@@ -12,13 +12,11 @@ use std::{
 use tokio::{sync::SemaphorePermit, time::Instant};
 use weft_control::{
     conversion::{self, Failed, Lost, Now, Outcome, PAUSE_FIRST, PAUSE_LAST, Whole},
+    put::upload,
     retries::Pause,
 };
 use weft_meta::{MetaError, NewUpload, ObjectRecord, UploadRecord};
 use weft_types::{Ack, Error, JobState, Result, Span, UploadId};
-
-/// The lease of an object's put is put off so often in its time.
-const KEPT_PER_LEASE: u64 = 3;
 
 impl Work<'_> {
     /// Converts an object, or leaves it as it is.
@@ -166,13 +164,14 @@ impl Work<'_> {
     }
 
     /// Puts off the end of the put's lease, for as long as it runs; why that is not possible any more.
-    async fn keep(&self, upload: UploadId) -> Error {
+    async fn keep(&self, id: UploadId) -> Error {
         let shared = self.shared;
         loop {
-            tokio::time::sleep(Duration::from_millis(shared.config.upload_lease_ms / KEPT_PER_LEASE)).await;
-            match shared.meta.extend_upload(shared.epoch, upload, shared.lease_end_ms()).await {
-                Err(error @ MetaError::NotFound(_)) => return shared.meta_error(error),
-                Err(error) => tracing::warn!(%upload, error = %shared.meta_error(error), "a lease could not be put off"),
+            tokio::time::sleep(upload::kept_after(shared.config.upload_lease_ms)).await;
+            let kept = shared.meta.extend_upload(shared.epoch, id, shared.lease_end_ms()).await;
+            match kept.map_err(|error| shared.meta_error(error)) {
+                Err(error) if upload::is_gone(&error) => return error,
+                Err(error) => tracing::warn!(upload = %id, %error, "a lease could not be put off"),
                 Ok(()) => {}
             }
         }

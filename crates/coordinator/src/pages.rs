@@ -1,0 +1,78 @@
+//! What the metadata have of a kind, one after another: the shell around [`weft_control::walk`]. It looks up a page at a time.
+
+use crate::shared::Shared;
+use std::collections::VecDeque;
+use weft_control::walk::Walk;
+use weft_meta::Page;
+use weft_types::{Owner, Result, StripeRecord, UploadId};
+
+/// Stripes that are looked up together.
+pub(crate) const STRIPES_PER_PAGE: u32 = 256;
+
+/// Items, and those of the page that was looked up last.
+#[derive(Debug)]
+pub(crate) struct Pages<K, T> {
+    walk: Walk<K, T>,
+    page: VecDeque<T>,
+}
+
+impl<K: Clone, T> Pages<K, T> {
+    /// See [`Walk::new`].
+    pub(crate) fn new(first: K, behind: fn(&T) -> K) -> Self {
+        Self { walk: Walk::new(first, behind), page: VecDeque::new() }
+    }
+
+    /// The next item; `look_up` brings the page that begins at a key.
+    pub(crate) async fn next<F, E>(&mut self, look_up: impl FnOnce(K) -> F) -> Result<Option<T>, E>
+    where
+        F: Future<Output = Result<Page<T>, E>>,
+    {
+        if self.page.is_empty()
+            && let Some(from) = self.walk.next()
+        {
+            let page = look_up(from).await?;
+            self.walk.came(&page.items, page.more);
+            self.page = page.items.into();
+        }
+        Ok(self.page.pop_front())
+    }
+}
+
+/// Stripes of an object or a put, by number.
+pub(crate) struct Stripes<'a> {
+    shared: &'a Shared,
+    of: Of,
+    pages: Pages<u64, StripeRecord>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    Object(UploadId),
+    Incomplete(Owner),
+}
+
+impl<'a> Stripes<'a> {
+    /// Those of the object of a version, from one on.
+    pub(crate) fn of_object(shared: &'a Shared, version: UploadId, from: u64) -> Self {
+        Self::new(shared, Of::Object(version), from)
+    }
+
+    /// Those of an object or a put under way that are incomplete.
+    pub(crate) fn incomplete(shared: &'a Shared, owner: Owner) -> Self {
+        Self::new(shared, Of::Incomplete(owner), 0)
+    }
+
+    fn new(shared: &'a Shared, of: Of, from: u64) -> Self {
+        Self { shared, of, pages: Pages::new(from, |stripe| stripe.number.saturating_add(1)) }
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) -> Result<Option<StripeRecord>> {
+        let (meta, of) = (&self.shared.meta, self.of);
+        let look_up = |from| match of {
+            Of::Object(version) => meta.stripes(version, from, STRIPES_PER_PAGE),
+            Of::Incomplete(owner) => meta.incomplete_of(owner, from, STRIPES_PER_PAGE),
+        };
+        self.pages.next(look_up).await.map_err(|error| self.shared.meta_error(error))
+    }
+}
