@@ -7,6 +7,7 @@ use crate::{
     repair::{self, RepairScheme, Walk},
     update::{self, UpdateScheme},
 };
+use std::sync::Arc;
 use weft_types::{Error, Result};
 
 /// What a user says who leaves the choice of the scheme open.
@@ -33,6 +34,11 @@ pub trait Named: std::fmt::Debug + Sync {
 
     /// What it does, in a line.
     fn summary(&self) -> &'static str;
+}
+
+/// Two schemes are the same if this is: the name is not enough, for a scheme may have settings.
+pub(crate) fn identity(scheme: &(impl Named + ?Sized)) -> Arc<str> {
+    format!("{} {scheme:?}", scheme.name()).into()
 }
 
 /// A scheme, by what it makes lanes of.
@@ -70,6 +76,11 @@ impl Scheme<'_> {
     /// Whether it can be named for such jobs.
     pub(crate) fn is_for(&self, kind: Kind) -> bool {
         self.family() == family(kind)
+    }
+
+    /// Whether a lost block comes over a path by it, whose links have an order.
+    pub fn has_paths(&self) -> bool {
+        matches!(self, Self::Repair(scheme) if matches!(scheme.walk(), Walk::Chain | Walk::Cycle))
     }
 
     /// Whether a lost block can come over several paths by it.

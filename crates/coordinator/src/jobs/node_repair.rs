@@ -113,7 +113,8 @@ pub(super) async fn explain(shared: &Arc<Shared>, repair: NodeRepair, events: &E
         sent.map_err(|_| Error::retry("whoever asked for the plans is gone"))
     };
     let warn = |message: String| repair_event::Event::Progress(v1::RepairProgress { message, ..v1::RepairProgress::default() });
-    let work = Work::new(shared, repair, shared.jobs.shares().fork());
+    let mut work = Work::new(shared, repair, shared.jobs.shares().fork());
+    work.options.explained = true;
     let (mut blocks, mut told) = (work.blocks(), 0);
     while let Some((stripe, block)) = blocks.next().await? {
         if !node_repair::is_wanted(&work.repair, &stripe, block, &shared.members.view()) {

@@ -230,14 +230,14 @@ fn links_and_shapes_must_fit() {
     let mut cycle = plan.clone();
     let lane = &mut cycle.shape.lanes[0];
     lane.links =
-        vec![weft_plan::Link { from: 0, to: 1, width: 1, rank: 0 }, weft_plan::Link { from: 1, to: 0, width: 1, rank: 0 }];
+        vec![weft_plan::Link { from: 0, to: 1, width: 1, rank: 0 }, weft_plan::Link { from: 1, to: 0, width: 1, rank: 0 }].into();
     let stage = |vertex, link: u16| Stage {
         vertex,
         sources: vec![Source::Link(1 - link)],
         matrix: SparseMatrix::identity(1).into(),
         sinks: vec![Sink::Link(link)],
     };
-    lane.stages = vec![stage(0, 0), stage(1, 1)];
+    lane.stages = vec![stage(0, 0), stage(1, 1)].into();
     says(cycle, Rule::Cycle, "lane 0: its links form a cycle");
 }
 
@@ -405,7 +405,7 @@ fn a_scrub_must_prove_something() {
     let (plan, job) = (build.plan(), scrub_job(&world, R));
     accepted(&world, &plan, &job);
     let mut zeros = plan.clone();
-    for stage in &mut zeros.shape.lanes[0].stages {
+    for stage in zeros.shape.lanes[0].stages.iter_mut() {
         stage.matrix = SparseMatrix::zero(stage.matrix.rows(), stage.matrix.cols()).into();
     }
     refused(&world, &zeros, &job, Rule::Check, "rows depend on each other");
