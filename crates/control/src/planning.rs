@@ -11,7 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::{Ask, SharedCode, SubBlock, shortened};
 use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
 use weft_schemes::{AUTO, Kind, Request, Run, Scheme, Select, by_name, choose, choose_quickly, code_view, simplest};
-use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Seq, Span, StripeLayout, StripeRecord};
+use weft_types::{
+    AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Seq, Span, StripeLayout, StripeRecord,
+};
 
 /// A plan that was proved, and the job that it does.
 #[derive(Debug, Clone)]

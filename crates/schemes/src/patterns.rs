@@ -1,7 +1,7 @@
 //! What was made for known patterns: recipes, the lanes of repairs and those of writes. Most stripes of a code lose the same, and new ones
 //! are written alike; what is made of them differs in its parties, positions and lengths only.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 use weft_codes::{Ask, Code, Recipe, SubBlock};
 use weft_plan::{Cache, Counts, Lane, WantKind};
 use weft_types::Result;
@@ -18,7 +18,7 @@ pub struct Patterns {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct WriteKey {
     pub(crate) code: String,
-    /// See [`crate::registry::identity`].
+    /// See [`identity`].
     pub(crate) scheme: Arc<str>,
     pub(crate) window: u32,
     pub(crate) writer: u16,
@@ -35,7 +35,7 @@ pub(crate) type Want = (u16, WantKind, u8, Vec<u16>);
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct RecipeKey {
     code: String,
-    /// See [`crate::registry::identity`].
+    /// See [`identity`].
     scheme: Arc<str>,
     wanted: Vec<SubBlock>,
     available: Vec<u8>,
@@ -57,7 +57,7 @@ enum Found {
 pub(crate) struct LanesKey {
     /// Where the recipe is in memory: an entry keeps it there.
     pub(crate) recipe: usize,
-    /// See [`crate::registry::identity`].
+    /// See [`identity`].
     pub(crate) scheme: Arc<str>,
     pub(crate) window: u32,
     /// The helpers' blocks and vertices, in the order of the walk.
@@ -122,6 +122,11 @@ impl Patterns {
         self.recipes.put(key, found.clone(), terms);
         Some(found)
     }
+}
+
+/// Two schemes are the same if this is: the name is not enough, for a scheme may have settings.
+pub(crate) fn identity(name: &str, scheme: &(impl fmt::Debug + ?Sized)) -> Arc<str> {
+    format!("{name} {scheme:?}").into()
 }
 
 /// What anything counts as at least.

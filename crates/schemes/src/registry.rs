@@ -7,7 +7,6 @@ use crate::{
     repair::{self, RepairScheme, Walk},
     update::{self, UpdateScheme},
 };
-use std::sync::Arc;
 use weft_types::{Error, Result};
 
 /// What a user says who leaves the choice of the scheme open.
@@ -27,18 +26,13 @@ pub const SCHEMES: &[Scheme<'static>] = &[
     Scheme::Check(&check::Chain),
 ];
 
-/// What every scheme has.
+/// What every scheme has. Its `Debug` shows its settings: by them, too, it is known what was made by it before.
 pub trait Named: std::fmt::Debug + Sync {
     /// What it is called: unique among those of its family.
     fn name(&self) -> &'static str;
 
     /// What it does, in a line.
     fn summary(&self) -> &'static str;
-}
-
-/// Two schemes are the same if this is: the name is not enough, for a scheme may have settings.
-pub(crate) fn identity(scheme: &(impl Named + ?Sized)) -> Arc<str> {
-    format!("{} {scheme:?}", scheme.name()).into()
 }
 
 /// A scheme, by what it makes lanes of.

@@ -254,7 +254,8 @@ impl Ends<'_> {
             let Some(party) = plan.binding.parties.get(usize::from(stage.vertex)).copied() else {
                 return Err(wrong((Rule::Binding, format!("vertex {} is no party", stage.vertex))));
             };
-            let mut held = |index: u8, what: &str| self.check_held((stage.vertex, index), party, what, (lane, &slices)).map_err(wrong);
+            let mut held =
+                |index: u8, what: &str| self.check_held((stage.vertex, index), party, what, (lane, &slices)).map_err(wrong);
             for source in &stage.sources {
                 match source {
                     Source::Link(_) => {}

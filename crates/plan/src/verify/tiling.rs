@@ -26,7 +26,8 @@ impl Tiles {
     /// Collects what comes out of the plan, and refuses what comes out twice, too much or too little.
     pub(super) fn check(plan: &Plan, job: &Job) -> Result<Self, Refusal> {
         let emitted = emitted(plan)?;
-        let mut wanted: Vec<(Block, &Want)> = job.wants.iter().map(|want| ((want.kind, want.party, want_index(want)), want)).collect();
+        let mut wanted: Vec<(Block, &Want)> =
+            job.wants.iter().map(|want| ((want.kind, want.party, want_index(want)), want)).collect();
         wanted.retain(|(_, want)| !want.sub_blocks.is_empty());
         // Stable: the sinks and the wants of a block stay in their order.
         wanted.sort_by_key(|(block, _)| *block);

@@ -15,14 +15,14 @@ fn world() -> World {
 
 const R: weft_types::Party = weft_types::Party::Node(weft_types::NodeId(90));
 
-fn chain(world: &World, kind: WantKind) -> (Plan, Job) {
+pub(crate) fn chain(world: &World, kind: WantKind) -> (Plan, Job) {
     let mut build = world.build();
     build.chain(world.span(), 0, 1, &[0, 1, 3, 4, 5, 6], &[(kind, R, 2)]);
     (build.plan(), world.repair_job(&[2], &[(kind, R, 2)]))
 }
 
 #[track_caller]
-fn refused(world: &World, plan: &Plan, job: &Job, rule: Rule, says: &str) -> Refusal {
+pub(crate) fn refused(world: &World, plan: &Plan, job: &Job, rule: Rule, says: &str) -> Refusal {
     let refusal = verify(plan, world.code.view(), job).expect_err("it must be refused");
     assert_eq!(refusal.rule, rule, "{refusal}");
     assert!(refusal.to_string().contains(says), "{refusal}");
@@ -30,7 +30,7 @@ fn refused(world: &World, plan: &Plan, job: &Job, rule: Rule, says: &str) -> Ref
 }
 
 #[track_caller]
-fn accepted(world: &World, plan: &Plan, job: &Job) {
+pub(crate) fn accepted(world: &World, plan: &Plan, job: &Job) {
     verify(plan, world.code.view(), job).unwrap_or_else(|refusal| panic!("{refusal}"));
 }
 

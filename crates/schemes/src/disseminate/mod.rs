@@ -11,9 +11,8 @@ mod topology;
 
 use crate::{
     LaneBuilder, Named, Request, Requestor,
-    patterns::WriteKey,
+    patterns::{WriteKey, identity},
     region::{self, Delivery, Region},
-    registry::identity,
     request::{Turn, Vertices},
 };
 use weft_codes::{Code, SubBlock};
@@ -103,7 +102,7 @@ fn lane(
     };
     let key = WriteKey {
         code: request.code.spec(),
-        scheme: identity(scheme),
+        scheme: identity(scheme.name(), scheme),
         window: request.run.window,
         writer: from,
         inputs: request.job.inputs.iter().map(|input| input.index).collect(),

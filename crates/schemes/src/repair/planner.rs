@@ -9,7 +9,6 @@ use crate::{
     patterns::{self, LanesKey},
     read,
     region::{self, Delivery, Region},
-    registry::identity,
     request::{Turn, Vertices},
 };
 use std::sync::Arc;
@@ -57,7 +56,8 @@ fn plan_regions(
     known: &mut Known,
 ) -> Result<(Plan, Vec<ChosenPath>)> {
     let (vertices, turns, chosen) = (Vertices::default(), Vec::new(), Vec::new());
-    let mut planner = Planner { request, scheme, identity: identity(scheme), vertices, turns, chosen, known };
+    let mut planner =
+        Planner { request, scheme, identity: patterns::identity(scheme.name(), scheme), vertices, turns, chosen, known };
     regions.iter().try_for_each(|region| planner.region(region))?;
     Ok((request.plan(planner.vertices, planner.turns)?, planner.chosen))
 }
@@ -146,7 +146,8 @@ impl Planner<'_> {
         };
         let Some(patterns) = self.request.patterns else { return make() };
         let stands = helpers.iter().map(|(at, vertex)| (recipe.helpers[*at].index, *vertex)).collect();
-        let key = LanesKey { recipe: Arc::as_ptr(recipe).addr(), scheme: Arc::clone(&self.identity), window, helpers: stands, wants };
+        let key =
+            LanesKey { recipe: Arc::as_ptr(recipe).addr(), scheme: Arc::clone(&self.identity), window, helpers: stands, wants };
         patterns.lanes(recipe, key, make)
     }
 
