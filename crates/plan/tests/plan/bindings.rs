@@ -104,7 +104,7 @@ fn what_comes_out_is_held_against_every_want() {
     let mut lane = plan.clone();
     lane.shape.lanes.extend(plan.shape.lanes.clone());
     lane.binding.spans.extend(plan.binding.spans.clone());
-    refused(&world, &lane, &job, Rule::Tiling, "comes out twice for positions 0..16");
+    refused(&world, &lane, &job, Rule::Tiling, "comes out twice for positions 0..3");
     let mut half = plan;
     half.shape.lanes[0].step = 2;
     refused(&world, &half, &job, Rule::Tiling, "does not come out for positions 3..6");
