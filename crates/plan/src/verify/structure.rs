@@ -187,11 +187,14 @@ fn check_slices(plan: &Plan, number: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// A vertex, and the index of a block.
+type Port = (u16, u8);
+
 /// What the plan and its job name, by how ports refer to it, ascending.
 struct Named {
     inputs: Vec<(Party, u8)>,
-    blocks: Vec<((u16, u8), BlockId)>,
-    stores: Vec<((u16, u8), BlockId)>,
+    blocks: Vec<(Port, BlockId)>,
+    stores: Vec<(Port, BlockId)>,
 }
 
 impl Named {
@@ -201,12 +204,12 @@ impl Named {
         Ok(Self { inputs, blocks: by_port(&plan.binding.blocks)?, stores: by_port(&plan.binding.stores)? })
     }
 
-    fn has_store(&self, port: (u16, u8)) -> bool {
+    fn has_store(&self, port: Port) -> bool {
         self.stores.binary_search_by_key(&port, |(port, _)| *port).is_ok()
     }
 }
 
-fn by_port(blocks: &[BoundBlock]) -> Result<Vec<((u16, u8), BlockId)>, Refusal> {
+fn by_port(blocks: &[BoundBlock]) -> Result<Vec<(Port, BlockId)>, Refusal> {
     let mut ports: Vec<_> = blocks.iter().map(|block| ((block.vertex, block.id.index), block.id)).collect();
     ports.sort_unstable();
     match ports.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -282,7 +285,7 @@ impl Ends<'_> {
 
     fn check_held(
         &mut self,
-        port: (u16, u8),
+        port: Port,
         party: Party,
         what: &str,
         (lane, slices): (usize, &SliceSet),
