@@ -20,12 +20,14 @@ pub struct RepairOptions {
     pub select: Select,
     /// How paths are searched.
     pub paths: Paths,
+    /// What plans cost is told: a scheme that was named is weighed too.
+    pub explained: bool,
 }
 
 impl RepairOptions {
     /// Repairs by `scheme` in slices of `slice_len`.
     pub fn new(scheme: String, slice_len: AutoSize) -> Self {
-        Self { scheme, slice_len, slice_asked: false, select: Select::default(), paths: Paths::default() }
+        Self { scheme, slice_len, slice_asked: false, select: Select::default(), paths: Paths::default(), explained: false }
     }
 
     /// Applies a request. An empty scheme or 0 bytes keep what is set.
@@ -160,6 +162,7 @@ mod tests {
             slice_asked: false,
             select: Select::default(),
             paths: Paths::default(),
+            explained: false,
         };
         assert_eq!(options().with("", 0, false).unwrap().slice_len, AutoSize::bytes(64 << 10));
         assert_eq!(options().with("ppr", 0, true).unwrap().slice_len, AutoSize::Auto);

@@ -10,8 +10,10 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::{Ask, SharedCode, SubBlock, shortened};
 use weft_plan::{Change, Considered, Hold, Input, Job, Network, Plan, Want, WantKind};
-use weft_schemes::{AUTO, Kind, Request, Run, Select, by_name, choose, code_view, simplest};
-use weft_types::{BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Seq, Span, StripeLayout, StripeRecord};
+use weft_schemes::{AUTO, Kind, Request, Run, Scheme, Select, by_name, choose, choose_quickly, code_view, simplest};
+use weft_types::{
+    AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, Party, Result, Seq, Span, StripeLayout, StripeRecord,
+};
 
 /// A plan that was proved, and the job that it does.
 #[derive(Debug, Clone)]
@@ -77,7 +79,10 @@ impl<'a> Way<'a> {
     /// The plan to take, and what was considered. A slice whose length is left open is that which suits the path's own links, if that is
     /// predicted to be quicker.
     fn choose(&self, request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
-        let (plan, mut considered) = choose(request, scheme)?;
+        // A slice whose length is left open is fitted to the path, which is told with what was considered.
+        let is_fitted = |scheme: Scheme<'_>| self.options.slice_len == AutoSize::Auto && scheme.has_paths();
+        let is_weighed = self.options.explained || scheme == AUTO || is_fitted(by_name(Kind::of(request.job), scheme)?);
+        let (plan, mut considered) = if is_weighed { choose(request, scheme)? } else { choose_quickly(request, scheme)? };
         let path = considered.first().and_then(|chosen| Some((chosen, chosen.paths.first()?)));
         let fitted = path.and_then(|(chosen, path)| {
             let slice_len = self.options.slice_positions_on(path, &request.stripe, request.network)?;
@@ -145,11 +150,8 @@ pub fn write(code: &SharedCode, stripe: &StripeLayout, writing: &Writing<'_>, ru
     // What was named is not weighed: a put plans every stripe. So little data that it does not reach all blocks is sent by the simplest
     // scheme: there is nothing to spread.
     let is_short = code.dimension() < code.k();
-    let (plan, considered) = match scheme {
-        AUTO if !is_short => choose(&request, scheme)?,
-        _ if is_short => (weft_schemes::plan(&request, simplest(Kind::Write)?)?, Vec::new()),
-        named => (weft_schemes::plan(&request, by_name(Kind::Write, named)?)?, Vec::new()),
-    };
+    let scheme = if is_short { simplest(Kind::Write)?.name() } else { scheme };
+    let (plan, considered) = choose_quickly(&request, scheme)?;
     Ok(Planned { considered, ..proved(plan, job, code, (network, known))? })
 }
 

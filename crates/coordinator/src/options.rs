@@ -31,12 +31,14 @@ pub(crate) fn usual_repair(shared: &Shared) -> RepairOptions {
 pub(crate) fn of_repair(shared: &Shared, asked: &v1::RepairObjectRequest) -> Result<RepairOptions> {
     let usual = usual_repair(shared).with(&asked.scheme, asked.slice_len, asked.slice_auto)?;
     let select = Select::parse(&asked.select, || shared.draw_seed())?;
-    Ok(RepairOptions { select, paths: Paths::of(asked.paths)?, ..usual })
+    let explained = asked.explain || asked.plans;
+    Ok(RepairOptions { select, paths: Paths::of(asked.paths)?, explained, ..usual })
 }
 
 /// As a read asks for.
 pub(crate) fn of_read(shared: &Shared, asked: &v1::ReadStripeRequest) -> Result<RepairOptions> {
-    usual_repair(shared).with(&asked.scheme, asked.slice_len, asked.slice_auto)
+    let usual = usual_repair(shared).with(&asked.scheme, asked.slice_len, asked.slice_auto)?;
+    Ok(RepairOptions { explained: asked.explain, ..usual })
 }
 
 /// As the repair of a node does: who helps is selected over all its stripes, and only the order is left open.
@@ -45,7 +47,7 @@ pub(crate) fn of_node(shared: &Shared, repair: &NodeRepair) -> RepairOptions {
     let scheme = if repair.scheme.is_empty() { usual.scheme } else { repair.scheme.clone() };
     let slice_asked = repair.slice_len > 0;
     let slice_len = if slice_asked { AutoSize::bytes(repair.slice_len) } else { usual.slice_len };
-    RepairOptions { scheme, slice_len, slice_asked, select: Select::Ordered, paths: Paths::Count(1) }
+    RepairOptions { scheme, slice_len, slice_asked, select: Select::Ordered, paths: Paths::Count(1), explained: false }
 }
 
 /// As a put asks for, by a client or by an agent to which a conversion was delegated.

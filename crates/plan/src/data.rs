@@ -1,6 +1,6 @@
 //! Plans and jobs as data.
 
-use crate::SliceSet;
+use crate::{Shared, SliceSet};
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use weft_gf::Factored;
 use weft_types::{BlockId, Layout, Party, PlanId, Seq, Span};
@@ -203,9 +203,9 @@ pub struct Lane {
     /// Slices that may wait at each end of a link, at least 1.
     pub window: u32,
     /// The stages, in any order.
-    pub stages: Vec<Stage>,
+    pub stages: Shared<Stage>,
     /// The links.
-    pub links: Vec<Link>,
+    pub links: Shared<Link>,
 }
 
 /// What one vertex does with each slice: `sinks = matrix × sources`.

@@ -149,18 +149,19 @@ fn stable_number(name: &str) -> u64 {
 
 /// What a plan moves over each line, but for what stays on one machine.
 pub fn moved(plan: &Plan, network: &Network) -> Result<BTreeMap<Party, Moved>, Refusal> {
-    check(plan)?;
-    let parties = &plan.binding.parties;
-    let line_of: Vec<Party> = parties.iter().map(|party| network.line_of(*party)).collect();
+    let parties: Vec<(Party, Party)> = plan.binding.parties.iter().map(|party| (*party, network.line_of(*party))).collect();
     let mut lines: BTreeMap<Party, Moved> = BTreeMap::new();
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
         let positions = plan.slice_set(number).positions() as f64;
-        let vertex = |stage: u16| usize::from(lane.stages[usize::from(stage)].vertex);
+        let at = |stage: u16| parties.get(usize::from(lane.stages.get(usize::from(stage))?.vertex)).copied();
         for link in &lane.links {
-            let (from, to, bytes) = (vertex(link.from), vertex(link.to), positions * f64::from(link.width));
-            if network.host_of_both(parties[from], parties[to]).is_none() {
-                lines.entry(line_of[from]).or_default().up_bytes += bytes;
-                lines.entry(line_of[to]).or_default().down_bytes += bytes;
+            let (Some((from, from_line)), Some((to, to_line))) = (at(link.from), at(link.to)) else {
+                return Err(Refusal::new(Rule::Links, format!("lane {number} has a link that begins or ends at no party")));
+            };
+            let bytes = positions * f64::from(link.width);
+            if network.host_of_both(from, to).is_none() {
+                lines.entry(from_line).or_default().up_bytes += bytes;
+                lines.entry(to_line).or_default().down_bytes += bytes;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The one door from a job to a plan: which kind of job it is, which schemes can answer it, and which of their plans to take.
 
 use crate::{
-    Request, check, considered, disseminate,
+    Paths, Request, Select, check, considered, disseminate,
     registry::{self, AUTO, Scheme},
     repair::{self, Known},
     update,
@@ -81,6 +81,18 @@ pub fn plan(request: &Request<'_>, scheme: Scheme<'_>) -> Result<Plan> {
         Scheme::Update(scheme) => update::plan(request, scheme)?,
         Scheme::Check(scheme) => check::plan(request, scheme)?,
     })
+}
+
+/// The plan that [`choose`] takes. It is not weighed where the scheme was named and has one plan: then nothing is considered.
+pub fn choose_quickly(request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
+    if scheme != AUTO {
+        let named = registry::by_name(Kind::of(request.job), scheme)?;
+        let is_choice = request.paths == Paths::Auto && named.has_several_paths();
+        if !(is_choice && matches!(request.select, Select::Best | Select::Ordered)) {
+            return Ok((plan(request, named)?, Vec::new()));
+        }
+    }
+    choose(request, scheme)
 }
 
 /// The plan for a job of the scheme of that name, or, for [`AUTO`], of that which is predicted to be the quickest on its network,

@@ -117,6 +117,6 @@ impl LaneBuilder {
         if stages.len().max(links.len()) > usize::from(u16::MAX) {
             return Err(Error::invalid(format!("a lane of {} stages and {} links is too large", stages.len(), links.len())));
         }
-        Ok(Lane { first: 0, step: 1, window, stages, links })
+        Ok(Lane { first: 0, step: 1, window, stages: stages.into(), links: links.into() })
     }
 }

@@ -25,7 +25,7 @@ mod select;
 mod slice_size;
 pub mod update;
 
-pub use door::{Kind, choose, plan};
+pub use door::{Kind, choose, choose_quickly, plan};
 pub use lane::{LaneBuilder, Requestor};
 pub use patterns::Patterns;
 pub use registry::{AUTO, Named, SCHEMES, Scheme, answering, by_name, check_name, rebuilds, simplest};

@@ -1,9 +1,9 @@
 //! What was made for known patterns: recipes, the lanes of repairs and those of writes. Most stripes of a code lose the same, and new ones
 //! are written alike; what is made of them differs in its parties, positions and lengths only.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 use weft_codes::{Ask, Code, Recipe, SubBlock};
-use weft_plan::{Cache, Counts, Lane, Sink, WantKind};
+use weft_plan::{Cache, Counts, Lane, WantKind};
 use weft_types::Result;
 
 /// The recipes and lanes that were made last. What is planned is the same with and without.
@@ -18,25 +18,25 @@ pub struct Patterns {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct WriteKey {
     pub(crate) code: String,
-    /// The scheme, with its settings.
-    pub(crate) scheme: String,
+    /// See [`identity`].
+    pub(crate) scheme: Arc<str>,
     pub(crate) window: u32,
     pub(crate) writer: u16,
     /// The data blocks that the writer has.
     pub(crate) inputs: Vec<u8>,
-    pub(crate) wanted: Vec<SubBlock>,
-    /// Each home's vertex, rows and sinks, the block that it stores, and whether it is near.
-    pub(crate) homes: Vec<HomeKey>,
+    /// What goes to whom; of a block that is stored, which copy it is; and whether that home is near.
+    pub(crate) wants: Vec<(Want, Option<u8>, bool)>,
 }
 
-/// See [`WriteKey::homes`].
-pub(crate) type HomeKey = (u16, Vec<usize>, Vec<Sink>, Option<(u8, u8)>, bool);
+/// What goes to a vertex: as what, of which block, which sub-blocks.
+pub(crate) type Want = (u16, WantKind, u8, Vec<u16>);
 
 /// A question to a code, for a scheme. The spec stands for the code: if it were wrong, the proof would refuse what is made of the recipe.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct RecipeKey {
     code: String,
-    scheme: &'static str,
+    /// See [`identity`].
+    scheme: Arc<str>,
     wanted: Vec<SubBlock>,
     available: Vec<u8>,
     read_anyway: Vec<u8>,
@@ -57,12 +57,13 @@ enum Found {
 pub(crate) struct LanesKey {
     /// Where the recipe is in memory: an entry keeps it there.
     pub(crate) recipe: usize,
-    pub(crate) scheme: &'static str,
+    /// See [`identity`].
+    pub(crate) scheme: Arc<str>,
     pub(crate) window: u32,
     /// The helpers' blocks and vertices, in the order of the walk.
     pub(crate) helpers: Vec<(u8, u16)>,
     /// What goes to whom.
-    pub(crate) wants: Vec<(u16, WantKind, u8, Vec<u16>)>,
+    pub(crate) wants: Vec<Want>,
 }
 
 impl Patterns {
@@ -123,6 +124,11 @@ impl Patterns {
     }
 }
 
+/// Two schemes are the same if this is: the name is not enough, for a scheme may have settings.
+pub(crate) fn identity(name: &str, scheme: &(impl fmt::Debug + ?Sized)) -> Arc<str> {
+    format!("{name} {scheme:?}").into()
+}
+
 /// What anything counts as at least.
 const TERMS_MIN: usize = 1024;
 
@@ -131,14 +137,14 @@ const TERMS_MIN: usize = 1024;
 /// which any k whole blocks do, the first k help (of a shortened one, fewer).
 pub(crate) fn recipe(
     patterns: Option<&Patterns>,
-    (code, scheme): (&dyn Code, &'static str),
+    (code, scheme): (&dyn Code, &Arc<str>),
     ask: &Ask,
     choose: impl Fn(&[Recipe]) -> Option<&Recipe>,
 ) -> std::result::Result<Option<Arc<Recipe>>, weft_codes::NotRecoverable> {
     let sorted = in_order(code, ask);
     let key = |ask: &Ask, is_ordered: bool| {
         let (wanted, available, read_anyway) = (ask.wanted.clone(), ask.available.clone(), ask.read_anyway.clone());
-        RecipeKey { code: code.spec(), scheme, wanted, available, read_anyway, is_ordered }
+        RecipeKey { code: code.spec(), scheme: Arc::clone(scheme), wanted, available, read_anyway, is_ordered }
     };
     let mut refused = None;
     let mut made = |ask: &Ask| match code.recipes(ask) {

@@ -53,7 +53,8 @@ pub(crate) struct Delivery {
 pub(crate) fn cut(job: &Job, prefer: &[Party]) -> Result<Vec<Region>> {
     let wanted = Span::normalize(job.wants.iter().map(|want| want.span).collect());
     let spans = job.wants.iter().map(|want| want.span).chain(job.holds.iter().map(|hold| hold.span));
-    let spans = spans.chain(job.changed.iter().map(|change| change.span));
+    // Sub-blocks mostly change together.
+    let spans = spans.chain(job.changed.chunk_by(|a, b| a.span == b.span).map(|changes| changes[0].span));
     let mut edges: Vec<u64> = spans.filter(|span| !span.is_empty()).flat_map(|span| [span.start, span.end]).collect();
     edges.sort_unstable();
     edges.dedup();
@@ -154,8 +155,10 @@ fn deliveries(job: &Job, places: &HashMap<Party, usize>, span: Span) -> Vec<Deli
         all.entry((place, want.party, want.kind, index)).or_default().extend(&want.sub_blocks);
     }
     let delivery = |((_, party, kind, index), mut sub_blocks): ((Option<usize>, Party, WantKind, u8), Vec<u16>)| {
-        sub_blocks.sort_unstable();
-        sub_blocks.dedup();
+        if !sub_blocks.is_sorted_by(|a, b| a < b) {
+            sub_blocks.sort_unstable();
+            sub_blocks.dedup();
+        }
         Delivery { party, kind, index, sub_blocks }
     };
     all.into_iter().map(delivery).filter(|delivery| !delivery.sub_blocks.is_empty()).collect()
@@ -170,6 +173,6 @@ fn holders(job: &Job, prefer: &[Party], span: Span) -> Vec<(u8, Party)> {
         }
     }
     // Stable: those that nobody prefers stay in the order of the holds.
-    holders.sort_by_key(|(_, party)| prefer.iter().position(|preferred| preferred == party).unwrap_or(prefer.len()));
+    holders.sort_by_cached_key(|(_, party)| prefer.iter().position(|preferred| preferred == party).unwrap_or(prefer.len()));
     holders
 }

@@ -26,7 +26,7 @@ pub const SCHEMES: &[Scheme<'static>] = &[
     Scheme::Check(&check::Chain),
 ];
 
-/// What every scheme has.
+/// What every scheme has. Its `Debug` shows its settings: by them, too, it is known what was made by it before.
 pub trait Named: std::fmt::Debug + Sync {
     /// What it is called: unique among those of its family.
     fn name(&self) -> &'static str;
@@ -70,6 +70,11 @@ impl Scheme<'_> {
     /// Whether it can be named for such jobs.
     pub(crate) fn is_for(&self, kind: Kind) -> bool {
         self.family() == family(kind)
+    }
+
+    /// Whether a lost block comes over a path by it, whose links have an order.
+    pub fn has_paths(&self) -> bool {
+        matches!(self, Self::Repair(scheme) if matches!(scheme.walk(), Walk::Chain | Walk::Cycle))
     }
 
     /// Whether a lost block can come over several paths by it.

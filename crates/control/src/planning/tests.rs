@@ -65,7 +65,7 @@ fn run() -> Run {
 
 fn options(scheme: &str) -> RepairOptions {
     let (slice_len, select, paths) = (weft_types::AutoSize::Auto, Select::default(), Paths::default());
-    RepairOptions { scheme: scheme.into(), slice_len, slice_asked: false, select, paths }
+    RepairOptions { scheme: scheme.into(), slice_len, slice_asked: false, select, paths, explained: false }
 }
 
 fn sizes() -> impl Strategy<Value = (u64, u64, u64)> {

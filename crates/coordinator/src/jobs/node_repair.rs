@@ -48,7 +48,11 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::RepairNodeRequest) -
 /// Tells the plans that one would begin with.
 pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, events: Events) {
     let explained = match check(&shared, &asked).await {
-        Ok(repair) => NodeRepairJob::new(&shared, repair, shared.jobs.shares().fork()).explain(&events).await,
+        Ok(repair) => {
+            let mut job = NodeRepairJob::new(&shared, repair, shared.jobs.shares().fork());
+            job.options.explained = true;
+            job.explain(&events).await
+        }
         Err(error) => Err(error),
     };
     let last = match explained {

@@ -73,7 +73,7 @@ fn random_lane(random: &mut StdRng, vertices: u16, number: u32, step: u32) -> La
         Stage { vertex: at as u16, sources, matrix: random_matrix(random, rows, cols), sinks }
     };
     let stages = (0..stages).map(|at| stage(at, random)).collect();
-    Lane { first: number, step, window: random.random_range(1..4), stages, links }
+    Lane { first: number, step, window: random.random_range(1..4), stages, links: links.into() }
 }
 
 /// Some rows are plain copies, some equal others, some are zero, some are sums.

@@ -4,7 +4,7 @@ use super::tiling::{Tiles, gap, range};
 use crate::{
     BoundBlock, Change, CodeView, Job, Place, Plan, Refusal, Rule, Sink, SliceSet, Source, WantKind, executor::check_lane, limits,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use weft_types::{BlockId, Layout, Party, Span};
 
 /// For each lane, the columns of the generator that change in it, ascending.
@@ -34,14 +34,15 @@ pub(super) fn check_binding(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Resu
     limits::check_binding(plan)?;
     limits::check_job(job)?;
     check_parties(plan, code)?;
+    let named = Named::new(plan, job)?;
     check_job(plan, code, job)?;
     let held = Held::new(job);
     check_stores(plan, job)?;
-    let named = Named::new(plan, job);
     let mut changes = Vec::with_capacity(plan.shape.lanes.len());
+    let mut ends = Ends { plan, named: &named, held: &held, found: vec![None; named.blocks.len()] };
     for number in 0..plan.shape.lanes.len() {
         check_slices(plan, number)?;
-        check_ends(plan, &named, &held, number)?;
+        ends.check(number)?;
         changes.push(changed_columns(plan, code, job, number)?);
     }
     let tiles = Tiles::check(plan, job)?;
@@ -55,31 +56,31 @@ fn refuse<T>(rule: Rule, message: impl std::fmt::Display) -> Result<T, Refusal> 
     Err(Refusal::new(rule, message))
 }
 
-/// Which positions of which blocks the parties hold, normalized.
+/// Which positions of which blocks the parties hold, ascending: those of one block at one party stand together.
 struct Held {
-    spans: HashMap<(Party, BlockId), Vec<Span>>,
+    spans: Vec<(Party, BlockId, Span)>,
 }
 
 impl Held {
     fn new(job: &Job) -> Self {
-        let mut spans: HashMap<(Party, BlockId), Vec<Span>> = HashMap::new();
-        for hold in &job.holds {
-            spans.entry((hold.party, hold.block)).or_default().push(hold.span);
-        }
-        Self { spans: spans.into_iter().map(|(key, spans)| (key, Span::normalize(spans))).collect() }
+        let mut spans: Vec<_> = job.holds.iter().map(|hold| (hold.party, hold.block, hold.span)).collect();
+        spans.sort_unstable();
+        Self { spans }
     }
 
     /// Whether `party` holds `block` for all positions of the slices; else, why not.
     fn check(&self, party: Party, block: BlockId, slices: &SliceSet) -> Result<(), String> {
-        let Some(spans) = self.spans.get(&(party, block)) else {
-            let others = self.spans.keys().filter(|(who, other)| *who == party && other.index == block.index);
-            return match others.map(|(_, other)| *other).min() {
-                Some(other) => Err(format!("{party} holds {other}, not {block}")),
+        let first = self.spans.partition_point(|(who, other, _)| (*who, *other) < (party, block));
+        let own = || self.spans[first..].iter().take_while(|(who, other, _)| (*who, *other) == (party, block));
+        if own().next().is_none() {
+            let other = self.spans.iter().find(|(who, other, _)| *who == party && other.index == block.index);
+            return match other {
+                Some((_, other, _)) => Err(format!("{party} holds {other}, not {block}")),
                 None => Err(format!("{party} does not hold block {}", block.index)),
             };
-        };
+        }
         let (mut from, hull) = (0, slices.hull());
-        for span in spans.iter().copied().chain([Span::new(hull.end, hull.end)]) {
+        for span in own().map(|(.., span)| *span).chain([Span::new(hull.end, hull.end)]) {
             if let Some(slice) = slices.touching(Span::new(from, span.start)) {
                 return Err(format!("{party} does not hold all of positions {} of {block}", range(slice)));
             }
@@ -107,22 +108,15 @@ fn check_parties(plan: &Plan, code: &CodeView<'_>) -> Result<(), Refusal> {
     if binding.slice_len == 0 {
         return refuse(Rule::Binding, "its slices have no position");
     }
-    let mut parties = HashSet::new();
-    if let Some(twice) = binding.parties.iter().find(|party| !parties.insert(**party)) {
-        return refuse(Rule::Binding, format!("two vertices are {twice}"));
+    let mut parties = binding.parties.clone();
+    parties.sort_unstable();
+    if let Some(twice) = parties.windows(2).find(|pair| pair[0] == pair[1]) {
+        return refuse(Rule::Binding, format!("two vertices are {}", twice[0]));
     }
-    let mut stripes = BTreeSet::new();
-    for blocks in [&binding.blocks, &binding.stores] {
-        let mut seen = HashSet::new();
-        for block in blocks {
-            check_block(plan, code, block)?;
-            stripes.insert(block.id.stripe);
-            if !seen.insert((block.vertex, block.id.index)) {
-                return refuse(Rule::Binding, format!("vertex {} has two blocks of index {}", block.vertex, block.id.index));
-            }
-        }
-    }
-    if stripes.len() > 1 {
+    let mut bound = binding.blocks.iter().chain(&binding.stores);
+    let first = bound.clone().next().map(|block| block.id.stripe);
+    bound.clone().try_for_each(|block| check_block(plan, code, block))?;
+    if bound.any(|block| Some(block.id.stripe) != first) {
         return refuse(Rule::Binding, "its blocks are of several stripes");
     }
     Ok(())
@@ -162,22 +156,22 @@ fn check_job(plan: &Plan, code: &CodeView<'_>, job: &Job) -> Result<(), Refusal>
 
 /// A stored block is a new generation, at one place.
 fn check_stores(plan: &Plan, job: &Job) -> Result<(), Refusal> {
-    let mut newest: HashMap<(weft_types::StripeId, u8, u8), u32> = HashMap::new();
-    for id in job.holds.iter().map(|hold| hold.block) {
-        let newest = newest.entry((id.stripe, id.index, id.copy)).or_default();
-        *newest = id.generation.max(*newest);
-    }
-    let mut stored = HashSet::new();
-    for BoundBlock { id, .. } in &plan.binding.stores {
-        let newest = newest.get(&(id.stripe, id.index, id.copy)).copied().unwrap_or_default();
+    let block = |id: &BlockId| (id.stripe, id.index, id.copy);
+    let mut held: Vec<_> = job.holds.iter().map(|hold| (block(&hold.block), hold.block.generation)).collect();
+    held.sort_unstable();
+    let mut stored: Vec<BlockId> = plan.binding.stores.iter().map(|store| store.id).collect();
+    for id in &stored {
+        let before = &held[..held.partition_point(|(other, _)| *other <= block(id))];
+        let newest = before.last().filter(|(other, _)| *other == block(id)).map_or(0, |(_, generation)| *generation);
         if id.generation <= newest {
             return refuse(Rule::Binding, format!("block {id} is to be stored, but generation {newest} is there already"));
         }
-        if !stored.insert(*id) {
-            return refuse(Rule::Binding, format!("block {id} is to be stored at two places"));
-        }
     }
-    Ok(())
+    stored.sort_unstable();
+    match stored.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(twice) => refuse(Rule::Binding, format!("block {} is to be stored at two places", twice[0])),
+        None => Ok(()),
+    }
 }
 
 fn check_slices(plan: &Plan, number: usize) -> Result<(), Refusal> {
@@ -193,17 +187,34 @@ fn check_slices(plan: &Plan, number: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What the plan and its job name, by how ports refer to it.
+/// A vertex, and the index of a block.
+type Port = (u16, u8);
+
+/// What the plan and its job name, by how ports refer to it, ascending.
 struct Named {
-    inputs: HashSet<(Party, u8)>,
-    blocks: HashMap<(u16, u8), BlockId>,
-    stores: HashMap<(u16, u8), BlockId>,
+    inputs: Vec<(Party, u8)>,
+    blocks: Vec<(Port, BlockId)>,
+    stores: Vec<(Port, BlockId)>,
 }
 
 impl Named {
-    fn new(plan: &Plan, job: &Job) -> Self {
-        let inputs = job.inputs.iter().map(|input| (input.party, input.index)).collect();
-        Self { inputs, blocks: by_port(&plan.binding.blocks), stores: by_port(&plan.binding.stores) }
+    fn new(plan: &Plan, job: &Job) -> Result<Self, Refusal> {
+        let mut inputs: Vec<_> = job.inputs.iter().map(|input| (input.party, input.index)).collect();
+        inputs.sort_unstable();
+        Ok(Self { inputs, blocks: by_port(&plan.binding.blocks)?, stores: by_port(&plan.binding.stores)? })
+    }
+
+    fn has_store(&self, port: Port) -> bool {
+        self.stores.binary_search_by_key(&port, |(port, _)| *port).is_ok()
+    }
+}
+
+fn by_port(blocks: &[BoundBlock]) -> Result<Vec<(Port, BlockId)>, Refusal> {
+    let mut ports: Vec<_> = blocks.iter().map(|block| ((block.vertex, block.id.index), block.id)).collect();
+    ports.sort_unstable();
+    match ports.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        Some([((vertex, index), _), _]) => refuse(Rule::Binding, format!("vertex {vertex} has two blocks of index {index}")),
+        _ => Ok(ports),
     }
 }
 
@@ -228,61 +239,76 @@ fn check_ports(plan: &Plan, code: &CodeView<'_>, number: usize) -> Result<(), Re
     Ok(())
 }
 
-/// That every party has what its stages read and patch, and new generations for what they store.
-fn check_ends(plan: &Plan, named: &Named, held: &Held, number: usize) -> Result<(), Refusal> {
-    let slices = plan.slice_set(number);
-    let Named { inputs, blocks, stores } = named;
-    // Many stages may read one block, and a block may have many holes.
-    let mut found_held: HashSet<(u16, u8)> = HashSet::new();
-    for (at, stage) in plan.shape.lanes[number].stages.iter().enumerate() {
-        let wrong = |rule, message: String| Refusal::new(rule, message).at(Place::stage(plan, number, at));
-        let Some(party) = plan.binding.parties.get(usize::from(stage.vertex)).copied() else {
-            return Err(wrong(Rule::Binding, format!("vertex {} is no party", stage.vertex)));
-        };
-        let mut check_held = |index: u8, what: &str| {
-            if found_held.contains(&(stage.vertex, index)) {
-                return Ok(());
-            }
-            let bound = blocks.get(&(stage.vertex, index));
-            let id = bound.ok_or_else(|| wrong(Rule::Binding, format!("block {index} is to be {what}, but not bound")))?;
-            held.check(party, *id, &slices).map_err(|message| wrong(Rule::Holds, message))?;
-            found_held.insert((stage.vertex, index));
-            Ok(())
-        };
-        for source in &stage.sources {
-            match source {
-                Source::Link(_) => {}
-                Source::Block { index, .. } => check_held(*index, "read")?,
-                Source::Input { index, .. } if inputs.contains(&(party, *index)) => {}
-                Source::Input { index, .. } => {
-                    return Err(wrong(Rule::Holds, format!("{party} has no new bytes of block {index} to put in")));
-                }
-            }
-        }
-        for sink in &stage.sinks {
-            match sink {
-                Sink::Link(_) | Sink::Check { .. } | Sink::Output { .. } => {}
-                Sink::Patch { index, .. } => check_held(*index, "patched")?,
-                Sink::Store { index, .. } if stores.contains_key(&(stage.vertex, *index)) => {}
-                Sink::Store { index, .. } => {
-                    return Err(wrong(Rule::Binding, format!("block {index} is to be stored, but has no new generation")));
-                }
-            }
-        }
-    }
-    Ok(())
+/// Whether every party has what its stages read and patch, and new generations for what they store.
+struct Ends<'a> {
+    plan: &'a Plan,
+    named: &'a Named,
+    held: &'a Held,
+    /// The lane for which each bound block was last found to be held: many stages may read one block, and it may have many holes.
+    found: Vec<Option<usize>>,
 }
 
-fn by_port(blocks: &[BoundBlock]) -> HashMap<(u16, u8), BlockId> {
-    blocks.iter().map(|block| ((block.vertex, block.id.index), block.id)).collect()
+impl Ends<'_> {
+    fn check(&mut self, lane: usize) -> Result<(), Refusal> {
+        let (plan, named) = (self.plan, self.named);
+        let slices = plan.slice_set(lane);
+        for (at, stage) in plan.shape.lanes[lane].stages.iter().enumerate() {
+            let wrong = |(rule, message): (Rule, String)| Refusal::new(rule, message).at(Place::stage(plan, lane, at));
+            let Some(party) = plan.binding.parties.get(usize::from(stage.vertex)).copied() else {
+                return Err(wrong((Rule::Binding, format!("vertex {} is no party", stage.vertex))));
+            };
+            let mut held =
+                |index: u8, what: &str| self.check_held((stage.vertex, index), party, what, (lane, &slices)).map_err(wrong);
+            for source in &stage.sources {
+                match source {
+                    Source::Link(_) => {}
+                    Source::Block { index, .. } => held(*index, "read")?,
+                    Source::Input { index, .. } if named.inputs.binary_search(&(party, *index)).is_ok() => {}
+                    Source::Input { index, .. } => {
+                        return Err(wrong((Rule::Holds, format!("{party} has no new bytes of block {index} to put in"))));
+                    }
+                }
+            }
+            for sink in &stage.sinks {
+                match sink {
+                    Sink::Link(_) | Sink::Check { .. } | Sink::Output { .. } => {}
+                    Sink::Patch { index, .. } => held(*index, "patched")?,
+                    Sink::Store { index, .. } if named.has_store((stage.vertex, *index)) => {}
+                    Sink::Store { index, .. } => {
+                        return Err(wrong((Rule::Binding, format!("block {index} is to be stored, but has no new generation"))));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_held(
+        &mut self,
+        port: Port,
+        party: Party,
+        what: &str,
+        (lane, slices): (usize, &SliceSet),
+    ) -> Result<(), (Rule, String)> {
+        let bound = self.named.blocks.binary_search_by_key(&port, |(port, _)| *port);
+        let at = bound.map_err(|_| (Rule::Binding, format!("block {} is to be {what}, but not bound", port.1)))?;
+        if self.found[at] != Some(lane) {
+            self.held.check(party, self.named.blocks[at].1, slices).map_err(|message| (Rule::Holds, message))?;
+            self.found[at] = Some(lane);
+        }
+        Ok(())
+    }
 }
 
 fn check_sub_blocks(code: &CodeView<'_>, index: u8, sub_blocks: &[u16]) -> Result<(), String> {
-    let mut seen = HashSet::new();
     if usize::from(index) >= code.n || sub_blocks.iter().any(|sub_block| usize::from(*sub_block) >= code.alpha) {
         return Err(format!("sub-blocks {sub_blocks:?} of block {index} do not exist in {}", code.spec));
     }
-    if sub_blocks.is_empty() || !sub_blocks.iter().all(|sub_block| seen.insert(*sub_block)) {
+    let is_twice = || {
+        let mut seen = HashSet::new();
+        !sub_blocks.iter().all(|sub_block| seen.insert(*sub_block))
+    };
+    if sub_blocks.is_empty() || !sub_blocks.is_sorted_by(|a, b| a < b) && is_twice() {
         return Err(format!("sub-blocks {sub_blocks:?} of block {index}: at least one, and none twice"));
     }
     Ok(())
@@ -291,33 +317,38 @@ fn check_sub_blocks(code: &CodeView<'_>, index: u8, sub_blocks: &[u16]) -> Resul
 /// The columns that change in a lane. Either all of a lane's positions change or none: the proof runs each lane once.
 fn changed_columns(plan: &Plan, code: &CodeView<'_>, job: &Job, number: usize) -> Result<Vec<usize>, Refusal> {
     let slices = plan.slice_set(number);
-    let mut columns = BTreeSet::new();
-    for Change { index, sub_block, span } in &job.changed {
-        if slices.touching(*span).is_none() {
+    let (hull, mut columns) = (slices.hull(), Vec::new());
+    // Sub-blocks mostly change together.
+    for changes in job.changed.chunk_by(|a, b| a.span == b.span) {
+        let span = changes[0].span;
+        if slices.touching(span).is_none() {
             continue;
         }
-        if !span.contains(slices.hull()) {
-            let message = format!("only positions {} of block {index} change: a lane must end where a change does", range(*span));
+        if !span.contains(hull) {
+            let (index, range) = (changes[0].index, range(span));
+            let message = format!("only positions {range} of block {index} change: a lane must end where a change does");
             return Err(Refusal::new(Rule::Straddles, message).at(Place::lane(number)));
         }
-        columns.insert(usize::from(*index) * code.alpha + usize::from(*sub_block));
+        columns.extend(changes.iter().map(|change| usize::from(change.index) * code.alpha + usize::from(change.sub_block)));
     }
-    Ok(columns.into_iter().collect())
+    columns.sort_unstable();
+    columns.dedup();
+    Ok(columns)
 }
 
 /// Every held block that a change reaches is patched, or stored anew (here or elsewhere: the old generation is fenced then).
 fn check_mixed(plan: &Plan, code: &CodeView<'_>, job: &Job, held: &Held, tiles: &Tiles) -> Result<(), Refusal> {
+    if job.changed.is_empty() || held.spans.is_empty() {
+        return Ok(());
+    }
     let mut changed: BTreeMap<u32, Vec<Span>> = BTreeMap::new();
     for Change { index, sub_block, span } in &job.changed {
         changed.entry(u32::from(*index) * code.alpha as u32 + u32::from(*sub_block)).or_default().push(*span);
     }
-    if changed.is_empty() {
-        return Ok(());
-    }
     let changed: BTreeMap<u32, Vec<Span>> = changed.into_iter().map(|(column, spans)| (column, Span::normalize(spans))).collect();
-    let mut holds: Vec<_> = held.spans.iter().collect();
-    holds.sort_unstable_by_key(|(key, _)| **key);
-    for ((party, block), spans) in holds {
+    for holds in held.spans.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+        let (party, block, _) = &holds[0];
+        let spans = Span::normalize(holds.iter().map(|(.., span)| *span).collect());
         for sub_block in (0..code.alpha).map(|sub_block| sub_block as u16) {
             let reached = code.row(block.index, sub_block).iter().filter_map(|(_, column, _)| changed.get(column)).flatten();
             let reached = Span::normalize(reached.copied().collect());
@@ -342,16 +373,16 @@ fn check_mixed(plan: &Plan, code: &CodeView<'_>, job: &Job, held: &Held, tiles: 
 
 /// Nobody gets a second block of the stripe.
 fn check_placement(job: &Job) -> Result<(), Refusal> {
-    let mut has: BTreeMap<Party, BTreeSet<u8>> = BTreeMap::new();
-    for hold in &job.holds {
-        has.entry(hold.party).or_default().insert(hold.block.index);
-    }
-    for want in job.wants.iter().filter(|want| want.kind == WantKind::Store) {
-        has.entry(want.party).or_default().insert(want.index);
-    }
-    for want in job.wants.iter().filter(|want| want.kind == WantKind::Store) {
-        if has.get(&want.party).is_some_and(|blocks| blocks.len() > 1) {
-            return refuse(Rule::Placement, format!("{} would hold blocks {:?} of one stripe", want.party, has[&want.party]));
+    let stored = || job.wants.iter().filter(|want| want.kind == WantKind::Store).map(|want| (want.party, want.index));
+    let mut has: Vec<(Party, u8)> = job.holds.iter().map(|hold| (hold.party, hold.block.index)).chain(stored()).collect();
+    has.sort_unstable();
+    has.dedup();
+    for (party, _) in stored() {
+        let first = has.partition_point(|(other, _)| *other < party);
+        let blocks = || has[first..].iter().take_while(|(other, _)| *other == party).map(|(_, index)| *index);
+        if blocks().nth(1).is_some() {
+            let blocks: BTreeSet<u8> = blocks().collect();
+            return refuse(Rule::Placement, format!("{party} would hold blocks {blocks:?} of one stripe"));
         }
     }
     Ok(())
@@ -363,17 +394,17 @@ fn check_tolerance(code: &CodeView<'_>, job: &Job) -> Result<(), Refusal> {
     if changed.is_empty() {
         return Ok(());
     }
-    let mut has: BTreeMap<u8, Vec<Span>> = BTreeMap::new();
-    for hold in &job.holds {
-        has.entry(hold.block.index).or_default().push(hold.span);
-    }
-    for want in job.wants.iter().filter(|want| want.kind == WantKind::Store) {
-        has.entry(want.index).or_default().push(want.span);
-    }
-    let mut events = Vec::new();
-    let mut absent = code.stored().filter(|index| !has.contains_key(index)).count();
-    for spans in has.into_values() {
-        let spans = Span::normalize(spans);
+    let stored = job.wants.iter().filter(|want| want.kind == WantKind::Store).map(|want| (want.index, want.span));
+    let mut has: Vec<(u8, Span)> = job.holds.iter().map(|hold| (hold.block.index, hold.span)).chain(stored).collect();
+    has.sort_unstable();
+    let is_there = |index: &u8| has.binary_search_by_key(index, |(other, _)| *other).is_ok();
+    let mut absent = code.stored().filter(|index| !is_there(index)).count();
+    let (mut events, all) = (Vec::new(), Span::new(changed[0].start, changed[changed.len() - 1].end));
+    for spans in has.chunk_by(|a, b| a.0 == b.0) {
+        if spans.iter().any(|(_, span)| span.contains(all)) {
+            continue;
+        }
+        let spans = Span::normalize(spans.iter().map(|(_, span)| *span).collect());
         let gaps = changed.iter().flat_map(|change| change.subtract(&spans));
         events.extend(gaps.flat_map(|gap| [(gap.start, 1i8), (gap.end, -1)]));
     }

@@ -14,7 +14,7 @@ pub(super) type Key = (WantKind, Party, u8, u16);
 /// A block at a party, as one kind of want: its sub-blocks mostly come out together.
 type Block = (WantKind, Party, u8);
 
-/// The positions for which each thing comes out, normalized.
+/// The positions for which each thing comes out, normalized: of jobs that change blocks which somebody holds, for nothing else asks.
 pub(super) struct Tiles {
     tiles: BTreeMap<Key, Rc<Vec<Span>>>,
 }
@@ -26,34 +26,49 @@ impl Tiles {
     /// Collects what comes out of the plan, and refuses what comes out twice, too much or too little.
     pub(super) fn check(plan: &Plan, job: &Job) -> Result<Self, Refusal> {
         let emitted = emitted(plan)?;
-        let mut wanted: BTreeMap<Block, Vec<&Want>> = BTreeMap::new();
-        for want in job.wants.iter().filter(|want| !want.sub_blocks.is_empty()) {
-            wanted.entry((want.kind, want.party, want_index(want))).or_default().push(want);
-        }
+        let mut wanted: Vec<(Block, &Want)> =
+            job.wants.iter().map(|want| ((want.kind, want.party, want_index(want)), want)).collect();
+        wanted.retain(|(_, want)| !want.sub_blocks.is_empty());
+        // Stable: the sinks and the wants of a block stay in their order.
+        wanted.sort_by_key(|(block, _)| *block);
+        let is_kept = !job.changed.is_empty() && !job.holds.is_empty();
         let mut unions = Unions { plan, known: HashMap::new(), budget: limits::TILED_SLICES_MAX };
         let (mut tiles, mut lacking) = (BTreeMap::new(), Vec::new());
-        for (block, sinks) in &emitted {
-            let wants = wanted.remove(block).unwrap_or_default();
-            let all = together(sinks, &wants);
-            for (sub_block, (from, spans)) in by_sub_block(sinks, &wants, all.is_some()) {
-                let (key, want) = ((block.0, block.1, block.2, sub_block), Span::normalize(spans));
+        let gives = |lane: u32, span: Span| {
+            let slices = plan.slice_set(lane as usize);
+            (slices.step, slices.hull()) == (1, span)
+        };
+        for sinks in emitted.chunk_by(|a, b| a.0 == b.0) {
+            let (kind, party, index) = sinks[0].0;
+            let first = wanted.partition_point(|(other, _)| *other < sinks[0].0);
+            let wants = &wanted[first..first + wanted[first..].partition_point(|(other, _)| *other == sinks[0].0)];
+            let all = together(sinks, wants);
+            // What one lane gives, slice by slice, is wanted as it is.
+            if let (Some(_), false, [(_, (lane, ..))], [(_, want)]) = (all, is_kept, sinks, wants)
+                && gives(*lane, want.span)
+            {
+                continue;
+            }
+            for (sub_block, (from, spans)) in by_sub_block(sinks, wants, all.is_some()) {
+                let (key, want) = ((kind, party, index, sub_block), Span::normalize(spans));
                 if from.is_empty() {
                     lacking.push((key, want));
                     continue;
                 }
                 let spans = unions.of(&key, &from)?;
                 compare(plan, &key, &from, &spans, &want)?;
-                // Only what changes is looked for again.
-                if !job.changed.is_empty() {
+                if is_kept {
                     let same = all.unwrap_or(std::slice::from_ref(&sub_block));
                     tiles.extend(same.iter().map(|sub_block| ((key.0, key.1, key.2, *sub_block), Rc::clone(&spans))));
                 }
             }
         }
-        let never = wanted.into_iter().map(|(block, wants)| {
-            let lowest = wants.iter().flat_map(|want| &want.sub_blocks).min().copied().unwrap_or_default();
-            let spans = wants.iter().filter(|want| want.sub_blocks.contains(&lowest)).map(|want| want.span);
-            ((block.0, block.1, block.2, lowest), Span::normalize(spans.collect()))
+        let is_emitted = |block: &Block| emitted.binary_search_by_key(block, |(other, _)| *other).is_ok();
+        let never = wanted.chunk_by(|a, b| a.0 == b.0).filter(|wants| !is_emitted(&wants[0].0)).map(|wants| {
+            let (kind, party, index) = wants[0].0;
+            let lowest = wants.iter().flat_map(|(_, want)| &want.sub_blocks).min().copied().unwrap_or_default();
+            let spans = wants.iter().filter(|(_, want)| want.sub_blocks.contains(&lowest)).map(|(_, want)| want.span);
+            ((kind, party, index, lowest), Span::normalize(spans.collect()))
         });
         let mut lacking: Vec<(Key, Vec<Span>)> =
             lacking.into_iter().chain(never).filter(|(_, spans)| !spans.is_empty()).collect();
@@ -83,10 +98,10 @@ fn want_index(want: &Want) -> u8 {
 }
 
 /// The sub-blocks of a block, if all of its sinks and wants name the same ones in the same order.
-fn together<'a>(sinks: &'a [Emitted<'_>], wants: &[&Want]) -> Option<&'a [u16]> {
-    let (.., first) = sinks.first()?;
-    let same = sinks.iter().all(|(.., sub_blocks)| sub_blocks == first);
-    (same && wants.iter().all(|want| want.sub_blocks[..] == **first)).then_some(first)
+fn together<'a>(sinks: &'a [(Block, Emitted<'_>)], wants: &[(Block, &Want)]) -> Option<&'a [u16]> {
+    let (_, (.., first)) = sinks.first()?;
+    let same = sinks[1..].iter().all(|(_, (.., sub_blocks))| sub_blocks == first);
+    (same && wants.iter().all(|(_, want)| want.sub_blocks[..] == **first)).then_some(first)
 }
 
 /// Lanes and stages, and positions.
@@ -94,15 +109,15 @@ type BySubBlock = BTreeMap<u16, (Vec<(u32, u32)>, Vec<Span>)>;
 
 /// For every sub-block that sinks or wants name: the lanes and stages that it comes out of, and where it is wanted. If all are
 /// together, the first stands for all of them.
-fn by_sub_block(sinks: &[Emitted<'_>], wants: &[&Want], together: bool) -> BySubBlock {
+fn by_sub_block(sinks: &[(Block, Emitted<'_>)], wants: &[(Block, &Want)], together: bool) -> BySubBlock {
     let looked_at = if together { 1 } else { usize::MAX };
     let mut found = BySubBlock::new();
-    for (lane, stage, sub_blocks) in sinks {
+    for (_, (lane, stage, sub_blocks)) in sinks {
         for sub_block in sub_blocks.iter().take(looked_at) {
             found.entry(*sub_block).or_default().0.push((*lane, *stage));
         }
     }
-    for want in wants {
+    for (_, want) in wants {
         for sub_block in want.sub_blocks.iter().take(looked_at) {
             found.entry(*sub_block).or_default().1.push(want.span);
         }
@@ -132,9 +147,9 @@ impl Unions<'_> {
     }
 }
 
-/// For every block that comes out: its sinks, in order.
-fn emitted(plan: &Plan) -> Result<BTreeMap<Block, Vec<Emitted<'_>>>, Refusal> {
-    let mut emitted: BTreeMap<Block, Vec<Emitted<'_>>> = BTreeMap::new();
+/// The sinks of all blocks that come out, block by block, and those of a block in order.
+fn emitted(plan: &Plan) -> Result<Vec<(Block, Emitted<'_>)>, Refusal> {
+    let mut emitted = Vec::new();
     for (number, lane) in plan.shape.lanes.iter().enumerate() {
         let mut rows: HashMap<Party, u16> = HashMap::new();
         for (at, stage) in lane.stages.iter().enumerate() {
@@ -155,10 +170,11 @@ fn emitted(plan: &Plan) -> Result<BTreeMap<Block, Vec<Emitted<'_>>>, Refusal> {
                         (WantKind::Check, 0, (std::mem::replace(row, end)..end).collect())
                     }
                 };
-                emitted.entry((kind, party, index)).or_default().push((number as u32, at as u32, sub_blocks));
+                emitted.push(((kind, party, index), (number as u32, at as u32, sub_blocks)));
             }
         }
     }
+    emitted.sort_by_key(|(block, _)| *block);
     Ok(emitted)
 }
 

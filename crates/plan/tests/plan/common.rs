@@ -177,7 +177,7 @@ impl Build<'_> {
     }
 
     pub(crate) fn lane(&self, span: Span, first: u32, step: u32) -> LaneBuild {
-        LaneBuild { span, lane: Lane { first, step, window: 4, stages: vec![], links: vec![] } }
+        LaneBuild { span, lane: Lane { first, step, window: 4, stages: vec![].into(), links: vec![].into() } }
     }
 
     /// Adds a stage. Every second one computes its rows as temporaries and copies them: a proof must see through it.

@@ -15,14 +15,14 @@ fn world() -> World {
 
 const R: weft_types::Party = weft_types::Party::Node(weft_types::NodeId(90));
 
-fn chain(world: &World, kind: WantKind) -> (Plan, Job) {
+pub(crate) fn chain(world: &World, kind: WantKind) -> (Plan, Job) {
     let mut build = world.build();
     build.chain(world.span(), 0, 1, &[0, 1, 3, 4, 5, 6], &[(kind, R, 2)]);
     (build.plan(), world.repair_job(&[2], &[(kind, R, 2)]))
 }
 
 #[track_caller]
-fn refused(world: &World, plan: &Plan, job: &Job, rule: Rule, says: &str) -> Refusal {
+pub(crate) fn refused(world: &World, plan: &Plan, job: &Job, rule: Rule, says: &str) -> Refusal {
     let refusal = verify(plan, world.code.view(), job).expect_err("it must be refused");
     assert_eq!(refusal.rule, rule, "{refusal}");
     assert!(refusal.to_string().contains(says), "{refusal}");
@@ -30,7 +30,7 @@ fn refused(world: &World, plan: &Plan, job: &Job, rule: Rule, says: &str) -> Ref
 }
 
 #[track_caller]
-fn accepted(world: &World, plan: &Plan, job: &Job) {
+pub(crate) fn accepted(world: &World, plan: &Plan, job: &Job) {
     verify(plan, world.code.view(), job).unwrap_or_else(|refusal| panic!("{refusal}"));
 }
 
@@ -230,14 +230,14 @@ fn links_and_shapes_must_fit() {
     let mut cycle = plan.clone();
     let lane = &mut cycle.shape.lanes[0];
     lane.links =
-        vec![weft_plan::Link { from: 0, to: 1, width: 1, rank: 0 }, weft_plan::Link { from: 1, to: 0, width: 1, rank: 0 }];
+        vec![weft_plan::Link { from: 0, to: 1, width: 1, rank: 0 }, weft_plan::Link { from: 1, to: 0, width: 1, rank: 0 }].into();
     let stage = |vertex, link: u16| Stage {
         vertex,
         sources: vec![Source::Link(1 - link)],
         matrix: SparseMatrix::identity(1).into(),
         sinks: vec![Sink::Link(link)],
     };
-    lane.stages = vec![stage(0, 0), stage(1, 1)];
+    lane.stages = vec![stage(0, 0), stage(1, 1)].into();
     says(cycle, Rule::Cycle, "lane 0: its links form a cycle");
 }
 
@@ -405,7 +405,7 @@ fn a_scrub_must_prove_something() {
     let (plan, job) = (build.plan(), scrub_job(&world, R));
     accepted(&world, &plan, &job);
     let mut zeros = plan.clone();
-    for stage in &mut zeros.shape.lanes[0].stages {
+    for stage in zeros.shape.lanes[0].stages.iter_mut() {
         stage.matrix = SparseMatrix::zero(stage.matrix.rows(), stage.matrix.cols()).into();
     }
     refused(&world, &zeros, &job, Rule::Check, "rows depend on each other");

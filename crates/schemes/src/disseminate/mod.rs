@@ -11,13 +11,13 @@ mod topology;
 
 use crate::{
     LaneBuilder, Named, Request, Requestor,
-    patterns::WriteKey,
+    patterns::{WriteKey, identity},
     region::{self, Delivery, Region},
     request::{Turn, Vertices},
 };
 use weft_codes::{Code, SubBlock};
 use weft_gf::Factored;
-use weft_plan::{Lane, Plan, Sink, Source};
+use weft_plan::{Lane, Plan, Sink, Source, WantKind};
 use weft_types::{Party, Result};
 
 pub use assign::{Candidate, Racks, assign};
@@ -90,41 +90,45 @@ fn lane(
     region: &Region,
     vertices: &mut Vertices,
 ) -> Result<Lane> {
-    let deliveries: Vec<&Delivery> = region.deliveries.iter().collect();
-    let wanted = region::wanted(&deliveries);
     let is_near = |party: Party| request.network.host_of_both(writer, party).is_some();
     let all_near = request.stores.iter().all(|(party, _)| is_near(*party));
+    let is_near = |party: Party| !all_near && is_near(party);
+    let copy = |party: Party, index: u8| request.store(party, index).map(|id| id.copy);
     let from = vertices.of(writer)?;
-    let requestors = region::requestors(&deliveries, &wanted, vertices)?;
-    let home = |requestor: Requestor| {
-        let is_near = !all_near && vertices.party(requestor.vertex).is_some_and(is_near);
-        let stored = match requestor.sinks.as_slice() {
-            [Sink::Store { index, sub_blocks }] if sub_blocks.len() == request.code.alpha() => Some(*index),
-            _ => None,
-        };
-        let id = stored.and_then(|index| request.store(vertices.party(requestor.vertex)?, index));
-        Home { requestor, block: id.map(|id| (id.index, id.copy)), is_near }
-    };
-    let homes: Vec<Home> = requestors.into_iter().map(home).collect();
-    let Some(patterns) = request.patterns else { return build(Write { request, writer: from, wanted, homes }, scheme) };
-    let inputs = request.job.inputs.iter().map(|input| input.index).collect();
-    let home = |Home { requestor: Requestor { vertex, rows, sinks, .. }, block, is_near }: &Home| {
-        (*vertex, rows.clone(), sinks.clone(), *block, *is_near)
+    let want = |delivery: &Delivery| {
+        let Delivery { party, kind, index, sub_blocks } = delivery;
+        let stored = (*kind == WantKind::Store).then(|| copy(*party, *index)).flatten();
+        Ok(((vertices.of(*party)?, *kind, *index, sub_blocks.clone()), stored, is_near(*party)))
     };
     let key = WriteKey {
         code: request.code.spec(),
-        scheme: format!("{} {scheme:?}", scheme.name()),
+        scheme: identity(scheme.name(), scheme),
         window: request.run.window,
         writer: from,
-        inputs,
-        wanted: wanted.clone(),
-        homes: homes.iter().map(home).collect(),
+        inputs: request.job.inputs.iter().map(|input| input.index).collect(),
+        wants: region.deliveries.iter().map(want).collect::<Result<_>>()?,
     };
-    patterns.write(key, || build(Write { request, writer: from, wanted, homes }, scheme))
-}
-
-fn build(write: Write<'_>, scheme: &dyn WriteScheme) -> Result<Lane> {
-    let mut lane = LaneBuilder::default();
-    scheme.build(&write, &mut lane)?;
-    lane.finish(write.request.run.window)
+    let mut make = || {
+        let deliveries: Vec<&Delivery> = region.deliveries.iter().collect();
+        let wanted = region::wanted(&deliveries);
+        let requestors = region::requestors(&deliveries, &wanted, vertices)?;
+        let home = |requestor: Requestor| {
+            let party = vertices.party(requestor.vertex);
+            let block = match (party, requestor.sinks.as_slice()) {
+                (Some(party), [Sink::Store { index, sub_blocks }]) if sub_blocks.len() == request.code.alpha() => {
+                    copy(party, *index).map(|copy| (*index, copy))
+                }
+                _ => None,
+            };
+            Home { requestor, block, is_near: party.is_some_and(is_near) }
+        };
+        let homes = requestors.into_iter().map(home).collect();
+        let (write, mut lane) = (Write { request, writer: from, wanted, homes }, LaneBuilder::default());
+        scheme.build(&write, &mut lane)?;
+        lane.finish(request.run.window)
+    };
+    match request.patterns {
+        Some(patterns) => patterns.write(key, make),
+        None => make(),
+    }
 }

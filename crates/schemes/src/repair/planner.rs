@@ -56,7 +56,8 @@ fn plan_regions(
     known: &mut Known,
 ) -> Result<(Plan, Vec<ChosenPath>)> {
     let (vertices, turns, chosen) = (Vertices::default(), Vec::new(), Vec::new());
-    let mut planner = Planner { request, scheme, vertices, turns, chosen, known };
+    let mut planner =
+        Planner { request, scheme, identity: patterns::identity(scheme.name(), scheme), vertices, turns, chosen, known };
     regions.iter().try_for_each(|region| planner.region(region))?;
     Ok((request.plan(planner.vertices, planner.turns)?, planner.chosen))
 }
@@ -64,6 +65,7 @@ fn plan_regions(
 struct Planner<'a> {
     request: &'a Request<'a>,
     scheme: &'a dyn RepairScheme,
+    identity: Arc<str>,
     vertices: Vertices,
     turns: Vec<Turn>,
     /// The paths that were chosen, each once.
@@ -144,7 +146,8 @@ impl Planner<'_> {
         };
         let Some(patterns) = self.request.patterns else { return make() };
         let stands = helpers.iter().map(|(at, vertex)| (recipe.helpers[*at].index, *vertex)).collect();
-        let key = LanesKey { recipe: Arc::as_ptr(recipe).addr(), scheme: scheme.name(), window, helpers: stands, wants };
+        let key =
+            LanesKey { recipe: Arc::as_ptr(recipe).addr(), scheme: Arc::clone(&self.identity), window, helpers: stands, wants };
         patterns.lanes(recipe, key, make)
     }
 
@@ -157,7 +160,7 @@ impl Planner<'_> {
         read_anyway.extend(available.iter().copied().filter(|index| read(index) && !local(index)));
         let ask = Ask { wanted: wanted.to_vec(), available, read_anyway };
         let (code, scheme) = (self.request.code, self.scheme);
-        let chosen = patterns::recipe(self.request.patterns, (code, scheme.name()), &ask, |recipes| scheme.choose(recipes));
+        let chosen = patterns::recipe(self.request.patterns, (code, &self.identity), &ask, |recipes| scheme.choose(recipes));
         let chosen = chosen.map_err(|refusal| {
             let span = region.span;
             Error::unavailable(format!("{refusal} (positions {}..{})", span.start, span.end))

@@ -216,7 +216,7 @@ impl<'a> Routes<'a> {
             None => 0,
         };
         let mut region = region.clone();
-        region.holders.sort_by_key(|(_, party)| place(party));
+        region.holders.sort_by_cached_key(|(_, party)| place(party));
         region
     }
 

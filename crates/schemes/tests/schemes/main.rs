@@ -4,6 +4,7 @@ mod disseminate;
 mod paths;
 mod properties;
 mod routes;
+mod settings;
 mod shapes;
 mod slice_size;
 #[path = "../world/mod.rs"]
