@@ -195,8 +195,8 @@ pub fn is_gone(error: &Error) -> bool {
     error.reaction == Reaction::NotFound
 }
 
-/// Whether puts of which nothing was heard for a lease are given up by a coordinator that has led for so long. While none was there, nobody
-/// could renew a lease; before the first one there were no puts.
+/// Whether puts of which nothing was heard for a lease are given up by a coordinator that has led for so long. No lease can be renewed while
+/// there is no coordinator; before the first one there are no puts.
 pub fn leases_end(led_for: Duration, lease_ms: u64, epoch: Epoch) -> bool {
     led_for >= Duration::from_millis(lease_ms) || epoch.0 <= 1
 }

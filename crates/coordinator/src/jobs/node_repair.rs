@@ -39,13 +39,13 @@ pub(super) struct NodeRepairJob {
     shares: Shares,
 }
 
-/// Begins one.
+/// Begins the repair of a node.
 pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::RepairNodeRequest) -> Result<v1::Job> {
     let repair = check(shared, asked).await?;
     super::begin(shared, JobWork::RepairNode(repair)).await
 }
 
-/// Tells the plans that one would begin with.
+/// Tells the plans that it would begin with.
 pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, events: Events) {
     let explained = match check(&shared, &asked).await {
         Ok(repair) => NodeRepairJob::new(&shared, repair, shared.jobs.shares().fork()).explain(&events).await,
@@ -55,7 +55,7 @@ pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, e
         Ok(()) => Ok(event(v1::repair_event::Event::Done(v1::RepairDone::default()))),
         Err(error) => Err(to_status(&error)),
     };
-    // Whoever asked may be gone.
+    // The client may be gone.
     let _gone = events.send(last).await;
 }
 
