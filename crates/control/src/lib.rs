@@ -17,6 +17,7 @@
 //! | [`options`], [`planning`] | what requests choose; from a stripe to a proved plan |
 //! | [`links`], [`in_flight`] | what links carry; what plans under way still have to move |
 //! | [`stragglers`], [`disputes`] | which nodes are slow; which are at fault where nodes complain of each other |
+//! | [`findings`], [`orphans`] | what is written down of blocks that their nodes say are bad; when a node's blocks are compared |
 //! | [`walk`] | which page of the metadata is looked up next |
 //! | [`run`] | what the agents of a plan have told, when it stalls, and who is to blame |
 
@@ -25,6 +26,7 @@ pub mod capacity;
 pub mod conversion;
 pub mod cool;
 pub mod disputes;
+pub mod findings;
 #[cfg(test)]
 mod fixtures;
 pub mod helpers;
@@ -35,6 +37,7 @@ pub mod links;
 pub mod members;
 pub mod node_repair;
 pub mod options;
+pub mod orphans;
 pub mod placement;
 pub mod planning;
 pub mod put;

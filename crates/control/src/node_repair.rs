@@ -5,10 +5,11 @@
 
 use crate::{
     job::{Again, Job},
-    rebuild::{Destination, Lost, Rebuilt, Request},
+    rebuild::{Destination, Lost, Rebuilt, Request, moved_bytes},
     view::{Standing, View},
 };
-use weft_types::{Error, Home, LeftBlock, NodeRepair, ObjectName, Owner, Result, StripeId, StripeRecord, UploadId};
+use std::time::Duration;
+use weft_types::{Error, Home, LeftBlock, NodeId, NodeRepair, ObjectName, Owner, Result, StripeId, StripeRecord, UploadId};
 
 /// What is said if something is left of which no attempt has told.
 pub const LEFT_UNSAID: &str = "blocks came to the node, or were lost, while the others were rebuilt: repair it again";
@@ -52,8 +53,31 @@ impl Block {
 
     /// How many bytes of it have moved when so much of the work is done.
     pub fn moved_bytes(&self, thousandths: u64) -> u64 {
-        (u128::from(self.bytes) * u128::from(thousandths) / 1000) as u64
+        moved_bytes(self.bytes, thousandths)
     }
+}
+
+/// Whether a repair can be begun: something of the node may be lost, and the nodes that are to get its blocks are up. `down_after`: so long a
+/// node that has just died still counts as up.
+pub fn check(repair: &NodeRepair, view: &View, down_after: Duration) -> Result<()> {
+    let known =
+        |id: NodeId| view.node(id).ok_or_else(|| Error::not_found(format!("there is no node {id}: `weft node ls` lists them")));
+    let node = known(repair.node)?;
+    if node.up && !repair.force && !node.disks.iter().any(|disk| disk.failed) {
+        let (name, seconds) = (&node.name, down_after.as_millis().div_ceil(1000));
+        return Err(Error::invalid(format!(
+            "{name} is up and its blocks can be read: nothing of it is lost. A node that has just died counts as down after \
+             {seconds} s; to rebuild all blocks of one that is up elsewhere, as if it were gone, say --force (it may still get new \
+             ones: stop its agent first if it shall not)"
+        )));
+    }
+    for to in &repair.to {
+        let node = known(*to)?;
+        if !node.up {
+            return Err(Error::invalid(format!("{} is down: nothing can be rebuilt there", node.name)));
+        }
+    }
+    Ok(())
 }
 
 /// Whether a block of the node is to be rebuilt: it is lost, or the node is to be emptied as if it were gone.
@@ -129,7 +153,7 @@ pub fn take(job: &mut Job, block: Block, outcome: Outcome) -> Again {
 mod tests {
     use super::*;
     use crate::fixtures::{BLOCK_LEN, home, stripe, view};
-    use weft_types::{Amount, HelperSelect, JobProgress, JobState, NodeId, PlacedBlock};
+    use weft_types::{Amount, HelperSelect, JobProgress, JobState, PlacedBlock, Reaction};
 
     fn repair(force: bool) -> NodeRepair {
         NodeRepair {
@@ -145,6 +169,30 @@ mod tests {
 
     fn object() -> ObjectName {
         ObjectName { bucket: "b".into(), key: "k".into() }
+    }
+
+    #[test]
+    fn a_node_of_which_nothing_is_lost_is_repaired_only_by_force_and_to_nodes_that_are_up() {
+        let check = |force, view: &View| {
+            let checked = check(&repair(force), view, Duration::from_millis(4_001));
+            checked.map_err(|error| (error.reaction, error.message))
+        };
+        let (up, down) = (view(8, &[]), view(8, &[2]));
+        let (reaction, message) = check(false, &up).unwrap_err();
+        assert!(
+            reaction == Reaction::InvalidInput && message.contains("node-2 is up") && message.contains("after 5 s"),
+            "{message}"
+        );
+        let mut failing = up.clone();
+        failing.nodes.get_mut(&NodeId(2)).unwrap().disks[0].failed = true;
+        for (force, view) in [(true, &up), (false, &down), (false, &failing)] {
+            assert_eq!(check(force, view), Ok(()));
+        }
+        let (reaction, message) = check(false, &view(8, &[2, 8])).unwrap_err();
+        assert!(reaction == Reaction::InvalidInput && message.starts_with("node-8 is down"), "{message}");
+        for there in [1, 7] {
+            assert_eq!(check(true, &view(there, &[])).unwrap_err().0, Reaction::NotFound, "it has {there} nodes");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use crate::view::{DiskView, NodeView, View};
 use rand::{Rng, seq::SliceRandom};
 use std::collections::{BTreeMap, BTreeSet};
+use weft_codes::SharedCode;
 use weft_types::{Error, FailureDomain, Home, NodeId, Result, human_bytes};
 
 /// Disks that differ in fullness by less than a twentieth count as equally full.
@@ -22,6 +23,15 @@ pub fn nodes_needed(data: usize, blocks: usize, replicas: u8) -> usize {
 /// A code, as messages name it.
 pub fn described(code: &str, replicas: u8) -> String {
     if replicas < 2 { code.to_owned() } else { format!("{code} with {replicas} copies of its data") }
+}
+
+/// What there is to say of copies that take more nodes than there are.
+pub fn few_nodes_for_copies(code: &SharedCode, replicas: u8, nodes: usize) -> Option<String> {
+    let needed = nodes_needed(code.k(), code.n(), replicas);
+    let what = described(&code.spec(), replicas);
+    (replicas > 1 && needed > nodes).then(|| {
+        format!("{what} puts the blocks of a stripe on {needed} different nodes, and the cluster has {nodes}: add nodes first")
+    })
 }
 
 /// What is to be placed.

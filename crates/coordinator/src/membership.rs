@@ -7,10 +7,11 @@ use crate::{
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status, async_trait};
-use weft_control::run::Report;
-use weft_meta::{NewDisk, NewNode};
+pub(crate) use weft_control::findings::Finding;
+use weft_control::{findings::Judged, run::Report};
+use weft_meta::{MetaError, NewDisk, NewNode};
 use weft_proto::{PROTOCOL, Peer, ProtocolRange, rpc, to_status, v1};
-use weft_types::{BlockId, BlockState, ClassLimits, Error, NodeId, NodeState, Result, Span};
+use weft_types::{BlockId, ClassLimits, Error, NodeId, NodeState, Result, Span};
 
 /// Disks of one node, at most.
 const DISKS_MAX: usize = 1024;
@@ -157,47 +158,21 @@ impl MembershipService {
     }
 }
 
-/// What a node says of a block of its own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Finding {
-    /// All of it is lost, and this is how it counts from now on.
-    Lost(BlockState),
-    /// These bytes of it are corrupt.
-    Corrupt(Vec<Span>),
-}
-
-/// Writes down that a block is bad at the node that holds it, and says so. What cannot be written down is avoided for a while.
+/// Writes down that a block is bad at the node that holds it, and says so.
 pub(crate) async fn mark(shared: &Shared, node: NodeId, block: BlockId, finding: &Finding, cause: &str) -> Result<()> {
-    // Only who holds the block can say so: another's word for it would let one node spoil the others' blocks.
     let stripe = match shared.meta.stripe(block.stripe).await {
-        Ok(stripe) => stripe,
-        Err(weft_meta::MetaError::NotFound(_)) => {
-            shared.members.suspect_block(block);
-            return Ok(());
-        }
+        Ok(stripe) => Some(stripe),
+        Err(MetaError::NotFound(_)) => None,
         Err(error) => return Err(shared.meta_error(error)),
     };
-    let holds = stripe.find(block.index, block.copy).is_some_and(|placed| placed.home.node == node);
-    if !holds || !stripe.ended {
+    let Judged { avoid, mark } = finding.judged(stripe.as_ref(), node, block);
+    if avoid {
         shared.members.suspect_block(block);
-        return Ok(());
     }
-    let marked = match finding {
-        Finding::Lost(state) => shared.meta.mark_block(shared.epoch, block, *state).await,
-        Finding::Corrupt(bytes) => {
-            // The last page may reach beyond the block's end.
-            let whole = Span::new(0, stripe.layout.block_len(block.index.into()));
-            let bytes: Vec<Span> = bytes.iter().map(|span| span.intersect(whole)).filter(|span| !span.is_empty()).collect();
-            // Of a block with more and more such bytes, what was found until now does not tell what can be read.
-            let known = stripe.corrupt_of(block.index, block.copy);
-            if !known.is_empty() && bytes.iter().any(|span| !span.subtract(known).is_empty()) {
-                shared.members.suspect_block(block);
-            }
-            match bytes.is_empty() {
-                true => shared.meta.mark_block(shared.epoch, block, BlockState::Corrupt).await,
-                false => shared.meta.mark_corrupt(shared.epoch, block, bytes).await,
-            }
-        }
+    let marked = match mark {
+        None => return Ok(()),
+        Some(Finding::Lost(state)) => shared.meta.mark_block(shared.epoch, block, state).await,
+        Some(Finding::Corrupt(bytes)) => shared.meta.mark_corrupt(shared.epoch, block, bytes).await,
     };
     if marked.map_err(|error| shared.meta_error(error))? {
         tracing::error!(%block, node = %shared.members.name(node), ?finding, cause, "a block is bad: it is read around, and can be repaired");
@@ -227,12 +202,7 @@ impl v1::membership_server::Membership for MembershipService {
 /// Writes down the blocks that agents found to be bad, or not to have, in a plan.
 pub(crate) async fn note_bad_blocks(shared: &Shared, report: &Report) {
     for (id, node) in &report.nodes {
-        for (block, state, error) in node.bad_blocks(*id) {
-            // Where the corrupt bytes are not told, the block is lost as a whole.
-            let finding = match node.corrupt.get(&block) {
-                Some(bytes) if state == BlockState::Corrupt => Finding::Corrupt(bytes.clone()),
-                _ => Finding::Lost(state),
-            };
+        for (block, finding, error) in node.findings(*id) {
             if let Err(error) = mark(shared, *id, block, &finding, &error.message).await {
                 tracing::error!(%block, %error, "a bad block could not be written down");
             }

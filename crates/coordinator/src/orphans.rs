@@ -6,9 +6,8 @@
 //! was asked and is not known then, nobody needs. All the same it is not removed, but moved aside for days, on the node that has it.
 
 use crate::{members::Session, shared::Shared};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
-use tokio::time::Instant;
-use weft_control::walk::Walk;
+use std::{sync::Arc, time::Duration};
+use weft_control::{orphans::Turns, walk::Walk};
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{BlockId, Error, NodeId, Result};
 
@@ -18,23 +17,13 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const BLOCKS_PER_PAGE: u32 = 1_000;
 /// Between two pages: the metadata and the disks have other work.
 const PAGE_PAUSE: Duration = Duration::from_millis(200);
-/// A comparison that failed is tried again after this time at the latest.
-const RETRY_AFTER: Duration = Duration::from_secs(60);
-
-/// When a node is compared next.
-struct Turn {
-    /// Of the registration that was compared last.
-    registration: [u8; 8],
-    due: Instant,
-}
 
 /// Compares for as long as it runs.
 pub(crate) async fn run(shared: Arc<Shared>) {
     if shared.config.orphan_check_interval_ms == 0 {
         return;
     }
-    let interval = Duration::from_millis(shared.config.orphan_check_interval_ms);
-    let mut turns: BTreeMap<NodeId, Turn> = BTreeMap::new();
+    let mut turns = Turns::new(Duration::from_millis(shared.config.orphan_check_interval_ms));
     let mut look = tokio::time::interval(LOOK_INTERVAL);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -42,17 +31,14 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         for node in shared.members.view().nodes.into_keys() {
             let Some(session) = shared.members.session(node) else { continue };
             let registration = session.link_key.id();
-            if turns.get(&node).is_some_and(|turn| turn.registration == registration && Instant::now() < turn.due) {
+            if !turns.is_due(node, &registration, shared.started.now()) {
                 continue;
             }
-            let pause = match compare(&shared, node, &session).await {
-                Ok(()) => interval,
-                Err(error) => {
-                    tracing::warn!(node = %session.record.name, %error, "its blocks could not be compared with the metadata");
-                    interval.min(RETRY_AFTER)
-                }
-            };
-            turns.insert(node, Turn { registration, due: Instant::now() + pause });
+            let compared = compare(&shared, node, &session).await;
+            if let Err(error) = &compared {
+                tracing::warn!(node = %session.record.name, %error, "its blocks could not be compared with the metadata");
+            }
+            turns.compared(node, registration, compared.is_ok(), shared.started.now());
         }
     }
 }

@@ -13,11 +13,11 @@ use tonic::Status;
 use weft_control::{
     options::RepairOptions,
     planning,
-    rebuild::{Destination, Lost, Request, lost_blocks},
+    rebuild::{Destination, Lost, Request, lacking_copies, leaves_others, lost_blocks, moved_bytes, named_block},
 };
 use weft_meta::ObjectRecord;
 use weft_proto::{to_status, v1};
-use weft_types::{Error, FailureDomain, NodeId, Reaction, Result, StripeRecord};
+use weft_types::{Error, FailureDomain, NodeId, Result, StripeRecord};
 
 /// Events that may wait for the client.
 pub(crate) const EVENTS_MAX: usize = 256;
@@ -68,17 +68,8 @@ impl<'a> Repair<'a> {
         let object = shared.meta.object(&name).await.map_err(|error| shared.meta_error(error))?;
         let (_, policy) = shared.meta.bucket(&name.bucket).await.map_err(|error| shared.meta_error(error))?;
         let code = shared.code(&object.code)?;
-        // No stripe of the object has more blocks than its first.
         let first = shared.meta.stripes(object.version, 0, 1).await.map_err(|error| shared.meta_error(error))?.items;
-        let is_stored = |index: u8| first.iter().all(|stripe| stripe.blocks.contains_key(&index));
-        let known = |index: &u32| {
-            let why = match u8::try_from(*index).ok().filter(|index| usize::from(*index) < code.n()) {
-                Some(index) if is_stored(index) => return Ok(index),
-                Some(index) => format!("block {index} has no bytes: nothing of it is stored, and nothing can be lost"),
-                None => format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1),
-            };
-            Err(Error::invalid(why).object(&name))
-        };
+        let known = |index: &u32| named_block(&code, first.first(), *index).map_err(|error| error.object(&name));
         let blocks = asked.blocks.iter().map(known).collect::<Result<Vec<u8>>>()?;
         let options = options::of_repair(shared, asked)?;
         let replicas = asked.heat.then(|| copies::asked_to_heat(asked.replicas, &policy)).transpose();
@@ -107,9 +98,7 @@ impl<'a> Repair<'a> {
         let (mut stripes, mut first_left) = (self.stripes(), None);
         while let Some(stripe) = stripes.next().await? {
             match self.stripe(&stripe, &mut done).await.map_err(|error| error.object(&self.object.name)) {
-                // What can be rebuilt of the others is: the more so when something is lost for good. Others may be at work on
-                // the very same stripe.
-                Err(error) if matches!(error.reaction, Reaction::Unavailable | Reaction::Replan) && !self.explain => {
+                Err(error) if leaves_others(&error) && !self.explain => {
                     self.leave(&stripe, &error, &mut done);
                     first_left.get_or_insert(error);
                 }
@@ -146,7 +135,7 @@ impl<'a> Repair<'a> {
     fn lost(&self, stripe: &StripeRecord) -> Vec<Lost> {
         let lost = lost_blocks(stripe, &self.shared.members.view(), &self.blocks);
         match self.replicas {
-            Some(replicas) => copies::lacking(stripe, lost, replicas),
+            Some(replicas) => lacking_copies(stripe, lost, replicas),
             None => lost,
         }
     }
@@ -227,7 +216,7 @@ impl Telling<'_> {
     /// Does not wait: a client that is slow to read must not hold up a repair.
     fn tell(&self, told: Told<'_>) {
         let progress = |thousandths: u64, message: String| {
-            let done_bytes = self.before.saturating_add((u128::from(self.bytes) * u128::from(thousandths) / 1000) as u64);
+            let done_bytes = self.before.saturating_add(moved_bytes(self.bytes, thousandths));
             v1::repair_event::Event::Progress(v1::RepairProgress { done_bytes, total_bytes: self.total, message })
         };
         let told = match told {

@@ -6,6 +6,7 @@
 use crate::{puts, shared::Shared, supervise};
 use futures::future::join_all;
 use std::{sync::Arc, time::Duration};
+use weft_control::put::upload;
 use weft_proto::{from_status, rpc, v1};
 use weft_types::{BlockId, Error, NodeId, Result};
 
@@ -50,8 +51,7 @@ pub(crate) async fn sweep(shared: &Arc<Shared>) -> Result<()> {
 }
 
 async fn give_up_puts(shared: &Arc<Shared>) -> Result<()> {
-    // While no coordinator was there nobody could put off a lease.
-    if shared.started.elapsed() < Duration::from_millis(shared.config.upload_lease_ms) && shared.epoch.0 > 1 {
+    if !upload::leases_end(shared.started.elapsed(), shared.config.upload_lease_ms, shared.epoch) {
         return Ok(());
     }
     let expired = shared.meta.expired_uploads(shared.now_ms(), UPLOADS_PER_SWEEP).await;

@@ -3,7 +3,7 @@
 
 use super::Ahead;
 use std::{collections::BTreeMap, mem, time::Duration};
-use weft_types::{Error, ObjectName, PlanId, Reaction, Result, StripeId, StripeLayout, StripeRecord, UploadId};
+use weft_types::{Epoch, Error, ObjectName, PlanId, Reaction, Result, StripeId, StripeLayout, StripeRecord, UploadId};
 
 /// A first stripe of up to so many bytes is started with its put, if the writer asks for that: a round trip is much of its time. A larger
 /// one is planned a moment later, when puts that begin at the same time are known of each other.
@@ -195,6 +195,12 @@ pub fn is_gone(error: &Error) -> bool {
     error.reaction == Reaction::NotFound
 }
 
+/// Whether puts of which nothing was heard for a lease are given up by a coordinator that has led for so long. No lease can be renewed while
+/// there is no coordinator; before the first one there are no puts.
+pub fn leases_end(led_for: Duration, lease_ms: u64, epoch: Epoch) -> bool {
+    led_for >= Duration::from_millis(lease_ms) || epoch.0 <= 1
+}
+
 /// The layout of a put's first stripe, as far as its size is known; 0: it is not.
 pub fn first_stripe(full: StripeLayout, size_hint: u64) -> StripeLayout {
     match size_hint {
@@ -323,6 +329,12 @@ mod tests {
     fn a_lease_is_renewed_once_a_quarter_of_it_is_over() {
         let due = |now| is_lease_due(1_000, now, 400);
         assert_eq!([600, 700, 701, 1_000, 9_999].map(due), [false, false, true, true, true]);
+    }
+
+    #[test]
+    fn leases_end_once_their_writers_had_a_coordinator_for_as_long_as_one_lasts() {
+        let ends = |led_ms, epoch| leases_end(Duration::from_millis(led_ms), 600, Epoch(epoch));
+        assert_eq!([ends(0, 1), ends(0, 2), ends(599, 2), ends(600, 2)], [true, false, false, true]);
     }
 
     #[test]

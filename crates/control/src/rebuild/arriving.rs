@@ -90,6 +90,11 @@ pub fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> Vec<Lost
     lost.map(|(index, placed)| Lost::of(stripe, index, placed.copy)).collect()
 }
 
+/// How much of so many bytes has been moved when so much of the work is done.
+pub fn moved_bytes(bytes: u64, thousandths: u64) -> u64 {
+    (u128::from(bytes) * u128::from(thousandths) / 1000) as u64
+}
+
 /// Whether a block is lost, wholly or in part.
 pub(super) fn is_lost(stripe: &StripeRecord, view: &View, index: u8, placed: &PlacedBlock) -> bool {
     matches!(view.standing_of(stripe, index, placed), Standing::Lost(_)) || !stripe.corrupt_of(index, placed.copy).is_empty()

@@ -17,11 +17,13 @@ mod arriving;
 mod avoided;
 mod homes;
 mod machine;
+mod object;
 mod reading;
 
-pub use arriving::{Arriving, Lost, RebuiltBlock, lost_blocks};
+pub use arriving::{Arriving, Lost, RebuiltBlock, lost_blocks, moved_bytes};
 pub use homes::{BlocksGiven, Destination};
 pub use machine::Rebuild;
+pub use object::{lacking_copies, leaves_others, named_block};
 pub use reading::PlanRequest;
 
 use crate::{helpers::LastUsed, options::RepairOptions, planning::Planned, run::Report, view::View};

@@ -1,5 +1,6 @@
 //! What the agents of a plan have told.
 
+use crate::findings::Finding;
 use std::collections::BTreeMap;
 use weft_types::{BlockId, BlockState, Error, NodeId, Party, Reaction, Span, StageTimes, TaskTraffic};
 
@@ -233,6 +234,15 @@ impl NodeReport {
         let own = self.errors().iter().filter(move |error| error.party == Some(Party::Node(id)));
         own.filter_map(|error| Some((error.block?, bad_state(error)?, error)))
     }
+
+    /// What it says of them. Where the corrupt bytes are not told, a block is lost as a whole.
+    pub fn findings(&self, id: NodeId) -> impl Iterator<Item = (BlockId, Finding, &Error)> {
+        let finding = |(block, state, error)| match self.corrupt.get(&block) {
+            Some(bytes) if state == BlockState::Corrupt => (block, Finding::Corrupt(bytes.clone()), error),
+            _ => (block, Finding::Lost(state), error),
+        };
+        self.bad_blocks(id).map(finding)
+    }
 }
 
 /// What an agent's error says of the block that it names.
@@ -264,5 +274,24 @@ mod tests {
         assert_eq!(report.stored(block, home), Some(&receipt));
         report.take(home, TaskEvent::Done { stored: Vec::new(), traffic: TaskTraffic::default(), stages: Vec::new() });
         assert_eq!(report.stored(block, home), Some(&receipt), "after its end a task tells nothing");
+    }
+
+    #[test]
+    fn what_a_node_says_of_its_own_blocks_is_found_and_corrupt_bytes_where_they_are_told() {
+        let block = |index| BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 };
+        let (own, other, bytes) = (NodeId(1), NodeId(2), Span::new(0, 4096));
+        let error = |error: Error, index, node| error.block(block(index)).party(Party::Node(node));
+        let errors = vec![
+            error(Error::corrupt("page 3"), 0, own),
+            error(Error::corrupt("page 4"), 1, own),
+            error(Error::not_found("no file"), 2, own),
+            error(Error::corrupt("page 5"), 3, other),
+            error(Error::replan("reset"), 4, own),
+        ];
+        let corrupt = [(block(0), vec![bytes]), (block(2), vec![bytes])].into();
+        let told = NodeReport { end: Some(End::Failed(errors)), corrupt, ..NodeReport::default() };
+        let found: Vec<_> = told.findings(own).map(|(block, finding, _)| (block.index, finding)).collect();
+        let [whole, missing] = [BlockState::Corrupt, BlockState::Missing].map(Finding::Lost);
+        assert_eq!(found, [(0, Finding::Corrupt(vec![bytes])), (1, whole), (2, missing)]);
     }
 }

@@ -104,7 +104,7 @@ impl Target {
     }
 }
 
-/// Begins to write objects anew in another code.
+/// Begins a conversion.
 pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::ConvertRequest) -> Result<v1::Job> {
     let conversion = check(shared, asked).await?;
     super::begin(shared, JobWork::Convert(conversion)).await

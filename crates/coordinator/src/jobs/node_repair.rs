@@ -16,7 +16,7 @@ use crate::{
     validate,
 };
 use futures::stream;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tonic::async_trait;
 use weft_control::{
     job::{Again, Counted, Passed},
@@ -29,7 +29,7 @@ use weft_proto::{
     to_status,
     v1::{self, repair_event},
 };
-use weft_types::{Error, Home, JobId, JobWork, NodeId, NodeRepair, Result, StripeId, StripeRecord};
+use weft_types::{Error, Home, JobId, JobWork, NodeRepair, Result, StripeId, StripeRecord};
 
 /// The repair of a node, at work.
 pub(super) struct NodeRepairJob {
@@ -39,13 +39,13 @@ pub(super) struct NodeRepairJob {
     shares: Shares,
 }
 
-/// Begins one.
+/// Begins the repair of a node.
 pub(crate) async fn begin(shared: &Arc<Shared>, asked: &v1::RepairNodeRequest) -> Result<v1::Job> {
     let repair = check(shared, asked).await?;
     super::begin(shared, JobWork::RepairNode(repair)).await
 }
 
-/// Tells the plans that one would begin with.
+/// Tells the plans that it would begin with.
 pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, events: Events) {
     let explained = match check(&shared, &asked).await {
         Ok(repair) => {
@@ -59,7 +59,7 @@ pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, e
         Ok(()) => Ok(event(v1::repair_event::Event::Done(v1::RepairDone::default()))),
         Err(error) => Err(to_status(&error)),
     };
-    // Whoever asked may be gone.
+    // The client may be gone.
     let _gone = events.send(last).await;
 }
 
@@ -67,24 +67,7 @@ pub(crate) async fn explain(shared: Arc<Shared>, asked: v1::RepairNodeRequest, e
 async fn check(shared: &Shared, asked: &v1::RepairNodeRequest) -> Result<NodeRepair> {
     let repair = validate::repair_node(asked, &shared.config)?;
     shared.until_nodes_are_back().await;
-    let view = shared.members.view();
-    let known =
-        |id: NodeId| view.node(id).ok_or_else(|| Error::not_found(format!("there is no node {id}: `weft node ls` lists them")));
-    let node = known(repair.node)?;
-    if node.up && !repair.force && !node.disks.iter().any(|disk| disk.failed) {
-        let (name, seconds) = (&node.name, shared.config.down_after_ms.div_ceil(1000));
-        return Err(Error::invalid(format!(
-            "{name} is up and its blocks can be read: nothing of it is lost. A node that has just died counts as down after \
-             {seconds} s; to rebuild all blocks of one that is up elsewhere, as if it were gone, say --force (it may still get new \
-             ones: stop its agent first if it shall not)"
-        )));
-    }
-    for to in &repair.to {
-        let node = known(*to)?;
-        if !node.up {
-            return Err(Error::invalid(format!("{} is down: nothing can be rebuilt there", node.name)));
-        }
-    }
+    node_repair::check(&repair, &shared.members.view(), Duration::from_millis(shared.config.down_after_ms))?;
     Ok(repair)
 }
 

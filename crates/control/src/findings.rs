@@ -1,0 +1,95 @@
+//! What nodes say of their own blocks: that they are lost, or corrupt in part; and what is written down of it.
+
+use weft_types::{BlockId, BlockState, NodeId, Span, StripeRecord};
+
+/// What a node says of a block of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// All of it is lost, and this is how it counts from now on.
+    Lost(BlockState),
+    /// These bytes of it are corrupt.
+    Corrupt(Vec<Span>),
+}
+
+/// What follows from a finding.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Judged {
+    /// The block is avoided for a while.
+    pub avoid: bool,
+    /// This is written down of it.
+    pub mark: Option<Finding>,
+}
+
+impl Finding {
+    /// What is written down of a block that a node says is bad. `stripe`: its stripe, if there is one. What cannot be written down is avoided
+    /// for a while.
+    pub fn judged(&self, stripe: Option<&StripeRecord>, node: NodeId, block: BlockId) -> Judged {
+        // Only the node that holds the block can say so: another's word for it would let one node spoil the others' blocks.
+        let holds = |stripe: &&StripeRecord| stripe.find(block.index, block.copy).is_some_and(|it| it.home.node == node);
+        let Some(stripe) = stripe.filter(holds).filter(|stripe| stripe.ended) else { return Judged { avoid: true, mark: None } };
+        match self {
+            Self::Lost(_) => Judged { avoid: false, mark: Some(self.clone()) },
+            Self::Corrupt(bytes) => {
+                // The last page may reach beyond the block's end.
+                let whole = Span::new(0, stripe.layout.block_len(block.index.into()));
+                let bytes: Vec<Span> = bytes.iter().map(|span| span.intersect(whole)).filter(|span| !span.is_empty()).collect();
+                // Of a block with more and more such bytes, what was found until now does not tell what can be read.
+                let known = stripe.corrupt_of(block.index, block.copy);
+                let avoid = !known.is_empty() && bytes.iter().any(|span| !span.subtract(known).is_empty());
+                let mark = if bytes.is_empty() { Self::Lost(BlockState::Corrupt) } else { Self::Corrupt(bytes) };
+                Judged { avoid, mark: Some(mark) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{BLOCK_LEN, stripe};
+
+    const PAGE: u64 = 4096;
+
+    /// What node `node` says of block 1, which is on node 2.
+    fn judged(stripe: Option<&StripeRecord>, node: u32, finding: Finding) -> Judged {
+        let block = BlockId { stripe: crate::fixtures::stripe().id, index: 1, copy: 0, generation: 1 };
+        finding.judged(stripe, NodeId(node), block)
+    }
+
+    fn corrupt(spans: &[(u64, u64)]) -> Finding {
+        Finding::Corrupt(spans.iter().map(|(start, end)| Span::new(*start, *end)).collect())
+    }
+
+    #[test]
+    fn only_the_home_of_a_block_can_say_that_it_is_bad() {
+        let (stripe, mut coming) = (stripe(), stripe());
+        coming.ended = false;
+        let lost = || Finding::Lost(BlockState::Missing);
+        let avoided = Judged { avoid: true, mark: None };
+        for (stripe, node) in [(None, 2), (Some(&stripe), 3), (Some(&coming), 2)] {
+            assert_eq!(judged(stripe, node, lost()), avoided, "node {node}");
+            assert_eq!(judged(stripe, node, corrupt(&[(0, PAGE)])), avoided, "node {node}");
+        }
+        assert_eq!(judged(Some(&stripe), 2, lost()), Judged { avoid: false, mark: Some(lost()) });
+    }
+
+    #[test]
+    fn corrupt_bytes_are_those_of_the_block_and_a_block_with_ever_more_of_them_is_avoided() {
+        let (fresh, mut known) = (stripe(), stripe());
+        known.corrupt.insert((1, 0), vec![Span::new(0, 2 * PAGE)]);
+        let all = || Finding::Lost(BlockState::Corrupt);
+        let beyond = BLOCK_LEN + PAGE;
+        let cases = [
+            (&fresh, corrupt(&[(0, PAGE)]), false, corrupt(&[(0, PAGE)])),
+            (&fresh, corrupt(&[(BLOCK_LEN - PAGE, beyond)]), false, corrupt(&[(BLOCK_LEN - PAGE, BLOCK_LEN)])),
+            (&fresh, corrupt(&[(BLOCK_LEN, beyond)]), false, all()),
+            (&fresh, corrupt(&[]), false, all()),
+            (&known, corrupt(&[(PAGE, 2 * PAGE)]), false, corrupt(&[(PAGE, 2 * PAGE)])),
+            (&known, corrupt(&[(PAGE, 3 * PAGE)]), true, corrupt(&[(PAGE, 3 * PAGE)])),
+            (&known, corrupt(&[(BLOCK_LEN, beyond)]), false, all()),
+        ];
+        for (stripe, finding, avoid, mark) in cases {
+            assert_eq!(judged(Some(stripe), 2, finding.clone()), Judged { avoid, mark: Some(mark) }, "{finding:?}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The repair of an object: which blocks a person may name, which copies are lacking, and whether it goes on after a stripe that failed.
+
+use super::Lost;
+use weft_codes::SharedCode;
+use weft_types::{Error, REPLICAS_MAX, Reaction, Result, StripeRecord};
+
+/// The index of a block that a person names, if the stripes have it. `first`: the first stripe, of which no other has more blocks.
+pub fn named_block(code: &SharedCode, first: Option<&StripeRecord>, index: u32) -> Result<u8> {
+    let is_stored = |index: u8| first.is_none_or(|stripe| stripe.blocks.contains_key(&index));
+    match u8::try_from(index).ok().filter(|index| usize::from(*index) < code.n()) {
+        Some(index) if is_stored(index) => Ok(index),
+        Some(index) => {
+            Err(Error::invalid(format!("block {index} has no bytes: nothing of it is stored, and nothing can be lost")))
+        }
+        None => Err(Error::invalid(format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1))),
+    }
+}
+
+/// Whether the other stripes of an object are rebuilt though nothing of one could be: the more so when something is lost for good. Others
+/// may be at work on the same stripe.
+pub fn leaves_others(error: &Error) -> bool {
+    matches!(error.reaction, Reaction::Unavailable | Reaction::Replan)
+}
+
+/// Of what a stripe has lost, the data; and the copies that it lacks, so that there are so many of each data block.
+pub fn lacking_copies(stripe: &StripeRecord, mut lost: Vec<Lost>, replicas: u8) -> Vec<Lost> {
+    let data = u8::try_from(stripe.dimension()).unwrap_or(u8::MAX);
+    lost.retain(|lost| lost.index < data);
+    for index in 0..data {
+        let has = stripe.all().filter(|(at, _)| *at == index).count();
+        let free = (0..REPLICAS_MAX).filter(|copy| stripe.find(index, *copy).is_none());
+        lost.extend(free.take(usize::from(replicas).saturating_sub(has)).map(|copy| Lost::of(stripe, index, copy)));
+    }
+    lost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{home, stripe};
+    use weft_types::PlacedBlock;
+
+    #[test]
+    fn a_block_can_be_named_that_the_code_has_and_that_is_stored() {
+        let (code, mut short) = (weft_codes::parse("rs(4,2)").unwrap(), stripe());
+        short.blocks.remove(&3);
+        let named = |first, index| named_block(&code, first, index).map_err(|error| error.message);
+        assert_eq!([0, 5].map(|index| named(Some(&short), index)), [Ok(0), Ok(5)]);
+        assert!(named(Some(&short), 3).unwrap_err().contains("block 3 has no bytes"));
+        assert_eq!(named(None, 3), Ok(3), "of an empty object nothing is lost, and nothing is wrong");
+        for index in [6, 256, u32::MAX] {
+            assert!(named(Some(&short), index).unwrap_err().contains("rs(4,2) has blocks 0 to 5"), "{index}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_one_stripe_does_not_keep_the_others_from_being_rebuilt() {
+        let errors =
+            [Error::unavailable("lost"), Error::replan("changed"), Error::retry("busy"), Error::invalid("no such scheme")];
+        assert_eq!(errors.each_ref().map(leaves_others), [true, true, false, false]);
+    }
+
+    #[test]
+    fn data_that_lacks_copies_gets_them_under_numbers_that_are_free() {
+        let mut stripe = stripe();
+        let lacking = |stripe: &StripeRecord, lost: &[(u8, u8)], replicas| {
+            let lost = lost.iter().map(|(index, copy)| Lost::of(stripe, *index, *copy)).collect();
+            let lacking = lacking_copies(stripe, lost, replicas);
+            lacking.into_iter().map(|lost| (lost.index, lost.copy)).collect::<Vec<_>>()
+        };
+        assert_eq!(lacking(&stripe, &[], 1), []);
+        assert_eq!(lacking(&stripe, &[], 2), [(0, 1), (1, 1), (2, 1), (3, 1)]);
+        assert_eq!(lacking(&stripe, &[(1, 0), (5, 0)], 1), [(1, 0)], "parity is for a repair without heat");
+        let copy = |copy| PlacedBlock { copy, home: home(10 + u32::from(copy)), ..stripe.blocks[&0] };
+        stripe.copies = vec![(0, copy(2)), (1, copy(1))];
+        assert_eq!(lacking(&stripe, &[], 3), [(0, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]);
+        assert_eq!(lacking(&stripe, &[(0, 2)], 2), [(0, 2), (2, 1), (3, 1)], "what is lost is made again under its number");
+    }
+}
