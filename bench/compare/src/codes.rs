@@ -14,32 +14,6 @@ use crate::{
 use serde::Serialize;
 use std::{error::Error, hint::black_box, time::Instant};
 
-/// What is measured: the sizes at which people compare codes, about ten data blocks and four parity blocks, and small ones.
-pub const SPECS: [&str; 22] = [
-    "rs(10,4)",
-    "rs(10,4,matrix=jerasure)",
-    "rs(6,3)",
-    "xor(10)",
-    "replication(3)",
-    "lrc(12,2,2)",
-    "lrc(4,2,6)",
-    "rotated-rs(12,4)",
-    "rotated-rs(6,3)",
-    "hitchhiker-xor(10,4)",
-    "hitchhiker-xor+(10,4)",
-    "butterfly(4)",
-    "butterfly(8)",
-    "msr(4,4,d=6)",
-    "msr(4,4,d=7)",
-    "msr(6,6,d=10)",
-    "clay(5,3,d=6)",
-    "clay(4,2)",
-    "clay(10,4)",
-    "clay(10,4,d=12)",
-    "hsrc(7,3)",
-    "hsrc(15,4)",
-];
-
 /// What all are compared with.
 const REFERENCE: &str = "rs(10,4)";
 
@@ -118,6 +92,11 @@ struct Bout {
     isal_arena: Arena,
     copied: Arena,
     summed: Arena,
+}
+
+/// What is measured: of every family, the sizes that its own file names.
+pub fn specs() -> impl Iterator<Item = &'static str> {
+    weft_codes::FAMILIES.iter().flat_map(|family| family.measured).copied()
 }
 
 /// The cells in which a code is measured: those said, but of sub-blocks that are whole pages.

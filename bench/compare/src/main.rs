@@ -90,7 +90,7 @@ fn measure_jobs(jobs: Vec<Job>, rounds: usize) -> Result<Vec<Row>, Box<dyn Error
 
 fn measure_codes(only: &str, rounds: usize) -> Result<Vec<CodeRow>, Box<dyn Error>> {
     let mut rows = Vec::new();
-    for spec in codes::SPECS.into_iter().filter(|spec| format!("codes {spec}").contains(only)) {
+    for spec in codes::specs().filter(|spec| format!("codes {spec}").contains(only)) {
         for cell_len in codes::cell_lens(spec)? {
             eprintln!("{spec}, cells of {} KiB", cell_len / KIB);
             rows.push(codes::measure(spec, cell_len, rounds)?);

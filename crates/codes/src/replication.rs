@@ -12,6 +12,8 @@ pub(crate) const FAMILY: Family = Family {
     name: "replication",
     usage: "replication(r), with r from 2 to 255",
     summary: "r equal copies: any one of them suffices",
+    advice: "Choose it for small or hot data: every copy can be read, repair reads one block, and it costs the most space.",
+    measured: &["replication(3)"],
     build,
 };
 

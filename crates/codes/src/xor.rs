@@ -8,8 +8,14 @@ use std::sync::Arc;
 use weft_gf::{Matrix, SparseMatrix};
 
 /// How these codes are written.
-pub(crate) const FAMILY: Family =
-    Family { name: "xor", usage: "xor(k), with k from 1 to 254", summary: "One parity block, the XOR of k data blocks", build };
+pub(crate) const FAMILY: Family = Family {
+    name: "xor",
+    usage: "xor(k), with k from 1 to 254",
+    summary: "One parity block, the XOR of k data blocks",
+    advice: "Choose it where one loss at a time is all that must be survived, on few and good disks.",
+    measured: &["xor(10)"],
+    build,
+};
 
 /// A stripe has at most 255 blocks.
 const DATA_BLOCKS_MAX: usize = 254;

@@ -6,8 +6,8 @@
 //! are wanted by the same parties and held by the same parties; a scheme then makes the lanes of one region. So a corrupt page, a
 //! repair that goes on where another one broke off, and a degraded read of a range need nothing from a scheme.
 //!
-//! To add a scheme: write its file, and add a line to [`SCHEMES`]. Its name is written in its own file and nowhere else; what others
-//! must know of it they ask the registry.
+//! To add a scheme: write its file, and add a line to [`SCHEMES`]; see docs/howto/add-a-scheme.md. Code outside of its file compares no
+//! names: what it must know of a scheme it asks the registry.
 
 pub mod check;
 mod considered;

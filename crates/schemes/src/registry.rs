@@ -14,16 +14,16 @@ pub const AUTO: &str = "auto";
 
 /// Every scheme, in the order in which they are shown: of those that answer a kind of job, the simplest first.
 pub const SCHEMES: &[Scheme<'static>] = &[
-    Scheme::Repair(&repair::Conventional),
-    Scheme::Repair(&repair::Ppr),
-    Scheme::Repair(&repair::Pipeline),
-    Scheme::Repair(&repair::Cyclic),
-    Scheme::Repair(&repair::Direct),
-    Scheme::Write(&disseminate::Direct),
+    Scheme::Repair(&repair::conventional::Conventional),
+    Scheme::Repair(&repair::ppr::Ppr),
+    Scheme::Repair(&repair::pipeline::Pipeline),
+    Scheme::Repair(&repair::cyclic::Cyclic),
+    Scheme::Repair(&repair::direct::Direct),
+    Scheme::Write(&disseminate::direct::Direct),
     Scheme::Write(&disseminate::Mist { reserve: None }),
-    Scheme::Update(&update::Star),
-    Scheme::Update(&update::Chain),
-    Scheme::Check(&check::Chain),
+    Scheme::Update(&update::star::Star),
+    Scheme::Update(&update::chain::Chain),
+    Scheme::Check(&check::chain::Chain),
 ];
 
 /// What every scheme has. Its `Debug` shows its settings: by them, too, it is known what was made by it before.
@@ -148,12 +148,13 @@ mod tests {
     fn an_unknown_scheme_is_told_which_there_are() {
         let told = |kind| by_name(kind, "pigeon").unwrap_err().message;
         for kind in [Kind::Read, Kind::Repair, Kind::Move] {
-            assert_eq!(
-                told(kind),
-                "there is no repair scheme 'pigeon'; there are: auto, conventional, ppr, pipeline, cyclic, direct"
-            );
+            let known = told(kind);
+            let named = known.strip_prefix("there is no repair scheme 'pigeon'; there are: auto, conventional, ").unwrap();
+            let repairs_and_copies = answering(Kind::Repair).skip(1).chain(answering(Kind::Move));
+            assert!(repairs_and_copies.clone().count() > 1);
+            repairs_and_copies.for_each(|scheme| assert!(named.split(", ").any(|name| name == scheme.name()), "{known}"));
         }
-        assert_eq!(told(Kind::Write), "there is no write scheme 'pigeon'; there are: auto, direct, mist");
+        assert!(told(Kind::Write).starts_with("there is no write scheme 'pigeon'; there are: auto, direct, mist"));
         assert!(check_name(Kind::Write, AUTO).is_ok() && check_name(Kind::Write, "pipeline").is_err());
     }
 

@@ -1,7 +1,7 @@
 //! Checks: whether a stripe's blocks fit together. Of every code whose generator is [I; P] the parity check is [P | I]: its product
 //! with all blocks is zero, at every position. Every block adds its share, as helpers do in a repair, and the sum must be zero.
 
-mod chain;
+pub(crate) mod chain;
 
 use crate::{
     LaneBuilder, Named, Request,
@@ -12,8 +12,6 @@ use crate::{
 use weft_gf::SparseMatrix;
 use weft_plan::{Lane, Plan, Source, WantKind};
 use weft_types::{Error, Party, Result};
-
-pub(crate) use chain::Chain;
 
 /// A way to add up what all blocks give to a parity check.
 pub trait CheckScheme: Named {

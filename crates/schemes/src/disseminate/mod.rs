@@ -4,7 +4,7 @@
 //! Emerging Topics in Computing): the sections named in the files of this folder are its.
 
 mod assign;
-mod direct;
+pub(crate) mod direct;
 mod grow;
 mod mist;
 mod topology;
@@ -21,7 +21,6 @@ use weft_plan::{Lane, Plan, Sink, Source, WantKind};
 use weft_types::{Party, Result};
 
 pub use assign::{Candidate, Racks, assign};
-pub(crate) use direct::Direct;
 pub use mist::Mist;
 pub use topology::{Edge, Load, Receiver, Topology, Upstream};
 

@@ -1,11 +1,11 @@
 //! Repair and reads: lost blocks are computed from others, present ones are read.
 
-mod conventional;
-mod cyclic;
-mod direct;
+pub(crate) mod conventional;
+pub(crate) mod cyclic;
+pub(crate) mod direct;
 pub(crate) mod pipeline;
 mod planner;
-mod ppr;
+pub(crate) mod ppr;
 mod routes;
 
 use crate::{LaneBuilder, Named, Paths, Request, Requestor, Select, considered};
@@ -14,12 +14,7 @@ use weft_gf::{Factored, SparseMatrix};
 use weft_plan::{Considered, Plan, Source};
 use weft_types::{Error, Result};
 
-pub(crate) use conventional::Conventional;
-pub(crate) use cyclic::Cyclic;
-pub(crate) use direct::Direct;
-pub(crate) use pipeline::Pipeline;
 pub(crate) use planner::plan;
-pub(crate) use ppr::Ppr;
 pub(crate) use routes::Known;
 
 /// Paths that are considered for one lost block where nobody says how many.

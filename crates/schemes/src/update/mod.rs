@@ -1,8 +1,8 @@
 //! Updates in place: the party that has new data puts in the delta (new XOR old), and every node that holds a block which depends on it
 //! patches its own, with its own coefficients. Agents refuse to patch until they have a journal: such plans run in memory only.
 
-mod chain;
-mod star;
+pub(crate) mod chain;
+pub(crate) mod star;
 
 use crate::{
     LaneBuilder, Named, Request, region,
@@ -11,9 +11,6 @@ use crate::{
 use weft_gf::SparseMatrix;
 use weft_plan::{Plan, Sink, Source, WantKind};
 use weft_types::{Error, Party, Result, Span};
-
-pub(crate) use chain::Chain;
-pub(crate) use star::Star;
 
 /// A way to bring deltas to those who patch their blocks.
 pub trait UpdateScheme: Named {
