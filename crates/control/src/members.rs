@@ -186,6 +186,11 @@ impl Members {
         }
     }
 
+    /// How many nodes there are, up or not.
+    pub fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// The nodes now.
     pub fn view(&self, now: Time) -> View {
         View {

@@ -2,6 +2,9 @@
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+/// From so many on, to choose among the nodes takes a good part of a millisecond.
+const MANY_NODES: usize = 100;
+
 /// Does work that computes for a while. Of a runtime with several threads another one goes on with this thread's tasks meanwhile. With one
 /// thread, as in a simulation, there is none, and the order of events is the same at every run.
 pub(crate) fn compute<T>(work: impl FnOnce() -> T) -> T {
@@ -9,6 +12,11 @@ pub(crate) fn compute<T>(work: impl FnOnce() -> T) -> T {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
         _ => work(),
     }
+}
+
+/// Does work that computes the longer the more nodes there are: with a thousand, milliseconds; with a few, less than it takes to hand over.
+pub(crate) fn compute_among<T>(nodes: usize, work: impl FnOnce() -> T) -> T {
+    if nodes < MANY_NODES { work() } else { compute(work) }
 }
 
 #[cfg(test)]

@@ -99,6 +99,18 @@ impl Members {
         state.sessions.get(&node).filter(|_| state.known.is_up(node, self.started.now())).cloned()
     }
 
+    /// How many nodes there are.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().known.count()
+    }
+
+    /// The machines from which the nodes that are up call.
+    pub(crate) fn hosts(&self) -> BTreeMap<NodeId, String> {
+        let (state, now) = (self.lock(), self.started.now());
+        let up = state.sessions.iter().filter(|(node, _)| state.known.is_up(**node, now));
+        up.map(|(node, session)| (*node, session.host.clone())).collect()
+    }
+
     /// Whether the node has registered anew since the session began.
     pub(crate) fn has_registered_since(&self, session: &Session) -> bool {
         let now = self.lock().sessions.get(&session.record.id).map(|now| now.link_key.clone());

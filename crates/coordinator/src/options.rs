@@ -82,8 +82,8 @@ pub(crate) fn announced(options: &WriteOptions, shared: &Shared, homes: &[Home],
 /// What is known of the network around the writer, a client, and of what others move over it. On one machine less is moved by a
 /// writer that sends all itself, and no link is saved by others that send for it.
 pub(crate) fn write_network(options: &WriteOptions, shared: &Shared, writer: Party) -> Network {
-    let host_of = |node: &NodeId| Some((Party::Node(*node), shared.members.session(*node)?.host));
-    let hosts = shared.members.view().nodes.keys().filter_map(host_of).chain([(writer, options.host.clone())]).collect();
+    let nodes = shared.members.hosts().into_iter().map(|(node, host)| (Party::Node(node), host));
+    let hosts = nodes.chain([(writer, options.host.clone())]).collect();
     let mut network = Network { hosts, ..shared.network() };
     for (party, busy) in shared.in_flight.left() {
         let known = network.busy.entry(network.line_of(party)).or_default();

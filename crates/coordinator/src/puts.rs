@@ -10,6 +10,7 @@ mod stripe;
 pub(crate) mod under_way;
 
 use crate::{
+    compute::compute_among,
     delegations::{Delegation, Who},
     options,
     shared::Shared,
@@ -28,7 +29,7 @@ use weft_codes::SharedCode;
 use weft_control::{
     placement::Placed,
     put::{
-        self,
+        self, Site,
         upload::{self, Known, Lesson},
     },
 };
@@ -73,7 +74,8 @@ pub(crate) async fn begin(shared: &Arc<Shared>, asked: v1::BeginPutRequest, call
     let mut put = Upload::new((asked.size_hint > 0).then_some(asked.size_hint));
     let following = if asked.explain { Vec::new() } else { put.ahead().following(0, stripe, full) };
     let layouts: Vec<StripeLayout> = iter::once(stripe).chain(following).collect();
-    let placed = with_site(shared, &options, |site| request.homes_of(&layouts, &options, &BTreeSet::new(), site))?;
+    let homes_of = |site: &mut Site<'_>| request.homes_of(&layouts, &options, &BTreeSet::new(), site);
+    let placed = compute_among(shared.members.count(), || with_site(shared, &options, homes_of))?;
     let first = placed.first().cloned().unwrap_or_default();
     let (mut plan, mut id, mut put_key, mut started) = (Vec::new(), UploadId(0), PutKey::NONE, None);
     if asked.explain {

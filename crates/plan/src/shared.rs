@@ -49,3 +49,11 @@ impl<'a, T> IntoIterator for &'a Shared<T> {
         self.iter()
     }
 }
+
+impl<'a, T: Clone> IntoIterator for &'a mut Shared<T> {
+    type Item = &'a mut T;
+    type IntoIter = std::slice::IterMut<'a, T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter_mut()
+    }
+}

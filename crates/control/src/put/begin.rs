@@ -82,6 +82,15 @@ impl StripeBegin {
         self.layout
     }
 
+    /// Whether homes are chosen, as a rule, when this event comes in: that takes a while where there are many nodes.
+    pub fn places(&self, event: &Event) -> bool {
+        match event {
+            Event::Begin => self.ahead.is_none(),
+            Event::Allocated(allocated) => allocated.is_err(),
+            Event::Started(started) => started.is_err(),
+        }
+    }
+
     /// Takes an event; what is to be done then. An event that answers nothing that was asked for is ignored.
     pub fn on(&mut self, event: Event, site: &mut Site<'_>) -> Vec<Action> {
         match (self.state, event) {
@@ -195,7 +204,11 @@ mod tests {
     fn on(machine: &mut StripeBegin, event: Event, view: &View) -> Vec<Action> {
         let mut rng = StdRng::seed_from_u64(1);
         let network = |_| Network::uniform(1e9);
-        machine.on(event, &mut Site { view, coding_bytes_per_s: &|_| 0.0, network: &network, rng: &mut rng })
+        let (places, was_ahead) = (machine.places(&event), machine.ahead.is_some());
+        let actions = machine.on(event, &mut Site { view, coding_bytes_per_s: &|_| 0.0, network: &network, rng: &mut rng });
+        let allocates = matches!(actions.last(), Some(Action::Allocate(_)));
+        assert!(places || was_ahead || !allocates, "homes are chosen only where that is expected");
+        actions
     }
 
     /// The stripe, at the homes that are to be allocated for it.

@@ -153,7 +153,7 @@ impl Ending<'_> {
     async fn commit(
         &self,
         stripe: &StripeRecord,
-        (blocks, checksums): (Vec<(u32, Home, BlockState)>, Vec<Vec<u32>>),
+        (blocks, checksums): (Vec<Stored>, Vec<Vec<u32>>),
         put_bytes: Option<u64>,
     ) -> Result<Option<ObjectRecord>> {
         let (shared, upload) = (self.shared, self.upload);
@@ -171,6 +171,9 @@ impl Ending<'_> {
         Ok(object)
     }
 }
+
+/// A block as its stripe ends: its generation, where it is, and whether it is there.
+type Stored = (u32, Home, BlockState);
 
 /// What comes of a stripe that is not under way any more.
 pub(super) async fn ended_already(

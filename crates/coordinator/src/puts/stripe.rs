@@ -2,7 +2,7 @@
 
 use super::{learn_of, request, simplest, under_way::Sending};
 use crate::{
-    compute::compute,
+    compute::{compute, compute_among},
     in_flight::Moving,
     options,
     shared::Shared,
@@ -10,12 +10,7 @@ use crate::{
     supervise::{self, IsSpare},
 };
 use rand::{SeedableRng, rngs::StdRng};
-use std::{
-    collections::BTreeMap,
-    iter,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, iter, sync::Arc, time::Duration};
 use weft_codes::SharedCode;
 use weft_control::{
     options::WriteOptions,
@@ -64,7 +59,7 @@ pub(super) async fn begin_stripe(
     let (mut event, mut begun, mut estimate) = (Event::Begin, None, None);
     loop {
         let mut answer = None;
-        for action in place_next(shared, upload.id, &mut machine, event, &options, &mut estimate) {
+        for action in place_next(shared, upload.id, &mut machine, event, &options, &mut estimate).await {
             match action {
                 Action::Warn(warning) => tracing::warn!(object = %name, stripe = number, "{warning}"),
                 Action::Simplest(error) => simplest(shared, upload, number, &error).await,
@@ -96,7 +91,7 @@ pub(super) async fn begin_stripe(
 
 /// Decides what is next. What a stripe will move is counted as soon as it is placed: of stripes that are placed at the same time, each sees
 /// those before it. How its plan moves it is known later.
-fn place_next(
+async fn place_next(
     shared: &Shared,
     upload: UploadId,
     machine: &mut StripeBegin,
@@ -104,10 +99,13 @@ fn place_next(
     options: &WriteOptions,
     estimate: &mut Option<Moving>,
 ) -> Vec<Action> {
-    let _one_at_a_time = shared.puts.placing.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = shared.puts.placing.lock().await;
     drop(shared.puts.take_announced(upload));
     drop(estimate.take());
-    let actions = with_site(shared, options, |site| machine.on(event, site));
+    let places = machine.places(&event);
+    let next = || with_site(shared, options, |site| machine.on(event, site));
+    // What follows from an answer is known at once.
+    let actions = if places { compute_among(shared.members.count(), next) } else { next() };
     if let Some(Action::Allocate(placed)) = actions.last() {
         let homes = placed.first().map(|placed| placed.homes.as_slice()).unwrap_or_default();
         let lines = options::announced(options, shared, homes, machine.layout().block_len(0));

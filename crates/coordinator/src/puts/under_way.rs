@@ -35,7 +35,7 @@ pub(crate) struct Puts {
     /// Those that have begun, and of which no stripe has been planned yet.
     pub(super) announced: Mutex<BTreeMap<UploadId, Moving>>,
     /// Stripes are placed one after another: each sees what those before it will move.
-    pub(super) placing: Mutex<()>,
+    pub(super) placing: tokio::sync::Mutex<()>,
 }
 
 /// Of the calls that begin or end a stripe, one at a time has the turn: they may come twice, and late.
