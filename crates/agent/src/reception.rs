@@ -72,8 +72,9 @@ impl Reception {
         })
     }
 
-    /// From now on these are expected.
+    /// From now on these are expected. The plan may have been opened before, in vain.
     pub(crate) fn expect(self: &Arc<Self>, plan: PlanId, guests: Vec<(u32, Expected)>) -> Guests {
+        self.lock_failed().retain(|(failed, _)| *failed != plan);
         let links = guests.iter().map(|(link, _)| *link).collect();
         self.lock().extend(guests.into_iter().map(|(link, expected)| ((plan, link), expected)));
         self.opened.send_modify(|count| *count += 1);
@@ -82,7 +83,7 @@ impl Reception {
 
     /// From now on, whoever comes for a link of this plan is told why it failed.
     pub(crate) fn fail(&self, plan: PlanId, cause: Error) {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = self.lock_failed();
         if failed.len() >= FAILED_PLANS_MAX {
             failed.pop_front();
         }
@@ -92,7 +93,7 @@ impl Reception {
     }
 
     fn failure(&self, plan: PlanId) -> Option<Error> {
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = self.lock_failed();
         failed.iter().rev().find(|(failed, _)| *failed == plan).map(|(_, cause)| cause.clone())
     }
 
@@ -195,6 +196,10 @@ impl Reception {
             return Some(Err(error.link(hello.link, 0)));
         }
         expected.remove(&key).map(|expected| Ok(expected.arrived))
+    }
+
+    fn lock_failed(&self) -> MutexGuard<'_, VecDeque<(PlanId, Error)>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A panic elsewhere leaves the map usable: each change to it is one call.

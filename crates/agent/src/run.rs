@@ -23,26 +23,18 @@ use weft_types::{Error, Result, Span};
 
 use crate::traffic::Traffic;
 
-/// How a task ended.
-pub(crate) struct End {
-    /// Done, or Failed.
-    pub(crate) event: TaskEvent,
-    /// The task has been taken off the list by whoever cancelled it.
-    pub(crate) cancelled: bool,
-}
-
 const TICK: Duration = Duration::from_millis(250);
 /// Errors that are told; the first of them is the cause.
 const ERRORS_MAX: usize = 64;
 
-/// Runs a task to its end. Whatever that is, all that it held is free when this returns.
+/// Runs a task to its end, which is Done or Failed. All that it held is free when this returns.
 pub(crate) async fn run(
     node: &Node,
     open: OpenTask,
     events: &mpsc::Sender<Result<TaskEvent, Status>>,
     cancel: oneshot::Receiver<()>,
-) -> End {
-    let begin = Instant::now();
+) -> TaskEvent {
+    let (begin, plan) = (Instant::now(), open.task.plan);
     let observer = Observer::timed(&open.task, move || begin.elapsed().as_micros() as u64);
     let (mut errors, mut cancelled) = (Vec::new(), false);
     tokio::select! {
@@ -60,12 +52,19 @@ pub(crate) async fn run(
         error.party.get_or_insert(open.task.party);
     }
     if let Some(cause) = errors.first() {
-        node.reception.fail(open.task.plan, cause.clone());
+        node.reception.fail(plan, cause.clone());
     }
     let traffic = Arc::clone(&open.traffic);
-    let harvest = harvest(open, node.seams.disk_mode).await;
+    let mut harvest = harvest(open, node.seams.disk_mode).await;
     let stages = observer.times().into_iter().map(Into::into).collect();
-    End { event: event(errors, harvest, &traffic, stages), cancelled }
+    errors.append(&mut harvest.errors);
+    match errors.first() {
+        // Mostly another node was busy, or failed.
+        Some(_) if cancelled => tracing::debug!(%plan, "a task was cancelled"),
+        Some(error) => tracing::warn!(%error, count = errors.len(), "a task failed"),
+        None => {}
+    }
+    event(&errors, harvest, &traffic, stages)
 }
 
 /// Tells with every tick what has been moved and who is waited for. Never returns.
@@ -151,13 +150,11 @@ impl Harvest {
     }
 }
 
-fn event(mut errors: Vec<Error>, harvest: Harvest, traffic: &Traffic, stages: Vec<v1::StageTimes>) -> TaskEvent {
-    errors.extend(harvest.errors);
+fn event(errors: &[Error], harvest: Harvest, traffic: &Traffic, stages: Vec<v1::StageTimes>) -> TaskEvent {
     let (stored, traffic) = (harvest.stored, Some(traffic.report()));
     let event = if errors.is_empty() {
         Event::Done(TaskDone { stored, traffic, stages })
     } else {
-        tracing::warn!(error = %errors[0], count = errors.len(), "a task failed");
         let errors = errors.iter().take(ERRORS_MAX).map(encode_error).collect();
         Event::Failed(TaskFailed { errors, stored, arrived: harvest.arrived, traffic, corrupt: harvest.corrupt })
     };

@@ -64,7 +64,7 @@ impl Service {
     async fn cancel_task(&self, request: Request<CancelRequest>) -> Result<CancelReply> {
         let CancelRequest { plan, epoch } = self.authorise(request)?;
         self.0.obey(epoch).await?;
-        self.0.tasks.cancel(PlanId(plan));
+        self.0.tasks.cancel(PlanId(plan)).await;
         Ok(CancelReply {})
     }
 

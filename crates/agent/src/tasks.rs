@@ -3,7 +3,7 @@
 use crate::{
     node::Node,
     open::{OpenTask, open},
-    run::{End, run},
+    run::run,
 };
 use std::{
     collections::BTreeMap,
@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, timeout},
 };
 use tonic::Status;
 use weft_plan::Task;
@@ -25,8 +25,15 @@ pub(crate) struct Tasks(Mutex<BTreeMap<PlanId, Entry>>);
 
 enum Entry {
     Opening,
-    Open { task: Box<OpenTask>, since: Instant },
-    Running { _cancel: oneshot::Sender<()> },
+    Open {
+        task: Box<OpenTask>,
+        since: Instant,
+    },
+    /// Without `cancel`, it was cancelled, and is ending.
+    Running {
+        cancel: Option<oneshot::Sender<()>>,
+        ended: watch::Receiver<()>,
+    },
 }
 
 /// The events of a running task, as a call's answer.
@@ -34,6 +41,8 @@ pub(crate) type Events = mpsc::Receiver<Result<TaskEvent, Status>>;
 
 /// Events that wait for a coordinator who is slow to take them; progress beyond that is not told.
 const EVENTS_MAX: usize = 16;
+/// Whoever cancels a running task waits for its end, so that the plan can be opened again; but not for a disk that hangs.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Tasks {
     /// Opens the task of a request. Returns what was reserved, bytes.
@@ -47,7 +56,7 @@ impl Tasks {
 
     /// Starts an opened task.
     pub(crate) fn start(&self, node: &Arc<Node>, plan: PlanId) -> Result<Events> {
-        let (cancel, cancelled) = oneshot::channel();
+        let ((cancel, cancelled), (running, ended)) = (oneshot::channel(), watch::channel(()));
         let mut tasks = self.lock();
         let task = match tasks.remove(&plan) {
             Some(Entry::Open { task, .. }) => task,
@@ -57,16 +66,31 @@ impl Tasks {
                 return Err(Error::invalid(format!("plan {plan} has been started already")));
             }
         };
-        tasks.insert(plan, Entry::Running { _cancel: cancel });
+        tasks.insert(plan, Entry::Running { cancel: Some(cancel), ended });
         drop(tasks);
         let (sender, events) = mpsc::channel(EVENTS_MAX);
-        tokio::spawn(run_to_end(Arc::clone(node), plan, task, sender, cancelled));
+        tokio::spawn(run_to_end(Arc::clone(node), plan, task, sender, (cancelled, running)));
         Ok(events)
     }
 
-    /// Ends a task, whatever it does. Returns whether there was one.
-    pub(crate) fn cancel(&self, plan: PlanId) -> bool {
-        self.lock().remove(&plan).is_some()
+    /// Ends a task, whatever it does. As a rule, what it held is free when this returns.
+    pub(crate) async fn cancel(&self, plan: PlanId) {
+        if let Some(mut ended) = self.end(plan) {
+            let _ended = timeout(END_TIMEOUT, ended.changed()).await;
+        }
+    }
+
+    /// Drops a task that was never started; of one that runs, tells when it has ended.
+    fn end(&self, plan: PlanId) -> Option<watch::Receiver<()>> {
+        let mut tasks = self.lock();
+        if let Some(Entry::Running { cancel, ended }) = tasks.get_mut(&plan) {
+            cancel.take();
+            return Some(ended.clone());
+        }
+        let never_started = tasks.remove(&plan);
+        drop(tasks);
+        drop(never_started);
+        None
     }
 
     /// Whether there is none.
@@ -111,7 +135,10 @@ impl<'a> Place<'a> {
                 place.insert(Entry::Opening);
                 Ok(Self { tasks, plan })
             }
-            std::collections::btree_map::Entry::Occupied(_) => Err(Error::invalid(format!("plan {plan} is open already"))),
+            std::collections::btree_map::Entry::Occupied(entry) => match entry.get() {
+                Entry::Running { cancel: None, .. } => Err(Error::retry(format!("busy: plan {plan} is still ending"))),
+                _ => Err(Error::invalid(format!("plan {plan} is open already"))),
+            },
         }
     }
 
@@ -144,13 +171,12 @@ async fn run_to_end(
     plan: PlanId,
     task: Box<OpenTask>,
     events: mpsc::Sender<Result<TaskEvent, Status>>,
-    cancelled: oneshot::Receiver<()>,
+    (cancelled, running): (oneshot::Receiver<()>, watch::Sender<()>),
 ) {
-    let End { event, cancelled } = run(&node, *task, &events, cancelled).await;
+    let event = run(&node, *task, &events, cancelled).await;
     // What it held is free before anybody hears that it has ended: the next plan can have it at once.
-    if !cancelled {
-        node.tasks.cancel(plan);
-    }
+    node.tasks.lock().remove(&plan);
+    drop(running);
     // Who went away does not wait for it.
     let _gone = events.send(Ok(event)).await;
 }

@@ -71,7 +71,8 @@ async fn one_call_opens_and_starts_a_task() {
     let cluster = Cluster::start(Options::agents(2)).await;
     let stripe = small(1);
     let plan = stripe.write_plan();
-    let open = cluster.coordinator.tasks(&plan, &stripe)[&node(0)].clone();
+    let tasks = cluster.coordinator.tasks(&plan, &stripe);
+    let open = tasks[&node(0)].clone();
     let request = StartRequest { plan: plan.id.0, epoch: cluster.coordinator.epoch(), open: Some(open) };
     let mut agent = cluster.call(ONE).await;
     let of_another = StartRequest { plan: plan.id.0 + 1, ..request.clone() };
@@ -83,10 +84,20 @@ async fn one_call_opens_and_starts_a_task() {
     assert!(cluster.agents[&1].memory_used_bytes() > 0);
     let again = from_status(&agent.start(request.clone()).await.unwrap_err());
     assert!(again.message.contains("open already"), "{again}");
-    let again = from_status(&agent.start(StartRequest { open: None, ..request }).await.unwrap_err());
+    let again = from_status(&agent.start(StartRequest { open: None, ..request.clone() }).await.unwrap_err());
     assert!(again.message.contains("started already"), "{again}");
+
+    // Another agent was busy: what one has started is cancelled, and all are asked again. Who comes then is let in.
     cluster.cancel(ONE, plan.id).await;
-    until("what it held is free", async || cluster.agents[&1].memory_used_bytes() == 0).await;
+    assert_eq!(cluster.agents[&1].memory_used_bytes(), 0, "what it held is free");
+    let _events = agent.start(request).await.unwrap();
+    let client = cluster.client();
+    let (task, peers) = (decode_task(&tasks[&CLIENT].task).unwrap(), &tasks[&CLIENT].peers);
+    let (link, peer) = task.links.iter().zip(peers).find(|(link, _)| link.peer == node(0)).unwrap();
+    let let_in = client.dial(&task, link, peer).await;
+    assert!(let_in.is_ok(), "{:?}", let_in.err());
+    drop(let_in);
+    cluster.cancel(ONE, plan.id).await;
     cluster.write(&stripe).await;
 }
 

@@ -70,13 +70,13 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -
                 opening::Event::Answered(answers.into_iter().map(keep).collect())
             }
             opening::Action::LetGo { open, not_open } => {
-                streams.clear();
                 for task in not_open.iter().filter_map(|node| signed.agents.get(node)) {
                     let (shared, plan, session) = (Arc::clone(shared), signed.id, task.session.clone());
                     tokio::spawn(async move { cancel(&shared, plan, &session).await });
                 }
                 let open = open.iter().filter_map(|node| signed.agents.get(node));
                 join_all(open.map(|task| cancel(shared, signed.id, &task.session))).await;
+                streams.clear();
                 opening::Event::LetGo
             }
             opening::Action::Wait(pause) => {
