@@ -72,7 +72,7 @@ impl Reception {
         })
     }
 
-    /// From now on these are expected. The plan may have been opened before, in vain.
+    /// From now on these are expected. If the plan was opened before and failed, that is forgotten.
     pub(crate) fn expect(self: &Arc<Self>, plan: PlanId, guests: Vec<(u32, Expected)>) -> Guests {
         self.lock_failed().retain(|(failed, _)| *failed != plan);
         let links = guests.iter().map(|(link, _)| *link).collect();

@@ -41,7 +41,7 @@ pub(crate) type Events = mpsc::Receiver<Result<TaskEvent, Status>>;
 
 /// Events that wait for a coordinator who is slow to take them; progress beyond that is not told.
 const EVENTS_MAX: usize = 16;
-/// Whoever cancels a running task waits for its end, so that the plan can be opened again; but not for a disk that hangs.
+/// A call that cancels a running task waits for its end, so that the plan can be opened again; but no longer than this, as a disk may hang.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Tasks {
@@ -73,7 +73,7 @@ impl Tasks {
         Ok(events)
     }
 
-    /// Ends a task, whatever it does. As a rule, what it held is free when this returns.
+    /// Ends a task. What it held is free when this returns, unless a disk hangs.
     pub(crate) async fn cancel(&self, plan: PlanId) {
         if let Some(mut ended) = self.end(plan) {
             let _ended = timeout(END_TIMEOUT, ended.changed()).await;

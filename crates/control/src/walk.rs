@@ -20,7 +20,7 @@ impl<K: Clone, T> Walk<K, T> {
         self.next.clone()
     }
 
-    /// That page has come. An empty one is the last, whatever is said to follow: it does not tell where.
+    /// That page has come. An empty page is the last one, even if more is said to follow: it does not tell where.
     pub fn came(&mut self, page: &[T], more: bool) {
         self.next = page.last().filter(|_| more).map(self.behind);
     }

@@ -2,7 +2,7 @@
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-/// From so many on, to choose among the nodes takes a good part of a millisecond.
+/// With this many nodes, a choice among them takes a good part of a millisecond.
 const MANY_NODES: usize = 100;
 
 /// Does work that computes for a while. Of a runtime with several threads another one goes on with this thread's tasks meanwhile. With one
@@ -14,7 +14,7 @@ pub(crate) fn compute<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Does work that computes the longer the more nodes there are: with a thousand, milliseconds; with a few, less than it takes to hand over.
+/// Does work whose time grows with the number of nodes: milliseconds with a thousand; with a few, less than a hand-over takes.
 pub(crate) fn compute_among<T>(nodes: usize, work: impl FnOnce() -> T) -> T {
     if nodes < MANY_NODES { work() } else { compute(work) }
 }

@@ -20,7 +20,7 @@ use weft_types::{BlockState, Error, FailureDomain, NodeId, Party, PlacedBlock, R
 pub struct StripeEnd {
     pub(super) request: Request,
     pub(super) sent: SentStripe,
-    /// With the stripe the put is committed, as an object of so many bytes.
+    /// The object's size, if the put is committed together with the stripe.
     put_bytes: Option<u64>,
     pub(super) state: State,
     /// What the plan's agents told.
@@ -56,7 +56,7 @@ impl StripeEnd {
         Self { request, sent, put_bytes: None, state: State::Begin, report, traffic, actions }
     }
 
-    /// The same stripe. Its writer asks to commit the put with it, as an object of so many bytes.
+    /// The same stripe, whose writer asks to commit the put with it; `asked_bytes` is the object's size.
     #[must_use]
     pub fn with_put(self, asked_bytes: Option<u64>) -> Self {
         let put_bytes = commits_with(asked_bytes, self.request.missing_max);

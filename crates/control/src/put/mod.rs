@@ -130,7 +130,7 @@ pub enum Action {
         blocks: Vec<(u32, Home, BlockState)>,
         /// CRC32C of each MiB of each block, by index.
         checksums: Vec<Vec<u32>>,
-        /// In the same transaction the put is committed, as an object of so many bytes.
+        /// The object's size, if the same transaction commits the put.
         put_bytes: Option<u64>,
     },
     /// That is all.

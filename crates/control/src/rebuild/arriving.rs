@@ -90,7 +90,7 @@ pub fn lost_blocks(stripe: &StripeRecord, view: &View, asked: &[u8]) -> Vec<Lost
     lost.map(|(index, placed)| Lost::of(stripe, index, placed.copy)).collect()
 }
 
-/// How much of so many bytes has been moved when so much of the work is done.
+/// The bytes that have been moved when `thousandths` of the work on `bytes` are done.
 pub fn moved_bytes(bytes: u64, thousandths: u64) -> u64 {
     (u128::from(bytes) * u128::from(thousandths) / 1000) as u64
 }

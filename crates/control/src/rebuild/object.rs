@@ -22,7 +22,7 @@ pub fn leaves_others(error: &Error) -> bool {
     matches!(error.reaction, Reaction::Unavailable | Reaction::Replan)
 }
 
-/// Of what a stripe has lost, the data; and the copies that it lacks, so that there are so many of each data block.
+/// The data blocks that a stripe has lost, and the copies that it lacks of `replicas` of each data block.
 pub fn lacking_copies(stripe: &StripeRecord, mut lost: Vec<Lost>, replicas: u8) -> Vec<Lost> {
     let data = u8::try_from(stripe.dimension()).unwrap_or(u8::MAX);
     lost.retain(|lost| lost.index < data);

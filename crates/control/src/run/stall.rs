@@ -11,8 +11,8 @@ const SLOWEST_SLICE_BYTES_PER_MS: u64 = 1 << 10;
 /// A receiver of a put that waits for its own disk has this part of the time after which links give up.
 const DISK_SHARE: u32 = 4;
 
-/// How long a plan whose slices have so many bytes may stand still before it goes around the node that holds it up, milliseconds if slices
-/// took no time: the longer, the more often one did (`times`). None: that is left to its links.
+/// How long a plan may stand still before it goes around the node that holds it up: `stall_ms`, doubled for each earlier stall (`times`),
+/// and the time of one slice of `slice_bytes`. None: that is left to its links.
 pub fn stall_after(stall_ms: u64, slice_bytes: u64, times: u32) -> Option<Duration> {
     let stalled_ms = stall_ms.checked_mul(1 << times.min(16))?;
     // What moves is counted slice by slice.
@@ -42,8 +42,8 @@ impl StallPolicy {
         Self { stall_timeout, disk_timeout: stall_timeout, to_the_last: false, one_by_one: false, failed_max: 0 }
     }
 
-    /// Of a put, of which so many blocks of a stripe may come late. A disk may be busy with other puts: a receiver that says so has longer,
-    /// and still less than it takes the writer to give up all receivers that wait for it, which is `links_timeout`.
+    /// Of a put of which `missing_max` blocks of a stripe may come late. A disk may be busy with other puts: a receiver that says so has
+    /// longer, but less than `links_timeout`, after which the writer gives up all receivers that wait for it.
     pub fn of_put(stall_timeout: Duration, links_timeout: Duration, levels: &Levels, missing_max: u32) -> Self {
         Self {
             stall_timeout,

@@ -133,7 +133,7 @@ impl NodeRepairJob {
     async fn explain(&self, events: &Events) -> Result<()> {
         let tell = async |told: repair_event::Event| {
             let sent = events.send(Ok(event(told))).await;
-            sent.map_err(|_| Error::retry("whoever asked for the plans is gone"))
+            sent.map_err(|_| Error::retry("the caller that asked for the plans is gone"))
         };
         let warn =
             |message: String| repair_event::Event::Progress(v1::RepairProgress { message, ..v1::RepairProgress::default() });

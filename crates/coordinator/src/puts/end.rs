@@ -149,7 +149,7 @@ impl Ending<'_> {
         Ok(block)
     }
 
-    /// Writes down that the stripe has ended, and what of it is missing for now; and commits the put, as an object of so many bytes.
+    /// Records that the stripe has ended, and what of it is missing for now. With `put_bytes`, the object's size, it commits the put too.
     async fn commit(
         &self,
         stripe: &StripeRecord,

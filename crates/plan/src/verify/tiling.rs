@@ -14,7 +14,7 @@ pub(super) type Key = (WantKind, Party, u8, u16);
 /// A block at a party, as one kind of want: its sub-blocks mostly come out together.
 type Block = (WantKind, Party, u8);
 
-/// The positions for which each thing comes out, normalized: of jobs that change blocks which somebody holds, for nothing else asks.
+/// The positions for which each thing comes out, normalized. They are kept only for jobs that change blocks which a party holds.
 pub(super) struct Tiles {
     tiles: BTreeMap<Key, Rc<Vec<Span>>>,
 }

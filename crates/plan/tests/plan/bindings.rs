@@ -1,4 +1,4 @@
-//! What a binding and a job get wrong is refused in whatever order and in however many pieces they say it.
+//! Bindings and jobs that are wrong are refused, in any order and in any number of pieces.
 
 use crate::common::{CLIENT, TestCode, World, direct_job, node, update_job};
 use crate::wrong::{accepted, chain, refused};
@@ -42,7 +42,7 @@ fn bound_blocks_are_of_one_stripe_and_each_is_bound_once() {
 }
 
 #[test]
-fn the_newest_generation_counts_whoever_holds_it() {
+fn the_newest_generation_counts_at_any_party() {
     let world = world();
     let (plan, job) = chain(&world, WantKind::Store);
     let with = |generations: &[u32]| {
