@@ -137,7 +137,8 @@ impl<'a> Place<'a> {
             }
             std::collections::btree_map::Entry::Occupied(entry) => match entry.get() {
                 Entry::Running { cancel: None, .. } => Err(Error::retry(format!("busy: plan {plan} is still ending"))),
-                _ => Err(Error::invalid(format!("plan {plan} is open already"))),
+                // The word that was to end it may have been lost: it ends by itself.
+                _ => Err(Error::retry(format!("busy: plan {plan} is open already"))),
             },
         }
     }
@@ -166,6 +167,20 @@ impl Drop for Place<'_> {
     }
 }
 
+/// The entry of a running task. It goes with the task, also if that panics.
+struct Listed<'a> {
+    node: &'a Node,
+    plan: PlanId,
+    /// Dropped last: those who wait for the task's end find no entry.
+    _running: watch::Sender<()>,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.node.tasks.lock().remove(&self.plan);
+    }
+}
+
 async fn run_to_end(
     node: Arc<Node>,
     plan: PlanId,
@@ -173,10 +188,10 @@ async fn run_to_end(
     events: mpsc::Sender<Result<TaskEvent, Status>>,
     (cancelled, running): (oneshot::Receiver<()>, watch::Sender<()>),
 ) {
+    let listed = Listed { node: &node, plan, _running: running };
     let event = run(&node, *task, &events, cancelled).await;
     // What it held is free before anybody hears that it has ended: the next plan can have it at once.
-    node.tasks.lock().remove(&plan);
-    drop(running);
+    drop(listed);
     // Who went away does not wait for it.
     let _gone = events.send(Ok(event)).await;
 }

@@ -32,8 +32,8 @@ pub enum Action {
     LetGo {
         /// The agents that opened theirs: wait for them.
         open: Vec<NodeId>,
-        /// The agents that did not, or gave no answer: they are told, and not waited for.
-        not_open: Vec<NodeId>,
+        /// The agents that may have opened theirs, as no answer came: they are told, and not waited for. An agent that is busy has nothing open.
+        unknown: Vec<NodeId>,
     },
     /// Come back after this pause; [`Event::Woken`] answers.
     Wait(Duration),
@@ -87,9 +87,10 @@ impl Opening {
         let worst = errors().find(|error| error.reaction != Reaction::Retry).or(errors().next());
         let Some(worst) = worst else { return Action::End(Ok(())) };
         self.state = State::LettingGo(worst.clone());
-        let (open, not_open): (Vec<_>, Vec<_>) = answers.iter().partition(|(_, answer)| answer.is_ok());
-        let nodes = |answers: Vec<(&NodeId, _)>| answers.into_iter().map(|(node, _)| *node).collect();
-        Action::LetGo { open: nodes(open), not_open: nodes(not_open) }
+        let nodes =
+            |are: fn(&Result<()>) -> bool| answers.iter().filter(|(_, answer)| are(answer)).map(|(node, _)| *node).collect();
+        let is_unknown = |answer: &Result<()>| answer.as_ref().is_err_and(|error| error.reaction != Reaction::Retry);
+        Action::LetGo { open: nodes(Result::is_ok), unknown: nodes(is_unknown) }
     }
 
     fn let_go(&mut self, error: Error, rng: &mut dyn RngCore) -> Action {
@@ -121,9 +122,9 @@ mod tests {
         Err(Error::retry("no room"))
     }
 
-    fn let_go(open: &[u32], not_open: &[u32]) -> Action {
+    fn let_go(open: &[u32], unknown: &[u32]) -> Action {
         let nodes = |ids: &[u32]| ids.iter().copied().map(NodeId).collect();
-        Action::LetGo { open: nodes(open), not_open: nodes(not_open) }
+        Action::LetGo { open: nodes(open), unknown: nodes(unknown) }
     }
 
     #[test]
@@ -139,7 +140,7 @@ mod tests {
         on(&mut opening, Event::Begin);
         let mut pauses = Vec::new();
         for _ in 0..3 {
-            assert_eq!(on(&mut opening, answers(&[(1, Ok(())), (2, busy()), (3, Ok(()))])), let_go(&[1, 3], &[2]));
+            assert_eq!(on(&mut opening, answers(&[(1, Ok(())), (2, busy()), (3, Ok(()))])), let_go(&[1, 3], &[]));
             let Action::Wait(pause) = on(&mut opening, Event::LetGo) else { panic!("it waits") };
             pauses.push(pause.as_millis());
             assert_eq!(on(&mut opening, Event::Woken), Action::Ask);
@@ -155,7 +156,7 @@ mod tests {
         let mut opening = Opening::new(9);
         on(&mut opening, Event::Begin);
         let away = Err(Error::replan("no answer in time"));
-        assert_eq!(on(&mut opening, answers(&[(1, busy()), (2, away.clone()), (3, Ok(()))])), let_go(&[3], &[1, 2]));
+        assert_eq!(on(&mut opening, answers(&[(1, busy()), (2, away.clone()), (3, Ok(()))])), let_go(&[3], &[2]));
         assert_eq!(on(&mut opening, Event::LetGo), Action::End(away));
     }
 
@@ -167,7 +168,7 @@ mod tests {
             strays in proptest::collection::vec(any::<bool>(), 40),
         ) {
             let (mut opening, mut rng) = (Opening::new(attempts_max), StdRng::seed_from_u64(1));
-            let mut open: Vec<NodeId> = Vec::new();
+            let (mut open, mut unknown, mut told_late): (Vec<NodeId>, usize, bool) = (Vec::new(), 0, false);
             let (mut action, mut rounds, mut strays) = (opening.on(Event::Begin, &mut rng), rounds.into_iter().cycle(), strays.into_iter());
             let nodes = 4;
             for _ in 0..40 {
@@ -185,15 +186,18 @@ mod tests {
                             _ => Ok(()),
                         };
                         let answers: BTreeMap<NodeId, Result<()>> = (0..nodes).map(|at| (NodeId(at), answer(at))).collect();
+                        unknown = answers.iter().filter(|(_, answer)| answer.as_ref().is_err_and(|it| it.reaction != Reaction::Retry)).count();
                         open = answers.iter().filter(|(_, answer)| answer.is_ok()).map(|(node, _)| *node).collect();
                         Event::Answered(answers)
                     }
-                    Action::LetGo { open: held, not_open } => {
-                        prop_assert_eq!((&held, held.len() + not_open.len()), (&open, nodes as usize));
+                    Action::LetGo { open: held, unknown: told } => {
+                        prop_assert_eq!((&held, told.len()), (&open, unknown));
+                        told_late = !told.is_empty();
                         open.clear();
                         Event::LetGo
                     }
                     Action::Wait(pause) => {
+                        prop_assert!(!told_late, "a late word could end what is opened next");
                         prop_assert!(pause <= Duration::from_millis(BACKOFF_LAST_MS));
                         Event::Woken
                     }

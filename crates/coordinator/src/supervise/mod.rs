@@ -69,8 +69,8 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -
                 };
                 opening::Event::Answered(answers.into_iter().map(keep).collect())
             }
-            opening::Action::LetGo { open, not_open } => {
-                for task in not_open.iter().filter_map(|node| signed.agents.get(node)) {
+            opening::Action::LetGo { open, unknown } => {
+                for task in unknown.iter().filter_map(|node| signed.agents.get(node)) {
                     let (shared, plan, session) = (Arc::clone(shared), signed.id, task.session.clone());
                     tokio::spawn(async move { cancel(&shared, plan, &session).await });
                 }
