@@ -62,9 +62,9 @@ impl Service {
     }
 
     async fn cancel_task(&self, request: Request<CancelRequest>) -> Result<CancelReply> {
-        let CancelRequest { plan, epoch } = self.authorise(request)?;
+        let CancelRequest { plan, epoch, wait } = self.authorise(request)?;
         self.0.obey(epoch).await?;
-        self.0.tasks.cancel(PlanId(plan)).await;
+        self.0.tasks.cancel(PlanId(plan), wait).await;
         Ok(CancelReply {})
     }
 

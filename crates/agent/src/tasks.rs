@@ -41,7 +41,7 @@ pub(crate) type Events = mpsc::Receiver<Result<TaskEvent, Status>>;
 
 /// Events that wait for a coordinator who is slow to take them; progress beyond that is not told.
 const EVENTS_MAX: usize = 16;
-/// A call that cancels a running task waits for its end, so that the plan can be opened again; but no longer than this, as a disk may hang.
+/// A call that waits for the end of the task that it cancels waits no longer than this: a disk may hang.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Tasks {
@@ -73,9 +73,9 @@ impl Tasks {
         Ok(events)
     }
 
-    /// Ends a task. What it held is free when this returns, unless a disk hangs.
-    pub(crate) async fn cancel(&self, plan: PlanId) {
-        if let Some(mut ended) = self.end(plan) {
+    /// Ends a task. With `wait`, what it held is free when this returns, unless a disk hangs.
+    pub(crate) async fn cancel(&self, plan: PlanId, wait: bool) {
+        if let Some(mut ended) = self.end(plan).filter(|_| wait) {
             let _ended = timeout(END_TIMEOUT, ended.changed()).await;
         }
     }

@@ -67,8 +67,8 @@ pub fn check(repair: &NodeRepair, view: &View, down_after: Duration) -> Result<(
         let (name, seconds) = (&node.name, down_after.as_millis().div_ceil(1000));
         return Err(Error::invalid(format!(
             "{name} is up and its blocks can be read: nothing of it is lost. A node that has just died counts as down after \
-             {seconds} s; to rebuild all blocks of one that is up elsewhere, as if it were gone, say --force (it may still get new \
-             ones: stop its agent first if it shall not)"
+             {seconds} s; to rebuild all blocks of one that is up elsewhere, as if it were gone, say --force (stop its agent first, \
+             or new blocks may still be placed there)"
         )));
     }
     for to in &repair.to {

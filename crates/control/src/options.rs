@@ -20,7 +20,7 @@ pub struct RepairOptions {
     pub select: Select,
     /// How paths are searched.
     pub paths: Paths,
-    /// What plans cost is told: a scheme that was named is weighed too.
+    /// The caller asks for an explanation: a named scheme's cost is predicted too.
     pub explained: bool,
 }
 

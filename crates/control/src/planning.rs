@@ -76,10 +76,10 @@ impl<'a> Way<'a> {
         Request { code, stripe: layout, seq, job, stores, prefer, network, select, paths, run, patterns }
     }
 
-    /// The plan to take, and what was considered. A slice whose length is left open is that which suits the path's own links, if that is
-    /// predicted to be quicker.
+    /// The plan to take, and what was considered. An automatic slice length is fitted to the path's own links, if that is predicted to be
+    /// quicker.
     fn choose(&self, request: &Request<'_>, scheme: &str) -> Result<(Plan, Vec<Considered>)> {
-        // A slice whose length is left open is fitted to the path, which is told with what was considered.
+        // An automatic slice length needs the chosen path, which only weighing reports.
         let is_fitted = |scheme: Scheme<'_>| self.options.slice_len == AutoSize::Auto && scheme.has_paths();
         let is_weighed = self.options.explained || scheme == AUTO || is_fitted(by_name(Kind::of(request.job), scheme)?);
         let (plan, mut considered) = if is_weighed { choose(request, scheme)? } else { choose_quickly(request, scheme)? };

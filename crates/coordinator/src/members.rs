@@ -111,7 +111,7 @@ impl Members {
         up.map(|(node, session)| (*node, session.host.clone())).collect()
     }
 
-    /// Whether the node has registered anew since the session began.
+    /// Whether the node has registered again since the session began.
     pub(crate) fn has_registered_since(&self, session: &Session) -> bool {
         let now = self.lock().sessions.get(&session.record.id).map(|now| now.link_key.clone());
         now.is_none_or(|now| now != session.link_key)

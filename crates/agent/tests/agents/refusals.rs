@@ -325,7 +325,7 @@ async fn a_task_that_comes_after_the_removal_of_what_it_stores_is_refused() {
     let request = RemoveRequest { blocks: vec![of_other], high_water: 2, ..remove.clone() };
     assert_eq!(cluster.call(ONE).await.remove(request).await.unwrap().into_inner().removed, 1);
 
-    // A removal is not remembered over a restart; but who was asked before has registered anew since.
+    // A removal is not remembered over a restart; but a node that was asked before has registered again.
     let of = |registered: weft_proto::LinkKey| OpenRequest { registration: registered.id().to_vec(), ..late.clone() };
     let before = of(coordinator.member(ONE).unwrap().key);
     assert!(refused(&cluster, before.clone()).await.message.contains("too late"));

@@ -148,13 +148,13 @@ impl ConversionJob {
         Self { shared: Arc::clone(shared), conversion }
     }
 
-    /// Objects that an earlier coordinator was converting are begun anew: what it wrote of them is given up. No other job converts
+    /// Objects that an earlier coordinator was converting are started over: what it wrote of them is given up. No other job converts
     /// anything of the bucket.
     async fn give_up_earlier(&self) -> Result<()> {
         let all = self.shared.meta.expired_uploads(i64::MAX as u64, LEFT_UPLOADS_MAX).await;
         let all = all.map_err(|error| self.shared.meta_error(error))?;
         for upload in all.into_iter().filter(|it| it.new.replaces.is_some() && it.new.name.bucket == self.conversion.bucket) {
-            tracing::info!(object = %upload.new.name, upload = %upload.id, "a conversion of an earlier coordinator is begun anew");
+            tracing::info!(object = %upload.new.name, upload = %upload.id, "a conversion of an earlier coordinator is started over");
             puts::abort(&self.shared, upload.id).await?;
         }
         Ok(())

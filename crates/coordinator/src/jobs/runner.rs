@@ -27,10 +27,10 @@ pub(super) struct Runner<'a> {
     told: watch::Receiver<JobState>,
 }
 
-/// What a job is told next.
+/// The next input of a job's state machine.
 enum Next {
     Event(Event),
-    /// What it is asked, as it is by then.
+    /// The state that the job is asked for at that moment.
     Told,
 }
 

@@ -72,10 +72,11 @@ pub(crate) async fn open(shared: &Arc<Shared>, signed: &Signed, attempts: u32) -
             opening::Action::LetGo { open, unknown } => {
                 for task in unknown.iter().filter_map(|node| signed.agents.get(node)) {
                     let (shared, plan, session) = (Arc::clone(shared), signed.id, task.session.clone());
-                    tokio::spawn(async move { cancel(&shared, plan, &session).await });
+                    tokio::spawn(async move { cancel(&shared, plan, &session, false).await });
                 }
                 let open = open.iter().filter_map(|node| signed.agents.get(node));
-                join_all(open.map(|task| cancel(shared, signed.id, &task.session))).await;
+                // The next attempt opens the same plan.
+                join_all(open.map(|task| cancel(shared, signed.id, &task.session, true))).await;
                 streams.clear();
                 opening::Event::LetGo
             }
@@ -213,7 +214,7 @@ impl Running {
         }
     }
 
-    /// Those of a plan that are down, or have registered anew: they have no such task any more.
+    /// Those of a plan that are down, or have registered again: they have no such task any more.
     fn down(&self, report: &Report) -> BTreeSet<NodeId> {
         report.running().into_iter().filter(|node| self.shared.members.session(*node).is_none()).collect()
     }
@@ -222,13 +223,13 @@ impl Running {
     fn cancel_one(&self, node: NodeId) {
         if let Some(task) = self.tasks.get(&node) {
             let (shared, plan, session) = (Arc::clone(&self.shared), self.plan, task.session.clone());
-            tokio::spawn(async move { cancel(&shared, plan, &session).await });
+            tokio::spawn(async move { cancel(&shared, plan, &session, false).await });
         }
     }
 
     async fn cancel_all(&self, nodes: Vec<NodeId>) {
         let tasks = nodes.iter().filter_map(|node| self.tasks.get(node));
-        join_all(tasks.map(|task| cancel(&self.shared, self.plan, &task.session))).await;
+        join_all(tasks.map(|task| cancel(&self.shared, self.plan, &task.session, false))).await;
     }
 }
 
@@ -242,9 +243,9 @@ async fn until(at: Option<Instant>) {
 /// Opens a task, and starts it with that if no agent of its plan dials another. Busy is the only answer after which asking again helps;
 /// a task that is refused as such is no node's fault; all else calls for a plan without that node.
 async fn open_one(shared: &Shared, node: NodeId, task: &SignedTask, signed: &Signed) -> Result<Option<Streaming<v1::TaskEvent>>> {
-    // Who has registered anew since takes neither this task nor the tokens of it.
+    // A node that has registered again takes neither this task nor its tokens.
     if shared.members.has_registered_since(&task.session) {
-        let error = Error::replan(format!("{} has registered anew", task.session.record.name));
+        let error = Error::replan(format!("{} has registered again", task.session.record.name));
         return Err(error.party(Party::Node(node)));
     }
     let opened = if signed.agents_dial {
@@ -294,9 +295,9 @@ async fn answer<T>(shared: &Shared, node: NodeId, call: impl Future<Output = Res
 }
 
 /// It is no error if there is no such task any more, or nobody to ask: the task dies of its stall then.
-async fn cancel(shared: &Shared, plan: PlanId, session: &Session) {
+async fn cancel(shared: &Shared, plan: PlanId, session: &Session, wait: bool) {
     let mut agent = rpc::agent_client(session.channel.clone());
-    let request = rpc::with_deadline(v1::CancelRequest { plan: plan.0, epoch: shared.epoch.0 }, shared.call_timeout());
+    let request = rpc::with_deadline(v1::CancelRequest { plan: plan.0, epoch: shared.epoch.0, wait }, shared.call_timeout());
     if let Ok(Err(status)) = tokio::time::timeout(shared.call_timeout(), agent.cancel(request)).await {
         tracing::debug!(%plan, node = %session.record.name, error = %from_status(&status), "a task could not be cancelled");
     }

@@ -465,6 +465,9 @@ pub struct CancelRequest {
     pub plan: u64,
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
+    /// answer when the task has ended, or after a second: then the plan can be opened again
+    #[prost(bool, tag = "3")]
+    pub wait: bool,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelReply {}

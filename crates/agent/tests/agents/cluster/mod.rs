@@ -212,7 +212,7 @@ impl Cluster {
     }
 
     pub(crate) async fn cancel(&self, node: NodeId, plan: PlanId) {
-        let request = v1::CancelRequest { plan: plan.0, epoch: self.coordinator.epoch() };
+        let request = v1::CancelRequest { plan: plan.0, epoch: self.coordinator.epoch(), wait: true };
         self.call(node).await.cancel(request).await.unwrap();
     }
 
