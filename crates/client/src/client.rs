@@ -4,8 +4,10 @@ use crate::{
     background::Background,
     calls::{Calls, Random},
     config::ClientConfig,
+    get::WINDOWS_MAX,
 };
 use std::{sync::Arc, time::Duration};
+use weft_engine::Buffers;
 use weft_proto::{
     Peer, Pool, rpc,
     v1::{
@@ -29,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) cluster: ClusterId,
     pub(crate) random: Random,
     pub(crate) background: Background,
+    /// Memory of the windows of gets, kept for the next ones.
+    pub(crate) windows: Arc<Buffers>,
 }
 
 /// Objects of a bucket, page by page.
@@ -69,7 +73,9 @@ impl Client {
                     };
                     let pool = Pool::new(config.net.clone(), config.security.clone(), config.limits.pool.clone());
                     let (pool, background) = (Arc::new(pool), Background::default());
-                    return Ok(Self { shared: Arc::new(Shared { config, calls, pool, cluster, random, background }) });
+                    let windows = Buffers::new(WINDOWS_MAX);
+                    let shared = Shared { config, calls, pool, cluster, random, background, windows };
+                    return Ok(Self { shared: Arc::new(shared) });
                 }
                 Err(error) => last = error,
             }

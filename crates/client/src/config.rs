@@ -42,7 +42,8 @@ pub struct Limits {
     /// Data of one stripe from a pipe that is kept in memory, bytes; what is more goes to a file in the spool directory. Three
     /// stripes may be there at once: one is read, one is sent, one is being ended.
     pub stripe_memory_bytes_max: usize,
-    /// Data that is fetched at once when it goes to a pipe, bytes; two such windows are in flight.
+    /// Data that is fetched at once when it goes to a pipe, bytes. Three such windows are in flight, and their memory is kept for the
+    /// next get.
     pub window_bytes_max: u64,
     /// Plans for one window of a read, or one stripe of a write, that may fail without any progress.
     pub attempts_max: u32,
@@ -80,7 +81,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             stripe_memory_bytes_max: 32 << 20,
-            window_bytes_max: 32 << 20,
+            window_bytes_max: 16 << 20,
             attempts_max: 8,
             stripes_per_page_max: 0,
             call_timeout: Duration::from_secs(30),

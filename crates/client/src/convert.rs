@@ -3,7 +3,7 @@
 use crate::{
     Client, ClientConfig, GetOptions, Limits,
     client::Shared,
-    get::Get,
+    get::{Get, Written},
     progress::{Progress, ProgressFn},
     put::{Put, Stripe},
     stripe_data::{Spool, StripeData},
@@ -64,8 +64,8 @@ async fn read(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: Prog
     let options = GetOptions { range: Some(asked.start..asked.end), progress, ..GetOptions::default() };
     let get = Get::of(shared, stat(shared, asked).await?, asked.from_stripe, &options)?;
     // Each end is dropped by the one who has it, so that the other does not wait for him in vain.
-    let (mut writer, mut reader) = tokio::io::duplex(PIPE_BYTES);
-    let hand_out = async move { get.hand_out(&mut writer, &mut 0).await };
+    let (writer, mut reader) = tokio::io::duplex(PIPE_BYTES);
+    let hand_out = async move { get.hand_out(&mut Written(writer), &mut 0).await };
     let (spool, memory_bytes_max) = (Spool::of(shared), shared.config.limits.stripe_memory_bytes_max);
     let take = async move { StripeData::read(&mut reader, len, memory_bytes_max, &spool).await };
     let (handed_out, data) = tokio::join!(hand_out, take);

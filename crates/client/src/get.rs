@@ -8,14 +8,20 @@ use crate::{
     place::{Place, TemporaryFile},
     progress::{Meter, ProgressFn},
 };
+use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::{
+    fs::File,
+    io::{self, Write},
     ops::Range,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use weft_proto::v1::{ObjectReply, ReadStripeReply};
+use weft_proto::{
+    DiskMode,
+    v1::{ObjectReply, ReadStripeReply},
+};
 use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, Reaction, Result, Span, StripeId, StripeLayout};
 
 /// What of an object is fetched, and how.
@@ -51,8 +57,8 @@ pub struct Got {
     pub plans: u64,
 }
 
-/// Windows in flight at once.
-const WINDOWS_MAX: usize = 2;
+/// Windows of one get in flight at once.
+pub(crate) const WINDOWS_MAX: usize = 3;
 
 impl Client {
     /// Hands out an object, or a range of it, in order. What it needs of memory is bounded, however slowly `writer` takes it.
@@ -67,20 +73,22 @@ impl Client {
     /// eprintln!("{} bytes, {} blocks rebuilt", got.bytes, got.rebuilt.len());
     /// # Ok(()) }
     /// ```
-    pub async fn get(&self, bucket: &str, key: &str, mut writer: impl AsyncWrite + Unpin, options: &GetOptions) -> Result<Got> {
-        let mut begun = 0;
-        let mut get = Get::begin(self.shared(), bucket, key, options).await?;
-        loop {
-            begun += 1;
-            let mut handed_out = get.handed_out;
-            match get.hand_out(&mut writer, &mut handed_out).await {
-                Ok(()) => return Ok(get.into_got()),
-                Err(error) => {
-                    let now = get.may_begin_again(error, handed_out, begun).await?;
-                    get = get.go_on_with(now, handed_out, options)?;
-                }
-            }
-        }
+    pub async fn get(&self, bucket: &str, key: &str, writer: impl AsyncWrite + Unpin, options: &GetOptions) -> Result<Got> {
+        Get::begin(self.shared(), bucket, key, options).await?.in_order(&mut Written(writer), options).await
+    }
+
+    /// As [`get`](Self::get), to a pipe or a device, where writing may block. Nothing is copied on the way to it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
+    /// # use weft_client::GetOptions;
+    /// let pipe = std::fs::File::create("/run/log.pipe").map_err(weft_types::Error::invalid)?;
+    /// client.get_pipe("logs", "today", pipe, &GetOptions::default()).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn get_pipe(&self, bucket: &str, key: &str, pipe: File, options: &GetOptions) -> Result<Got> {
+        let mut pipe = Pipe { file: Arc::new(pipe), mode: self.shared().config.disk_mode };
+        Get::begin(self.shared(), bucket, key, options).await?.in_order(&mut pipe, options).await
     }
 
     /// Fetches an object, or a range of it, into a file. The file has its name when it is complete and not before; a get that
@@ -124,6 +132,46 @@ impl Client {
             plans.push(asked.await.map_err(|error| error.object(format_args!("{bucket}/{key}")))?);
         }
         Ok(plans)
+    }
+}
+
+/// Takes the bytes of a get in order.
+pub(crate) trait Output {
+    async fn take(&mut self, bytes: Bytes) -> Result<()>;
+
+    /// After the last of them.
+    async fn end(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Bytes go to a writer.
+pub(crate) struct Written<W>(pub(crate) W);
+
+/// Bytes go to a pipe or a device.
+struct Pipe {
+    file: Arc<File>,
+    mode: DiskMode,
+}
+
+fn cannot_write(error: io::Error) -> Error {
+    Error::fatal(format!("cannot write: {error}"))
+}
+
+impl<W: AsyncWrite + Unpin> Output for Written<W> {
+    async fn take(&mut self, bytes: Bytes) -> Result<()> {
+        self.0.write_all(&bytes).await.map_err(cannot_write)
+    }
+
+    async fn end(&mut self) -> Result<()> {
+        self.0.flush().await.map_err(cannot_write)
+    }
+}
+
+impl Output for Pipe {
+    async fn take(&mut self, bytes: Bytes) -> Result<()> {
+        let file = Arc::clone(&self.file);
+        self.mode.run(move || (&*file).write_all(&bytes).map_err(cannot_write)).await
     }
 }
 
@@ -174,24 +222,39 @@ impl Get {
         })
     }
 
-    /// Writes it in order, window after window, and counts what the writer was given.
-    pub(crate) async fn hand_out(&self, writer: &mut (impl AsyncWrite + Unpin), handed_out: &mut u64) -> Result<()> {
+    /// Hands it out in order, and begins again where it may.
+    async fn in_order(mut self, output: &mut impl Output, options: &GetOptions) -> Result<Got> {
+        let mut begun = 0;
+        loop {
+            begun += 1;
+            let mut handed_out = self.handed_out;
+            match self.hand_out(output, &mut handed_out).await {
+                Ok(()) => return Ok(self.into_got()),
+                Err(error) => {
+                    let now = self.may_begin_again(error, handed_out, begun).await?;
+                    self = self.go_on_with(now, handed_out, options)?;
+                }
+            }
+        }
+    }
+
+    /// Hands it out in order, window after window, and counts what the output was given.
+    pub(crate) async fn hand_out(&self, output: &mut impl Output, handed_out: &mut u64) -> Result<()> {
         let window_bytes_max = self.shared.config.limits.window_bytes_max;
         let windows = self.stripes().flat_map(|(stripe, data)| windows(stripe, data, window_bytes_max));
         let fetching = windows.map(|window| {
             let start = window.stripe.offset + window.data.start;
-            let place = Arc::new(Place::memory(start, window.data.len() as usize));
+            let place = Arc::new(Place::memory(start, self.shared.windows.take(window.data.len() as usize)));
             // A task of its own: it goes on while the writer is slow, so that no agent waits for whoever reads the pipe.
             let mut fetched = self.fetch(window, place.clone());
             async move { joined(&mut fetched).await.map(|()| place.take_memory()) }
         });
         let mut fetched = stream::iter(fetching).buffered(WINDOWS_MAX);
-        let cannot_write = |error: std::io::Error| Error::fatal(format!("cannot write: {error}"));
         while let Some(bytes) = fetched.try_next().await? {
             *handed_out += bytes.len() as u64;
-            writer.write_all(&bytes).await.map_err(cannot_write)?;
+            output.take(bytes).await?;
         }
-        writer.flush().await.map_err(cannot_write)
+        output.end().await
     }
 
     /// Writes it to a file, stripes in any order; the file gets its name at the end.

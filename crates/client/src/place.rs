@@ -9,22 +9,23 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
+use weft_engine::Buffer;
 use weft_proto::DiskMode;
 use weft_types::{Error, Result};
 
 /// Where bytes of an object go, by their offset in it.
 pub(crate) enum Place {
     /// A window of the object.
-    Memory { start: u64, bytes: Mutex<Vec<u8>> },
+    Memory { start: u64, window: Mutex<Option<Buffer>> },
     /// A file whose first byte is byte `start` of the object. One at a time has the turn to write to it: the system lets no two
     /// write to one file at once, and those who wait for it there burn the processor.
     File { start: u64, file: Arc<File>, mode: DiskMode, turn: tokio::sync::Mutex<()> },
 }
 
 impl Place {
-    /// Memory for bytes `start..start + len`.
-    pub(crate) fn memory(start: u64, len: usize) -> Self {
-        Self::Memory { start, bytes: Mutex::new(vec![0; len]) }
+    /// Memory for the bytes from `start` on. All of it must be written before it is taken: it may have been used before.
+    pub(crate) fn memory(start: u64, window: Buffer) -> Self {
+        Self::Memory { start, window: Mutex::new(Some(window)) }
     }
 
     /// A file whose first byte is byte `start` of the object.
@@ -36,8 +37,9 @@ impl Place {
     pub(crate) async fn write(&self, pieces: Vec<(u64, Bytes)>) -> Result<()> {
         let outside = || Error::fatal("bytes were delivered that nobody asked for");
         match self {
-            Self::Memory { start, bytes } => {
-                let mut bytes = bytes.lock().unwrap_or_else(PoisonError::into_inner);
+            Self::Memory { start, window } => {
+                let mut window = window.lock().unwrap_or_else(PoisonError::into_inner);
+                let bytes = window.as_mut().ok_or_else(outside)?.bytes_mut();
                 for (offset, piece) in pieces {
                     let at = offset.checked_sub(*start).ok_or_else(outside)? as usize;
                     bytes.get_mut(at..at + piece.len()).ok_or_else(outside)?.copy_from_slice(&piece);
@@ -59,11 +61,13 @@ impl Place {
         }
     }
 
-    /// The bytes, if they are in memory.
-    pub(crate) fn take_memory(&self) -> Vec<u8> {
+    /// The bytes, if they are in memory. Their memory is used again when they are dropped.
+    pub(crate) fn take_memory(&self) -> Bytes {
         match self {
-            Self::Memory { bytes, .. } => std::mem::take(&mut *bytes.lock().unwrap_or_else(PoisonError::into_inner)),
-            Self::File { .. } => Vec::new(),
+            Self::Memory { window, .. } => {
+                window.lock().unwrap_or_else(PoisonError::into_inner).take().map(Buffer::freeze).unwrap_or_default()
+            }
+            Self::File { .. } => Bytes::new(),
         }
     }
 }
@@ -142,6 +146,7 @@ impl Drop for TemporaryFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_engine::Buffers;
 
     #[tokio::test]
     async fn a_file_gets_its_name_when_it_is_complete_and_leaves_nothing_otherwise() {
@@ -221,11 +226,11 @@ mod tests {
 
     #[tokio::test]
     async fn memory_takes_what_is_in_its_window_only() {
-        let place = Place::memory(10, 4);
+        let place = Place::memory(10, Buffers::new(1).take(4));
         place.write(vec![(12, Bytes::from("cd")), (10, Bytes::from("ab"))]).await.unwrap();
         for outside in [9, 13, 14] {
             assert!(place.write(vec![(outside, Bytes::from("xy"))]).await.is_err());
         }
-        assert_eq!(place.take_memory(), b"abcd");
+        assert_eq!(place.take_memory(), "abcd");
     }
 }

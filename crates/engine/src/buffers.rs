@@ -22,10 +22,9 @@ impl Buffers {
 
     /// A buffer of `len` bytes, whatever is in them.
     pub fn take(self: &Arc<Self>, len: usize) -> Buffer {
-        let mut bytes = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-        if bytes.len() < len {
-            bytes.resize(len, 0);
-        }
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // One that is too short is not extended: that would copy what nobody needs.
+        let mut bytes = free.filter(|bytes| bytes.len() >= len).unwrap_or_else(|| vec![0; len]);
         if cfg!(debug_assertions) {
             bytes.fill(POISON);
         }

@@ -5,6 +5,7 @@
 //! come, and the checksum of a MiB from those of its pages, without reading anything again.
 //! Polynomials are reflected: the coefficient of X^0 is the highest bit.
 
+use weft_types::PAGE_LEN;
 pub use weft_types::crc32c;
 
 /// CRC32C of `len` zero bytes.
@@ -14,7 +15,8 @@ pub fn zeros(len: u64) -> u32 {
 
 /// CRC32C of what `first` is of followed by `second_len` bytes that `second` is of.
 pub fn combine(first: u32, second: u32, second_len: u64) -> u32 {
-    shift(first, second_len) ^ second
+    let shifted = if second_len == PAGE_LEN { shift_by_page(first) } else { shift(first, second_len) };
+    shifted ^ second
 }
 
 /// What a run of bytes with checksum `crc` adds to the checksum of zeros that it is laid over, when `behind` bytes follow it.
@@ -46,6 +48,25 @@ fn shift(mut crc: u32, bytes: u64) -> u32 {
     crc
 }
 
+/// Each byte of a checksum times X^(8·PAGE_LEN): the sums of a block's pages are put together whenever it is opened.
+static PAGE_SHIFTS: [[u32; 256]; 4] = {
+    let power = POWERS[PAGE_LEN.trailing_zeros() as usize];
+    let mut shifts = [[0; 256]; 4];
+    let mut at = 0;
+    while at < 4 * 256 {
+        shifts[at / 256][at % 256] = multiply(((at % 256) as u32) << (8 * (at / 256)), power);
+        at += 1;
+    }
+    shifts
+};
+const _: () = assert!(PAGE_LEN.is_power_of_two());
+
+/// Times X^(8·PAGE_LEN), by the linearity of it.
+fn shift_by_page(crc: u32) -> u32 {
+    let [a, b, c, d] = crc.to_le_bytes().map(usize::from);
+    PAGE_SHIFTS[0][a] ^ PAGE_SHIFTS[1][b] ^ PAGE_SHIFTS[2][c] ^ PAGE_SHIFTS[3][d]
+}
+
 const fn multiply(a: u32, mut b: u32) -> u32 {
     let (mut product, mut bit) = (0, 32);
     while bit > 0 {
@@ -66,6 +87,13 @@ mod tests {
     #[test]
     fn the_check_value_of_the_standard() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    #[test]
+    fn a_page_is_shifted_by_as_by_its_length() {
+        for crc in (0..32).map(|bit| 1 << bit).chain([0, !0, 0xe306_9283]) {
+            assert_eq!(shift_by_page(crc), shift(crc, PAGE_LEN));
+        }
     }
 
     proptest! {

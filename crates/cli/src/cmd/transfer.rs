@@ -9,6 +9,7 @@ use super::{
 use clap::Args;
 use serde::Serialize;
 use std::{
+    fs::File,
     os::fd::AsFd,
     path::{Path, PathBuf},
 };
@@ -165,7 +166,10 @@ impl Put {
             let (bucket, key) = self.object.resolve(session.bucket.as_deref())?;
             let put_options = self.options(told(&progress));
             match is_pipe {
-                true => session.client.put(&bucket, &key, standard(std::io::stdin())?, &put_options).await,
+                true => {
+                    let stdin = tokio::fs::File::from_std(standard(std::io::stdin())?);
+                    session.client.put(&bucket, &key, stdin, &put_options).await
+                }
                 false => session.client.put_file(&bucket, &key, &self.file, &put_options).await,
             }
         })?;
@@ -206,12 +210,12 @@ impl Get {
         let fetched = Session::with(options, async |session| {
             let (bucket, key, get_options) = self.asked(session, told(&progress)).await?;
             let got = match &destination {
-                None => session.client.get(&bucket, &key, standard(std::io::stdout())?, &get_options).await,
+                None => session.client.get_pipe(&bucket, &key, standard(std::io::stdout())?, &get_options).await,
                 Some(Destination::File(file)) => session.client.get_file(&bucket, &key, file, &get_options).await,
                 Some(Destination::Stream(stream)) => {
                     let opened = tokio::fs::File::options().write(true).open(stream).await;
-                    let opened = opened.map_err(|error| io_error(stream, "write to", &error))?;
-                    session.client.get(&bucket, &key, opened, &get_options).await
+                    let opened = opened.map_err(|error| io_error(stream, "write to", &error))?.into_std().await;
+                    session.client.get_pipe(&bucket, &key, opened, &get_options).await
                 }
             }?;
             let nodes = if got.errors.is_empty() { Vec::new() } else { session.nodes().await };
@@ -325,8 +329,7 @@ fn size_of(file: &Path) -> Result<u64> {
 }
 
 /// Standard input or output as a file, without the buffer that the library puts around it.
-fn standard(end: impl AsFd) -> Result<tokio::fs::File> {
+fn standard(end: impl AsFd) -> Result<File> {
     let owned = end.as_fd().try_clone_to_owned();
-    let owned = owned.map_err(|error| Error::fatal(format!("no standard input or output: {error}")))?;
-    Ok(tokio::fs::File::from_std(owned.into()))
+    owned.map(File::from).map_err(|error| Error::fatal(format!("no standard input or output: {error}")))
 }
