@@ -7,13 +7,12 @@ use crate::{
     traffic::Traffic,
 };
 use async_trait::async_trait;
-use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 use weft_engine::{Buffer, Buffers, Hold, SliceSource};
 use weft_plan::Slices;
 use weft_store::BlockReader;
-use weft_types::{BlockId, Error, Layout, PAGE_LEN, Reaction, Result, Span};
+use weft_types::{BlockId, Error, Layout, PAGE_LEN, Reaction, Result, Rows, Span, crc32c_joined};
 
 /// A block that a task reads.
 #[derive(Clone)]
@@ -26,6 +25,7 @@ pub(crate) struct OpenBlock {
     /// The bytes that this task found to be corrupt.
     pub(crate) corrupt: Arc<Mutex<Vec<Span>>>,
     pub(crate) passage: Passage,
+    pub(crate) buffers: Arc<Buffers>,
 }
 
 /// Bytes that are read by one trip to a thread that may block: one costs about as much as reading 32 KiB, so that small slices are
@@ -49,8 +49,7 @@ impl OpenBlock {
         mode: DiskMode,
     ) -> Box<dyn SliceSource> {
         let cuts = weft_plan::cell_bytes(&self.layout, slice_len, sub_blocks.len()) > 0;
-        let (sub_blocks, buffers) = (sub_blocks.to_vec(), Buffers::new(window + 1));
-        let rows = Rows { block: self, sub_blocks, buffers, cell: cuts.then(Mutex::default) };
+        let rows = RowReader { block: self, sub_blocks: sub_blocks.to_vec(), cell: cuts.then(Mutex::default) };
         match mode {
             DiskMode::Inline => Box::new(InlineSource(Arc::new(rows))),
             DiskMode::Pool => Box::new(AheadSource { rows: Arc::new(rows), slices, window: window.max(1), ahead: None }),
@@ -58,7 +57,7 @@ impl OpenBlock {
     }
 
     /// Blocks.
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<u32> {
         self.reader.read_at(offset, bytes).map_err(|error| {
             if error.reaction == Reaction::Corrupt {
                 self.find_corruption(offset, bytes.len() as u64, &error);
@@ -118,10 +117,9 @@ impl OpenBlock {
 }
 
 /// Reads slices of some of a block's sub-blocks.
-struct Rows {
+struct RowReader {
     block: OpenBlock,
     sub_blocks: Vec<u16>,
-    buffers: Arc<Buffers>,
     /// The cell that slices are being cut from, if they are cut from cells.
     cell: Option<Mutex<Cell>>,
 }
@@ -138,9 +136,9 @@ struct Cell {
 /// It would have to be waited for.
 struct NotCached;
 
-impl Rows {
+impl RowReader {
     /// Blocks.
-    fn read(&self, slice: Span) -> Result<Bytes> {
+    fn read(&self, slice: Span) -> Result<Rows> {
         let block = &self.block;
         if let Some(rows) = self.cut_from_cell(slice) {
             return Ok(rows);
@@ -149,12 +147,12 @@ impl Rows {
     }
 
     /// Does not block: nothing if the slice is not in the system's memory, or too much for the caller's thread.
-    fn read_cached(&self, slice: Span) -> Option<Bytes> {
+    fn read_cached(&self, slice: Span) -> Option<Rows> {
         if self.bytes_of(slice) > READ_BYTES || self.cell_of(slice).is_some() {
             return None;
         }
         let reader = &self.block.reader;
-        self.fill(slice, |offset, bytes| if reader.read_cached(offset, bytes) { Ok(()) } else { Err(NotCached) }).ok()
+        self.fill(slice, |offset, bytes| reader.read_cached(offset, bytes).ok_or(NotCached)).ok()
     }
 
     fn bytes_of(&self, slice: Span) -> u64 {
@@ -173,7 +171,7 @@ impl Rows {
 
     /// The slice from its cell, which is read if it is another than that of the slice before. Nothing if the slice is not cut from
     /// a cell, or the cell cannot be read whole: what is wrong may lie beside the slice. Blocks.
-    fn cut_from_cell(&self, slice: Span) -> Option<Bytes> {
+    fn cut_from_cell(&self, slice: Span) -> Option<Rows> {
         let (cell, number) = self.cell_of(slice)?;
         let mut cell = cell.lock().unwrap_or_else(PoisonError::into_inner);
         if cell.number != Some(number) {
@@ -185,12 +183,12 @@ impl Rows {
         }
         let sub_len = self.block.layout.sub_len();
         let (from, len) = ((slice.start % sub_len) as usize, slice.len() as usize);
-        let mut buffer = self.buffers.take(self.bytes_of(slice) as usize);
+        let mut buffer = self.block.buffers.take(self.bytes_of(slice) as usize);
         let sub_blocks = cell.bytes.chunks_exact(sub_len as usize);
         for (row, sub_block) in buffer.bytes_mut().chunks_exact_mut(len.max(1)).zip(sub_blocks) {
             row.copy_from_slice(&sub_block[from..from + len]);
         }
-        Some(buffer.freeze())
+        Some(buffer.freeze().into())
     }
 
     /// Reads the sub-blocks of a cell, neighbours by one call.
@@ -220,47 +218,47 @@ impl Rows {
         Some(Span::new(start, start + self.bytes_of(slice)))
     }
 
-    fn fill<E>(&self, slice: Span, read: impl Fn(u64, &mut [u8]) -> Result<(), E>) -> Result<Bytes, E> {
-        let mut buffer = self.buffers.take(self.bytes_of(slice) as usize);
+    fn fill<E>(&self, slice: Span, read: impl Fn(u64, &mut [u8]) -> Result<u32, E>) -> Result<Rows, E> {
+        let mut buffer = self.block.buffers.take(self.bytes_of(slice) as usize);
         // Neighbouring sub-blocks of which the slice has all of a cell are one run on the disk, and one here.
         if let Some(run) = self.whole_run(slice) {
-            read(run.start, buffer.bytes_mut())?;
+            let checksum = read(run.start, buffer.bytes_mut())?;
             let block = &self.block;
             block.traffic.read.add(block.reader.meta().len().saturating_sub(run.start).min(run.len()));
-        } else {
-            self.fill_part(&mut buffer, slice, slice, read)?;
+            return Ok(Rows::summed(buffer.freeze(), checksum));
         }
-        Ok(buffer.freeze())
+        let checksum = self.fill_part(&mut buffer, slice, slice, read)?;
+        Ok(Rows::summed(buffer.freeze(), checksum))
     }
 
-    /// A part of the slice that the buffer is for.
+    /// A part of the slice that the buffer is for. Returns the CRC32C of what was read, row after row.
     fn fill_part<E>(
         &self,
         buffer: &mut Buffer,
         slice: Span,
         part: Span,
-        read: impl Fn(u64, &mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let (block, mut on_disk) = (&self.block, 0);
+        read: impl Fn(u64, &mut [u8]) -> Result<u32, E>,
+    ) -> Result<u32, E> {
+        let (block, mut on_disk, mut checksum) = (&self.block, 0, 0);
         for (row, sub_block) in buffer.bytes_mut().chunks_exact_mut(slice.len().max(1) as usize).zip(&self.sub_blocks) {
             let mut at = (part.start - slice.start) as usize;
             for extent in block.layout.extents(u32::from(*sub_block), part) {
                 let bytes = &mut row[at..at + extent.len as usize];
                 at += extent.len as usize;
-                read(extent.offset, bytes)?;
+                checksum = crc32c_joined(checksum, read(extent.offset, bytes)?, extent.len);
                 on_disk += block.reader.meta().len().saturating_sub(extent.offset).min(extent.len);
             }
         }
         block.traffic.read.add(on_disk);
-        Ok(())
+        Ok(checksum)
     }
 }
 
-struct InlineSource(Arc<Rows>);
+struct InlineSource(Arc<RowReader>);
 
 #[async_trait]
 impl SliceSource for InlineSource {
-    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+    async fn next(&mut self, slice: Span) -> Result<Rows> {
         read_in_turn(&self.0, vec![slice], DiskMode::Inline).await.pop().unwrap_or_else(|| Err(unread()))
     }
 
@@ -276,16 +274,16 @@ fn unread() -> Error {
 /// A trip to a thread that may block, and back, costs more than to copy a slice that is in memory already: as long as all are,
 /// they are read where they are wanted. From the first that is not, a task of its own reads ahead.
 struct AheadSource {
-    rows: Arc<Rows>,
+    rows: Arc<RowReader>,
     /// Those that nobody has read yet.
     slices: Slices,
     window: usize,
-    ahead: Option<mpsc::Receiver<Result<Bytes>>>,
+    ahead: Option<mpsc::Receiver<Result<Rows>>>,
 }
 
 #[async_trait]
 impl SliceSource for AheadSource {
-    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+    async fn next(&mut self, slice: Span) -> Result<Rows> {
         if self.ahead.is_none()
             && let Some(rows) = self.rows.read_cached(slice)
         {
@@ -306,14 +304,14 @@ impl SliceSource for AheadSource {
 }
 
 /// Reads while there is room for slices; ends when nobody wants them any more, or at the first error.
-async fn read_ahead(rows: Arc<Rows>, mut slices: Slices, window: usize, sender: mpsc::Sender<Result<Bytes>>) {
+async fn read_ahead(rows: Arc<RowReader>, mut slices: Slices, window: usize, sender: mpsc::Sender<Result<Rows>>) {
     loop {
         let mut batch: Vec<Span> = slices.by_ref().take(1).collect();
         let Some(first) = batch.first() else { return };
         let more = (READ_BYTES / rows.bytes_of(*first).max(1)).saturating_sub(1).min(window as u64 / 2);
         batch.extend(slices.by_ref().take(more as usize));
         let Ok(mut room) = sender.reserve_many(batch.len()).await else { return };
-        let cached: Vec<Bytes> = batch.iter().map_while(|slice| rows.read_cached(*slice)).collect();
+        let cached: Vec<Rows> = batch.iter().map_while(|slice| rows.read_cached(*slice)).collect();
         batch.drain(..cached.len());
         // In this order: what ends first must not have taken a place from the others.
         cached.into_iter().zip(room.by_ref()).for_each(|(slice, room)| room.send(Ok(slice)));
@@ -330,7 +328,7 @@ async fn read_ahead(rows: Arc<Rows>, mut slices: Slices, window: usize, sender: 
 }
 
 /// Reads slices up to the first that fails, when it is their turn.
-async fn read_in_turn(rows: &Arc<Rows>, batch: Vec<Span>, mode: DiskMode) -> Vec<Result<Bytes>> {
+async fn read_in_turn(rows: &Arc<RowReader>, batch: Vec<Span>, mode: DiskMode) -> Vec<Result<Rows>> {
     let passage = &rows.block.passage;
     if let [slice] = batch[..]
         && rows.cell_of(slice).is_none()
@@ -345,8 +343,8 @@ async fn read_in_turn(rows: &Arc<Rows>, batch: Vec<Span>, mode: DiskMode) -> Vec
 }
 
 /// Reads a slice that is more than may be read at once.
-async fn read_in_parts(rows: &Arc<Rows>, slice: Span, mode: DiskMode) -> Result<Bytes> {
-    let (passage, mut buffer) = (&rows.block.passage, rows.buffers.take(rows.bytes_of(slice) as usize));
+async fn read_in_parts(rows: &Arc<RowReader>, slice: Span, mode: DiskMode) -> Result<Rows> {
+    let (passage, mut buffer) = (&rows.block.passage, rows.block.buffers.take(rows.bytes_of(slice) as usize));
     for part in parts(slice, rows.sub_blocks.len(), passage.of) {
         let (turn, reader) = (passage.turn().await, Arc::clone(rows));
         let read = move || {
@@ -356,11 +354,11 @@ async fn read_in_parts(rows: &Arc<Rows>, slice: Span, mode: DiskMode) -> Result<
         buffer = mode.run(read).await?;
         drop(turn);
     }
-    Ok(buffer.freeze())
+    Ok(buffer.freeze().into())
 }
 
 /// Reads slices up to the first that fails. Blocks.
-fn read_batch(rows: &Rows, batch: &[Span]) -> Vec<Result<Bytes>> {
+fn read_batch(rows: &RowReader, batch: &[Span]) -> Vec<Result<Rows>> {
     let mut slices = Vec::with_capacity(batch.len());
     for slice in batch {
         let read = rows.read(*slice);

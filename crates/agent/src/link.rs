@@ -3,7 +3,6 @@
 
 use crate::{line::Passage, reception::Arrival, traffic::Traffic};
 use async_trait::async_trait;
-use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
@@ -13,7 +12,7 @@ use tokio::{
 use weft_engine::{Hold, SliceSink, SliceSource, classes::FRAME_BYTES_MAX};
 use weft_plan::{Class, Slices, TaskLink};
 use weft_proto::{FrameStream, Hello, LinkReceiver, LinkSender, Peer, Pool};
-use weft_types::{Error, Reaction, Result, Span};
+use weft_types::{Error, Reaction, Result, Rows, Span};
 
 /// An end of a link that is not connected yet.
 pub(crate) struct Unconnected {
@@ -127,7 +126,7 @@ fn broken_off() -> Error {
 }
 
 /// The queue's items: slices; at the end `None`.
-type Received = Result<Option<Bytes>>;
+type Received = Result<Option<Rows>>;
 
 async fn receive_all(mut link: Unconnected, slices: Slices, queue: mpsc::Sender<Received>) {
     let connected = tokio::select! {
@@ -177,7 +176,7 @@ impl LinkSource {
 
 #[async_trait]
 impl SliceSource for LinkSource {
-    async fn next(&mut self, _: Span) -> Result<Bytes> {
+    async fn next(&mut self, _: Span) -> Result<Rows> {
         self.take().await?.ok_or_else(|| Error::replan("the link ended before its last slice"))
     }
 
@@ -191,7 +190,7 @@ impl SliceSource for LinkSource {
 
 /// What a sink gives its pump. The permit is the slice's room in the queue: it is free when the connection has taken the slice.
 enum Outgoing {
-    Slice(Span, Bytes, OwnedSemaphorePermit),
+    Slice(Span, Rows, OwnedSemaphorePermit),
     End,
 }
 
@@ -239,7 +238,7 @@ async fn send_slice(
     sender: &mut LinkSender,
     uplink: &Passage,
     slice: Span,
-    rows: &[u8],
+    rows: &Rows,
     is_last: impl Fn() -> bool,
 ) -> Result<()> {
     let gives_way = uplink.of.class != Class::Foreground;
@@ -296,7 +295,7 @@ impl SliceSink for LinkSink {
         Some(self.hold.clone())
     }
 
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
         // A pump that ends drops its queue, and with it every permit: the wait is as long as the pump's own.
         let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return Err(broken_off()) };
         match self.sender.send(Outgoing::Slice(slice, rows, room)) {

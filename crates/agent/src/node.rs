@@ -21,9 +21,12 @@ use std::{
     time::Duration,
 };
 use tokio::sync::{Semaphore, watch};
-use weft_engine::classes::Capacity;
+use weft_engine::{Buffers, classes::Capacity};
 use weft_proto::{LinkKey, Pool, PoolLimits, Security};
 use weft_types::{ClassLimits, ClusterId, Error, NodeId, Reaction, Result};
+
+/// What is kept of the memory that blocks are read to, bytes: enough for some slices of each of many readers.
+const READ_MEMORY_BYTES: usize = 16 << 20;
 
 /// What all parts of an agent share.
 pub(crate) struct Node {
@@ -38,6 +41,8 @@ pub(crate) struct Node {
     pub(crate) reception: Arc<Reception>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) findings: Arc<Findings>,
+    /// What blocks are read to.
+    pub(crate) buffers: Arc<Buffers>,
     pub(crate) tasks: Tasks,
     pub(crate) throttles: Throttles,
     /// What stages take in for each row that they make, as it was measured at the start; 0: it is not known.
@@ -90,6 +95,7 @@ impl Node {
             reception: Reception::new(&limits),
             pool: Arc::new(Pool::new(Arc::clone(&seams.net), security.clone(), PoolLimits::default())),
             findings: Arc::default(),
+            buffers: Buffers::within(READ_MEMORY_BYTES),
             tasks: Tasks::default(),
             throttles: Throttles::new(&config.throttle),
             coding_bytes_per_s: speed::coding_bytes_per_s(&config.throttle),

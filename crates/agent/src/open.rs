@@ -169,9 +169,10 @@ fn open_blocks(
         *demand.blocks.entry(disk).or_default() += 1;
         let passage = Passage::new(disks.line(disk), of);
         let (layout, traffic, findings) = (task.layout, Arc::clone(traffic), Arc::clone(&node.findings));
+        let buffers = Arc::clone(&node.buffers);
         blocks.insert(
             block.id.index,
-            OpenBlock { id: block.id, reader, layout, traffic, findings, corrupt: Arc::default(), passage },
+            OpenBlock { id: block.id, reader, layout, traffic, findings, corrupt: Arc::default(), passage, buffers },
         );
     }
     let mut stores = Vec::new();

@@ -15,6 +15,7 @@ use crate::{
     node::{Node, Registration},
     reception::{Arrival, Expected},
 };
+use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
@@ -88,13 +89,13 @@ pub(crate) async fn send(node: &Arc<Node>, request: SendProbeRequest) -> Result<
     let opened = timeout(MEET_MAX, node.pool.open(address, &peer, &hello)).await.unwrap_or_else(late);
     let mut sender = LinkSender::new(opened.map_err(|error| error.party(to))?, LINK, 1, MEET_MAX);
     let uplink = Passage::new(&node.throttles.uplink, PRECEDENCE);
-    let zeros = vec![0; LARGE as usize];
+    let zeros = Bytes::from(vec![0; LARGE as usize]);
     for slice in slices() {
         // As slices of plans are sent: small ones together, and none waits while others are paid for.
         if uplink.is_bounded() && sender.flush().await.is_ok() {
             uplink.pass(slice.len()).await;
         }
-        if sender.feed(slice, &zeros[..slice.len() as usize]).await.is_err() {
+        if sender.feed(slice, &zeros.slice(..slice.len() as usize).into()).await.is_err() {
             require_idle(node, request.only_idle)?;
             return Ok(SendProbeReply {});
         }

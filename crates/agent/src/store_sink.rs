@@ -7,14 +7,13 @@ use crate::{
     traffic::Traffic,
 };
 use async_trait::async_trait;
-use bytes::Bytes;
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicUsize, Ordering},
 };
 use weft_engine::{Hold, SliceSink};
 use weft_store::Receipt;
-use weft_types::{Extent, Result, Span};
+use weft_types::{Extent, Result, Rows, Span};
 
 /// A block that a task stores, perhaps by several stages of several lanes.
 pub(crate) struct Target {
@@ -119,7 +118,7 @@ impl SliceSink for StoreSink {
         Some(self.target.passage.hold.clone())
     }
 
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
         for part in parts(slice, self.sub_blocks.len(), self.target.passage.of) {
             let (target, sub_blocks, rows) = (Arc::clone(&self.target), Arc::clone(&self.sub_blocks), rows.clone());
             let turn = self.target.passage.turn().await;

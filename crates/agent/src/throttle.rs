@@ -8,7 +8,7 @@ use crate::{
     line::{Line, Passage},
 };
 use async_trait::async_trait;
-use bytes::Bytes;
+
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -16,7 +16,7 @@ use std::{
 use tokio::time::{Instant, sleep_until};
 use weft_engine::{Hold, SliceSink, SliceSource};
 use weft_plan::{Class, Precedence};
-use weft_types::{ByteSize, ClassLimits, Result, Span};
+use weft_types::{ByteSize, ClassLimits, Result, Rows, Span};
 
 /// So many bytes may come at once, as far as they are the bytes of no more than this and no less than that time: what is not used
 /// within it is lost. Timers are precise to about a millisecond.
@@ -172,7 +172,7 @@ impl SliceSource for Paid<Box<dyn SliceSource>> {
         Some(self.toll.hold.clone())
     }
 
-    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+    async fn next(&mut self, slice: Span) -> Result<Rows> {
         self.port.next(slice).await
     }
 
@@ -191,7 +191,7 @@ impl SliceSink for Paid<Box<dyn SliceSink>> {
         Some(self.toll.hold.clone())
     }
 
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
         let bytes = rows.len();
         self.port.put(slice, rows).await?;
         self.toll.pay(bytes).await;
@@ -215,8 +215,8 @@ mod tests {
 
     #[async_trait]
     impl SliceSource for Zeros {
-        async fn next(&mut self, slice: Span) -> Result<Bytes> {
-            Ok(Bytes::from(vec![0; slice.len() as usize]))
+        async fn next(&mut self, slice: Span) -> Result<Rows> {
+            Ok(vec![0; slice.len() as usize].into())
         }
     }
 

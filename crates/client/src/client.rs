@@ -9,7 +9,7 @@ use crate::{
 use std::{sync::Arc, time::Duration};
 use weft_engine::Buffers;
 use weft_proto::{
-    Peer, Pool, rpc,
+    Peer, Pool, SliceMemory, rpc,
     v1::{
         Bucket, Empty, ListObjectsRequest, ListPoliciesRequest, Name, ObjectEntry, ObjectName, ObjectReply, Policy,
         StatObjectRequest, StatusReply, StatusRequest,
@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) background: Background,
     /// Memory of the windows of gets, kept for the next ones.
     pub(crate) windows: Arc<Buffers>,
+    /// Memory of the slices that are received.
+    pub(crate) slices: Arc<SliceMemory>,
 }
 
 /// Objects of a bucket, page by page.
@@ -73,8 +75,8 @@ impl Client {
                     };
                     let pool = Pool::new(config.net.clone(), config.security.clone(), config.limits.pool.clone());
                     let (pool, background) = (Arc::new(pool), Background::default());
-                    let windows = Buffers::new(WINDOWS_MAX);
-                    let shared = Shared { config, calls, pool, cluster, random, background, windows };
+                    let (windows, slices) = (Buffers::new(WINDOWS_MAX), Arc::default());
+                    let shared = Shared { config, calls, pool, cluster, random, background, windows, slices };
                     return Ok(Self { shared: Arc::new(shared) });
                 }
                 Err(error) => last = error,

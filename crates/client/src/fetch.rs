@@ -20,7 +20,7 @@ use weft_proto::{
     status::encode_error,
     v1::{BlockChecksums, BlockRange, EndReadRequest, ReadStripeReply, ReadStripeRequest},
 };
-use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, PlanId, Result, Span, StripeId, StripeLayout};
+use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, PlanId, Result, Rows, Span, StripeId, StripeLayout};
 
 /// A range of one stripe's data that is to be fetched.
 #[derive(Clone)]
@@ -262,14 +262,14 @@ impl Arrivals {
     }
 
     /// Takes pieces of a block, each at its offset in it.
-    pub(crate) async fn take(&self, index: u32, pieces: Vec<(u64, Bytes)>) -> Result<()> {
+    pub(crate) async fn take(&self, index: u32, pieces: Vec<(u64, Rows)>) -> Result<()> {
         let Some(arriving) = self.blocks.get(&index) else {
             return Err(Error::fatal("a block was delivered that nobody asked for").block(self.stripe.block(index)));
         };
         let mut writes = Vec::new();
         for (offset, piece) in &pieces {
             for wanted in &arriving.wanted {
-                self.split(index, *offset, piece, *wanted, &mut writes);
+                self.split(index, *offset, piece.bytes(), *wanted, &mut writes);
             }
         }
         let written: u64 = writes.iter().map(|(_, piece)| piece.len() as u64).sum();
@@ -280,7 +280,7 @@ impl Arrivals {
         self.meter.add(written);
         let mut sums = lock(&arriving.sums);
         for (offset, piece) in &pieces {
-            sums.add(*offset, piece);
+            sums.add_rows(*offset, piece);
         }
         Ok(())
     }

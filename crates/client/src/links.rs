@@ -2,17 +2,20 @@
 
 use crate::background::Owned;
 use async_trait::async_trait;
-use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 use weft_engine::{SliceSink, SliceSource, classes::FRAME_BYTES_MAX};
 use weft_plan::{Slices, TaskLane, TaskLink};
-use weft_proto::{Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, Peer, Pool, Uplink, v1::LinkPeer};
-use weft_types::{ClusterId, Error, Party, PlanId, Result, Span};
+use weft_proto::{
+    Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, Peer, Pool, SliceMemory, Uplink, v1::LinkPeer,
+};
+use weft_types::{ClusterId, Error, Party, PlanId, Result, Rows, Span};
 
 /// What is needed to open a link.
 pub(crate) struct Dialing<'a> {
     pub(crate) pool: &'a Arc<Pool>,
+    /// Where slices are received.
+    pub(crate) slices: &'a Arc<SliceMemory>,
     pub(crate) cluster: ClusterId,
     pub(crate) plan: PlanId,
     pub(crate) party: Party,
@@ -30,13 +33,13 @@ pub(crate) struct LinkSink {
 }
 
 enum Outgoing {
-    Slice(Span, Bytes),
+    Slice(Span, Rows),
     End,
 }
 
 /// The receiving end.
 pub(crate) struct LinkSource {
-    queue: mpsc::Receiver<(Span, Bytes)>,
+    queue: mpsc::Receiver<(Span, Rows)>,
     receiving: Owned<Result<()>>,
 }
 
@@ -67,7 +70,7 @@ impl Dialing<'_> {
     /// Opens a link that this client receives on.
     pub(crate) async fn source(&self, lane: &TaskLane, slice_len: u64) -> Result<LinkSource> {
         let (frames, home) = self.open(Direction::Pull).await?;
-        let receiver = LinkReceiver::new(frames, self.link.id(), self.link.width, self.stall);
+        let receiver = LinkReceiver::new(frames, self.link.id(), self.link.width, self.stall).with_memory(self.slices);
         let (incoming, queue) = mpsc::channel(window(lane));
         let receiving = Owned::start(receive_all(receiver, lane.slices(slice_len), incoming, home));
         Ok(LinkSource { queue, receiving })
@@ -119,7 +122,10 @@ async fn send_all(
         match outgoing.recv().await {
             Some(Outgoing::Slice(slice, rows)) => match &uplink {
                 Some(uplink) => send_by(uplink.as_ref(), &mut sender, slice, &rows).await?,
-                None => sender.send(slice, &rows).await?,
+                None => {
+                    sender.feed(slice, &rows).await?;
+                    sender.flush().await?;
+                }
             },
             Some(Outgoing::End) => {
                 sender.end().await?;
@@ -146,12 +152,7 @@ async fn send_by(uplink: &dyn Uplink, sender: &mut LinkSender, slice: Span, rows
     Ok(())
 }
 
-async fn receive_all(
-    mut receiver: LinkReceiver,
-    slices: Slices,
-    incoming: mpsc::Sender<(Span, Bytes)>,
-    home: Home,
-) -> Result<()> {
+async fn receive_all(mut receiver: LinkReceiver, slices: Slices, incoming: mpsc::Sender<(Span, Rows)>, home: Home) -> Result<()> {
     for slice in slices {
         let rows = receiver.receive(slice).await?;
         if incoming.send((slice, rows)).await.is_err() {
@@ -172,7 +173,7 @@ async fn ended(task: &mut Owned<Result<()>>) -> Result<()> {
 
 #[async_trait]
 impl SliceSink for LinkSink {
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
         if let Some(queue) = &self.queue
             && queue.send(Outgoing::Slice(slice, rows)).await.is_ok()
         {
@@ -193,7 +194,7 @@ impl SliceSink for LinkSink {
 
 #[async_trait]
 impl SliceSource for LinkSource {
-    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+    async fn next(&mut self, slice: Span) -> Result<Rows> {
         match self.queue.recv().await {
             Some((received, rows)) if received == slice => Ok(rows),
             Some((received, _)) => Err(Error::fatal(format!("slice {received:?} was received where {slice:?} was due"))),

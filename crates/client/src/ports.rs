@@ -9,7 +9,6 @@ use crate::{
     sums::UnitSums,
 };
 use async_trait::async_trait;
-use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -25,7 +24,7 @@ use weft_proto::{
     decode_task,
     v1::{ClientTask, LinkPeer, StageReport},
 };
-use weft_types::{Error, NodeId, Party, Result, Span, StageTimes, StripeLayout};
+use weft_types::{Error, Layout, NodeId, Party, Result, Rows, Span, StageTimes, StripeLayout};
 
 /// A client's share of a plan, ready to run.
 pub(crate) struct OpenTask {
@@ -127,9 +126,9 @@ impl ClientPorts<'_> {
             return Err(Error::fatal("the task has no such link").link(id, lane.span.start));
         };
         let (plan, party) = (self.open.task.plan, self.open.task.party);
-        let Shared { pool, cluster, config, .. } = self.shared.as_ref();
+        let Shared { pool, slices, cluster, config, .. } = self.shared.as_ref();
         let (stall, uplink) = (self.open.stall, config.uplink.as_ref());
-        Ok(Dialing { pool, cluster: *cluster, plan, party, link, peer, stall, uplink })
+        Ok(Dialing { pool, slices, cluster: *cluster, plan, party, link, peer, stall, uplink })
     }
 }
 
@@ -233,18 +232,12 @@ impl Outgoing {
     }
 
     /// Sums up a slice of some of a block's sub-blocks.
-    fn sum(&self, index: u32, sub_blocks: &[u16], slice: Span, rows: &[u8]) {
+    fn sum(&self, index: u32, sub_blocks: &[u16], slice: Span, rows: &Rows) {
         let Some(sums) = self.sums.get(&index) else { return };
-        let layout = self.layout.layout;
+        let pieces = pieces(&self.layout.layout, sub_blocks, slice, rows);
         let mut sums = sums.lock().unwrap_or_else(PoisonError::into_inner);
-        let row_len = slice.len().max(1) as usize;
-        for (sub_block, row) in sub_blocks.iter().zip(rows.chunks(row_len)) {
-            let mut row = row;
-            for extent in layout.extents(u32::from(*sub_block), slice) {
-                let (piece, rest) = row.split_at(row.len().min(extent.len as usize));
-                sums.add(extent.offset, piece);
-                row = rest;
-            }
+        for (offset, piece) in &pieces {
+            sums.add_rows(*offset, piece);
         }
     }
 
@@ -264,7 +257,7 @@ struct ReceiverSink {
 
 #[async_trait]
 impl SliceSink for ReceiverSink {
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
         let put = self.outgoing.unless_gone(self.peer, self.link.put(slice, rows)).await;
         put.map_err(|error| self.outgoing.lose(error))?;
         self.outgoing.moved();
@@ -285,7 +278,7 @@ struct SumSink {
 
 #[async_trait]
 impl SliceSink for SumSink {
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
         // With nobody left to send to, all will be sent again.
         if self.outgoing.receivers.load(Ordering::Relaxed) == 0 {
             return Err(Error::replan("no receiver is left"));
@@ -311,34 +304,37 @@ struct InputSource {
 
 #[async_trait]
 impl SliceSource for InputSource {
-    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+    async fn next(&mut self, slice: Span) -> Result<Rows> {
         let rows = self.data.rows(self.layout, self.index, &self.sub_blocks, slice, &self.buffers).await?;
         let extents = self.sub_blocks.iter().flat_map(|sub_block| self.layout.layout.extents(u32::from(*sub_block), slice));
         let block = Span::new(0, self.layout.block_len(self.index));
         self.meter.add(extents.map(|extent| Span::new(extent.offset, extent.offset + extent.len).intersect(block).len()).sum());
-        Ok(rows)
+        Ok(rows.into())
     }
+}
+
+/// The runs of a block that rows of some of its sub-blocks are, each at its offset. Rows that are one run keep their checksum.
+fn pieces(layout: &Layout, sub_blocks: &[u16], slice: Span, rows: &Rows) -> Vec<(u64, Rows)> {
+    let (mut rest, mut pieces) = (rows.bytes().clone(), Vec::new());
+    for extent in sub_blocks.iter().flat_map(|sub_block| layout.extents(u32::from(*sub_block), slice)) {
+        let piece = rest.split_to(rest.len().min(extent.len as usize));
+        pieces.push((extent.offset, if piece.len() == rows.len() { rows.clone() } else { piece.into() }));
+    }
+    pieces
 }
 
 /// A data block that is delivered.
 struct OutputSink {
     arrivals: Arc<Arrivals>,
-    layout: weft_types::Layout,
+    layout: Layout,
     index: u32,
     sub_blocks: Vec<u16>,
 }
 
 #[async_trait]
 impl SliceSink for OutputSink {
-    async fn put(&mut self, slice: Span, mut rows: Bytes) -> Result<()> {
-        let mut pieces = Vec::new();
-        for sub_block in &self.sub_blocks {
-            for extent in self.layout.extents(u32::from(*sub_block), slice) {
-                let len = rows.len().min(extent.len as usize);
-                pieces.push((extent.offset, rows.split_to(len)));
-            }
-        }
-        self.arrivals.take(self.index, pieces).await
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
+        self.arrivals.take(self.index, pieces(&self.layout, &self.sub_blocks, slice, &rows)).await
     }
 
     async fn finish(&mut self) -> Result<()> {

@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 use weft_proto::{crc32c_continued, crc32c_joined, v1::BlockChecksums};
-use weft_types::{CHECKSUM_UNIT_LEN, Span};
+use weft_types::{CHECKSUM_UNIT_LEN, Rows, Span};
 
 /// What has come of a block, with its checksums.
 #[derive(Debug)]
@@ -32,9 +32,19 @@ impl UnitSums {
         while offset < self.len && !bytes.is_empty() {
             let unit_end = self.unit_span(offset / CHECKSUM_UNIT_LEN).end;
             let (piece, rest) = bytes.split_at(bytes.len().min((unit_end - offset) as usize));
-            self.add_piece(offset, piece);
+            self.add_run(offset, piece.len() as u64, |before| crc32c_continued(before, piece));
             offset += piece.len() as u64;
             bytes = rest;
+        }
+    }
+
+    /// As [`add`](Self::add), of rows that are one run of the block: if they lie within a unit, their checksum is used.
+    pub fn add_rows(&mut self, offset: u64, rows: &Rows) {
+        let (len, unit) = (rows.len() as u64, self.unit_span(offset / CHECKSUM_UNIT_LEN));
+        if len > 0 && offset + len <= unit.end {
+            self.add_run(offset, len, |before| crc32c_joined(before, rows.checksum(), len));
+        } else {
+            self.add(offset, rows);
         }
     }
 
@@ -60,10 +70,10 @@ impl UnitSums {
         Span::new(start, (start + CHECKSUM_UNIT_LEN).min(self.len))
     }
 
-    /// Adds a piece of one unit to its neighbours there. One that overlaps what is there already is left out: the unit then
-    /// stays incomplete, or the checksum of what came first stands.
-    fn add_piece(&mut self, start: u64, piece: &[u8]) {
-        let end = start + piece.len() as u64;
+    /// Adds a run of one unit to its neighbours there; `go_on` gives the checksum of another run with this one behind it. One that
+    /// overlaps what is there already is left out: the unit then stays incomplete, or the checksum of what came first stands.
+    fn add_run(&mut self, start: u64, len: u64, go_on: impl FnOnce(u32) -> u32) {
+        let end = start + len;
         let unit = start / CHECKSUM_UNIT_LEN;
         let before = self.runs.range(..=start).next_back().map(|(at, run)| (*at, *run));
         let after = self.runs.range(start..).next().map(|(at, run)| (*at, *run));
@@ -71,11 +81,9 @@ impl UnitSums {
         if overlaps {
             return;
         }
-        // Pieces mostly come in order: to go on with the checksum of the one before costs no more than that of the piece,
-        // and much less than to join two checksums.
         let before = before.filter(|(at, before)| before.end == start && at / CHECKSUM_UNIT_LEN == unit);
         let (start, checksum) = before.map_or((start, 0), |(at, before)| (at, before.checksum));
-        let mut run = Run { end, checksum: crc32c_continued(checksum, piece) };
+        let mut run = Run { end, checksum: go_on(checksum) };
         if let Some((at, after)) = after
             && at == end
             && at / CHECKSUM_UNIT_LEN == unit
@@ -116,7 +124,11 @@ mod tests {
             for (count, piece) in pieces.iter().enumerate() {
                 let whole = Span::normalize(pieces[..count].to_vec()) == [Span::new(0, len)];
                 assert_eq!(sums.units().is_some(), whole, "{count} pieces");
-                sums.add(piece.start, &block[piece.start as usize..piece.end as usize]);
+                let bytes = &block[piece.start as usize..piece.end as usize];
+                match count % 2 {
+                    0 => sums.add(piece.start, bytes),
+                    _ => sums.add_rows(piece.start, &Rows::from(bytes.to_vec())),
+                }
                 assert_eq!(sums.arrived(), Span::normalize(pieces[..=count].to_vec()));
             }
             assert_eq!(sums.units(), Some(expected));

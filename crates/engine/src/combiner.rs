@@ -1,10 +1,9 @@
 //! How a stage's matrix is carried out: which sinks are given a source's bytes as they are, and which results are computed.
 
 use crate::buffers::Buffers;
-use bytes::Bytes;
 use std::{ops::Range, sync::Arc};
 use weft_gf::{Combination, Factored};
-use weft_types::{Error, Result, Span};
+use weft_types::{Error, Result, Rows, Span};
 
 /// A stage's matrix, made ready: one route for each sink, and one pass of the kernel over all that must be computed.
 #[derive(Debug)]
@@ -65,14 +64,15 @@ impl Combiner {
     }
 
     /// What each sink gets of a slice. `sources` must be of the right lengths ([`check`](Self::check)).
-    pub(crate) fn apply(&self, sources: &[Bytes], slice: Span) -> Vec<Bytes> {
+    pub(crate) fn apply(&self, sources: &[Rows], slice: Span) -> Vec<Rows> {
         let len = slice.len() as usize;
         let computed = self.compute(sources, len);
         let route = |route: &Route| match route {
             Route::Forward { source, sub_blocks } => {
-                let bytes = &sources[*source];
+                let rows = &sources[*source];
                 let range = sub_blocks.start * len..sub_blocks.end * len;
-                if range.len() == bytes.len() { bytes.clone() } else { bytes.slice(range) }
+                // All of a source keep the checksum that they came with.
+                if range.len() == rows.len() { rows.clone() } else { rows.bytes().slice(range).into() }
             }
             Route::Computed(group) => computed[*group].clone(),
         };
@@ -80,7 +80,7 @@ impl Combiner {
     }
 
     /// Whether source number `source` gave what it has to give.
-    pub(crate) fn check(&self, source: usize, bytes: &Bytes, slice: Span) -> Result<()> {
+    pub(crate) fn check(&self, source: usize, bytes: &[u8], slice: Span) -> Result<()> {
         let expected = self.source_widths.get(source).map_or(0, |width| *width as u64 * slice.len());
         if bytes.len() as u64 == expected {
             return Ok(());
@@ -88,14 +88,14 @@ impl Combiner {
         Err(Error::corrupt(format!("a slice of {} bytes came where {expected} belong", bytes.len())))
     }
 
-    fn compute(&self, sources: &[Bytes], len: usize) -> Vec<Bytes> {
+    fn compute(&self, sources: &[Rows], len: usize) -> Vec<Rows> {
         let Some(combination) = &self.combination else { return Vec::new() };
         let inputs: Vec<&[u8]> = self.columns.iter().map(|(source, sub)| &sources[*source][sub * len..(sub + 1) * len]).collect();
         let mut buffers: Vec<_> = self.groups.iter().map(|group| group.buffers.take(group.rows.len() * len)).collect();
         let mut rows: Vec<&mut [u8]> =
             buffers.iter_mut().flat_map(|buffer| buffer.bytes_mut().chunks_exact_mut(len.max(1))).collect();
         combination.apply(&inputs, &mut rows);
-        buffers.into_iter().map(|buffer| buffer.freeze()).collect()
+        buffers.into_iter().map(|buffer| buffer.freeze().into()).collect()
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!((&combiner.routes[1], &combiner.routes[2]), (&Route::Computed(0), &Route::Computed(0)));
         assert_eq!(combiner.routes[4], Route::Computed(1));
 
-        let sources = [Bytes::from(vec![5, 6]), Bytes::from(vec![1, 2, 3, 4, 7, 8])];
+        let sources = [Rows::from(vec![5, 6]), Rows::from(vec![1, 2, 3, 4, 7, 8])];
         let sinks = combiner.apply(&sources, Span::new(7, 9));
         assert_eq!(sinks[0].as_ptr(), sources[0].as_ptr(), "a plain row was copied");
         assert_eq!(sinks[3].as_ptr(), sources[1][2..].as_ptr(), "a plain row was copied");
@@ -168,7 +168,7 @@ mod tests {
     fn rows_without_terms_are_zeros_whatever_the_buffer_held() {
         let combiner = Combiner::new(&matrix(3, 1, &[(0, 0, 2)]), &[1], &[1, 2], 1).unwrap();
         for _ in 0..3 {
-            let sinks = combiner.apply(&[Bytes::from(vec![9; 100])], Span::new(0, 100));
+            let sinks = combiner.apply(&[Rows::from(vec![9; 100])], Span::new(0, 100));
             assert_eq!(sinks[0], vec![mul(2, 9); 100]);
             assert_eq!(sinks[1], vec![0; 200]);
         }

@@ -293,12 +293,11 @@ mod tests {
     use super::*;
     use crate::{Ports, SliceSink, SliceSource, run_observed};
     use async_trait::async_trait;
-    use bytes::Bytes;
     use futures::{FutureExt, future::pending};
     use std::sync::Arc;
     use weft_gf::SparseMatrix;
     use weft_plan::{Class, TaskLane, TaskLink, TaskStage};
-    use weft_types::{Layout, NodeId, PlanId, Result, Seq, Span};
+    use weft_types::{Layout, NodeId, PlanId, Result, Rows, Seq, Span};
 
     const PEER: Party = Party::Node(NodeId(2));
 
@@ -361,7 +360,7 @@ mod tests {
 
     #[async_trait]
     impl SliceSource for Slices {
-        async fn next(&mut self, slice: Span) -> Result<Bytes> {
+        async fn next(&mut self, slice: Span) -> Result<Rows> {
             if self.come { Ok(vec![0; slice.len() as usize].into()) } else { pending().await }
         }
 
@@ -372,7 +371,7 @@ mod tests {
 
     #[async_trait]
     impl SliceSink for Slices {
-        async fn put(&mut self, _: Span, _: Bytes) -> Result<()> {
+        async fn put(&mut self, _: Span, _: Rows) -> Result<()> {
             Ok(())
         }
 
@@ -427,7 +426,7 @@ mod tests {
 
     #[async_trait]
     impl SliceSource for Slow {
-        async fn next(&mut self, slice: Span) -> Result<Bytes> {
+        async fn next(&mut self, slice: Span) -> Result<Rows> {
             self.0.fetch_add(100, Relaxed);
             Ok(vec![0; slice.len() as usize].into())
         }
@@ -435,7 +434,7 @@ mod tests {
 
     #[async_trait]
     impl SliceSink for Slow {
-        async fn put(&mut self, _: Span, _: Bytes) -> Result<()> {
+        async fn put(&mut self, _: Span, _: Rows) -> Result<()> {
             self.0.fetch_add(1000, Relaxed);
             Ok(())
         }

@@ -1,13 +1,12 @@
 //! What the shell around the engine provides: where slices come from and where they go.
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 use weft_plan::{Sink, Source, TaskLane, TaskStage};
-use weft_types::{Result, Span};
+use weft_types::{Result, Rows, Span};
 
 /// Makes the ends of a stage's sources and sinks. The shell (an agent, a client, a simulation) implements it.
 #[async_trait]
@@ -55,7 +54,7 @@ pub trait SliceSource: Send {
     }
 
     /// The sub-blocks of the source at the positions of `slice`, one after another: `width × slice.len()` bytes.
-    async fn next(&mut self, slice: Span) -> Result<Bytes>;
+    async fn next(&mut self, slice: Span) -> Result<Rows>;
 
     /// Waits until bounds of the party's own, as those of its disk or processor are, let it go on with so many bytes, which `next`
     /// has just given. That time is the party's, and no fault of whoever sent them.
@@ -77,7 +76,7 @@ pub trait SliceSink: Send {
     }
 
     /// Takes the sub-blocks of the sink at the positions of `slice`: `width × slice.len()` bytes, one after another.
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()>;
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()>;
 
     /// After the last slice: everything given is on its way (a link has sent its End) or durable (a store has committed).
     async fn finish(&mut self) -> Result<()>;

@@ -3,10 +3,9 @@
 use crate::{
     Port, Ports, SliceSink, SliceSource, StageOutcome, combiner::Combiner, observer::WatchedStage, pace::Step, run::Failures,
 };
-use bytes::Bytes;
 use futures::future::{join_all, try_join, try_join_all};
 use weft_plan::{Sink, Source, Task, TaskLane, TaskStage, link_id};
-use weft_types::{Error, Party, Result, Span};
+use weft_types::{Error, Party, Result, Rows, Span};
 
 /// A stage, and all that it needs to run.
 pub(crate) struct StageRun<'a> {
@@ -101,7 +100,7 @@ impl StageRun<'_> {
     }
 
     /// The slice from all sources at once.
-    async fn take(&self, sources: &mut [Box<dyn SliceSource>], combiner: &Combiner, slice: Span) -> Result<Vec<Bytes>, Ended> {
+    async fn take(&self, sources: &mut [Box<dyn SliceSource>], combiner: &Combiner, slice: Span) -> Result<Vec<Rows>, Ended> {
         let take = sources.iter_mut().enumerate().map(|(number, source)| self.take_from(number, source, combiner, slice));
         try_join_all(take).await
     }
@@ -112,7 +111,7 @@ impl StageRun<'_> {
         source: &mut Box<dyn SliceSource>,
         combiner: &Combiner,
         slice: Span,
-    ) -> Result<Bytes, Ended> {
+    ) -> Result<Rows, Ended> {
         let taken = self.watch.wait(Port::Source(number), source.next(slice)).await;
         let checked = taken.and_then(|bytes| combiner.check(number, &bytes, slice).map(|()| bytes));
         let bytes = checked.map_err(|error| self.note(error, Port::Source(number), slice.start))?;
@@ -121,7 +120,7 @@ impl StageRun<'_> {
     }
 
     /// The results to all sinks that live, at once.
-    async fn give(&self, sinks: &mut [Outlet], results: Vec<Bytes>, slice: Span) -> Result<(), Ended> {
+    async fn give(&self, sinks: &mut [Outlet], results: Vec<Rows>, slice: Span) -> Result<(), Ended> {
         // Looked at before anything is sent: what contradicts itself is sent to nobody.
         for (number, (sink, rows)) in sinks.iter().zip(&results).enumerate() {
             if matches!(sink, Outlet::Check) {
@@ -133,7 +132,7 @@ impl StageRun<'_> {
         any_alive(sinks)
     }
 
-    async fn give_to(&self, number: usize, sink: &mut Outlet, rows: Bytes, slice: Span) {
+    async fn give_to(&self, number: usize, sink: &mut Outlet, rows: Rows, slice: Span) {
         if let Outlet::Port(port) = sink
             && let Err(error) = self.watch.wait(Port::Sink(number), port.put(slice, rows)).await
         {

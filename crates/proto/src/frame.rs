@@ -18,7 +18,7 @@ use bytes::{Buf, BufMut, BytesMut};
 use serde::{Deserialize, Serialize};
 use std::{future::poll_fn, io, pin::Pin, task::Poll, time::Duration};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use weft_types::{ClusterId, Error, FRAME_PAYLOAD_BYTES_MAX, Party, PlanId, Result, Span, crc32c, crc32c_continued};
+use weft_types::{ClusterId, Error, FRAME_PAYLOAD_BYTES_MAX, Party, PlanId, Result, Span, crc32c, crc32c_joined};
 
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 36;
@@ -125,7 +125,8 @@ impl Header {
         Self { kind, more: false, link, span: Span::new(0, 0), payload_len }
     }
 
-    fn encode(&self, payload: &[u8]) -> ([u8; HEADER_LEN], u32) {
+    /// Its bytes, with the frame's checksum, which is also returned. `payload_checksum`: the CRC32C of the payload.
+    fn encode(&self, payload_checksum: u32) -> ([u8; HEADER_LEN], u32) {
         let mut bytes = [0; HEADER_LEN];
         let mut fields = &mut bytes[..];
         fields.put_slice(&MAGIC);
@@ -136,7 +137,7 @@ impl Header {
         fields.put_u32_le(self.payload_len as u32);
         fields.put_u64_le(self.span.start);
         fields.put_u64_le(self.span.len());
-        let checksum = frame_checksum(&bytes, payload);
+        let checksum = frame_checksum(&bytes, payload_checksum, self.payload_len);
         bytes[CRC_AT..].copy_from_slice(&checksum.to_le_bytes());
         (bytes, checksum)
     }
@@ -170,8 +171,8 @@ impl Header {
     }
 }
 
-fn frame_checksum(header: &[u8; HEADER_LEN], payload: &[u8]) -> u32 {
-    crc32c_continued(crc32c(&header[..CRC_AT]), payload)
+fn frame_checksum(header: &[u8; HEADER_LEN], payload_checksum: u32, payload_len: usize) -> u32 {
+    crc32c_joined(crc32c(&header[..CRC_AT]), payload_checksum, payload_len as u64)
 }
 
 /// A header that was read, and what its frame's checksum must be.
@@ -199,15 +200,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
 
     /// Sends a frame.
     pub async fn write_frame(&mut self, header: &Header, payload: &[u8]) -> Result<(), FrameError> {
-        self.feed_frame(header, payload).await?;
+        self.feed_frame(header, payload, crc32c(payload)).await?;
         self.flush().await
     }
 
-    /// Sends a frame, or has it wait for [`flush`](Self::flush) if it is small; a large one's payload is not copied. Returns the
-    /// frame's checksum.
-    pub(crate) async fn feed_frame(&mut self, header: &Header, payload: &[u8]) -> Result<u32, FrameError> {
+    /// Sends a frame, or has it wait for [`flush`](Self::flush) if it is small; a large one's payload is not copied.
+    /// `payload_checksum`: its CRC32C. Returns the frame's checksum.
+    pub(crate) async fn feed_frame(&mut self, header: &Header, payload: &[u8], payload_checksum: u32) -> Result<u32, FrameError> {
         debug_assert_eq!(header.payload_len, payload.len());
-        let (bytes, checksum) = header.encode(payload);
+        let (bytes, checksum) = header.encode(payload_checksum);
         if payload.len() <= SMALL_FRAME_BYTES {
             self.waiting.reserve(HEADER_LEN + payload.len());
             self.waiting.put_slice(&bytes);
@@ -260,8 +261,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
     }
 
     /// Reads the payload that was announced, and with it, where there is any yet, the beginning of the next header, or many small
-    /// frames: one system call for each frame is enough, and for small ones less than one.
-    pub(crate) async fn read_payload(&mut self, announced: &Announced, payload: &mut BytesMut) -> Result<(), FrameError> {
+    /// frames: one system call for each frame is enough, and for small ones less than one. Returns the CRC32C of the payload.
+    pub(crate) async fn read_payload(&mut self, announced: &Announced, payload: &mut BytesMut) -> Result<u32, FrameError> {
         let (start, kind, len) = (payload.len(), announced.header.kind, announced.header.payload_len);
         let end = start + len;
         self.reads_many = kind == Kind::Data && len <= SMALL_FRAME_BYTES;
@@ -282,11 +283,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
             // A connection that waits in a pool needs no memory.
             self.ahead = BytesMut::new();
         }
-        let found = frame_checksum(&announced.bytes, &payload[start..]);
+        let payload_checksum = crc32c(&payload[start..]);
+        let found = frame_checksum(&announced.bytes, payload_checksum, len);
         if found != announced.checksum {
             return Err(FrameError::Checksum { kind, found, expected: announced.checksum });
         }
-        Ok(())
+        Ok(payload_checksum)
     }
 
     async fn read_ahead(&mut self, limit: usize) -> Result<(), FrameError> {

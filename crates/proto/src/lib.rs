@@ -32,7 +32,7 @@ pub use conversion::{Conversion, ConversionLimits, Converter, Uplink};
 pub use disk_mode::DiskMode;
 pub use frame::{Direction, FrameError, FrameStream, Hello};
 pub use incoming::{Accepted, Incoming};
-pub use link::{LinkReceiver, LinkSender};
+pub use link::{LinkReceiver, LinkSender, SliceMemory};
 pub use memory::MemoryNet;
 pub use net::{BoxStream, Listen, Net, Stream, TcpNet};
 pub use pool::{Pool, PoolLimits};

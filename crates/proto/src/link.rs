@@ -2,10 +2,13 @@
 
 use crate::frame::{FrameError, FrameStream, HEADER_LEN, Header, Kind, peer_error};
 use crate::net::BoxStream;
-use bytes::{BufMut, Bytes, BytesMut};
-use std::time::Duration;
+use bytes::{BufMut, BytesMut};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
-use weft_types::{Error, FRAME_PAYLOAD_BYTES_MAX, Result, Span, crc32c_continued};
+use weft_types::{Error, FRAME_PAYLOAD_BYTES_MAX, Result, Rows, Span, crc32c, crc32c_continued, crc32c_joined};
 
 /// The sending end of a link.
 ///
@@ -35,8 +38,23 @@ pub struct LinkSender<S = BoxStream> {
 pub struct LinkReceiver<S = BoxStream> {
     frames: FrameStream<S>,
     state: LinkState,
-    /// Memory of the slices that were received: it is used again when nobody holds their bytes any more.
-    buffers: Vec<BytesMut>,
+    buffers: SliceBuffers,
+}
+
+/// Memory of the slices that links have received, for the next links of the same process. It keeps 16 MiB where slices have 256 KiB, and
+/// never more than 64 MiB.
+#[derive(Debug, Default)]
+pub struct SliceMemory(Mutex<Vec<BytesMut>>);
+
+/// Memory of the slices that a link receives. It is used again when nobody holds their bytes any more: to allocate for each slice makes
+/// the system map and clear its pages each time.
+#[derive(Default)]
+struct SliceBuffers {
+    own: Vec<BytesMut>,
+    /// Of the largest slice.
+    room: usize,
+    /// Where they come from, and go in the end.
+    memory: Option<Arc<SliceMemory>>,
 }
 
 struct LinkState {
@@ -58,8 +76,10 @@ const REASON_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long one who breaks off may take to say why.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 const END_LEN: usize = 12;
-/// Buffers of one link that are kept, whatever is held of what it received.
+/// Buffers that are kept, whatever is held of what was received.
 const BUFFERS_KEPT_MAX: usize = 64;
+/// Larger ones are not kept longer than a link.
+const BUFFER_KEPT_BYTES_MAX: usize = FRAME_PAYLOAD_BYTES_MAX + HEADER_LEN;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
     /// Sends on link `link`, of `width` sub-blocks, over a connection whose Hello was accepted. A peer that takes nothing
@@ -71,17 +91,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
 
     /// Sends the rows of a slice, one after another.
     pub async fn send(&mut self, slice: Span, rows: &[u8]) -> Result<()> {
-        self.feed(slice, rows).await?;
+        self.feed_rows(slice, rows, || crc32c(rows)).await?;
         self.flush().await
     }
 
-    /// As [`send`](Self::send), but small slices may wait for more of them until [`flush`](Self::flush).
-    pub async fn feed(&mut self, slice: Span, rows: &[u8]) -> Result<()> {
+    /// As [`send`](Self::send), but small slices may wait for more of them until [`flush`](Self::flush), and a checksum that is known
+    /// is not computed.
+    pub async fn feed(&mut self, slice: Span, rows: &Rows) -> Result<()> {
+        self.feed_rows(slice, rows, || rows.checksum()).await
+    }
+
+    async fn feed_rows(&mut self, slice: Span, rows: &[u8], checksum: impl FnOnce() -> u32) -> Result<()> {
         self.state.at(slice.start);
         if rows.len() as u64 != self.state.slice_bytes(slice) {
             return Err(self.state.place(Error::fatal(format!("{} bytes for {} positions", rows.len(), slice.len()))));
         }
-        let sent = self.try_feed(slice, rows).await;
+        let sent = self.try_feed(slice, rows, checksum).await;
         self.or_reason(sent).await
     }
 
@@ -89,7 +114,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
     /// together is for the receiver to check.
     pub async fn feed_frame(&mut self, slice: Span, rows: &[u8], more: bool) -> Result<()> {
         self.state.at(slice.start);
-        let sent = self.try_feed_frame(slice, rows, more).await;
+        let sent = self.try_feed_frame(slice, rows, more, crc32c(rows)).await;
         self.or_reason(sent).await
     }
 
@@ -118,17 +143,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
         self.state.ended.then_some(self.frames)
     }
 
-    async fn try_feed(&mut self, slice: Span, rows: &[u8]) -> Result<(), FrameError> {
+    async fn try_feed(&mut self, slice: Span, rows: &[u8], checksum: impl FnOnce() -> u32) -> Result<(), FrameError> {
+        if (1..=FRAME_PAYLOAD_BYTES_MAX).contains(&rows.len()) {
+            return self.try_feed_frame(slice, rows, false, checksum()).await;
+        }
         let mut pieces = rows.chunks(FRAME_PAYLOAD_BYTES_MAX).peekable();
         while let Some(piece) = pieces.next() {
-            self.try_feed_frame(slice, piece, pieces.peek().is_some()).await?;
+            self.try_feed_frame(slice, piece, pieces.peek().is_some(), crc32c(piece)).await?;
         }
         Ok(())
     }
 
-    async fn try_feed_frame(&mut self, slice: Span, piece: &[u8], more: bool) -> Result<(), FrameError> {
+    async fn try_feed_frame(&mut self, slice: Span, piece: &[u8], more: bool, checksum: u32) -> Result<(), FrameError> {
         let header = Header { kind: Kind::Data, more, link: self.state.link, span: slice, payload_len: piece.len() };
-        let checksum = self.frames.feed_frame(&header, piece).await?;
+        let checksum = self.frames.feed_frame(&header, piece, checksum).await?;
         self.state.total.add(piece.len(), checksum);
         Ok(())
     }
@@ -152,11 +180,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
     /// for `stall` has failed.
     pub fn new(mut frames: FrameStream<S>, link: u32, width: u32, stall: Duration) -> Self {
         frames.set_stall(stall);
-        Self { frames, state: LinkState::new(link, width), buffers: Vec::new() }
+        Self { frames, state: LinkState::new(link, width), buffers: SliceBuffers::default() }
+    }
+
+    /// It takes its memory from there, and leaves it there.
+    #[must_use]
+    pub fn with_memory(mut self, memory: &Arc<SliceMemory>) -> Self {
+        self.buffers.memory = Some(Arc::clone(memory));
+        self
     }
 
     /// Receives the rows of a slice, one after another.
-    pub async fn receive(&mut self, slice: Span) -> Result<Bytes> {
+    pub async fn receive(&mut self, slice: Span) -> Result<Rows> {
         self.state.at(slice.start);
         let received = self.try_receive(slice).await;
         received.map_err(|error| self.state.place(error.into()))
@@ -180,9 +215,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
         self.state.ended.then_some(self.frames)
     }
 
-    async fn try_receive(&mut self, slice: Span) -> Result<Bytes, FrameError> {
+    async fn try_receive(&mut self, slice: Span) -> Result<Rows, FrameError> {
         let wanted = usize::try_from(self.state.slice_bytes(slice)).unwrap_or(usize::MAX);
-        let mut buffer = self.take_buffer(wanted);
+        let mut buffer = self.buffers.take(wanted);
+        let mut checksum = 0;
         loop {
             let announced = self.frames.read_header().await?;
             let header = announced.header;
@@ -196,25 +232,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
             if header.more == (header.payload_len == left) || (header.payload_len == 0 && left > 0) {
                 return Err(FrameError::Unexpected(format!("a slice of {wanted} bytes comes in pieces that do not make it up")));
             }
-            self.frames.read_payload(&announced, &mut buffer).await?;
+            let of_payload = self.frames.read_payload(&announced, &mut buffer).await?;
+            checksum = crc32c_joined(checksum, of_payload, header.payload_len as u64);
             self.state.total.add(header.payload_len, announced.checksum);
             if !header.more {
                 let rows = buffer.split().freeze();
-                self.buffers.push(buffer);
-                return Ok(rows);
-            }
-        }
-    }
-
-    /// Room for a slice, and for the header that may be read ahead. To allocate anew for each slice makes the system map and
-    /// clear its pages each time; so there are as many buffers as were ever held at once, and no more.
-    fn take_buffer(&mut self, slice_bytes: usize) -> BytesMut {
-        let room = slice_bytes.saturating_add(HEADER_LEN);
-        match self.buffers.iter_mut().position(|buffer| buffer.try_reclaim(room)) {
-            Some(free) => self.buffers.swap_remove(free),
-            None => {
-                self.buffers.truncate(BUFFERS_KEPT_MAX - 1);
-                BytesMut::with_capacity(room)
+                self.buffers.own.push(buffer);
+                return Ok(Rows::summed(rows, checksum));
             }
         }
     }
@@ -249,6 +273,43 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkReceiver<S> {
             span.start, span.end, self.state.link
         ))
     }
+}
+
+impl SliceBuffers {
+    /// Room for a slice, and for the header that may be read ahead. There are as many buffers as were ever held at once, and no more.
+    fn take(&mut self, slice_bytes: usize) -> BytesMut {
+        let room = slice_bytes.saturating_add(HEADER_LEN);
+        self.room = self.room.max(room);
+        if let Some(free) = take_free(&mut self.own, room) {
+            return free;
+        }
+        self.own.truncate(BUFFERS_KEPT_MAX - 1);
+        let kept = self.memory.as_ref().and_then(|memory| take_free(&mut memory.lock(), room));
+        kept.unwrap_or_else(|| BytesMut::with_capacity(room))
+    }
+}
+
+impl Drop for SliceBuffers {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take().filter(|_| self.room <= BUFFER_KEPT_BYTES_MAX) else { return };
+        let mut kept = memory.lock();
+        // Those that were left last fit the next link best.
+        let too_many = (kept.len() + self.own.len()).saturating_sub(BUFFERS_KEPT_MAX).min(kept.len());
+        kept.drain(..too_many);
+        kept.append(&mut self.own);
+    }
+}
+
+impl SliceMemory {
+    fn lock(&self) -> MutexGuard<'_, Vec<BytesMut>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of the buffers that nobody holds and that has so much room.
+fn take_free(buffers: &mut Vec<BytesMut>, room: usize) -> Option<BytesMut> {
+    let free = buffers.iter_mut().position(|buffer| buffer.try_reclaim(room))?;
+    Some(buffers.swap_remove(free))
 }
 
 async fn fail<S: AsyncRead + AsyncWrite + Unpin>(mut frames: FrameStream<S>, state: LinkState, error: &Error) {

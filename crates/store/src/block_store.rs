@@ -92,13 +92,14 @@ pub trait BlockReader: Send + Sync {
     fn units(&self) -> &[u32];
 
     /// Fills `buf` with the bytes from `offset` on, each page checked against its checksum; zeros beyond the end of the block.
+    /// Returns the CRC32C of `buf`, as the checksums of the pages make it: if the bytes are changed in memory later, it shows.
     /// When a page is not what it was, this is [`Reaction::Corrupt`], and what is in `buf` is not to be used.
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32>;
 
-    /// As [`read_at`](Self::read_at), if that waits for no disk: it may be called where nobody may block. False: it would wait,
+    /// As [`read_at`](Self::read_at), if that waits for no disk: it may be called where nobody may block. `None`: it would wait,
     /// or it fails, and `read_at` says why; what is in `buf` is not to be used.
-    fn read_cached(&self, _offset: u64, _buf: &mut [u8]) -> bool {
-        false
+    fn read_cached(&self, _offset: u64, _buf: &mut [u8]) -> Option<u32> {
+        None
     }
 }
 
@@ -137,7 +138,7 @@ pub fn verify(block: &dyn BlockReader) -> Result<Vec<Span>> {
     let mut buf = vec![0; STEP.min(len) as usize];
     let mut check = |span: Span| match block.read_at(span.start, &mut buf[..span.len() as usize]) {
         Err(error) if error.reaction == Reaction::Corrupt => Ok(false),
-        other => other.map(|()| true),
+        other => other.map(|_| true),
     };
     for step in pieces(Span::new(0, len), STEP) {
         if !check(step)? {

@@ -1,8 +1,7 @@
 //! Which bytes of a block have come, and the checksums of its pages as they come.
 
-use crate::crc;
 use std::collections::BTreeMap;
-use weft_types::{CHECKSUM_UNIT_LEN, Error, PAGE_LEN, Result, Span};
+use weft_types::{CHECKSUM_UNIT_LEN, Error, PAGE_LEN, Result, Span, crc32c, crc32c_contribution, crc32c_joined, crc32c_zeros};
 
 /// Separate runs of bytes that a block in the making may consist of: what bounds the memory of a writer whose bytes come
 /// in an absurd order.
@@ -22,9 +21,9 @@ pub(crate) struct Coverage {
 
 impl Coverage {
     pub(crate) fn new(len: u64) -> Self {
-        let mut pages = vec![crc::zeros(PAGE_LEN); len.div_ceil(PAGE_LEN) as usize];
+        let mut pages = vec![crc32c_zeros(PAGE_LEN); len.div_ceil(PAGE_LEN) as usize];
         if let Some(last) = pages.last_mut() {
-            *last = crc::zeros(page_span(pages_before(len), len).len());
+            *last = crc32c_zeros(page_span(pages_before(len), len).len());
         }
         Self { len, runs: BTreeMap::new(), pages }
     }
@@ -58,9 +57,9 @@ impl Coverage {
             let end = start + piece.len() as u64;
             if let Some(sum) = self.pages.get_mut(number as usize) {
                 *sum = if Span::new(start, end) == page {
-                    crc::crc32c(piece)
+                    crc32c(piece)
                 } else {
-                    *sum ^ crc::contribution(crc::crc32c(piece), piece.len() as u64, page.end - end)
+                    *sum ^ crc32c_contribution(crc32c(piece), piece.len() as u64, page.end - end)
                 };
             }
             (rest, start) = (behind, end);
@@ -102,7 +101,7 @@ pub(crate) fn units_of(pages: &[u32], len: u64) -> Vec<u32> {
         pages.iter().fold(0, |unit, page| {
             let page_len = page_span(number, len).len();
             number += 1;
-            crc::combine(unit, *page, page_len)
+            crc32c_joined(unit, *page, page_len)
         })
     };
     pages.chunks(PAGES_PER_UNIT).map(unit).collect()
@@ -141,9 +140,9 @@ mod tests {
             }
             prop_assert_eq!(coverage.runs.len(), 1);
             let pages = coverage.into_pages();
-            let expected: Vec<u32> = bytes.chunks(4096).map(crc::crc32c).collect();
+            let expected: Vec<u32> = bytes.chunks(4096).map(crc32c).collect();
             prop_assert_eq!(&pages, &expected);
-            prop_assert_eq!(units_of(&pages, len as u64), [crc::crc32c(&bytes)]);
+            prop_assert_eq!(units_of(&pages, len as u64), [crc32c(&bytes)]);
         }
     }
 }

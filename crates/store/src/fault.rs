@@ -2,7 +2,7 @@
 
 use crate::block_store::{BlockReader, BlockStore, BlockWriter, Capacity, Quarantined, Receipt};
 use std::sync::{Arc, Mutex, PoisonError};
-use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span};
+use weft_types::{BlockId, BlockMeta, Error, Reaction, Result, Span, crc32c};
 
 /// What is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl BlockReader for FaultReader {
         self.inner.units()
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
         let block = self.meta().id;
         match self.faults.on(CallKind::Read, block, Span::new(offset, offset.saturating_add(buf.len() as u64))) {
             None => self.inner.read_at(offset, buf),
@@ -178,7 +178,8 @@ impl BlockReader for FaultReader {
             Some(Fault::FlipBit(bit)) => {
                 self.inner.read_at(offset, buf)?;
                 flip(buf, bit);
-                Ok(())
+                // As a disk that changed the bytes and their checksum: whoever else has the right checksum must find it.
+                Ok(crc32c(buf))
             }
             Some(Fault::Short(_)) => Err(injected(Reaction::Fatal, block)),
         }

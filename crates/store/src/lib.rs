@@ -9,7 +9,6 @@
 mod block_store;
 pub mod conformance;
 mod coverage;
-pub mod crc;
 mod fault;
 mod local;
 mod sidecar;

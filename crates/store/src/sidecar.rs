@@ -4,9 +4,10 @@
 //! what was written remains readable. A new version is a new structure and a new arm in [`Sidecar::decode`].
 
 use crate::coverage::units_of;
-use crate::crc;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use weft_types::{BLOCKS_MAX, BlockId, BlockMeta, ClusterId, Error, Layout, PAGE_LEN, Result, Seq, StripeId, StripeLayout};
+use weft_types::{
+    BLOCKS_MAX, BlockId, BlockMeta, ClusterId, Error, Layout, PAGE_LEN, Result, Seq, StripeId, StripeLayout, crc32c,
+};
 
 /// The newest version.
 pub const SIDECAR_VERSION: u32 = 2;
@@ -72,7 +73,7 @@ impl Sidecar {
         }
         bytes.extend(description);
         bytes.extend(self.pages.iter().chain(&self.units).flat_map(|sum| sum.to_le_bytes()));
-        bytes.extend(crc::crc32c(&bytes).to_le_bytes());
+        bytes.extend(crc32c(&bytes).to_le_bytes());
         Ok(bytes)
     }
 
@@ -85,7 +86,7 @@ impl Sidecar {
             return Err(wrong("is not one: it does not begin with 'weftmeta'"));
         }
         // Every version ends with this checksum, so that a newer version is told apart from a flipped bit.
-        if crc::crc32c(body) != u32::from_le_bytes(*sum) {
+        if crc32c(body) != u32::from_le_bytes(*sum) {
             return Err(wrong("fails its checksum"));
         }
         let (version, rest) = split_u32(rest).ok_or_else(|| wrong("is too short"))?;

@@ -8,8 +8,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use weft_store::{BlockStore, LocalStore, NewDisk, Step, Steps, conformance, crc, verify};
-use weft_types::{BlockMeta, ClusterId, Reaction, Result};
+use weft_store::{BlockStore, LocalStore, NewDisk, Step, Steps, conformance, verify};
+use weft_types::{BlockMeta, ClusterId, Reaction, Result, crc32c};
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
 const NEW: NewDisk = NewDisk { disk_id: 0xd15c, created_ms: 1_700_000_000_000 };
@@ -24,7 +24,7 @@ fn put(store: &dyn BlockStore) -> Result<()> {
     let mut writer = store.create(&meta())?;
     writer.write_at(0, &bytes[..8192])?;
     writer.write_at(8192, &bytes[8192..])?;
-    writer.finish(Some(&[crc::crc32c(&bytes)])).map(drop)
+    writer.finish(Some(&[crc32c(&bytes)])).map(drop)
 }
 
 /// Copies the disk before each step, and fails a chosen one.

@@ -6,8 +6,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use weft_store::{BlockStore, LocalStore, NewDisk, conformance, crc};
-use weft_types::{ClusterId, Reaction, Result};
+use weft_store::{BlockStore, LocalStore, NewDisk, conformance};
+use weft_types::{ClusterId, Reaction, Result, crc32c};
 
 const CLUSTER: ClusterId = ClusterId(0xc1);
 const NEW: NewDisk = NewDisk { disk_id: 0xd15c, created_ms: 1_700_000_000_000 };
@@ -78,10 +78,7 @@ fn fill(dir: &Path) {
     assert_eq!(store.list().unwrap(), []);
     assert_eq!(store.failed(), None);
     put(&store, 2, 1 << 20).unwrap();
-    assert_eq!(
-        store.unit_checksums(conformance::block(CLUSTER, 2, 1).id).unwrap(),
-        [crc::crc32c(&conformance::pattern(1 << 20))]
-    );
+    assert_eq!(store.unit_checksums(conformance::block(CLUSTER, 2, 1).id).unwrap(), [crc32c(&conformance::pattern(1 << 20))]);
 }
 
 #[test]

@@ -11,13 +11,14 @@ mod ids;
 mod jobs;
 mod layout;
 mod records;
+mod rows;
 mod seq;
 mod size;
 mod work;
 
 pub use block_meta::BlockMeta;
 pub use class_limits::{CLASS_RATE_MIN, ClassLimits, RATE_MIN};
-pub use crc::{crc32c, crc32c_continued, crc32c_joined};
+pub use crc::{crc32c, crc32c_continued, crc32c_contribution, crc32c_joined, crc32c_zeros};
 pub use error::{Error, Reaction, Result};
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use jobs::{
@@ -29,6 +30,7 @@ pub use records::{
     Ack, BlockState, CORRUPT_RANGES_MAX, DiskNumber, DiskRecord, Epoch, FailureDomain, HelperSelect, Home, NodeRecord, NodeState,
     ObjectName, Owner, PlacedBlock, PutKey, REPLICAS_MAX, StripeRecord, UploadId,
 };
+pub use rows::Rows;
 pub use seq::Seq;
 pub use size::{AutoSize, ByteSize, human_bytes};
 pub use work::{StageTimes, TaskTraffic};

@@ -3,7 +3,7 @@ use crate::line::Line;
 use weft_plan::Precedence;
 use weft_plan::{Class, TaskLane};
 use weft_store::conformance;
-use weft_types::{BlockMeta, ClusterId};
+use weft_types::{BlockMeta, ClusterId, crc32c};
 
 const LEN: u64 = 1 << 20;
 const SLICE_LEN: u64 = 32 << 10;
@@ -19,7 +19,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn copy(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn copy(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
         let end = offset + buf.len() as u64;
         if self.bad_page.is_some_and(|page| page * PAGE_LEN < end && (page + 1) * PAGE_LEN > offset) {
             return Err(Error::corrupt("a bad page"));
@@ -27,7 +27,7 @@ impl Reader {
         let there = &self.bytes[(offset as usize).min(self.bytes.len())..(end as usize).min(self.bytes.len())];
         buf[..there.len()].copy_from_slice(there);
         buf[there.len()..].fill(0);
-        Ok(())
+        Ok(crc32c(buf))
     }
 }
 
@@ -40,13 +40,13 @@ impl BlockReader for Reader {
         &[]
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
         self.waited.lock().unwrap().push(Span::new(offset, offset + buf.len() as u64));
         self.copy(offset, buf)
     }
 
-    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> bool {
-        (self.cached)(offset / SLICE_LEN) && self.copy(offset, buf).is_ok()
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<u32> {
+        (self.cached)(offset / SLICE_LEN).then(|| self.copy(offset, buf).ok()).flatten()
     }
 }
 
@@ -57,7 +57,19 @@ fn block(cached: fn(u64) -> bool, bad_page: Option<u64>) -> (OpenBlock, Arc<Read
     let reader = Arc::new(Reader { meta, bytes, cached, bad_page, waited: Mutex::default() });
     let (traffic, findings) = (Arc::default(), Arc::default());
     let passage = Passage::new(&Line::new(None), Precedence::of(Class::Repair));
-    (OpenBlock { id, reader: reader.clone(), layout, traffic, findings, corrupt: Arc::default(), passage }, reader)
+    (
+        OpenBlock {
+            id,
+            reader: reader.clone(),
+            layout,
+            traffic,
+            findings,
+            corrupt: Arc::default(),
+            passage,
+            buffers: Buffers::new(4),
+        },
+        reader,
+    )
 }
 
 fn slices() -> Slices {
@@ -118,7 +130,19 @@ fn vector_block(cached: fn(u64) -> bool, bad_page: Option<u64>) -> (OpenBlock, A
     let reader = Arc::new(Reader { meta, bytes, cached, bad_page, waited: Mutex::default() });
     let (traffic, findings) = (Arc::default(), Arc::default());
     let passage = Passage::new(&Line::new(None), Precedence::of(Class::Repair));
-    (OpenBlock { id, reader: reader.clone(), layout, traffic, findings, corrupt: Arc::default(), passage }, reader)
+    (
+        OpenBlock {
+            id,
+            reader: reader.clone(),
+            layout,
+            traffic,
+            findings,
+            corrupt: Arc::default(),
+            passage,
+            buffers: Buffers::new(4),
+        },
+        reader,
+    )
 }
 
 fn vector_slices(slice_len: u64) -> Slices {

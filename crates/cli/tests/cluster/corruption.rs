@@ -6,7 +6,8 @@ use std::{
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
-use weft_store::{Sidecar, crc::crc32c};
+use weft_store::Sidecar;
+use weft_types::crc32c;
 
 const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "1MiB", "--cell-size", "64KiB"];
 

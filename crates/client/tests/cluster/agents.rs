@@ -2,7 +2,6 @@
 
 use crate::CLUSTER;
 use async_trait::async_trait;
-use bytes::Bytes;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
@@ -12,7 +11,7 @@ use tokio::sync::Notify;
 use weft_engine::{Outcome, Ports, SliceSink, SliceSource};
 use weft_plan::{Sink, Source, Task, TaskLane, TaskLink, TaskStage, link_id};
 use weft_proto::{Direction, FrameStream, Hello, Incoming, LinkReceiver, LinkSender, LinkToken, Net, Peer, Security, TcpNet};
-use weft_types::{BlockId, Error, NodeId, Party, Result, Span};
+use weft_types::{BlockId, Error, NodeId, Party, Result, Rows, Span};
 
 const STALL: Duration = Duration::from_secs(5);
 
@@ -218,7 +217,7 @@ struct BlockSource {
 
 #[async_trait]
 impl SliceSource for BlockSource {
-    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+    async fn next(&mut self, slice: Span) -> Result<Rows> {
         self.agents.step(self.node)?;
         let there = |at: u64| (at as usize).min(self.bytes.len());
         let mut rows = self.bytes[there(slice.start)..there(slice.end)].to_vec();
@@ -239,7 +238,7 @@ struct StoreSink {
 
 #[async_trait]
 impl SliceSink for StoreSink {
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
         let there = |at: u64| (at as usize).min(self.bytes.len());
         let place = there(slice.start)..there(slice.end);
         let (stored, beyond) = rows.split_at(place.len());
@@ -262,7 +261,7 @@ struct LinkEnd<E> {
 
 #[async_trait]
 impl SliceSource for LinkEnd<LinkReceiver> {
-    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+    async fn next(&mut self, slice: Span) -> Result<Rows> {
         self.agents.step(self.node)?;
         self.end.as_mut().unwrap().receive(slice).await
     }
@@ -277,7 +276,7 @@ impl SliceSource for LinkEnd<LinkReceiver> {
 
 #[async_trait]
 impl SliceSink for LinkEnd<LinkSender> {
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
         self.end.as_mut().unwrap().send(slice, &rows).await
     }
 

@@ -395,7 +395,7 @@ impl World {
         self.flip(key, index, byte).await;
         let payload = self.payload(key, index).await;
         let sidecar = payload.with_extension("meta");
-        let pages = std::fs::read(&payload).unwrap().chunks(4096).map(weft_store::crc::crc32c).collect();
+        let pages = std::fs::read(&payload).unwrap().chunks(4096).map(weft_types::crc32c).collect();
         let honest = Sidecar::decode(&std::fs::read(&sidecar).unwrap()).unwrap();
         let forged = Sidecar::new(honest.meta().clone(), pages).unwrap();
         std::fs::write(&sidecar, forged.encode().unwrap()).unwrap();

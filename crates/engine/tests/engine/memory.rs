@@ -1,7 +1,6 @@
 //! Several parties in one process: blocks in memory, links as bounded channels, faults where they are asked for.
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures::{
     SinkExt, StreamExt,
     channel::mpsc::{Receiver, Sender, channel},
@@ -58,7 +57,7 @@ pub(crate) struct Run {
 }
 
 enum Message {
-    Slice(Span, Bytes),
+    Slice(Span, weft_types::Rows),
     End,
 }
 
@@ -171,10 +170,15 @@ struct BlockSource {
 
 #[async_trait]
 impl SliceSource for BlockSource {
-    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+    async fn next(&mut self, slice: Span) -> Result<weft_types::Rows> {
         self.pace.give_way().await;
         self.left = self.left.checked_sub(1).ok_or_else(|| Error::corrupt("a page is bad"))?;
-        Ok(self.rows.iter().flat_map(|row| row[slice.start as usize..slice.end as usize].iter().copied()).collect())
+        Ok(self
+            .rows
+            .iter()
+            .flat_map(|row| row[slice.start as usize..slice.end as usize].iter().copied())
+            .collect::<Vec<u8>>()
+            .into())
     }
 }
 
@@ -182,7 +186,7 @@ struct LinkSource(Receiver<Message>, Pace);
 
 #[async_trait]
 impl SliceSource for LinkSource {
-    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+    async fn next(&mut self, slice: Span) -> Result<weft_types::Rows> {
         self.1.give_way().await;
         match self.0.next().await {
             Some(Message::Slice(sent, bytes)) if sent == slice => Ok(bytes),
@@ -215,7 +219,7 @@ impl LinkSink {
 
 #[async_trait]
 impl SliceSink for LinkSink {
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+    async fn put(&mut self, slice: Span, rows: weft_types::Rows) -> Result<()> {
         if self.left == 0 {
             self.sender = None;
             return Err(Error::replan("connection reset"));
@@ -239,7 +243,7 @@ struct StoreSink {
 
 #[async_trait]
 impl SliceSink for StoreSink {
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+    async fn put(&mut self, slice: Span, rows: weft_types::Rows) -> Result<()> {
         self.left = self.left.checked_sub(1).ok_or_else(|| Error::fatal("the disk is full"))?;
         let mut written = self.written.lock().unwrap();
         for (row, sub_block) in rows.chunks_exact(slice.len() as usize).zip(&self.sub_blocks) {

@@ -1,7 +1,6 @@
 //! The file `disk`, which says what a directory is. Text, so that an operator can read it; the format is in `docs/formats.md`.
 
-use crate::crc;
-use weft_types::{ClusterId, Error, Result, StripeId};
+use weft_types::{ClusterId, Error, Result, StripeId, crc32c};
 
 /// The version that new disks get. A disk keeps the version that it was made with.
 pub(super) const VERSION: u32 = 2;
@@ -33,7 +32,7 @@ impl Label {
     pub(crate) fn encode(&self) -> String {
         let Self { version, cluster, disk_id, created_ms } = self;
         let body = format!("weft-disk {version}\ncluster {cluster}\ndisk {disk_id:032x}\ncreated-ms {created_ms}\n");
-        format!("{body}crc32c {:08x}\n", crc::crc32c(body.as_bytes()))
+        format!("{body}crc32c {:08x}\n", crc32c(body.as_bytes()))
     }
 
     /// The number of the directory in which a stripe's blocks lie.

@@ -3,14 +3,13 @@
 use super::disk::{Disk, cannot_open, too_many_files};
 use crate::block_store::BlockReader;
 use crate::coverage::page_span;
-use crate::crc;
 use crate::sidecar::{SIDECAR_BYTES_MAX, Sidecar};
 use rustix::io::ReadWriteFlags;
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use weft_types::{BlockId, BlockMeta, ClusterId, Error, PAGE_LEN, Result, Span};
+use weft_types::{BlockId, BlockMeta, ClusterId, Error, PAGE_LEN, Result, Span, crc32c, crc32c_joined, crc32c_zeros};
 
 /// Fills a buffer with the bytes of a file from an offset on.
 type Fill = fn(&File, &mut [u8], u64) -> io::Result<()>;
@@ -46,12 +45,13 @@ impl LocalReader {
         Ok(Self { payload, sidecar })
     }
 
-    fn read(&self, offset: u64, buf: &mut [u8], fill: Fill) -> Result<()> {
+    /// The CRC32C of what is read.
+    fn read(&self, offset: u64, buf: &mut [u8], fill: Fill) -> Result<u32> {
         let len = self.meta().len();
         let inside = len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let (mut rest, beyond) = buf.split_at_mut(inside);
         beyond.fill(0);
-        let mut at = offset;
+        let (mut at, mut checksum) = (offset, 0);
         while !rest.is_empty() {
             let page = page_span(at / PAGE_LEN, len);
             let end = at + rest.len() as u64;
@@ -60,22 +60,24 @@ impl LocalReader {
                 // Whole pages go straight to where they are wanted and are checked there.
                 let whole_end = if end == len { end } else { end / PAGE_LEN * PAGE_LEN };
                 (piece, rest) = rest.split_at_mut((whole_end - at) as usize);
-                self.read_pages(at, piece, fill)?;
+                checksum = self.read_pages(at, piece, checksum, fill)?;
             } else {
                 let mut aside = [0; PAGE_LEN as usize];
                 let aside = &mut aside[..page.len() as usize];
-                self.read_pages(page.start, aside, fill)?;
+                self.read_pages(page.start, aside, 0, fill)?;
                 let wanted = Span::new(at, end.min(page.end));
                 (piece, rest) = rest.split_at_mut(wanted.len() as usize);
                 piece.copy_from_slice(&aside[(wanted.start - page.start) as usize..(wanted.end - page.start) as usize]);
+                checksum = crc32c_joined(checksum, crc32c(piece), wanted.len());
             }
             at += piece.len() as u64;
         }
-        Ok(())
+        let beyond_len = beyond.len() as u64;
+        Ok(if beyond_len == 0 { checksum } else { crc32c_joined(checksum, crc32c_zeros(beyond_len), beyond_len) })
     }
 
-    /// Reads and checks whole pages, from the start of one.
-    fn read_pages(&self, start: u64, buf: &mut [u8], fill: Fill) -> Result<()> {
+    /// Reads and checks whole pages, from the start of one; the checksum of what lay before goes on with them.
+    fn read_pages(&self, start: u64, buf: &mut [u8], mut checksum: u32, fill: Fill) -> Result<u32> {
         let end = start + buf.len() as u64;
         fill(&self.payload, buf, start).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {
@@ -86,12 +88,14 @@ impl LocalReader {
         })?;
         let first = start / PAGE_LEN;
         for (number, page) in (first..).zip(buf.chunks(PAGE_LEN as usize)) {
-            if self.sidecar.pages().get(number as usize) != Some(&crc::crc32c(page)) {
+            let found = crc32c(page);
+            if self.sidecar.pages().get(number as usize) != Some(&found) {
                 let span = page_span(number, self.meta().len());
                 return Err(Error::corrupt(format!("page {number} (bytes {}..{}) fails its checksum", span.start, span.end)));
             }
+            checksum = crc32c_joined(checksum, found, page.len() as u64);
         }
-        Ok(())
+        Ok(checksum)
     }
 }
 
@@ -104,12 +108,12 @@ impl BlockReader for LocalReader {
         self.sidecar.units()
     }
 
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
         self.read(offset, buf, fill_waiting).map_err(|error| error.block(self.meta().id))
     }
 
-    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> bool {
-        self.read(offset, buf, fill_cached).is_ok()
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<u32> {
+        self.read(offset, buf, fill_cached).ok()
     }
 }
 

@@ -1,13 +1,13 @@
 use super::*;
 use crate::conformance;
 use proptest::prelude::*;
-use weft_types::Reaction;
+use weft_types::{Reaction, crc32c};
 
 const CLUSTER: ClusterId = ClusterId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff);
 
 fn sidecar(len: u64) -> Sidecar {
     let meta = conformance::block(CLUSTER, 300, len);
-    let pages = conformance::pattern(len).chunks(PAGE_LEN as usize).map(crc::crc32c).collect();
+    let pages = conformance::pattern(len).chunks(PAGE_LEN as usize).map(crc32c).collect();
     Sidecar::new(meta, pages).unwrap()
 }
 
@@ -19,7 +19,7 @@ fn updated(len: u64) -> Sidecar {
 }
 
 fn sealed(mut body: Vec<u8>) -> Vec<u8> {
-    body.extend(crc::crc32c(&body).to_le_bytes());
+    body.extend(crc32c(&body).to_le_bytes());
     body
 }
 

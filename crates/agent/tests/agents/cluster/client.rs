@@ -14,7 +14,7 @@ use weft_proto::{
     Direction, FrameStream, Hello, LinkReceiver, LinkSender, LinkToken, Net, Peer, Pool, PoolLimits, Security, decode_task,
     v1::{LinkPeer, OpenRequest},
 };
-use weft_types::{Result, Span};
+use weft_types::{Result, Rows, Span};
 
 /// Who reads and writes.
 pub(crate) struct Client {
@@ -117,8 +117,8 @@ struct Input(Vec<u8>);
 
 #[async_trait]
 impl SliceSource for Input {
-    async fn next(&mut self, slice: Span) -> Result<Bytes> {
-        Ok(Bytes::copy_from_slice(&self.0[slice.start as usize..slice.end as usize]))
+    async fn next(&mut self, slice: Span) -> Result<Rows> {
+        Ok(self.0[slice.start as usize..slice.end as usize].to_vec().into())
     }
 }
 
@@ -126,8 +126,8 @@ struct Output(u8, Arc<Mutex<BTreeMap<u8, BTreeMap<u64, Bytes>>>>);
 
 #[async_trait]
 impl SliceSink for Output {
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
-        self.1.lock().unwrap().entry(self.0).or_default().insert(slice.start, rows);
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
+        self.1.lock().unwrap().entry(self.0).or_default().insert(slice.start, rows.bytes().clone());
         Ok(())
     }
 
@@ -140,7 +140,7 @@ struct FromLink(LinkReceiver);
 
 #[async_trait]
 impl SliceSource for FromLink {
-    async fn next(&mut self, slice: Span) -> Result<Bytes> {
+    async fn next(&mut self, slice: Span) -> Result<Rows> {
         self.0.receive(slice).await
     }
 
@@ -153,7 +153,7 @@ struct ToLink(LinkSender);
 
 #[async_trait]
 impl SliceSink for ToLink {
-    async fn put(&mut self, slice: Span, rows: Bytes) -> Result<()> {
+    async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
         self.0.send(slice, &rows).await
     }
 

@@ -1,0 +1,73 @@
+//! The rows of a slice, as stages and links hand them on.
+
+use crate::crc32c;
+use bytes::Bytes;
+use std::{
+    ops::Deref,
+    sync::{Arc, OnceLock},
+};
+
+/// The rows of a slice. Its checksum is computed once, for all who hold a clone; if it was found while the bytes were read or received,
+/// it is not computed at all.
+///
+/// ```
+/// # use weft_types::{Rows, crc32c};
+/// let rows = Rows::from(b"row1row2".to_vec());
+/// assert_eq!(rows.checksum(), crc32c(&rows));
+/// ```
+#[derive(Debug, Clone)]
+pub struct Rows {
+    bytes: Bytes,
+    checksum: Arc<OnceLock<u32>>,
+}
+
+impl Rows {
+    /// Rows whose CRC32C is known.
+    pub fn summed(bytes: Bytes, checksum: u32) -> Self {
+        debug_assert_eq!(crc32c(&bytes), checksum, "of {} bytes", bytes.len());
+        Self { bytes, checksum: Arc::new(OnceLock::from(checksum)) }
+    }
+
+    /// Their CRC32C.
+    pub fn checksum(&self) -> u32 {
+        *self.checksum.get_or_init(|| crc32c(&self.bytes))
+    }
+
+    /// Their bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
+impl From<Bytes> for Rows {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, checksum: Arc::default() }
+    }
+}
+
+impl From<Vec<u8>> for Rows {
+    fn from(bytes: Vec<u8>) -> Self {
+        Bytes::from(bytes).into()
+    }
+}
+
+impl AsRef<[u8]> for Rows {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// By their bytes.
+impl<T: AsRef<[u8]>> PartialEq<T> for Rows {
+    fn eq(&self, other: &T) -> bool {
+        self.bytes == other.as_ref()
+    }
+}
+
+impl Deref for Rows {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
