@@ -8,6 +8,8 @@ use tokio::time::Instant;
 /// Blocks of a stripe of each policy, and bytes of its data.
 const TRIPLE: (usize, usize) = (3, 256 << 10);
 const COLD: (usize, usize) = (6, 512 << 10);
+/// A stripe is read and written with at most 1.25 MiB on the network, and at least half as much: with so much, one or two are converted.
+const PASSED: usize = 3 << 19;
 
 /// A cluster with a bucket of replicas.
 struct World {
@@ -84,7 +86,15 @@ impl World {
         wait_for("the middle of a conversion", || {
             self.cluster.log("coordinator").matches("a stripe was converted").count() as u64 >= stripes
         });
-        assert_eq!(self.job(job)["state"], "running", "the conversion was faster than the test");
+        assert_eq!(self.job(job)["state"], "running", "the gate holds up what is left");
+    }
+
+    /// Pauses a job and waits for the stripe that the gate holds up.
+    fn pause(&self, job: u64) -> Value {
+        self.cluster.weft(["job", "pause", &job.to_string()]).ok();
+        self.cluster.links.let_all_pass();
+        wait_for("what is under way to end", || self.job(job)["stripes_under_way"] == 0);
+        self.job(job)
     }
 
     /// Who is writing a stripe now.
@@ -197,16 +207,19 @@ fn stripes_that_are_too_large_for_memory_are_converted_too() {
 
 #[test]
 fn who_reads_meanwhile_reads_on_and_who_writes_meanwhile_wins() {
-    let mut world = World::new(Setup::nodes(8), &[3 << 20, 100_000, 200_000, 300_000]);
-    let job = world.convert("hot", "cold", &["--rate", "1MiB", "--concurrency", "1"]).end().ok().json();
+    let mut world = World::new(Setup::nodes(8).gated(), &[3 << 20, 100_000, 200_000, 300_000]);
+    // The first of the keys is being converted now: another content, and a removal later on.
+    let (overwritten, removed) = ("hot/100000", "hot/300000");
+    world.cluster.links.let_pass(PASSED);
+    let job = world.convert("hot", "cold", &["--concurrency", "1"]).end().ok().json();
     assert_eq!(job["state"], "running");
     world.wait_for_stripes(1, 1);
     refused_beside(&world);
-    // The first of the keys is being converted now: another content, and a removal later on.
-    let (overwritten, removed) = ("hot/100000", "hot/300000");
+    assert_eq!(world.pause(1)["state"], "paused");
     world.put(overwritten, bytes(150_000, 77), &["--code", "replication(3)", "--block-size", "256KiB"]);
     world.cluster.weft(["rm", removed]).ok();
     world.contents.remove(removed);
+    world.cluster.weft(["job", "resume", "1"]).ok();
     while world.job(1)["state"] == "running" {
         world.reads_well();
     }
@@ -216,13 +229,13 @@ fn who_reads_meanwhile_reads_on_and_who_writes_meanwhile_wins() {
 
     // A large object is overwritten in its middle.
     let key = "hot/3145728";
-    let begun = world.convert(key, "triple", &["--rate", "1MiB", "--concurrency", "1"]).end().ok().json();
-    wait_for("the middle of an object", || {
-        let job = world.job(begun["id"].as_u64().unwrap());
-        assert_eq!(job["state"], "running", "the conversion was faster than the test");
-        world.cluster.log("coordinator").matches("a stripe was converted").count() >= 13
-    });
+    let converted = world.cluster.log("coordinator").matches("a stripe was converted").count() as u64;
+    world.cluster.links.let_pass(PASSED);
+    world.convert(key, "triple", &["--concurrency", "1"]).end().ok();
+    world.wait_for_stripes(2, converted + 1);
+    assert_eq!(world.pause(2)["state"], "paused");
     world.put(key, bytes(600_000, 99), &["--code", "rs(4,2)", "--block-size", "128KiB", "--cell-size", "64KiB"]);
+    world.cluster.weft(["job", "resume", "2"]).ok();
     world.done(2);
     assert_eq!(world.cluster.stat(key)["code"], "replication(3)", "what was put meanwhile is converted in its turn");
     world.reads_well();
@@ -234,16 +247,16 @@ fn refused_beside(world: &World) {
 
 #[test]
 fn a_conversion_outlives_coordinators_and_waits_while_it_is_paused() {
-    let world = World::new(Setup::nodes(8), &[3 << 20, 1 << 20, 5]);
+    let world = World::new(Setup::nodes(8).gated(), &[6 << 20, 1 << 20, 5]);
     let cluster = &world.cluster;
-    world.convert("hot", "cold", &["--rate", "1MiB", "--concurrency", "1"]).end().ok();
-    world.wait_for_stripes(1, 2);
+    cluster.links.let_pass(PASSED);
+    world.convert("hot", "cold", &["--concurrency", "1"]).end().ok();
+    world.wait_for_stripes(1, 1);
     cluster.kill("coordinator");
     cluster.up().ok();
-    world.wait_for_stripes(1, 4);
-    cluster.weft(["job", "pause", "1"]).ok();
-    wait_for("what is under way to end", || world.job(1)["stripes_under_way"] == 0);
-    let paused = world.job(1);
+    cluster.links.let_pass(2 * PASSED);
+    world.wait_for_stripes(1, 2);
+    let paused = world.pause(1);
     assert_eq!(paused["state"], "paused");
     cluster.kill("coordinator");
     cluster.up().ok();
@@ -256,25 +269,27 @@ fn a_conversion_outlives_coordinators_and_waits_while_it_is_paused() {
     world.is("rs(4,2)", COLD);
 
     // Cancelled, an object in its middle stays as it was.
-    world.convert("hot", "triple", &["--rate", "512KiB", "--concurrency", "1"]).end().ok();
+    cluster.links.let_pass(0);
+    world.convert("hot", "triple", &["--concurrency", "1"]).end().ok();
     wait_for("a stripe", || world.job(2)["stripes_under_way"].as_u64() > Some(0));
     cluster.weft(["job", "cancel", "2"]).ok();
     cluster.weft(["job", "wait", "2"]).refused(1, &["job 2 was cancelled"]);
-    assert_eq!(cluster.stat("hot/3145728")["code"], "rs(4,2)");
+    cluster.links.let_all_pass();
+    assert_eq!(cluster.stat("hot/6291456")["code"], "rs(4,2)");
     world.reads_well();
 }
 
 #[test]
 fn an_agent_that_dies_or_stands_still_is_replaced() {
-    // Slow enough that a stripe has a middle.
-    let slow = Setup::nodes(9).with(&[("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "1MiB")]);
-    let world = World::new(slow, &[2 << 20]);
+    let world = World::new(Setup::nodes(9).gated(), &[2 << 20]);
     let cluster = &world.cluster;
+    cluster.links.let_pass(0);
     world.convert("hot", "cold", &["--concurrency", "1"]).end().ok();
     let dead = world.worker(&[]);
     cluster.kill(&dead);
     let stopped = world.worker(std::slice::from_ref(&dead));
     cluster.signal(&stopped, "STOP");
+    cluster.links.let_all_pass();
     let stopped_pid = cluster.pid(&stopped);
     let job = world.done(1);
     assert!(is_alive(stopped_pid) && counts(&job) == [1, 1, 0], "{job}");
@@ -310,11 +325,11 @@ fn what_cannot_be_converted_is_told_and_stays() {
 
 #[test]
 fn a_conversion_that_is_cancelled_does_not_wait_for_its_stripe() {
-    // A stripe of 16 MiB and its parity take more than 20 s to send.
-    let slow = Setup::nodes(9).with(&[("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "1MiB")]);
-    let world = World::new(slow, &[16 << 20]);
+    let world = World::new(Setup::nodes(9).gated(), &[16 << 20]);
     let sizes = ["--block-size", "4MiB", "--cell-size", "1MiB"];
     world.cluster.weft(["policy", "create", "large", "--code", "rs(4,2)"].iter().chain(&sizes)).ok();
+    // Nothing gets there.
+    world.cluster.links.let_pass(0);
     world.convert("hot", "large", &[]).end().ok();
     world.worker(&[]);
     let begin = Instant::now();

@@ -5,9 +5,9 @@ use std::{collections::BTreeSet, fs, process::Stdio};
 
 const MIB: usize = 1 << 20;
 
-/// Nodes, and a bucket `hot` with two copies of the data of rs(3,2).
-fn cluster(nodes: u32, settings: &[(&'static str, &'static str)]) -> Cluster {
-    let cluster = Setup::nodes(nodes).with(settings).up();
+/// A cluster with a bucket `hot` with two copies of the data of rs(3,2).
+fn cluster(setup: Setup) -> Cluster {
+    let cluster = setup.up();
     let coding = ["--code", "rs(3,2)", "--block-size", "1MiB", "--cell-size", "64KiB", "--replicas", "2"];
     let made = cluster.json(&[&["policy", "create", "hot"], &coding[..]].concat());
     assert_eq!((&made["replicas"], made.get("warnings")), (&2.into(), None));
@@ -33,7 +33,7 @@ fn is_whole(cluster: &Cluster, key: &str, copies: usize) {
 
 #[test]
 fn an_object_is_hot_loses_nodes_cools_down_and_is_heated_again() {
-    let cluster = cluster(10, &[]);
+    let cluster = cluster(Setup::nodes(10));
     let two_stripes = bytes(4 * MIB + 70_000, 7);
     let one_stripe = &two_stripes[..3 * MIB - 70_000];
     for (key, scheme, content) in [("hot/direct", "direct", &two_stripes[..]), ("hot/mist", "mist", one_stripe)] {
@@ -82,26 +82,28 @@ fn an_object_is_hot_loses_nodes_cools_down_and_is_heated_again() {
 
 #[test]
 fn a_put_with_copies_goes_on_without_a_node_that_dies() {
-    // Slow enough to have a middle.
-    let cluster = cluster(11, &[("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "3MiB")]);
+    let cluster = cluster(Setup::nodes(11).gated());
     for (key, scheme) in [("hot/direct", "direct"), ("hot/mist", "mist")] {
         let content = bytes(6 * MIB, 8);
         let file = cluster.write("data", &content);
         let args = ["put", crate::harness::path(&file), key, "--scheme", scheme];
-        let mut put = cluster.start(args, Stdio::null());
+        // Half of the first of two stripes: 3 data blocks, twice, and 2 parity blocks.
+        cluster.links.let_pass(4 * MIB);
+        let put = cluster.start(args, Stdio::null());
         let mut found = None;
         wait_for("somebody to write", || {
             found = cluster.nodes().into_iter().find(|node| cluster.is_writing(node));
-            found.is_some() || !put.is_running()
+            found.is_some()
         });
-        let victim = found.expect("the put was faster than the test");
-        cluster.signal(&victim, "KILL");
+        cluster.signal(found.as_ref().unwrap(), "KILL");
+        cluster.links.let_all_pass();
         put.end().ok();
         is_whole(&cluster, key, 1);
         cluster.expect(key, &content, &[]);
-        cluster.wait_for_state(&[&victim], "down");
+        let victim = [found.as_deref().unwrap()];
+        cluster.wait_for_state(&victim, "down");
         cluster.up().ok();
-        cluster.wait_for_state(&[&victim], "up");
+        cluster.wait_for_state(&victim, "up");
     }
 }
 

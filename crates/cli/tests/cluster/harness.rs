@@ -1,5 +1,6 @@
 //! A cluster of real processes in a directory of its own, that is gone when the test is over, however it ends.
 
+use crate::links::Links;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -44,6 +45,8 @@ pub(crate) struct Setup {
     pub(crate) racks: u32,
     pub(crate) disks_per_node: u32,
     pub(crate) insecure: bool,
+    /// Data reach the agents through a gate: see [`Cluster::links`].
+    pub(crate) gated: bool,
     /// Settings of all its daemons, as environment variables.
     pub(crate) settings: Vec<(&'static str, &'static str)>,
 }
@@ -54,6 +57,8 @@ pub(crate) struct Cluster {
     mounts: Vec<Mount>,
     root: TempDir,
     settings: Vec<(&'static str, &'static str)>,
+    /// The gate before its agents, if it was set up with one.
+    pub(crate) links: Links,
 }
 
 /// What a run of `weft` ended with.
@@ -85,12 +90,17 @@ pub(crate) struct Block {
 
 impl Setup {
     pub(crate) fn nodes(nodes: u32) -> Self {
-        Self { nodes, racks: 4.min(nodes), disks_per_node: 1, insecure: false, settings: Vec::new() }
+        Self { nodes, racks: 4.min(nodes), disks_per_node: 1, insecure: false, gated: false, settings: Vec::new() }
     }
 
     pub(crate) fn with(mut self, settings: &[(&'static str, &'static str)]) -> Self {
         self.settings.extend(settings);
         self
+    }
+
+    /// A cluster whose data reach the agents through [`Cluster::links`].
+    pub(crate) fn gated(self) -> Self {
+        Self { gated: true, ..self }
     }
 
     pub(crate) fn up(self) -> Cluster {
@@ -101,6 +111,11 @@ impl Setup {
             args.push("--insecure");
         }
         cluster.weft(args).ok();
+        if self.gated {
+            cluster.down().ok();
+            cluster.nodes().iter().for_each(|node| cluster.gate(node));
+            cluster.up().ok();
+        }
         cluster
     }
 }
@@ -109,7 +124,7 @@ impl Cluster {
     /// One that is yet to be made.
     pub(crate) fn new(settings: &[(&'static str, &'static str)]) -> Self {
         let root = TempDir::new().expect("a directory");
-        Self { mounts: Vec::new(), root, settings: QUICK.iter().chain(settings).copied().collect() }
+        Self { mounts: Vec::new(), root, settings: QUICK.iter().chain(settings).copied().collect(), links: Links::open() }
     }
 
     pub(crate) fn dir(&self) -> PathBuf {
@@ -152,6 +167,16 @@ impl Cluster {
 
     pub(crate) fn down(&self) -> Ended {
         self.weft(["cluster", "down"])
+    }
+
+    /// From its next start on, an agent is reached through the gate.
+    fn gate(&self, node: &str) {
+        let file = self.dir().join("nodes").join(node).join("agent.toml");
+        let mut config: toml::Table = fs::read_to_string(&file).expect("its settings").parse().expect("TOML");
+        let addresses = self.links.add();
+        config.insert("data_listen".into(), addresses.listen.into());
+        config.insert("data_advertise".into(), addresses.advertise.into());
+        fs::write(file, config.to_string()).expect("it is ours");
     }
 
     /// Stores bytes as an object of the default bucket.

@@ -10,6 +10,7 @@ mod corruption;
 mod disks;
 mod harness;
 mod jobs;
+mod links;
 mod local;
 mod losses;
 mod memory;

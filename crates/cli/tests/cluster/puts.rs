@@ -1,17 +1,16 @@
 //! Puts that die, and puts that go on although a node does.
 
-use crate::harness::{Cluster, Running, Setup, bytes, path, send_signal, wait_for};
+use crate::harness::{Cluster, Setup, bytes, path, send_signal, wait_for};
 use std::{collections::BTreeSet, io::Write as _, process::Stdio, time::Duration};
 use tokio::time::Instant;
 
 const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "256KiB", "--cell-size", "64KiB"];
 const STRIPE: usize = 1 << 20;
-/// Nodes that take no more than this a second: a put of some MiB has a middle, however fast the machine is.
-const SLOW_NODES: (&str, &str) = ("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "6MiB");
+const MIB: usize = 1 << 20;
 
 #[test]
 fn a_put_that_dies_half_way_leaves_nothing() {
-    let cluster = Setup::nodes(7).with(&[("WEFT_COORDINATOR_UPLOAD_LEASE_MS", "1500"), SLOW_NODES]).up();
+    let cluster = Setup::nodes(7).gated().with(&[("WEFT_COORDINATOR_UPLOAD_LEASE_MS", "1500")]).up();
     let kept = bytes(2 * STRIPE, 1);
     cluster.put("kept", &kept, &CODING).ok();
     let before: BTreeSet<_> = cluster.files().into_iter().collect();
@@ -22,14 +21,15 @@ fn a_put_that_dies_half_way_leaves_nothing() {
     pipe.write_all(&bytes(3 * STRIPE + 1000, 2)).expect("it reads on");
     wait_for("two stripes to be stored", || cluster.files().len() >= before.len() + 2 * 6 * 2);
     let file = cluster.write("new", &bytes(64 * STRIPE, 3));
+    cluster.links.let_pass(12 * MIB);
     let mut new = cluster.start(["put", path(&file), "new", "--code", "rs(4,2)", "--block-size", "4MiB"], Stdio::null());
-    wait_for("a stripe to be on its way", || cluster.nodes().iter().any(|node| cluster.is_writing(node)) || !new.is_running());
+    let _writes = node_in_the_middle(&cluster);
     cluster.weft(["stat", "new"]).refused(3, &["no object new"]);
     for put in [&mut over, &mut new] {
-        assert!(put.is_running(), "a put was faster than the test");
         send_signal(put.child().id(), "KILL");
     }
     drop((over, new));
+    cluster.links.let_all_pass();
 
     cluster.weft(["stat", "new"]).refused(3, &["no object new"]);
     cluster.expect("kept", &kept, &[]);
@@ -41,17 +41,19 @@ fn a_put_that_dies_half_way_leaves_nothing() {
 
 #[test]
 fn a_put_goes_on_without_a_node_that_dies_or_stands_still() {
-    let cluster = Setup::nodes(10).with(&[SLOW_NODES]).up();
+    let cluster = Setup::nodes(10).gated().up();
     for (key, signal) in [("killed", "KILL"), ("stopped", "STOP")] {
         let content = bytes(48 << 20, 4);
         let file = cluster.write("data", &content);
-        let mut put = cluster.start(
+        // Half of the first stripe.
+        cluster.links.let_pass(12 * MIB);
+        let put = cluster.start(
             ["put", path(&file), key, "--code", "rs(4,2)", "--block-size", "4MiB", "--cell-size", "256KiB"],
             Stdio::null(),
         );
-        let victim = writing_node(&cluster, &mut put);
+        let victim = node_in_the_middle(&cluster);
         cluster.signal(&victim, signal);
-        assert!(put.is_running(), "the put was faster than the test");
+        cluster.links.let_all_pass();
         put.end().ok();
 
         let blocks = cluster.blocks(key);
@@ -101,41 +103,30 @@ fn a_put_that_is_broken_off_is_given_up_at_once() {
     wait_for("all of it to be removed", || cluster.files().is_empty());
 }
 
-/// A node that has got some of its block, and not all of 16 MiB.
-fn node_in_the_middle(cluster: &Cluster, put: &mut Running) -> String {
-    let nodes = cluster.nodes();
+/// A node that has got more than a MiB of its block. The gate holds up the rest.
+fn node_in_the_middle(cluster: &Cluster) -> String {
     let mut found = None;
     wait_for("somebody to have got something", || {
-        found = nodes.iter().find(|node| cluster.has_written(node, 1 << 20)).cloned();
-        found.is_some() || !put.is_running()
+        found = cluster.nodes().into_iter().find(|node| cluster.has_written(node, 1 << 20));
+        found.is_some()
     });
-    found.expect("the put was faster than the test")
-}
-
-/// A node that is in the middle of receiving a block.
-fn writing_node(cluster: &Cluster, put: &mut Running) -> String {
-    let nodes = cluster.nodes();
-    let mut found = None;
-    wait_for("somebody to write", || {
-        found = nodes.iter().find(|node| cluster.is_writing(node)).cloned();
-        found.is_some() || !put.is_running()
-    });
-    found.expect("the put was faster than the test")
+    found.unwrap()
 }
 
 #[test]
 fn a_put_with_an_early_ack_does_not_wait_for_who_stands_still_and_is_completed() {
     // Links and settling plans would wait for half a minute; there is no node to spare.
     let stall = [("WEFT_COORDINATOR_STALL_MS", "30000"), ("WEFT_COORDINATOR_SUSPECT_MS", "60000")];
-    let cluster = Setup::nodes(6).with(&stall).with(&[SLOW_NODES]).up();
+    let cluster = Setup::nodes(6).gated().with(&stall).up();
     let content = bytes(64 << 20, 7);
     let file = cluster.write("data", &content);
     let coding = ["--code", "rs(4,2)", "--block-size", "16MiB", "--cell-size", "256KiB", "--ack", "k+1"];
     let begun = Instant::now();
-    let mut put = cluster.start(["put", path(&file), "data", "--json"].iter().chain(&coding), Stdio::null());
-    let victim = node_in_the_middle(&cluster, &mut put);
+    cluster.links.let_pass(24 * MIB);
+    let put = cluster.start(["put", path(&file), "data", "--json"].iter().chain(&coding), Stdio::null());
+    let victim = node_in_the_middle(&cluster);
     cluster.signal(&victim, "STOP");
-    assert!(put.is_running(), "the put was faster than the test");
+    cluster.links.let_all_pass();
     let stored = put.end().ok().json();
     assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
     assert_eq!((&stored["complete"], &stored["incomplete_stripes"]), (&false.into(), &1.into()), "{stored}");
@@ -163,16 +154,18 @@ fn a_put_with_an_early_ack_does_not_wait_for_who_stands_still_and_is_completed()
 #[test]
 fn what_is_on_its_way_is_told() {
     let stall = [("WEFT_COORDINATOR_STALL_MS", "30000"), ("WEFT_COORDINATOR_SUSPECT_MS", "60000")];
-    let cluster = Setup::nodes(6).with(&stall).with(&[SLOW_NODES]).up();
+    let cluster = Setup::nodes(6).gated().with(&stall).up();
     cluster.weft(["put", "/etc/hostname", "x", "--ack", "k+3", "--code", "rs(4,2)"]).refused(2, &["rs(4,2) has k+2 blocks"]);
     cluster.weft(["put", "/etc/hostname", "x", "--ack", "soon", "--code", "rs(4,2)"]).refused(2, &["k+N", "tolerate=N"]);
     cluster.weft(["policy", "create", "quick", "--code", "rs(4,2)", "--block-size", "16MiB", "--ack", "k+1"]).ok();
     cluster.weft(["bucket", "create", "quick", "--policy", "quick"]).ok();
     let content = bytes(64 << 20, 8);
     let file = cluster.write("data", &content);
-    let mut put = cluster.start(["put", path(&file), "quick/data"], Stdio::null());
-    let victim = node_in_the_middle(&cluster, &mut put);
+    cluster.links.let_pass(24 * MIB);
+    let put = cluster.start(["put", path(&file), "quick/data"], Stdio::null());
+    let victim = node_in_the_middle(&cluster);
     cluster.signal(&victim, "STOP");
+    cluster.links.let_all_pass();
     let told = String::from_utf8(put.end().ok().stdout).expect("text");
     assert!(told.contains("acknowledged with 1 of 6 blocks of stripe 0 on their way"), "{told}");
     let text = String::from_utf8(cluster.weft(["stat", "quick/data"]).ok().stdout).expect("text");

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fs, process::Stdio};
 const BLOCK: u64 = 16 << 20;
 const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "16MiB", "--cell-size", "1MiB"];
 
-/// A cluster with one object of one stripe. Its agents send slowly, so that a repair has a middle.
+/// A cluster with one object of one stripe. Its agents send slowly, so that no buffer takes all that a helper has to send.
 struct Repair {
     cluster: Cluster,
     content: Vec<u8>,
@@ -18,7 +18,7 @@ struct Repair {
 
 impl Repair {
     fn new(nodes: u32) -> Self {
-        let cluster = Setup::nodes(nodes).with(&[("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "12MiB")]).up();
+        let cluster = Setup::nodes(nodes).gated().with(&[("WEFT_AGENT_THROTTLE__NETWORK_BYTES_PER_S", "12MiB")]).up();
         let content = bytes(4 * BLOCK as usize, 5);
         cluster.put("data", &content, &CODING).ok();
         let mut repair = Self { cluster, content, blocks: Vec::new(), free: Vec::new() };
@@ -47,10 +47,13 @@ impl Repair {
         self.cluster.start(args.iter().chain(options), Stdio::null())
     }
 
-    /// Waits until a part of the block has arrived at `to`, and much has not.
-    fn wait_for_middle(&self, repair: &mut Running, to: &str) {
-        wait_for("the middle of a repair", || self.cluster.has_written(to, BLOCK / 8) || !repair.is_running());
-        assert!(!self.cluster.has_written(to, BLOCK * 7 / 8) && repair.is_running(), "the repair was faster than the test");
+    /// Begins to rebuild block 0 at `to`, and waits until a part of it has arrived. The gate holds up the rest.
+    fn repair_half(&self, to: &str) -> Running {
+        // Three helpers get something of a chain, and its end.
+        self.cluster.links.let_pass(BLOCK as usize);
+        let repair = self.repair(&["--to", to]);
+        wait_for("the middle of a repair", || self.cluster.has_written(to, BLOCK / 8));
+        repair
     }
 
     fn is_right(&self) {
@@ -81,9 +84,9 @@ fn a_chain_goes_on_around_a_helper_that_was_killed_or_stands_still() {
         let helpers = repair.helpers(&to);
         assert_eq!(helpers.len(), 4);
         let helper = helpers[place].node.clone();
-        let mut running = repair.repair(&["--to", &to]);
-        repair.wait_for_middle(&mut running, &to);
+        let running = repair.repair_half(&to);
         repair.cluster.signal(&helper, signal);
+        repair.cluster.links.let_all_pass();
         resumed(running.end());
         repair.is_right();
         if signal == "KILL" {
@@ -101,23 +104,24 @@ fn a_target_that_was_killed_is_replaced_or_named() {
     let repair = Repair::new(9);
     // Where it must go was said: there is no other way.
     let to = repair.free[0].clone();
-    let mut running = repair.repair(&["--to", &to]);
-    repair.wait_for_middle(&mut running, &to);
+    let running = repair.repair_half(&to);
     repair.cluster.kill(&to);
+    repair.cluster.links.let_all_pass();
     running.end().refused(4, &[&to, "where the block was to go, failed", "s1-b000-c0-g2"]);
     assert_eq!((repair.cluster.blocks("data")[0].generation, repair.cluster.stat("data")["version"].as_u64()), (1, Some(1)));
     repair.cluster.expect("data", &repair.content, &[]);
 
-    let mut running = repair.repair(&[]);
+    repair.cluster.links.let_pass(BLOCK as usize);
+    let running = repair.repair(&[]);
     let mut to = None;
     wait_for("a target", || {
         let alive = repair.cluster.nodes().into_iter().filter(|node| *node != repair.free[0]);
         to = alive.into_iter().find(|node| repair.cluster.has_written(node, BLOCK / 8));
-        to.is_some() || !running.is_running()
+        to.is_some()
     });
-    let to = to.expect("the repair was faster than the test");
+    let to = to.unwrap();
     repair.cluster.kill(&to);
-    assert!(running.is_running(), "the repair was faster than the test");
+    repair.cluster.links.let_all_pass();
     let told = running.end().ok().json();
     assert!(told["resumed"].as_u64() >= Some(1), "{told}");
     assert_ne!(repair.cluster.blocks("data")[0].node, to);

@@ -10,6 +10,7 @@ pub(crate) use coordinator::Coordinator;
 pub(crate) use gate::{Gate, GatedDisks};
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -103,14 +104,19 @@ impl Cluster {
         let security = security(&authority, dir.path(), &Peer::Coordinator);
         let coordinator = Coordinator::start(security, Arc::clone(&options.net)).await;
         let mut cluster = Self { dir, options, coordinator, agents: BTreeMap::new(), authority };
-        for number in 1..=cluster.options.agents {
-            cluster.start_agent(number).await;
-        }
+        // Side by side: each waits for its disks. Their numbers are in their names.
+        let agents = join_all((1..=cluster.options.agents).map(|number| cluster.started(number))).await;
+        cluster.agents = (1..).zip(agents).collect();
         cluster
     }
 
     /// Starts the agent of that number, and waits until it has registered under that very number.
     pub(crate) async fn start_agent(&mut self, number: u32) {
+        let agent = self.started(number).await;
+        self.agents.insert(number, agent);
+    }
+
+    async fn started(&self, number: u32) -> Agent {
         let mut started = Agent::start(self.config(number), self.seams(number)).await;
         // A call that was under way when it stopped holds its disks for a moment more.
         for _ in 0..500 {
@@ -125,7 +131,7 @@ impl Cluster {
             sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(agent.node(), Some(NodeId(number)));
-        self.agents.insert(number, agent);
+        agent
     }
 
     /// As `kill -9` does it: everything breaks off.
