@@ -24,7 +24,8 @@ use weft_types::{Error, PlanId, Result};
 pub(crate) struct Tasks(Mutex<BTreeMap<PlanId, Entry>>);
 
 enum Entry {
-    Opening,
+    /// Also held by the place that it was made for, and by no other.
+    Opening(Arc<()>),
     Open {
         task: Box<OpenTask>,
         since: Instant,
@@ -122,18 +123,20 @@ fn lock(tasks: &Mutex<BTreeMap<PlanId, Entry>>) -> MutexGuard<'_, BTreeMap<PlanI
     tasks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A plan's place while it is being opened. Dropped, it is free again.
+/// A plan's place while it is being opened. Dropped, it is free again, unless another opening has it by then.
 struct Place<'a> {
     tasks: &'a Mutex<BTreeMap<PlanId, Entry>>,
     plan: PlanId,
+    own: Arc<()>,
 }
 
 impl<'a> Place<'a> {
     fn take(tasks: &'a Mutex<BTreeMap<PlanId, Entry>>, plan: PlanId) -> Result<Self> {
         match lock(tasks).entry(plan) {
             std::collections::btree_map::Entry::Vacant(place) => {
-                place.insert(Entry::Opening);
-                Ok(Self { tasks, plan })
+                let own = Arc::default();
+                place.insert(Entry::Opening(Arc::clone(&own)));
+                Ok(Self { tasks, plan, own })
             }
             std::collections::btree_map::Entry::Occupied(entry) => match entry.get() {
                 Entry::Running { cancel: None, .. } => Err(Error::retry(format!("busy: plan {plan} is still ending"))),
@@ -146,7 +149,7 @@ impl<'a> Place<'a> {
     fn keep(self, task: OpenTask) -> Result<()> {
         let mut tasks = lock(self.tasks);
         match tasks.get_mut(&self.plan) {
-            Some(entry @ Entry::Opening) => {
+            Some(entry) if self.has(entry) => {
                 *entry = Entry::Open { task: Box::new(task), since: Instant::now() };
                 Ok(())
             }
@@ -156,12 +159,16 @@ impl<'a> Place<'a> {
             }
         }
     }
+
+    fn has(&self, entry: &Entry) -> bool {
+        matches!(entry, Entry::Opening(own) if Arc::ptr_eq(own, &self.own))
+    }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut tasks = lock(self.tasks);
-        if matches!(tasks.get(&self.plan), Some(Entry::Opening)) {
+        if tasks.get(&self.plan).is_some_and(|entry| self.has(entry)) {
             tasks.remove(&self.plan);
         }
     }
@@ -194,4 +201,21 @@ async fn run_to_end(
     drop(listed);
     // Who went away does not wait for it.
     let _gone = events.send(Ok(event)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opening_that_was_cancelled_leaves_the_next_one_its_place() {
+        let (tasks, plan) = (Tasks::default(), PlanId(7));
+        let cancelled = Place::take(&tasks.0, plan).unwrap();
+        assert!(tasks.end(plan).is_none());
+        let next = Place::take(&tasks.0, plan).unwrap();
+        drop(cancelled);
+        assert!(Place::take(&tasks.0, plan).is_err());
+        drop(next);
+        assert!(tasks.is_empty());
+    }
 }
