@@ -63,7 +63,7 @@ pub(crate) fn store_order(
         stripe: stripe.layout,
         seq: stripe.seq.clone(),
     };
-    Ok(StoreOrder { meta, expected_checksums: Vec::new(), disk: disk.id.clone() })
+    Ok(StoreOrder { meta, expected_checksums: Vec::new(), disk: disk.id.to_string() })
 }
 
 /// Cuts the plan of a stripe and signs its links. An agent that is the plan's client has the name `client`; empty: it is none.
@@ -83,7 +83,7 @@ pub(crate) fn sign(
             Party::Node(node) => Some(session(shared, *node)?),
             Party::Client(_) => None,
         };
-        let name = session.as_ref().map_or_else(|| client.to_owned(), |session: &Session| session.record.name.clone());
+        let name = session.as_ref().map_or_else(|| client.to_owned(), |session: &Session| session.record.name.to_string());
         cuts.insert(*party, Cut { hash: task_hash(&bytes), bytes, task, session, name });
     }
     let stall_ms = shared.config.stall_ms;

@@ -138,7 +138,7 @@ impl Running {
         stall: Option<(StallPolicy, IsSpare<'_>)>,
     ) -> Report {
         let (policy, is_spare) = stall.unzip();
-        let share = |task: &SignedTask| Share { name: task.session.record.name.clone(), link_bytes: task.link_bytes };
+        let share = |task: &SignedTask| Share { name: task.session.record.name.to_string(), link_bytes: task.link_bytes };
         let shares = self.tasks.iter().map(|(node, task)| (*node, share(task))).collect();
         let (not_started, grace) =
             (std::mem::take(&mut self.not_started), Duration::from_millis(self.shared.config.failure_grace_ms));
