@@ -3,6 +3,7 @@
 use crate::{
     node::Node,
     open::{OpenTask, open},
+    pages::pages_in_part,
     run::run,
 };
 use std::{
@@ -16,7 +17,7 @@ use tokio::{
 };
 use tonic::Status;
 use weft_plan::Task;
-use weft_proto::v1::{OpenRequest, TaskEvent};
+use weft_proto::v1::{OpenRequest, TaskEvent, TaskStarted, task_event::Event};
 use weft_types::{Error, PlanId, Result};
 
 /// The tasks of a node.
@@ -55,8 +56,8 @@ impl Tasks {
         Ok(memory_bytes)
     }
 
-    /// Starts an opened task.
-    pub(crate) fn start(&self, node: &Arc<Node>, plan: PlanId) -> Result<Events> {
+    /// Starts an opened task. With `pages`, its first event is Started.
+    pub(crate) fn start(&self, node: &Arc<Node>, plan: PlanId, pages: bool) -> Result<Events> {
         let ((cancel, cancelled), (running, ended)) = (oneshot::channel(), watch::channel(()));
         let mut tasks = self.lock();
         let task = match tasks.remove(&plan) {
@@ -70,6 +71,11 @@ impl Tasks {
         tasks.insert(plan, Entry::Running { cancel: Some(cancel), ended });
         drop(tasks);
         let (sender, events) = mpsc::channel(EVENTS_MAX);
+        if pages {
+            let started = TaskStarted { pages: pages_in_part(&task.task, &task.ports.blocks) };
+            // Nothing is in the channel yet.
+            let _told = sender.try_send(Ok(TaskEvent { event: Some(Event::Started(started)) }));
+        }
         tokio::spawn(run_to_end(Arc::clone(node), plan, task, sender, (cancelled, running)));
         Ok(events)
     }

@@ -24,6 +24,8 @@ pub(crate) struct Signed {
 pub(crate) struct SignedTask {
     pub(crate) session: Session,
     pub(crate) open: v1::OpenRequest,
+    /// Its first word is of the checksum units that it reads in part.
+    pub(crate) tells_pages: bool,
     /// What comes in over its links when all goes well, bytes.
     pub(crate) incoming_bytes: u64,
     /// What goes over all its links then, in and out.
@@ -99,7 +101,9 @@ pub(crate) fn sign(
                 let reads = cut.task.blocks.iter().map(|block| read_spec(block.id, stripe)).collect::<Result<Vec<_>>>()?;
                 let open = v1::OpenRequest { task, peers, stores, stall_ms, registration, reads };
                 let (incoming_bytes, link_bytes) = (bytes_over(&cut.task, |link| !link.sends), bytes_over(&cut.task, |_| true));
-                signed.agents.insert(*node, SignedTask { session: session.clone(), open, incoming_bytes, link_bytes });
+                signed
+                    .agents
+                    .insert(*node, SignedTask { session: session.clone(), open, tells_pages: false, incoming_bytes, link_bytes });
             }
             _ => signed.client = Some(v1::ClientTask { task: cut.bytes.clone(), peers, stall_ms }),
         }
