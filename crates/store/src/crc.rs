@@ -1,61 +1,17 @@
-//! CRC32C, and its linearity.
-//!
-//! With L(x) = crc(x) XOR crc(0…0) the checksum is linear: L(x XOR y) = L(x) XOR L(y), and z zero bytes behind x multiply L(x)
-//! by X^(8z) modulo the polynomial. So the checksum of a page is put together from its pieces in whatever order they
-//! come, and the checksum of a MiB from those of its pages, without reading anything again.
-//! Polynomials are reflected: the coefficient of X^0 is the highest bit.
+//! Checksums that are put together from pieces, in whatever order they come, without reading anything again: the checksum of a page, and
+//! that of a MiB from those of its pages. The maths is in [`weft_types::crc32c_shifted`].
 
-pub use weft_types::crc32c;
+use weft_types::crc32c_shifted;
+pub use weft_types::{crc32c, crc32c_joined as combine};
 
 /// CRC32C of `len` zero bytes.
 pub fn zeros(len: u64) -> u32 {
-    !shift(!0, len)
-}
-
-/// CRC32C of what `first` is of followed by `second_len` bytes that `second` is of.
-pub fn combine(first: u32, second: u32, second_len: u64) -> u32 {
-    shift(first, second_len) ^ second
+    !crc32c_shifted(!0, len)
 }
 
 /// What a run of bytes with checksum `crc` adds to the checksum of zeros that it is laid over, when `behind` bytes follow it.
 pub fn contribution(crc: u32, len: u64, behind: u64) -> u32 {
-    shift(crc ^ zeros(len), behind)
-}
-
-const POLYNOMIAL: u32 = 0x82f6_3b78;
-
-/// X^(8·2^i).
-const POWERS: [u32; 64] = {
-    let mut powers = [0; 64];
-    powers[0] = 1 << (31 - 8);
-    let mut i = 1;
-    while i < 64 {
-        powers[i] = multiply(powers[i - 1], powers[i - 1]);
-        i += 1;
-    }
-    powers
-};
-
-/// Times X^(8·bytes).
-fn shift(mut crc: u32, bytes: u64) -> u32 {
-    let mut left = bytes;
-    while left != 0 {
-        crc = multiply(crc, POWERS[left.trailing_zeros() as usize]);
-        left &= left - 1;
-    }
-    crc
-}
-
-const fn multiply(a: u32, mut b: u32) -> u32 {
-    let (mut product, mut bit) = (0, 32);
-    while bit > 0 {
-        bit -= 1;
-        if (a >> bit) & 1 != 0 {
-            product ^= b;
-        }
-        b = (b >> 1) ^ if b & 1 != 0 { POLYNOMIAL } else { 0 };
-    }
-    product
+    crc32c_shifted(crc ^ zeros(len), behind)
 }
 
 #[cfg(test)]

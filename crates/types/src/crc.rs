@@ -1,5 +1,8 @@
 //! CRC32C, the checksum of pages, units, frames and files.
 //!
+//! With L(x) = crc(x) XOR crc(0…0) the checksum is linear: L(x XOR y) = L(x) XOR L(y), and z zero bytes behind x multiply L(x)
+//! by X^(8z) modulo the polynomial. Polynomials are reflected: the coefficient of X^0 is the highest bit.
+//!
 //! Nothing of it is inlined elsewhere, so that it is as fast in a crate that is not optimised.
 
 /// The CRC32C of `bytes`, as frames, pages and checksum units carry it.
@@ -20,8 +23,44 @@ pub fn crc32c_continued(crc: u32, bytes: &[u8]) -> u32 {
 /// The CRC32C of two runs of bytes, one after the other, from the CRC32C of each and the length of the second.
 #[inline(never)]
 pub fn crc32c_joined(first: u32, second: u32, second_len: u64) -> u32 {
-    let algorithm = crc_fast::CrcAlgorithm::Crc32Iscsi;
-    crc_fast::checksum_combine(algorithm, u64::from(first), u64::from(second), second_len) as u32
+    crc32c_shifted(first, second_len) ^ second
+}
+
+/// `crc` times X^(8·bytes).
+#[inline(never)]
+pub fn crc32c_shifted(mut crc: u32, bytes: u64) -> u32 {
+    let mut left = bytes;
+    while left != 0 {
+        crc = multiply(crc, POWERS[left.trailing_zeros() as usize]);
+        left &= left - 1;
+    }
+    crc
+}
+
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// X^(8·2^i).
+const POWERS: [u32; 64] = {
+    let mut powers = [0; 64];
+    powers[0] = 1 << (31 - 8);
+    let mut i = 1;
+    while i < 64 {
+        powers[i] = multiply(powers[i - 1], powers[i - 1]);
+        i += 1;
+    }
+    powers
+};
+
+const fn multiply(a: u32, mut b: u32) -> u32 {
+    let (mut product, mut bit) = (0, 32);
+    while bit > 0 {
+        bit -= 1;
+        if (a >> bit) & 1 != 0 {
+            product ^= b;
+        }
+        b = (b >> 1) ^ if b & 1 != 0 { POLYNOMIAL } else { 0 };
+    }
+    product
 }
 
 #[cfg(test)]

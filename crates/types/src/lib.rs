@@ -17,7 +17,7 @@ mod work;
 
 pub use block_meta::BlockMeta;
 pub use class_limits::{CLASS_RATE_MIN, ClassLimits, RATE_MIN};
-pub use crc::{crc32c, crc32c_continued, crc32c_joined};
+pub use crc::{crc32c, crc32c_continued, crc32c_joined, crc32c_shifted};
 pub use error::{Error, Reaction, Result};
 pub use ids::{BlockId, ClusterId, NodeId, Party, PlanId, StripeId};
 pub use jobs::{
