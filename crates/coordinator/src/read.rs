@@ -218,3 +218,41 @@ fn pages(told: Vec<(NodeId, v1::UnitPages)>, stripe: &StripeRecord) -> Vec<v1::U
     };
     told.into_iter().filter(|(node, pages)| is_own(*node, pages)).map(|(_, pages)| pages).take(UNITS_MAX).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, Seq, StripeId, StripeLayout};
+
+    #[test]
+    fn a_node_is_heard_of_its_own_blocks_only_and_not_at_any_length() {
+        let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
+        let place =
+            |node| PlacedBlock { generation: 1, generation_high_water: 1, home: home(node), state: BlockState::Ok, copy: 0 };
+        let stripe = StripeRecord {
+            id: StripeId(1),
+            owner: Owner::Object(UploadId(1)),
+            number: 0,
+            ended: true,
+            seq: Seq::default(),
+            layout: StripeLayout {
+                layout: Layout { block_len: 1 << 30, cell_len: 1 << 30, alpha: 1 },
+                k: 2,
+                m: 1,
+                data_len: 2 << 30,
+            },
+            blocks: (0..3).map(|index| (index, place(u32::from(index) + 1))).collect(),
+            copies: Vec::new(),
+            checksums: Vec::new(),
+            corrupt: Default::default(),
+            incomplete: false,
+        };
+        let told = |node, index, unit, len| (NodeId(node), v1::UnitPages { index, unit, checksums: vec![7; len] });
+        let some =
+            [told(1, 0, 5, 256), told(2, 0, 6, 256), told(2, 1, 7, 257), told(2, 1, 8, 1), told(3, 300, 9, 1), told(4, 3, 9, 1)];
+        let kept: Vec<(u32, u32)> = pages(some.to_vec(), &stripe).iter().map(|pages| (pages.index, pages.unit)).collect();
+        assert_eq!(kept, [(0, 5), (1, 8)]);
+        let many = (0..2000).map(|unit| told(1, 0, unit, 1)).collect();
+        assert_eq!(pages(many, &stripe).len(), UNITS_MAX);
+    }
+}
