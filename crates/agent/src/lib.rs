@@ -23,6 +23,7 @@ mod link;
 mod membership;
 mod node;
 mod open;
+mod pages;
 mod partial;
 mod ports;
 mod probe;

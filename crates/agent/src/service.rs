@@ -42,7 +42,7 @@ impl Service {
     }
 
     async fn start_task(&self, request: Request<StartRequest>) -> Result<ReceiverStream<Result<TaskEvent, Status>>> {
-        let StartRequest { plan, epoch, open } = self.authorise(request)?;
+        let StartRequest { plan, epoch, open, pages } = self.authorise(request)?;
         self.0.obey(epoch).await?;
         let plan = PlanId(plan);
         if let Some(open) = open {
@@ -52,7 +52,7 @@ impl Service {
             }
             self.0.tasks.open(&self.0, task, open).await?;
         }
-        Ok(ReceiverStream::new(self.0.tasks.start(&self.0, plan)?))
+        Ok(ReceiverStream::new(self.0.tasks.start(&self.0, plan, pages)?))
     }
 
     async fn convert(&self, request: Request<ConvertStripeRequest>) -> Result<ReceiverStream<Result<ConvertEvent, Status>>> {

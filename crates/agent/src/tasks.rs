@@ -3,6 +3,7 @@
 use crate::{
     node::Node,
     open::{OpenTask, open},
+    pages::pages_in_part,
     run::run,
 };
 use std::{
@@ -16,7 +17,7 @@ use tokio::{
 };
 use tonic::Status;
 use weft_plan::Task;
-use weft_proto::v1::{OpenRequest, TaskEvent};
+use weft_proto::v1::{OpenRequest, TaskEvent, TaskStarted, task_event::Event};
 use weft_types::{Error, PlanId, Result};
 
 /// The tasks of a node.
@@ -24,7 +25,8 @@ use weft_types::{Error, PlanId, Result};
 pub(crate) struct Tasks(Mutex<BTreeMap<PlanId, Entry>>);
 
 enum Entry {
-    Opening,
+    /// Also held by the place that it was made for, and by no other.
+    Opening(Arc<()>),
     Open {
         task: Box<OpenTask>,
         since: Instant,
@@ -54,8 +56,8 @@ impl Tasks {
         Ok(memory_bytes)
     }
 
-    /// Starts an opened task.
-    pub(crate) fn start(&self, node: &Arc<Node>, plan: PlanId) -> Result<Events> {
+    /// Starts an opened task. With `pages`, its first event is Started.
+    pub(crate) fn start(&self, node: &Arc<Node>, plan: PlanId, pages: bool) -> Result<Events> {
         let ((cancel, cancelled), (running, ended)) = (oneshot::channel(), watch::channel(()));
         let mut tasks = self.lock();
         let task = match tasks.remove(&plan) {
@@ -69,6 +71,11 @@ impl Tasks {
         tasks.insert(plan, Entry::Running { cancel: Some(cancel), ended });
         drop(tasks);
         let (sender, events) = mpsc::channel(EVENTS_MAX);
+        if pages {
+            let started = TaskStarted { pages: pages_in_part(&task.task, &task.ports.blocks) };
+            // Nothing is in the channel yet.
+            let _told = sender.try_send(Ok(TaskEvent { event: Some(Event::Started(started)) }));
+        }
         tokio::spawn(run_to_end(Arc::clone(node), plan, task, sender, (cancelled, running)));
         Ok(events)
     }
@@ -122,18 +129,20 @@ fn lock(tasks: &Mutex<BTreeMap<PlanId, Entry>>) -> MutexGuard<'_, BTreeMap<PlanI
     tasks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A plan's place while it is being opened. Dropped, it is free again.
+/// A plan's place while it is being opened. Dropped, it is free again, unless another opening has it by then.
 struct Place<'a> {
     tasks: &'a Mutex<BTreeMap<PlanId, Entry>>,
     plan: PlanId,
+    own: Arc<()>,
 }
 
 impl<'a> Place<'a> {
     fn take(tasks: &'a Mutex<BTreeMap<PlanId, Entry>>, plan: PlanId) -> Result<Self> {
         match lock(tasks).entry(plan) {
             std::collections::btree_map::Entry::Vacant(place) => {
-                place.insert(Entry::Opening);
-                Ok(Self { tasks, plan })
+                let own = Arc::default();
+                place.insert(Entry::Opening(Arc::clone(&own)));
+                Ok(Self { tasks, plan, own })
             }
             std::collections::btree_map::Entry::Occupied(entry) => match entry.get() {
                 Entry::Running { cancel: None, .. } => Err(Error::retry(format!("busy: plan {plan} is still ending"))),
@@ -146,7 +155,7 @@ impl<'a> Place<'a> {
     fn keep(self, task: OpenTask) -> Result<()> {
         let mut tasks = lock(self.tasks);
         match tasks.get_mut(&self.plan) {
-            Some(entry @ Entry::Opening) => {
+            Some(entry) if self.has(entry) => {
                 *entry = Entry::Open { task: Box::new(task), since: Instant::now() };
                 Ok(())
             }
@@ -156,12 +165,16 @@ impl<'a> Place<'a> {
             }
         }
     }
+
+    fn has(&self, entry: &Entry) -> bool {
+        matches!(entry, Entry::Opening(own) if Arc::ptr_eq(own, &self.own))
+    }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut tasks = lock(self.tasks);
-        if matches!(tasks.get(&self.plan), Some(Entry::Opening)) {
+        if tasks.get(&self.plan).is_some_and(|entry| self.has(entry)) {
             tasks.remove(&self.plan);
         }
     }
@@ -194,4 +207,21 @@ async fn run_to_end(
     drop(listed);
     // Who went away does not wait for it.
     let _gone = events.send(Ok(event)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opening_that_was_cancelled_leaves_the_next_one_its_place() {
+        let (tasks, plan) = (Tasks::default(), PlanId(7));
+        let cancelled = Place::take(&tasks.0, plan).unwrap();
+        assert!(tasks.end(plan).is_none());
+        let next = Place::take(&tasks.0, plan).unwrap();
+        drop(cancelled);
+        assert!(Place::take(&tasks.0, plan).is_err());
+        drop(next);
+        assert!(tasks.is_empty());
+    }
 }

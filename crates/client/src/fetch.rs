@@ -1,11 +1,12 @@
 //! Brings a range of one stripe's data here: by one plan, or by as many as it takes to get around what fails.
 //!
-//! What arrives is counted as there only when it may be believed: a rebuilt block by whole checksum units that are what the
-//! metadata recorded, a block that was read (whose pages its agent has checked) by every byte, unless a whole unit of it is
-//! wrong. The next plan is asked for what is still missing.
+//! What arrives counts only when it was checked: a whole checksum unit by the checksum that the metadata recorded, a part of a unit of a
+//! block that was read by the checksums of the unit's pages, which its node tells and which must make up the recorded one. The next plan
+//! is asked for what is still missing; if there were parts of units that nothing could be compared with, for whole units.
 
 use crate::{
     client::Shared,
+    pages::Pages,
     place::Place,
     ports::{OpenTask, Work},
     progress::Meter,
@@ -16,11 +17,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+use weft_plan::{Sink, Source, Task, link_id};
 use weft_proto::{
     status::encode_error,
     v1::{BlockChecksums, BlockRange, EndReadRequest, ReadStripeReply, ReadStripeRequest},
 };
-use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, PlanId, Result, Rows, Span, StripeId, StripeLayout};
+use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, Party, PlanId, Result, Rows, Span, StripeId, StripeLayout};
 
 /// A range of one stripe's data that is to be fetched.
 #[derive(Clone)]
@@ -71,7 +73,11 @@ impl StripePlace {
     }
 
     pub(crate) fn request(&self, missing: &BTreeMap<u32, Vec<Span>>, failed: &Failed, explain: bool) -> ReadStripeRequest {
-        let range = |index: u32, span: &Span| BlockRange { index, start: span.start, end: span.end };
+        let range = |index: u32, span: &Span| {
+            let unit = if failed.unchecked { CHECKSUM_UNIT_LEN } else { 1 };
+            let end = span.end.next_multiple_of(unit).min(self.layout.block_len(index));
+            BlockRange { index, start: span.start / unit * unit, end }
+        };
         ReadStripeRequest {
             bucket: self.bucket.clone(),
             key: self.key.clone(),
@@ -109,14 +115,14 @@ pub(crate) async fn fetch(
         match outcome {
             Ok(tried) => {
                 missing = tried.missing;
-                if !missing.is_empty() && tried.errors.is_empty() {
+                if !missing.is_empty() && tried.errors.is_empty() && !tried.unchecked {
                     return Err(stripe.place(Error::fatal("the coordinator's plan brings less than was asked for")));
                 }
                 note(met, &tried.errors);
-                failed = Failed { plan: Some(tried.plan), errors: tried.errors };
+                failed = Failed { plan: Some(tried.plan), errors: tried.errors, unchecked: tried.unchecked };
             }
             // Another plan, and perhaps somebody is back by then.
-            Err(error) if shared.may_try_again(&error) => failed = Failed { plan: None, errors: vec![error] },
+            Err(error) if shared.may_try_again(&error) => failed = Failed { plan: None, errors: vec![error], ..failed },
             Err(error) => return Err(stripe.place(error)),
         }
         if len_of(&missing) < before {
@@ -125,7 +131,8 @@ pub(crate) async fn fetch(
         }
         fruitless += 1;
         if fruitless >= shared.config.limits.attempts_max {
-            let cause = failed.errors.into_iter().next().unwrap_or_else(|| Error::unavailable("nothing arrived"));
+            let cause =
+                failed.errors.into_iter().next().unwrap_or_else(|| Error::unavailable("nothing arrived that can be checked"));
             return Err(stripe.place(cause));
         }
         tokio::time::sleep(shared.random.pause(fruitless)).await;
@@ -138,6 +145,8 @@ pub(crate) async fn fetch(
 pub(crate) struct Failed {
     plan: Option<PlanId>,
     errors: Vec<Error>,
+    /// As in [`Tried`].
+    unchecked: bool,
 }
 
 /// What one plan left.
@@ -145,6 +154,8 @@ struct Tried {
     plan: PlanId,
     missing: BTreeMap<u32, Vec<Span>>,
     errors: Vec<Error>,
+    /// Parts of checksum units came that nothing could be compared with: the next plan shall bring whole ones.
+    unchecked: bool,
 }
 
 async fn attempt(
@@ -165,7 +176,7 @@ async fn attempt(
         met.plans += 1;
         met.rebuilt.extend(reply.rebuilt.iter().map(|index| stripe.block(*index)));
     }
-    let arrivals = Arc::new(Arrivals::new(stripe.clone(), missing, &reply, place, meter.clone())?);
+    let arrivals = Arc::new(Arrivals::new(stripe.clone(), missing, (&reply, &open.task), place, meter.clone())?);
     let (outcome, _) = open.run(shared, &Work::Get(arrivals.clone())).await;
     if let Some(error) = arrivals.failed_here() {
         return Err(error);
@@ -223,8 +234,13 @@ struct Arriving {
     /// The bytes that are missing. Nothing else is written to the place: what has been believed stays.
     wanted: Vec<Span>,
     rebuilt: bool,
+    /// Who has it, if it is read.
+    sender: Option<Party>,
     /// The recorded checksum of each unit.
     recorded: Vec<u32>,
+    pages: Pages,
+    /// Units of which the node told other pages than those of the recorded checksum.
+    wrong_pages: BTreeSet<u64>,
     sums: Mutex<UnitSums>,
 }
 
@@ -232,10 +248,11 @@ impl Arrivals {
     fn new(
         stripe: Arc<StripePlace>,
         missing: &BTreeMap<u32, Vec<Span>>,
-        reply: &ReadStripeReply,
+        (reply, task): (&ReadStripeReply, &Task),
         place: Arc<Place>,
         meter: Meter,
     ) -> Result<Self> {
+        let senders = senders(task);
         let recorded: BTreeMap<u32, &BlockChecksums> = reply.checksums.iter().map(|block| (block.index, block)).collect();
         let indices: BTreeSet<u32> = missing
             .keys()
@@ -250,13 +267,19 @@ impl Arrivals {
                 Some(told) => (told.checksums.clone(), postcard::from_bytes(&told.id).unwrap_or_else(|_| stripe.block(index))),
                 None => (Vec::new(), stripe.block(index)),
             };
-            if rebuilt && recorded.len() as u64 != stripe.layout.checksum_units(index) {
-                let message = "the coordinator gave no checksums for a block that is rebuilt";
-                return Err(Error::fatal(message).block(stripe.block(index)));
+            if recorded.len() as u64 != stripe.layout.checksum_units(index) {
+                return Err(Error::fatal("the coordinator gave no checksums for a block of a read").block(stripe.block(index)));
             }
+            let (len, sender) = (stripe.layout.block_len(index), senders.get(&index).copied());
+            let told = reply.pages.iter().filter(|pages| pages.index == index && !rebuilt);
+            let mut wrong_pages = BTreeSet::new();
+            let told = told.map(|pages| (pages.unit, pages.checksums.as_slice()));
+            let pages = Pages::new(len, &recorded, told, |unit| {
+                wrong_pages.insert(unit);
+            });
             let wanted = missing.get(&index).cloned().unwrap_or_default();
-            let sums = Mutex::new(UnitSums::new(stripe.layout.block_len(index)));
-            blocks.insert(index, Arriving { block, wanted, rebuilt, recorded, sums });
+            let sums = Mutex::new(UnitSums::new(len));
+            blocks.insert(index, Arriving { block, wanted, rebuilt, sender, recorded, pages, wrong_pages, sums });
         }
         Ok(Self { stripe, blocks, place, meter, failed_here: Mutex::new(None) })
     }
@@ -305,18 +328,17 @@ impl Arrivals {
 
     /// What of it may be believed, and what is missing still.
     fn judge(&self, plan: PlanId, missing: &BTreeMap<u32, Vec<Span>>) -> Tried {
-        let mut tried = Tried { plan, missing: BTreeMap::new(), errors: Vec::new() };
+        let mut tried = Tried { plan, missing: BTreeMap::new(), errors: Vec::new(), unchecked: false };
         for (index, spans) in missing {
             let Some(arriving) = self.blocks.get(index) else {
                 tried.missing.insert(*index, spans.clone());
                 continue;
             };
             let sums = lock(&arriving.sums);
-            let believed = believed(arriving, &sums, |unit| {
-                let message = format!("unit {unit} arrived with a checksum that is not the recorded one");
-                tried.errors.push(Error::corrupt(message).block(arriving.block));
-            });
-            let left: Vec<Span> = spans.iter().flat_map(|span| span.subtract(&believed)).collect();
+            let checked = arriving.check(&sums);
+            tried.errors.extend(checked.errors);
+            tried.unchecked |= checked.unchecked;
+            let left: Vec<Span> = spans.iter().flat_map(|span| span.subtract(&checked.good)).collect();
             let written: u64 =
                 spans.iter().flat_map(|span| sums.arrived().into_iter().map(move |run| span.intersect(run).len())).sum();
             let kept: u64 = spans.iter().map(|span| span.len()).sum::<u64>() - left.iter().map(|span| span.len()).sum::<u64>();
@@ -331,25 +353,61 @@ impl Arrivals {
     }
 }
 
-/// The bytes of a block that may be believed; tells of each unit that is wrong.
-fn believed(arriving: &Arriving, sums: &UnitSums, mut wrong: impl FnMut(u64)) -> Vec<Span> {
-    let arrived = sums.arrived();
-    let (mut good, mut bad) = (Vec::new(), Vec::new());
-    for (unit, recorded) in (0u64..).zip(&arriving.recorded) {
-        match sums.unit(unit) {
-            Some(found) if found == *recorded => good.push(sums.unit_span(unit)),
-            Some(_) => {
-                bad.push(sums.unit_span(unit));
-                wrong(unit);
+/// What came of a block.
+struct Checked {
+    good: Vec<Span>,
+    errors: Vec<Error>,
+    /// As in [`Tried`].
+    unchecked: bool,
+}
+
+impl Arriving {
+    fn check(&self, sums: &UnitSums) -> Checked {
+        let pages = |unit: &u64| format!("the checksums that came of the pages of unit {unit} do not make up the recorded one");
+        let errors = self.wrong_pages.iter().map(|unit| self.corrupt(pages(unit))).collect();
+        let mut checked = Checked { good: Vec::new(), errors, unchecked: false };
+        for (run, found) in sums.runs() {
+            let unit = run.start / CHECKSUM_UNIT_LEN;
+            let is_whole = run == sums.unit_span(unit);
+            let recorded = if is_whole { self.recorded.get(unit as usize).copied() } else { self.pages.checksum(run) };
+            match recorded {
+                Some(recorded) if recorded == found => checked.good.push(run),
+                Some(_) if is_whole => {
+                    checked
+                        .errors
+                        .push(self.corrupt(format!("unit {unit} arrived with a checksum that is not the recorded one")));
+                }
+                Some(_) => {
+                    let bytes = format!("bytes {}..{}", run.start, run.end);
+                    checked.errors.push(self.corrupt(format!("{bytes} arrived with a checksum that is not that of their pages")));
+                }
+                None => checked.unchecked |= !self.rebuilt,
             }
-            None => {}
+        }
+        checked.good = Span::normalize(checked.good);
+        checked
+    }
+
+    fn corrupt(&self, message: String) -> Error {
+        let error = Error::corrupt(message).block(self.block);
+        match self.sender {
+            Some(sender) => error.party(sender),
+            None => error,
         }
     }
-    if arriving.rebuilt {
-        return Span::normalize(good);
-    }
-    debug_assert!(bad.iter().all(|span| span.len() <= CHECKSUM_UNIT_LEN));
-    arrived.into_iter().flat_map(|run| run.subtract(&bad)).collect()
+}
+
+/// Who sends the blocks that come as they are.
+fn senders(task: &Task) -> BTreeMap<u32, Party> {
+    let stages = task.lanes.iter().flat_map(|lane| lane.stages.iter().map(move |stage| (lane.lane, stage)));
+    let sender = |(lane, stage): (u16, &weft_plan::TaskStage)| match (&stage.sources[..], &stage.sinks[..]) {
+        ([Source::Link(link)], [Sink::Output { index, .. }]) => {
+            let id = link_id(lane, *link);
+            Some((u32::from(*index), task.links.iter().find(|link| link.id() == id)?.peer))
+        }
+        _ => None,
+    };
+    stages.filter_map(sender).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

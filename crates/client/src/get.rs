@@ -366,11 +366,14 @@ fn stripes_of(object: &ObjectReply, first: u64, options: &GetOptions) -> Result<
     }
 }
 
-/// Cuts a range of a stripe's data into windows: at whole rows of cells where these are small, so that what is rebuilt needs not
-/// be widened much, and at whole checksum units otherwise.
+/// Cuts a range of a stripe's data into windows: where cells are small, at rows of cells that end a checksum unit of each block, if there
+/// are such, so that what is rebuilt needs not be widened and units come whole; at whole checksum units otherwise.
 fn windows(stripe: Arc<StripePlace>, data: Span, bytes_max: u64) -> impl Iterator<Item = Window> {
     let row = stripe.layout.layout.cell_len * u64::from(stripe.layout.k);
-    let grain = if row <= bytes_max { row } else { CHECKSUM_UNIT_LEN };
+    let rows = CHECKSUM_UNIT_LEN / stripe.layout.layout.cell_len;
+    let is_unit = rows * stripe.layout.layout.cell_len == CHECKSUM_UNIT_LEN;
+    let grains = [if is_unit { rows * row } else { row }, row];
+    let grain = grains.into_iter().find(|grain| *grain <= bytes_max).unwrap_or(CHECKSUM_UNIT_LEN);
     let step = (bytes_max / grain).max(1) * grain;
     let mut at = data.start;
     std::iter::from_fn(move || {
@@ -413,6 +416,18 @@ mod tests {
             }
         }
         assert_eq!(windows(stripe(4096), Span::new(7, 7), 32 << 20).count(), 0);
+    }
+
+    #[test]
+    fn windows_of_small_cells_end_with_checksum_units_of_every_block() {
+        for cell_len in [4096, 64 << 10, 1 << 20, 2 << 20, 64 << 20] {
+            let stripe = stripe(cell_len);
+            let ends = windows(stripe.clone(), Span::new(5, 200 << 20), 30 << 20).map(|window| window.data.end);
+            for end in ends.filter(|end| *end < 200 << 20) {
+                let whole = |index| stripe.layout.block_range(index, Span::new(0, end)).end.is_multiple_of(CHECKSUM_UNIT_LEN);
+                assert!((0..4).all(whole), "cells of {cell_len}, window to {end}");
+            }
+        }
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod get;
 mod jobs;
 mod lease;
 mod links;
+mod pages;
 mod place;
 mod ports;
 mod probes;

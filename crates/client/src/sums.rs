@@ -53,6 +53,11 @@ impl UnitSums {
         Span::normalize(self.runs.iter().map(|(start, run)| Span::new(*start, run.end)).collect())
     }
 
+    /// The runs of bytes that have come, each within one unit, with its checksum.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (Span, u32)> + '_ {
+        self.runs.iter().map(|(start, run)| (Span::new(*start, run.end), run.checksum))
+    }
+
     /// The checksum of a unit that has come whole.
     pub fn unit(&self, unit: u64) -> Option<u32> {
         let span = self.unit_span(unit);

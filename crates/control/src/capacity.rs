@@ -150,7 +150,7 @@ impl KeptFree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::{sync::Arc, time::Duration};
     use weft_types::{DiskNumber, Reaction};
 
     const KEPT: KeptFree = KeptFree { reserve_bytes: 20, percent: 10 };
@@ -158,10 +158,10 @@ mod tests {
     /// Nodes with so many bytes free of 1000, in racks by turns.
     fn view(free: &[u64], racks: u32) -> View {
         let node = |(id, free): (u32, &u64)| {
-            let (number, path) = (DiskNumber(id), String::new());
+            let (number, path) = (DiskNumber(id), Arc::<str>::from(""));
             let disk =
                 DiskView { number, id: path.clone(), path, total_bytes: 1000, free_bytes: *free, failed: false, blocks: 0 };
-            let (name, rack) = (id.to_string(), format!("r{}", id % racks));
+            let (name, rack) = (id.to_string().into(), format!("r{}", id % racks).into());
             (NodeId(id), NodeView { id: NodeId(id), name, rack, up: true, suspect_for: Duration::ZERO, disks: vec![disk] })
         };
         View { nodes: (1..).zip(free).map(node).collect(), ..View::default() }
@@ -263,10 +263,10 @@ mod tests {
         // What will never have room is not waited for.
         let too_small = Wanted { bytes: 480, ..whole };
         let mut view = view(&roomy(5), 3);
-        for disk in view.nodes.values_mut().filter(|node| node.rack == "r2").flat_map(|node| &mut node.disks) {
+        for disk in view.nodes.values_mut().filter(|node| &*node.rack == "r2").flat_map(|node| &mut node.disks) {
             (disk.total_bytes, disk.free_bytes) = (400, 400);
         }
-        view.nodes.values_mut().filter(|node| node.rack != "r2").for_each(|node| node.disks[0].free_bytes = 1000);
+        view.nodes.values_mut().filter(|node| &*node.rack != "r2").for_each(|node| node.disks[0].free_bytes = 1000);
         assert_eq!(KEPT.without_room(&view, &too_small).map(|full| full.len()), Ok(5));
     }
 }

@@ -143,7 +143,7 @@ mod tests {
     /// Nodes 1, 2, … in these racks.
     fn view(racks: &[&str]) -> View {
         let mut view = fixtures::view(racks.len() as u32, &[]);
-        view.nodes.values_mut().zip(racks).for_each(|(node, rack)| node.rack = (*rack).to_owned());
+        view.nodes.values_mut().zip(racks).for_each(|(node, rack)| node.rack = (*rack).into());
         view
     }
 

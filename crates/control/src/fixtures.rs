@@ -22,14 +22,14 @@ pub(crate) fn view(nodes: u32, down: &[u32]) -> View {
     let node = |id: u32| {
         let disk = DiskView {
             number: DiskNumber(id),
-            id: format!("disk-{id}"),
+            id: format!("disk-{id}").into(),
             path: "/d".into(),
             total_bytes: 1 << 40,
             free_bytes: 1 << 39,
             failed: false,
             blocks: 0,
         };
-        let (name, rack, up) = (format!("node-{id}"), String::new(), !down.contains(&id));
+        let (name, rack, up) = (format!("node-{id}").into(), "".into(), !down.contains(&id));
         (NodeId(id), NodeView { id: NodeId(id), name, rack, up, suspect_for: Duration::ZERO, disks: vec![disk] })
     };
     View { nodes: (1..=nodes).map(node).collect(), now: Time::default(), ..View::default() }

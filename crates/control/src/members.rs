@@ -118,7 +118,7 @@ impl Members {
         let disk = |known: &DiskRecord| {
             let blocks = before.get(&known.number).map_or(0, |before| before.blocks);
             let state = DiskState { blocks, ..DiskState::default() };
-            (known.number, told.iter().find(|told| told.id == known.id).map_or(state, |told| state.after(told)))
+            (known.number, told.iter().find(|told| *told.id == *known.id).map_or(state, |told| state.after(told)))
         };
         let disks = record.disks.iter().map(disk).collect();
         let member =
@@ -134,7 +134,7 @@ impl Members {
         member.record.state = NodeState::Up;
         let mut changed = Vec::new();
         for told in told {
-            let Some(known) = member.record.disks.iter_mut().find(|known| known.id == told.id) else { continue };
+            let Some(known) = member.record.disks.iter_mut().find(|known| *known.id == *told.id) else { continue };
             let state = member.disks.entry(known.number).or_default();
             *state = state.after(told);
             if known.failed != told.failed {
@@ -208,12 +208,12 @@ impl Members {
 
     /// The node's name, as its operator calls it.
     pub fn name(&self, node: NodeId) -> String {
-        self.nodes.get(&node).map_or_else(|| node.to_string(), |member| member.record.name.clone())
+        self.nodes.get(&node).map_or_else(|| node.to_string(), |member| member.record.name.to_string())
     }
 
     /// Whether a node of this name is up.
     pub fn is_name_up(&self, name: &str, now: Time) -> bool {
-        self.nodes.values().any(|member| member.record.name == name && self.is_member_up(member, now))
+        self.nodes.values().any(|member| &*member.record.name == name && self.is_member_up(member, now))
     }
 
     /// Whether it is too early to say which nodes are down: some that were up before are still coming back.
@@ -264,13 +264,13 @@ impl Members {
         let record = &member.record;
         let disk = |disk: &DiskRecord| {
             let DiskState { free_bytes, blocks, .. } = member.disks.get(&disk.number).copied().unwrap_or_default();
-            let (id, path) = (disk.id.clone(), disk.path.clone());
+            let (id, path) = (Arc::clone(&disk.id), Arc::clone(&disk.path));
             DiskView { number: disk.number, id, path, total_bytes: disk.total_bytes, free_bytes, failed: disk.failed, blocks }
         };
         NodeView {
             id: record.id,
-            name: record.name.clone(),
-            rack: record.rack.clone(),
+            name: Arc::clone(&record.name),
+            rack: Arc::clone(&record.rack),
             up: self.is_member_up(member, now),
             suspect_for: self.suspect_until(member).map_or(Duration::ZERO, |until| until.since(now)),
             disks: record.disks.iter().map(disk).collect(),
@@ -304,8 +304,8 @@ mod tests {
         let disk = DiskRecord { number: DiskNumber(id), id: "d".into(), path: "/d".into(), total_bytes: 100, failed: false };
         NodeRecord {
             id: NodeId(id),
-            name: format!("node-{id}"),
-            rack: String::new(),
+            name: format!("node-{id}").into(),
+            rack: "".into(),
             zone: String::new(),
             data_address: String::new(),
             control_address: String::new(),

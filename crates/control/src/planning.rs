@@ -310,7 +310,7 @@ pub fn readable(stripe: &StripeRecord, view: &View) -> Readable {
 pub fn too_many_lost(code: &SharedCode, stripe: &StripeRecord, lost: &[(u8, String)], view: &View) -> Error {
     let place = |(index, why): &(u8, String)| {
         let node = stripe.home_of(*index).map(|home| home.node);
-        let name = node.and_then(|node| view.node(node)).map(|node| node.name.clone()).unwrap_or_default();
+        let name = node.and_then(|node| view.node(node)).map_or("", |node| &*node.name);
         let block = stripe.block_id(*index).map(|id| id.to_string()).unwrap_or_default();
         format!("block {index} ({block} on {name}: {why})")
     };
@@ -341,7 +341,7 @@ pub fn in_chain(mut selected: Vec<NodeId>, view: &View, k: usize, rack: Option<&
 
 /// Less is nearer.
 fn nearness<'a>(node: NodeId, view: &'a View, rack: Option<&str>) -> (bool, &'a str, NodeId) {
-    let own = view.node(node).map_or("", |node| node.rack.as_str());
+    let own = view.node(node).map_or("", |node| &*node.rack);
     (Some(own) != rack, own, node)
 }
 

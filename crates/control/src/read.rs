@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_codes::SharedCode;
 use weft_plan::{Class, Network, Precedence};
 use weft_schemes::Run;
-use weft_types::{BlockId, BlockState, Error, NodeId, Party, Reaction, Result, Span, StripeRecord};
+use weft_types::{BlockId, BlockState, CHECKSUM_UNIT_LEN, Error, NodeId, Party, Reaction, Result, Span, StripeRecord};
 
 /// So many plans are made for a read whose nodes cannot take their part.
 const PLANS_MAX: u32 = 8;
@@ -226,6 +226,15 @@ impl PlanRequest {
 }
 
 impl PlannedRead {
+    /// The blocks that are read as they are, and of which it brings a part of a checksum unit.
+    pub fn in_part(&self) -> BTreeSet<u8> {
+        let is_edge =
+            |index: u8, at: u64| at.is_multiple_of(CHECKSUM_UNIT_LEN) || at == self.stripe.layout.block_len(index.into());
+        let is_in_part = |range: &&Range| !is_edge(range.index, range.bytes.start) || !is_edge(range.index, range.bytes.end);
+        let read = self.delivers.iter().filter(|range| !self.rebuilt.contains(&range.index));
+        read.filter(is_in_part).map(|range| range.index).collect()
+    }
+
     /// Whether another plan could read around a node.
     pub fn is_spare(&self, node: NodeId, view: &View) -> bool {
         let wanted = planning::wanted(&self.stripe, &self.delivers);

@@ -51,7 +51,7 @@ fn too_many_lost(code: &SharedCode, stripe: StripeRecord, view: &View) -> Option
 mod tests {
     use super::*;
     use crate::view::{DiskView, NodeView};
-    use std::{collections::BTreeMap, time::Duration};
+    use std::{collections::BTreeMap, sync::Arc, time::Duration};
     use weft_types::{BlockState, DiskNumber, Home, Layout, NodeId, Owner, PlacedBlock, Seq, StripeId, StripeLayout, UploadId};
 
     fn stripe(code: &SharedCode) -> StripeRecord {
@@ -97,10 +97,10 @@ mod tests {
         stripe.find_mut(2, 0).unwrap().state = BlockState::Missing;
         let acknowledged = |down: &[u32], failed: &[u32]| {
             let node = |id: u32| {
-                let (number, path) = (DiskNumber(id), String::new());
+                let (number, path) = (DiskNumber(id), Arc::<str>::from(""));
                 let failed = failed.contains(&id);
                 let disk = DiskView { number, id: path.clone(), path, total_bytes: 9, free_bytes: 9, failed, blocks: 1 };
-                let (name, rack, up) = (id.to_string(), "r".to_owned(), !down.contains(&id));
+                let (name, rack, up) = (id.to_string().into(), "r".into(), !down.contains(&id));
                 (NodeId(id), NodeView { id: NodeId(id), name, rack, up, suspect_for: Duration::ZERO, disks: vec![disk] })
             };
             let view = View { nodes: (1..=6).map(node).collect(), ..View::default() };

@@ -23,9 +23,9 @@ pub struct NodeView {
     /// Its number.
     pub id: NodeId,
     /// What its operator calls it.
-    pub name: String,
+    pub name: Arc<str>,
     /// Its rack; empty: it has none.
-    pub rack: String,
+    pub rack: Arc<str>,
     /// It was heard of lately.
     pub up: bool,
     /// It failed somebody a moment ago, and is avoided for this long where there is a way around it.
@@ -47,9 +47,9 @@ pub struct DiskView {
     /// Its number.
     pub number: DiskNumber,
     /// What its agent calls it.
-    pub id: String,
+    pub id: Arc<str>,
     /// Where it is mounted.
-    pub path: String,
+    pub path: Arc<str>,
     /// Its size.
     pub total_bytes: u64,
     /// What is left of it.
@@ -89,7 +89,7 @@ impl View {
 
     /// The node's name, as its operator calls it.
     pub fn name(&self, id: NodeId) -> String {
-        self.node(id).map_or_else(|| id.to_string(), |node| node.name.clone())
+        self.node(id).map_or_else(|| id.to_string(), |node| node.name.to_string())
     }
 
     /// Blocks go to these homes: their disks have less left.

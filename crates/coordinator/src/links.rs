@@ -106,7 +106,7 @@ async fn probe(shared: &Shared, pair: Pair, only_idle: bool) -> Result<Figure> {
         registration: to.link_key.id().to_vec(),
         only_idle,
         from: pair.0.0,
-        name: from.record.name.clone(),
+        name: from.record.name.to_string(),
     };
     let send = v1::SendProbeRequest {
         plan: plan.0,
@@ -114,7 +114,7 @@ async fn probe(shared: &Shared, pair: Pair, only_idle: bool) -> Result<Figure> {
         registration: from.link_key.id().to_vec(),
         only_idle,
         to: pair.1.0,
-        name: to.record.name.clone(),
+        name: to.record.name.to_string(),
         address: to.record.data_address.clone(),
         token: to.link_key.issue(&rights).0.to_vec(),
     };

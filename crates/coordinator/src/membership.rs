@@ -39,7 +39,7 @@ impl MembershipService {
         self.require_newest_metadata(&asked).await?;
         let record = shared.meta.register_node(shared.epoch, new).await.map_err(|error| shared.meta_error(error))?;
         let link_key = members::draw_link_key(&mut shared.rng());
-        let expected = if shared.security.is_insecure() { Peer::Anonymous } else { Peer::Agent(record.name.clone()) };
+        let expected = if shared.security.is_insecure() { Peer::Anonymous } else { Peer::Agent(record.name.to_string()) };
         let net = Arc::clone(&shared.net);
         let channel = rpc::connect_lazy(net, &shared.security, &record.control_address, &expected)?;
         let reply = v1::RegisterReply {

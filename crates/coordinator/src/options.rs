@@ -137,7 +137,7 @@ impl Shared {
 }
 
 pub(crate) fn racks(view: &View) -> BTreeMap<Party, String> {
-    let rack = |node: &NodeView| (Party::Node(node.id), node.rack.clone());
+    let rack = |node: &NodeView| (Party::Node(node.id), node.rack.to_string());
     view.nodes.values().map(rack).filter(|(_, rack)| !rack.is_empty()).collect()
 }
 

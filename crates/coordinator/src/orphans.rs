@@ -48,7 +48,7 @@ async fn compare(shared: &Shared, node: NodeId, session: &Session) -> Result<()>
     for disk in session.record.disks.iter().filter(|disk| !disk.failed) {
         let mut walk = Walk::new(Vec::new(), Vec::clone);
         while let Some(after) = walk.next() {
-            let request = v1::ListBlocksRequest { after, limit: BLOCKS_PER_PAGE, disk: disk.id.clone() };
+            let request = v1::ListBlocksRequest { after, limit: BLOCKS_PER_PAGE, disk: disk.id.to_string() };
             let mut agent = rpc::agent_client(session.channel.clone());
             let page = answer(shared, agent.list_blocks(rpc::with_deadline(request, shared.call_timeout()))).await?;
             let decoded = page.blocks.iter().map(|id| postcard::from_bytes(id)).collect::<Result<Vec<BlockId>, _>>();

@@ -29,10 +29,12 @@ use weft_control::{
 };
 use weft_meta::ObjectRecord;
 use weft_proto::{status::decode_error, v1};
-use weft_types::{Error, PlanId, Result, Span, StripeRecord, UploadId};
+use weft_types::{CHECKSUM_UNIT_LEN, Error, NodeId, PAGE_LEN, PlanId, Result, Span, StripeRecord, UploadId};
 
 /// Ranges of one request, at most.
 const RANGES_MAX: usize = 4096;
+/// Checksum units of which an answer has the pages, at most: 1 MiB of them.
+const UNITS_MAX: usize = 1024;
 
 /// Plans a read; unless it is only to be explained, opens and starts it.
 pub(crate) async fn read_stripe(
@@ -166,10 +168,14 @@ async fn begin(
     let sign = || sign::sign(shared, &read.planned, stripe, &BTreeMap::new(), agent);
     let mut signed = if read.rebuilt.is_empty() { sign() } else { compute(sign) }?;
     let client = signed.client.take().ok_or_else(|| Error::fatal("a read's plan has no part for the client"))?;
-    let (id, reply) = (signed.id, reply(&read, Some(client))?);
+    for home in read.in_part().into_iter().filter_map(|index| stripe.home_of(index)) {
+        signed.agents.entry(home.node).and_modify(|task| task.tells_pages = true);
+    }
+    let (id, mut reply) = (signed.id, reply(&read, Some(client))?);
     let streams = supervise::open(shared, &signed, shared.config.open_attempts_max).await?;
     let (running, handle) = supervise::start(shared, signed, streams, OnFailure::EndAll).await;
-    let running = running.all_started().await?;
+    let mut running = running.all_started().await?;
+    reply.pages = pages(std::mem::take(&mut running.pages), stripe);
     let stripe = stripe.id;
     let slice_bytes = plan.binding.slice_len.saturating_mul(read.stripe.layout.layout.alpha.into());
     let stall = shared.stall_after(slice_bytes, resumed).map(|stall_timeout| {
@@ -200,5 +206,53 @@ fn reply(read: &PlannedRead, task: Option<v1::ClientTask>) -> Result<v1::ReadStr
         rebuilt: read.rebuilt.iter().map(|index| u32::from(*index)).collect(),
         plan,
         delivers: read.delivers.iter().map(range).collect(),
+        pages: Vec::new(),
     })
+}
+
+/// What a node tells of the pages of its own blocks, and not more than an answer has room for.
+fn pages(told: Vec<(NodeId, v1::UnitPages)>, stripe: &StripeRecord) -> Vec<v1::UnitPages> {
+    let is_own = |node: NodeId, pages: &v1::UnitPages| {
+        let home = u8::try_from(pages.index).ok().and_then(|index| stripe.home_of(index));
+        home.is_some_and(|home| home.node == node) && pages.checksums.len() as u64 <= CHECKSUM_UNIT_LEN / PAGE_LEN
+    };
+    told.into_iter().filter(|(node, pages)| is_own(*node, pages)).map(|(_, pages)| pages).take(UNITS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_types::{BlockState, DiskNumber, Home, Layout, Owner, PlacedBlock, Seq, StripeId, StripeLayout};
+
+    #[test]
+    fn a_node_is_heard_of_its_own_blocks_only_and_not_at_any_length() {
+        let home = |node| Home { node: NodeId(node), disk: DiskNumber(node) };
+        let place =
+            |node| PlacedBlock { generation: 1, generation_high_water: 1, home: home(node), state: BlockState::Ok, copy: 0 };
+        let stripe = StripeRecord {
+            id: StripeId(1),
+            owner: Owner::Object(UploadId(1)),
+            number: 0,
+            ended: true,
+            seq: Seq::default(),
+            layout: StripeLayout {
+                layout: Layout { block_len: 1 << 30, cell_len: 1 << 30, alpha: 1 },
+                k: 2,
+                m: 1,
+                data_len: 2 << 30,
+            },
+            blocks: (0..3).map(|index| (index, place(u32::from(index) + 1))).collect(),
+            copies: Vec::new(),
+            checksums: Vec::new(),
+            corrupt: Default::default(),
+            incomplete: false,
+        };
+        let told = |node, index, unit, len| (NodeId(node), v1::UnitPages { index, unit, checksums: vec![7; len] });
+        let some =
+            [told(1, 0, 5, 256), told(2, 0, 6, 256), told(2, 1, 7, 257), told(2, 1, 8, 1), told(3, 300, 9, 1), told(4, 3, 9, 1)];
+        let kept: Vec<(u32, u32)> = pages(some.to_vec(), &stripe).iter().map(|pages| (pages.index, pages.unit)).collect();
+        assert_eq!(kept, [(0, 5), (1, 8)]);
+        let many = (0..2000).map(|unit| told(1, 0, unit, 1)).collect();
+        assert_eq!(pages(many, &stripe).len(), UNITS_MAX);
+    }
 }

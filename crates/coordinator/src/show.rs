@@ -130,8 +130,8 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>) ->
     let disk = |disk: &weft_types::DiskRecord| {
         let state = status.disks.get(&disk.number).copied().unwrap_or_default();
         v1::Disk {
-            id: disk.id.clone(),
-            path: disk.path.clone(),
+            id: disk.id.to_string(),
+            path: disk.path.to_string(),
             total_bytes: disk.total_bytes,
             free_bytes: state.free_bytes,
             failed: disk.failed,
@@ -141,8 +141,8 @@ pub(crate) fn node(status: &MemberStatus, blocks: &BTreeMap<DiskNumber, u64>) ->
     };
     v1::Node {
         id: record.id.0,
-        name: record.name.clone(),
-        rack: record.rack.clone(),
+        name: record.name.to_string(),
+        rack: record.rack.to_string(),
         zone: record.zone.clone(),
         state: if status.up { "up".into() } else { "down".into() },
         data_address: record.data_address.clone(),
@@ -182,13 +182,13 @@ fn warnings(shared: &Shared, statuses: &[MemberStatus]) -> Vec<String> {
     if shared.security.is_insecure() {
         warnings.push("insecure: whoever reaches a port may do everything".to_owned());
     }
-    let down: Vec<&str> = statuses.iter().filter(|status| !status.up).map(|status| status.record.name.as_str()).collect();
+    let down: Vec<&str> = statuses.iter().filter(|status| !status.up).map(|status| &*status.record.name).collect();
     if !down.is_empty() {
         let (count, all, names) = (down.len(), statuses.len(), down.join(", "));
         warnings.push(format!("{count} of {all} nodes are down: {names}"));
     }
     for status in statuses {
-        let failed = status.record.disks.iter().filter(|disk| disk.failed).map(|disk| disk.path.as_str()).collect::<Vec<_>>();
+        let failed = status.record.disks.iter().filter(|disk| disk.failed).map(|disk| &*disk.path).collect::<Vec<_>>();
         if !failed.is_empty() {
             warnings.push(format!("disks of {} failed: {}", status.record.name, failed.join(", ")));
         }
@@ -203,7 +203,7 @@ fn stripe(record: &StripeRecord, view: &View, with_checksums: bool) -> Result<v1
         index: index.into(),
         generation: placed.generation,
         node: placed.home.node.0,
-        disk: view.disk(placed.home).map(|disk| disk.id.clone()).unwrap_or_default(),
+        disk: view.disk(placed.home).map(|disk| disk.id.to_string()).unwrap_or_default(),
         state: view.state_text(record, index, placed).to_owned(),
         copy: placed.copy.into(),
         len: record.layout.block_len(index.into()),
@@ -226,7 +226,7 @@ fn stripe(record: &StripeRecord, view: &View, with_checksums: bool) -> Result<v1
 }
 
 fn rack(view: &View, node: NodeId) -> String {
-    view.node(node).map(|node| node.rack.clone()).unwrap_or_default()
+    view.node(node).map(|node| node.rack.to_string()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ pub(crate) struct Signed {
 pub(crate) struct SignedTask {
     pub(crate) session: Session,
     pub(crate) open: v1::OpenRequest,
+    /// Its first word is of the checksum units that it reads in part.
+    pub(crate) tells_pages: bool,
     /// What comes in over its links when all goes well, bytes.
     pub(crate) incoming_bytes: u64,
     /// What goes over all its links then, in and out.
@@ -63,7 +65,7 @@ pub(crate) fn store_order(
         stripe: stripe.layout,
         seq: stripe.seq.clone(),
     };
-    Ok(StoreOrder { meta, expected_checksums: Vec::new(), disk: disk.id.clone() })
+    Ok(StoreOrder { meta, expected_checksums: Vec::new(), disk: disk.id.to_string() })
 }
 
 /// Cuts the plan of a stripe and signs its links. An agent that is the plan's client has the name `client`; empty: it is none.
@@ -83,7 +85,7 @@ pub(crate) fn sign(
             Party::Node(node) => Some(session(shared, *node)?),
             Party::Client(_) => None,
         };
-        let name = session.as_ref().map_or_else(|| client.to_owned(), |session: &Session| session.record.name.clone());
+        let name = session.as_ref().map_or_else(|| client.to_owned(), |session: &Session| session.record.name.to_string());
         cuts.insert(*party, Cut { hash: task_hash(&bytes), bytes, task, session, name });
     }
     let stall_ms = shared.config.stall_ms;
@@ -99,7 +101,9 @@ pub(crate) fn sign(
                 let reads = cut.task.blocks.iter().map(|block| read_spec(block.id, stripe)).collect::<Result<Vec<_>>>()?;
                 let open = v1::OpenRequest { task, peers, stores, stall_ms, registration, reads };
                 let (incoming_bytes, link_bytes) = (bytes_over(&cut.task, |link| !link.sends), bytes_over(&cut.task, |_| true));
-                signed.agents.insert(*node, SignedTask { session: session.clone(), open, incoming_bytes, link_bytes });
+                signed
+                    .agents
+                    .insert(*node, SignedTask { session: session.clone(), open, tells_pages: false, incoming_bytes, link_bytes });
             }
             _ => signed.client = Some(v1::ClientTask { task: cut.bytes.clone(), peers, stall_ms }),
         }

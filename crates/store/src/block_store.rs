@@ -91,6 +91,9 @@ pub trait BlockReader: Send + Sync {
     /// The CRC32C of each MiB, as recorded when it was written.
     fn units(&self) -> &[u32];
 
+    /// The CRC32C of each page of 4 KiB; the last one may be shorter. Joined, those of a MiB are its checksum.
+    fn pages(&self) -> &[u32];
+
     /// Fills `buf` with the bytes from `offset` on, each page checked against its checksum; zeros beyond the end of the block.
     /// Returns the CRC32C of `buf`, as the checksums of the pages make it: if the bytes are changed in memory later, it shows.
     /// When a page is not what it was, this is [`Reaction::Corrupt`], and what is in `buf` is not to be used.

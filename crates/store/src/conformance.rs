@@ -68,6 +68,7 @@ fn what_is_written_is_read(store: &dyn BlockStore, cluster: ClusterId, len: u64)
     let reader = store.open(meta.id).expect("open");
     assert_eq!(*reader.meta(), meta);
     assert_eq!(reader.units(), units);
+    assert_eq!(reader.pages(), bytes.chunks(4096).map(crc32c).collect::<Vec<_>>());
     assert_eq!(verify(&*reader).expect("verify"), []);
     let edges = [0, 1, 2048, 4095, 4096, 4097, 8191, 8192, 12_288, 12_300];
     let edges: Vec<u64> = edges.into_iter().chain([len.saturating_sub(1), len, len + 1, len + 9000]).collect();

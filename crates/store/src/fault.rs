@@ -170,6 +170,10 @@ impl BlockReader for FaultReader {
         self.inner.units()
     }
 
+    fn pages(&self) -> &[u32] {
+        self.inner.pages()
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
         let block = self.meta().id;
         match self.faults.on(CallKind::Read, block, Span::new(offset, offset.saturating_add(buf.len() as u64))) {

@@ -3,7 +3,7 @@
 
 use crate::{BlockId, NodeId, Seq, Span, StripeId, StripeLayout};
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// Ranges of bytes that are kept of a corrupt block; one with more of them counts as corrupt as a whole. Each of them costs a plan
 /// around it another lane, with buffers at everybody in it.
@@ -286,15 +286,15 @@ impl HelperSelect {
     }
 }
 
-/// A node.
+/// A node. What is seen of it at one moment shares the names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRecord {
     /// Its number.
     pub id: NodeId,
     /// What the operator calls it.
-    pub name: String,
+    pub name: Arc<str>,
     /// Its rack.
-    pub rack: String,
+    pub rack: Arc<str>,
     /// Its zone.
     pub zone: String,
     /// Where it takes data connections.
@@ -313,9 +313,9 @@ pub struct DiskRecord {
     /// Its number.
     pub number: DiskNumber,
     /// What its agent calls it.
-    pub id: String,
+    pub id: Arc<str>,
     /// Where it is mounted.
-    pub path: String,
+    pub path: Arc<str>,
     /// Its size.
     pub total_bytes: u64,
     /// It failed, or its agent no longer has it.

@@ -40,6 +40,10 @@ impl BlockReader for Reader {
         &[]
     }
 
+    fn pages(&self) -> &[u32] {
+        &[]
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
         self.waited.lock().unwrap().push(Span::new(offset, offset + buf.len() as u64));
         self.copy(offset, buf)

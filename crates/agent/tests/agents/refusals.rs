@@ -73,7 +73,7 @@ async fn one_call_opens_and_starts_a_task() {
     let plan = stripe.write_plan();
     let tasks = cluster.coordinator.tasks(&plan, &stripe);
     let open = tasks[&node(0)].clone();
-    let request = StartRequest { plan: plan.id.0, epoch: cluster.coordinator.epoch(), open: Some(open) };
+    let request = StartRequest { plan: plan.id.0, epoch: cluster.coordinator.epoch(), open: Some(open), pages: false };
     let mut agent = cluster.call(ONE).await;
     let of_another = StartRequest { plan: plan.id.0 + 1, ..request.clone() };
     let error = from_status(&agent.start(of_another).await.unwrap_err());

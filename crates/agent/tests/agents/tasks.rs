@@ -4,8 +4,9 @@ use crate::cluster::{Cluster, Options, Stripe, errors};
 use std::{collections::BTreeMap, fs, time::Duration};
 use tokio::time::Instant;
 use weft_agent::{DiskMode, Throttle};
+use weft_proto::crc32c;
 use weft_proto::v1::task_event::Event;
-use weft_types::{ByteSize, NodeId, Party, Reaction};
+use weft_types::{ByteSize, NodeId, Party, Reaction, Span};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_written_is_read_and_rebuilt() {
@@ -44,6 +45,32 @@ async fn what_is_written_is_read_and_rebuilt() {
         assert_eq!(traffic.read_bytes, stripe.blocks[2].len() as u64);
         assert_eq!(fs::read(cluster.payload(to, stripe.block(1, 2)).unwrap()).unwrap(), stripe.blocks[1]);
         assert!(cluster.agents.values().all(|agent| agent.memory_used_bytes() == 0), "memory that nobody gave back");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_tells_the_pages_of_units_that_it_reads_in_part() {
+    let cluster = Cluster::start(Options::agents(7)).await;
+    let stripe = Stripe::new(1, "rs(4,2)", 3 << 20, 12 << 20);
+    cluster.write(&stripe).await;
+    let unit = 1 << 20;
+    for (range, units) in [
+        (Span::new(0, 3 * unit), vec![]),
+        (Span::new(unit, 2 * unit), vec![]),
+        (Span::new(4096, 8192), vec![0]),
+        (Span::new(unit - 4096, 2 * unit + 4096), vec![0, 2]),
+    ] {
+        let client = cluster.client();
+        cluster.run(&stripe.read_plan_of(2, range, &[0, 1, 2, 3], "conventional"), &stripe, &client).await.unwrap();
+        let told = cluster.coordinator.pages(NodeId(3)).unwrap();
+        assert_eq!(
+            told.iter().map(|told| (told.index, told.unit)).collect::<Vec<_>>(),
+            units.iter().map(|unit| (2, *unit)).collect::<Vec<_>>()
+        );
+        for told in told {
+            let bytes = stripe.blocks[2].chunks(unit as usize).nth(told.unit as usize).unwrap();
+            assert_eq!(told.checksums, bytes.chunks(4096).map(crc32c).collect::<Vec<_>>());
+        }
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct State {
     running: BTreeMap<u64, Vec<(NodeId, JoinHandle<Outcome>)>>,
     pub(crate) aborted: Vec<u64>,
     pub(crate) ended_reads: usize,
+    /// Tells nothing of the pages of units that are read in part.
+    pub(crate) tells_no_pages: bool,
     /// Answers Busy to so many calls of ReadStripe more.
     pub(crate) busy: u32,
     committed: BTreeMap<u64, ObjectReply>,
@@ -271,9 +273,23 @@ impl Coordinator {
             checksums: indices.iter().map(units).collect(),
             rebuilt: indices.iter().copied().filter(|index| rebuilt(*index)).collect(),
             plan: plan.shape.code.clone().into_bytes(),
+            pages: if state.tells_no_pages { Vec::new() } else { self.pages(stripe, &delivers) },
             delivers,
         };
         Ok((plan, reply))
+    }
+
+    /// As agents tell them: of the units in which a range begins or ends.
+    fn pages(&self, stripe: &StoredStripe, ranges: &[BlockRange]) -> Vec<UnitPages> {
+        let blocks = self.agents.blocks.lock().unwrap();
+        let edges = ranges.iter().flat_map(|range| [range.start, range.end].map(|at| (range.index, at)));
+        let pages = edges.filter_map(|(index, at)| {
+            let at_node = (stripe.homes[index as usize], stripe.block(index as usize));
+            let unit = blocks[&at_node].chunks(CHECKSUM_UNIT_LEN as usize).nth((at / CHECKSUM_UNIT_LEN) as usize)?;
+            let checksums = unit.chunks(PAGE_LEN as usize).map(crc32c).collect();
+            Some(UnitPages { index, unit: (at / CHECKSUM_UNIT_LEN) as u32, checksums })
+        });
+        pages.collect()
     }
 
     fn reply(&self, object: &Object) -> ObjectReply {

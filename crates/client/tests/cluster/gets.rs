@@ -7,7 +7,7 @@ use std::{
 };
 use tokio::io::AsyncReadExt;
 use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions};
-use weft_types::{ClusterId, NodeId, Reaction};
+use weft_types::{ClusterId, NodeId, Party, Reaction};
 
 /// An object of two and a half stripes in blocks of 2 MiB, so that checksum units, cells and slices all differ.
 async fn stored(cell_len: u64) -> (World, Vec<u8>) {
@@ -118,6 +118,39 @@ async fn no_byte_that_is_wrong_is_handed_out() {
             let error = get(&world, &GetOptions::default()).await.unwrap_err();
             assert_eq!(error.reaction, Reaction::Corrupt, "{error}");
         }
+    }
+}
+
+/// A wrong byte of block 0, and its node.
+fn is_named(error: &weft_types::Error) -> bool {
+    let (block, party) = (error.block.map(|block| block.index), error.party);
+    (error.reaction, block, party) == (Reaction::Corrupt, Some(0), Some(Party::Node(NodeId(1))))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parts_of_units_are_checked() {
+    for (cell_len, tells_no_pages) in [(64 << 10, false), (2 << 20, false), (2 << 20, true)] {
+        let (world, data) = stored(cell_len).await;
+        world.coordinator.state.lock().unwrap().tells_no_pages = tells_no_pages;
+        let ranges = [5000..5001, 4096..8192, 0..100_000, 30_000..(2 << 20) - 5000, 100_000..(7 << 20) + 1];
+        for range in ranges.clone() {
+            let options = GetOptions { range: Some(range.clone()), ..GetOptions::default() };
+            let part = &data[range.start as usize..range.end as usize];
+            let (got, bytes) = get(&world, &options).await.unwrap();
+            assert!(bytes == part && got.errors.is_empty(), "{range:?}: {:?}", got.errors);
+
+            // A node, or what is between it and the reader, changes a byte.
+            world.agents.faults.lock().unwrap().lying.insert(NodeId(1), 1);
+            let (got, bytes) = get(&world, &options).await.unwrap();
+            assert!(bytes == part, "{range:?}: a wrong byte was handed out");
+            let lies = world.agents.faults.lock().unwrap().lying[&NodeId(1)];
+            // Without pages, what came of a unit in part is not looked at.
+            assert!(tells_no_pages || lies == 0 && got.errors.iter().any(is_named), "{range:?}: {got:?}");
+        }
+        world.agents.faults.lock().unwrap().lying.insert(NodeId(1), u32::MAX);
+        let options = GetOptions { range: Some(ranges[0].clone()), ..GetOptions::default() };
+        let error = get(&world, &options).await.unwrap_err();
+        assert!(is_named(&error), "{error}");
     }
 }
 

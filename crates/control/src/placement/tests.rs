@@ -9,7 +9,7 @@ const BLOCK: u64 = 1 << 20;
 fn node(id: u32, rack: &str) -> NodeView {
     let disk = |which| DiskView {
         number: DiskNumber(id * 10 + which),
-        id: format!("disk-{id}-{which}"),
+        id: format!("disk-{id}-{which}").into(),
         path: "/d".into(),
         total_bytes: 100 * BLOCK,
         free_bytes: 50 * BLOCK,
@@ -18,7 +18,7 @@ fn node(id: u32, rack: &str) -> NodeView {
     };
     NodeView {
         id: NodeId(id),
-        name: format!("node-{id}"),
+        name: format!("node-{id}").into(),
         rack: rack.into(),
         up: true,
         suspect_for: Duration::ZERO,
@@ -39,7 +39,7 @@ fn ask<'a>(count: usize, tolerance: usize, held: &'a [NodeId], avoid: &'a BTreeS
 fn per_rack(view: &View, nodes: impl Iterator<Item = NodeId>) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for node in nodes {
-        *counts.entry(view.nodes[&node].rack.clone()).or_default() += 1;
+        *counts.entry(view.nodes[&node].rack.to_string()).or_default() += 1;
     }
     counts
 }

@@ -34,13 +34,13 @@ fn stripe(data_len: u64, block_len: u64, cell_len: u64) -> StripeRecord {
 fn view() -> View {
     let node = |id: u32| NodeView {
         id: NodeId(id),
-        name: format!("node-{id}"),
-        rack: format!("r{}", id % 3),
+        name: format!("node-{id}").into(),
+        rack: format!("r{}", id % 3).into(),
         up: true,
         suspect_for: Duration::ZERO,
         disks: vec![DiskView {
             number: DiskNumber(id),
-            id: String::new(),
+            id: "".into(),
             path: "/d".into(),
             total_bytes: 1,
             free_bytes: 1,
@@ -205,7 +205,7 @@ fn wider_view() -> View {
     let mut view = view();
     for id in 9..=12 {
         let mut node = view.nodes[&NodeId(1)].clone();
-        (node.id, node.name) = (NodeId(id), format!("node-{id}"));
+        (node.id, node.name) = (NodeId(id), format!("node-{id}").into());
         node.disks[0].number = DiskNumber(id);
         view.nodes.insert(NodeId(id), node);
     }

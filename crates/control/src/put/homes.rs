@@ -146,7 +146,7 @@ impl Request {
 
 /// The homes of copies, by copy and index: where there is a choice, in another rack than other copies of their block.
 fn apart(view: &View, of_data: &[Home], mut found: Vec<Home>) -> Vec<Home> {
-    let rack = |home: &Home| view.node(home.node).map(|node| node.rack.as_str());
+    let rack = |home: &Home| view.node(home.node).map(|node| &*node.rack);
     let mut copies: Vec<Home> = Vec::with_capacity(found.len());
     for at in 0..found.len() {
         let index = at % of_data.len();
@@ -181,8 +181,8 @@ mod tests {
     fn copies_stand_in_other_racks_where_there_is_a_choice() {
         let node = |id: u32| NodeView {
             id: NodeId(id),
-            name: String::new(),
-            rack: format!("r{}", id % 3),
+            name: "".into(),
+            rack: format!("r{}", id % 3).into(),
             up: true,
             suspect_for: Duration::ZERO,
             disks: Vec::new(),

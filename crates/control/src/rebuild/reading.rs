@@ -48,7 +48,7 @@ impl PlanRequest {
     /// Makes the plan. `run` gives the frame of a plan with slices of so many positions.
     pub fn plan(&self, view: &View, network: &Network, known: &Known, mut run: impl FnMut(u64) -> Run) -> Result<Planned> {
         let slice_len = self.options.slice_positions(&self.stripe.layout, network);
-        let rack = self.targets.first().and_then(|target| view.node(target.node)).map(|node| node.rack.as_str());
+        let rack = self.targets.first().and_then(|target| view.node(target.node)).map(|node| &*node.rack);
         let mut attempt = |available: &[u8]| {
             let prefer = self.prefer(available, view, rack);
             let way = Way { options: &self.options, network, prefer: &prefer, known };

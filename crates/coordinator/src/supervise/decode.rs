@@ -4,9 +4,10 @@ use weft_control::run::{Stored, TaskEvent};
 use weft_proto::{status::decode_error, v1};
 use weft_types::{BlockId, NodeId, Party, Span, StageTimes};
 
-/// What `node` tells.
-pub(super) fn event(node: NodeId, event: v1::task_event::Event) -> TaskEvent {
-    match event {
+/// What `node` tells. None: nothing that decides how its plan goes on.
+pub(super) fn event(node: NodeId, event: v1::task_event::Event) -> Option<TaskEvent> {
+    Some(match event {
+        v1::task_event::Event::Started(_) => return None,
         v1::task_event::Event::Progress(told) => {
             let party = |bytes: &[u8]| match bytes {
                 [] => Some(Party::Node(node)),
@@ -37,7 +38,7 @@ pub(super) fn event(node: NodeId, event: v1::task_event::Event) -> TaskEvent {
                 errors: failed.errors.iter().filter_map(|bytes| decode_error(bytes)).collect(),
             }
         }
-    }
+    })
 }
 
 fn stored(blocks: Vec<v1::StoredBlock>) -> Vec<(BlockId, Stored)> {

@@ -33,6 +33,8 @@ use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
 const LOOK_INTERVAL_MS: u64 = 250;
 /// Events of one plan that may wait to be looked at.
 const EVENTS_MAX: usize = 256;
+/// Checksum units that one node may tell the pages of, at most.
+const UNITS_MAX: usize = 64;
 
 /// Whether there is a way around a node at this moment.
 pub(crate) type IsSpare<'a> = Box<dyn Fn(NodeId) -> bool + Send + Sync + 'a>;
@@ -46,6 +48,8 @@ pub(crate) struct Running {
     not_started: BTreeMap<NodeId, Error>,
     started_at: Time,
     events: mpsc::Receiver<Event>,
+    /// What those that were asked tell of checksum units that they read in part.
+    pub(crate) pages: Vec<(NodeId, v1::UnitPages)>,
     on_failure: OnFailure,
     client: ClientEvents,
     moving: Moving,
@@ -107,17 +111,29 @@ pub(crate) async fn start(
     let plan = signed.id;
     let to_start = signed.agents.iter().filter(|(node, _)| !streams.contains_key(node));
     let started = join_all(to_start.map(|(node, task)| async move { (*node, start_one(shared, plan, task, None).await) })).await;
-    let mut not_started = BTreeMap::new();
+    let (mut not_started, mut begun) = (BTreeMap::new(), Vec::new());
     for (node, stream) in streams.into_iter().map(|(node, stream)| (node, Ok(stream))).chain(started) {
         match stream {
-            Ok(stream) => drop(tokio::spawn(forward(node, stream, sender.clone()))),
+            Ok(stream) => begun.push((node, stream)),
             Err(error) => drop(not_started.insert(node, error)),
         }
+    }
+    let tells_pages = |node| signed.agents.get(&node).is_some_and(|task| task.tells_pages);
+    let first_words = join_all(begun.into_iter().map(|(node, mut stream)| async move {
+        let first = if tells_pages(node) { first_word(shared, &mut stream).await } else { None };
+        (node, stream, first)
+    }));
+    let mut pages = Vec::new();
+    for (node, stream, first) in first_words.await {
+        if let Some(Ok(Some(v1::TaskEvent { event: Some(v1::task_event::Event::Started(told)) }))) = &first {
+            pages.extend(told.pages.iter().take(UNITS_MAX).map(|unit| (node, unit.clone())));
+        }
+        drop(tokio::spawn(forward(node, stream, first, sender.clone())));
     }
     let (shared, started_at) = (Arc::clone(shared), shared.started.now());
     let Signed { agents: tasks, moving, .. } = signed;
     let (handle, client) = PlanHandle::new();
-    (Running { shared, plan, tasks, not_started, started_at, events, on_failure, client, moving }, handle)
+    (Running { shared, plan, tasks, not_started, started_at, events, pages, on_failure, client, moving }, handle)
 }
 
 impl Running {
@@ -138,7 +154,7 @@ impl Running {
         stall: Option<(StallPolicy, IsSpare<'_>)>,
     ) -> Report {
         let (policy, is_spare) = stall.unzip();
-        let share = |task: &SignedTask| Share { name: task.session.record.name.clone(), link_bytes: task.link_bytes };
+        let share = |task: &SignedTask| Share { name: task.session.record.name.to_string(), link_bytes: task.link_bytes };
         let shares = self.tasks.iter().map(|(node, task)| (*node, share(task))).collect();
         let (not_started, grace) =
             (std::mem::take(&mut self.not_started), Duration::from_millis(self.shared.config.failure_grace_ms));
@@ -279,7 +295,7 @@ async fn start_one(
 ) -> Result<Streaming<v1::TaskEvent>> {
     let mut agent = rpc::agent_client(task.session.channel.clone());
     // No deadline on the stream itself: how long a plan takes is its stalls' to say.
-    let request = Request::new(v1::StartRequest { plan: plan.0, epoch: shared.epoch.0, open });
+    let request = Request::new(v1::StartRequest { plan: plan.0, epoch: shared.epoch.0, open, pages: task.tells_pages });
     answer(shared, task.session.record.id, agent.start(request)).await
 }
 
@@ -314,11 +330,25 @@ fn unreachable(shared: &Shared, node: NodeId, error: Error) -> Error {
     Error::replan(format!("{} does not answer: {}", shared.members.name(node), error.message))
 }
 
-async fn forward(node: NodeId, mut stream: Streaming<v1::TaskEvent>, events: mpsc::Sender<Event>) {
+/// What a stream of events says next.
+type Word = Result<Option<v1::TaskEvent>, Status>;
+
+/// None: it says nothing in the time that a call may take.
+async fn first_word(shared: &Shared, stream: &mut Streaming<v1::TaskEvent>) -> Option<Word> {
+    tokio::time::timeout(shared.call_timeout(), stream.message()).await.ok()
+}
+
+async fn forward(node: NodeId, mut stream: Streaming<v1::TaskEvent>, mut first: Option<Word>, events: mpsc::Sender<Event>) {
     loop {
-        let event = match stream.message().await {
-            Ok(Some(v1::TaskEvent { event: Some(event) })) => Event::Told(node, decode::event(node, event)),
-            Ok(Some(v1::TaskEvent { event: None })) => continue,
+        let word = match first.take() {
+            Some(first) => first,
+            None => stream.message().await,
+        };
+        let event = match word {
+            Ok(Some(v1::TaskEvent { event })) => match event.and_then(|event| decode::event(node, event)) {
+                Some(event) => Event::Told(node, event),
+                None => continue,
+            },
             Ok(None) => Event::Lost(node, None),
             Err(status) => Event::Lost(node, Some(Error { reaction: Reaction::Replan, ..from_status(&status) })),
         };

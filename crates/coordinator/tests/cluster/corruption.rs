@@ -1,10 +1,41 @@
 //! Pages and blocks that are not what was stored.
 
 use crate::world::{World, block, data};
-use weft_client::{GetOptions, RepairNodeOptions, RepairOptions, api};
-use weft_types::{NodeId, Reaction};
+use weft_client::{GetOptions, Got, RepairNodeOptions, RepairOptions, api};
+use weft_types::{NodeId, Party, Reaction};
 
 const PAGE: usize = 4096;
+
+async fn range(world: &World, key: &str, range: std::ops::Range<u64>) -> (Vec<u8>, Got) {
+    let (mut bytes, options) = (Vec::new(), GetOptions { range: Some(range), ..GetOptions::default() });
+    let got = world.client.get("b", key, &mut bytes, &options).await.unwrap();
+    (bytes, got)
+}
+
+/// Also where less than a checksum unit is read: its pages' checksums tell.
+#[tokio::test(start_paused = true)]
+async fn what_a_node_spoils_behind_its_disk_is_read_around_and_the_node_is_named() {
+    let world = World::with(8, 4, |_| ()).await;
+    let cell_len = 64 << 10;
+    for (key, some) in [("whole", 0..2 << 20), ("page", 4096..8192), ("byte", 5000..5001), ("two", cell_len - 1..cell_len + 5000)]
+    {
+        let (bytes, index) = (data(2 << 20, 12), (some.start / cell_len % 4) as u8);
+        world.put(key, &bytes).await.unwrap();
+        let part = &bytes[some.start as usize..some.end as usize];
+        let (read, got) = range(&world, key, some.clone()).await;
+        assert!(read == part && got.errors.is_empty() && got.plans == 1, "{key}: {got:?}");
+
+        world.spoils.lock().unwrap().insert(index);
+        let (read, got) = range(&world, key, some.clone()).await;
+        world.spoils.lock().unwrap().clear();
+        assert!(read == part, "{key}: a spoiled byte was handed out");
+        let node = Party::Node(NodeId(world.stat(key).await.stripes[0].blocks[usize::from(index)].node));
+        let is_named = |error: &weft_types::Error| {
+            (error.reaction, error.block.map(|block| block.index), error.party) == (Reaction::Corrupt, Some(index), Some(node))
+        };
+        assert!(got.errors.iter().any(is_named) && got.rebuilt.len() == 1, "{key}: {got:?}");
+    }
+}
 
 fn ranges(object: &api::ObjectReply, index: usize) -> Vec<(u64, u64)> {
     object.stripes[0].blocks[index].corrupt.iter().map(|bytes| (bytes.start, bytes.end)).collect()

@@ -133,6 +133,10 @@ impl v1::agent_server::Agent for Service {
             None => self.0.0.lock().unwrap().starts += 1,
         }
         let (events, stream) = tokio::sync::mpsc::channel(1);
+        if request.get_ref().pages {
+            let event = Some(v1::task_event::Event::Started(v1::TaskStarted::default()));
+            events.try_send(Ok(v1::TaskEvent { event })).unwrap();
+        }
         // It goes on until nobody listens any more.
         tokio::spawn(async move { events.closed().await });
         Ok(Response::new(ReceiverStream::new(stream)))

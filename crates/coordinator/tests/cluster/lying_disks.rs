@@ -1,4 +1,5 @@
-//! Disks that keep something else than they are given, once, and do not know it; and disks that are tiny.
+//! Disks that keep something else than they are given, once, and do not know it; nodes that spoil what was read well; and disks that are
+//! tiny.
 
 use std::{
     collections::BTreeSet,
@@ -10,9 +11,9 @@ use std::{
 };
 use weft_agent::{LocalDisks, OpenDisk, OpenedDisk};
 use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, Quarantined, Receipt};
-use weft_types::{BlockId, BlockMeta, ClusterId, Result, Span};
+use weft_types::{BlockId, BlockMeta, ClusterId, Result, Span, crc32c};
 
-/// The indices of blocks of which the next that is written is wrong.
+/// The indices of blocks of which the next that is written is wrong, or of which every read is.
 pub(crate) type Lies = Arc<Mutex<BTreeSet<u8>>>;
 
 /// Bytes of a disk; 0: it is as large as it is.
@@ -21,6 +22,7 @@ pub(crate) type DiskBytes = Arc<AtomicU64>;
 /// Local directories that lie.
 pub(crate) struct LyingDisks {
     pub(crate) lies: Lies,
+    pub(crate) spoils: Lies,
     pub(crate) disk_bytes: DiskBytes,
 }
 
@@ -32,6 +34,7 @@ impl OpenDisk for LyingDisks {
             store: Arc::new(LyingStore {
                 store,
                 lies: Arc::clone(&self.lies),
+                spoils: Arc::clone(&self.spoils),
                 dir: dir.to_path_buf(),
                 disk_bytes: Arc::clone(&self.disk_bytes),
             }),
@@ -42,6 +45,7 @@ impl OpenDisk for LyingDisks {
 struct LyingStore {
     store: Arc<dyn BlockStore>,
     lies: Lies,
+    spoils: Lies,
     dir: PathBuf,
     disk_bytes: DiskBytes,
 }
@@ -65,7 +69,7 @@ impl BlockStore for LyingStore {
     }
 
     fn open(&self, id: BlockId) -> Result<Arc<dyn BlockReader>> {
-        self.store.open(id)
+        Ok(Arc::new(SpoilingReader { reader: self.store.open(id)?, spoils: Arc::clone(&self.spoils) }))
     }
 
     fn remove(&self, id: BlockId) -> Result<bool> {
@@ -121,5 +125,45 @@ impl BlockWriter for LyingWriter {
 
     fn finish(self: Box<Self>, expected_checksums: Option<&[u32]>) -> Result<Receipt> {
         self.0.finish(expected_checksums)
+    }
+}
+
+/// What it reads is as it was written, and what it gives is not.
+struct SpoilingReader {
+    reader: Arc<dyn BlockReader>,
+    spoils: Lies,
+}
+
+impl SpoilingReader {
+    fn spoil(&self, bytes: &mut [u8]) {
+        if let (true, Some(first)) = (self.spoils.lock().unwrap().contains(&self.meta().id.index), bytes.first_mut()) {
+            *first ^= 1;
+        }
+    }
+}
+
+impl BlockReader for SpoilingReader {
+    fn meta(&self) -> &BlockMeta {
+        self.reader.meta()
+    }
+
+    fn units(&self) -> &[u32] {
+        self.reader.units()
+    }
+
+    fn pages(&self) -> &[u32] {
+        self.reader.pages()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
+        self.reader.read_at(offset, buf)?;
+        self.spoil(buf);
+        Ok(crc32c(buf))
+    }
+
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<u32> {
+        self.reader.read_cached(offset, buf)?;
+        self.spoil(buf);
+        Some(crc32c(buf))
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct World {
     stopped: BTreeMap<u32, Arc<AtomicBool>>,
     /// Blocks that will be stored otherwise than they come.
     pub(crate) lies: Lies,
+    /// Blocks that nodes spoil when they have read them.
+    pub(crate) spoils: Lies,
     /// How large each disk is.
     pub(crate) disk_bytes: DiskBytes,
     /// What agents that are started from now on take on.
@@ -99,6 +101,7 @@ impl World {
             cut_off: CutOff::default(),
             stopped: BTreeMap::new(),
             lies: Arc::default(),
+            spoils: Arc::default(),
             disk_bytes: Arc::default(),
             limits: Limits::default(),
             client,
@@ -126,8 +129,8 @@ impl World {
         }
         seams.net = Arc::new(StoppableNet { net, stopped });
         (seams.clock, seams.disk_mode) = (Arc::new(self.clock), DiskMode::Inline);
-        let (lies, disk_bytes) = (Arc::clone(&self.lies), Arc::clone(&self.disk_bytes));
-        seams.disks = Arc::new(LyingDisks { lies, disk_bytes });
+        let (lies, spoils, disk_bytes) = (Arc::clone(&self.lies), Arc::clone(&self.spoils), Arc::clone(&self.disk_bytes));
+        seams.disks = Arc::new(LyingDisks { lies, spoils, disk_bytes });
         // Whoever was killed holds its disks for a moment more.
         for _ in 0..500 {
             if let Ok(agent) = Agent::start(self.agent_config(node), seams.clone()).await {

@@ -171,7 +171,7 @@ async fn a_file_of_version_2_gets_jobs_and_keeps_what_it_says() {
     let cluster = meta.cluster().await.unwrap();
     assert_eq!((cluster.incarnation.as_str(), cluster.epoch), ("before", Epoch(3)));
     let nodes = meta.nodes().await.unwrap();
-    assert_eq!((nodes[0].name.as_str(), nodes[0].state, nodes[0].disks.len()), ("node-1", NodeState::Down, 1));
+    assert_eq!((&*nodes[0].name, nodes[0].state, nodes[0].disks.len()), ("node-1", NodeState::Down, 1));
     assert_eq!(meta.jobs().await.unwrap(), []);
     assert_eq!(meta.create_job(Epoch(3), repair(1), 1).await.unwrap().id, JobId(1));
     drop(meta);
@@ -185,7 +185,7 @@ async fn the_stripes_on_a_disk_come_in_pages_and_only_those_that_have_ended() {
     let meta = fresh(dir.path());
     let epoch = prepare(&meta).await;
     let nodes = meta.nodes().await.unwrap();
-    assert_eq!(nodes[0].name, node_of(1).name);
+    assert_eq!(*nodes[0].name, *node_of(1).name);
     let home = |node: usize| Home { node: nodes[node].id, disk: nodes[node].disks[0].number };
     let new = new_put();
     let layout = new.layout;

@@ -169,7 +169,7 @@ async fn a_node_keeps_its_name_and_its_disks() {
     let (_dir, meta, epoch) = fresh().await;
     let register = |node: NewNode| meta.register_node(epoch, node);
     let again = register(NewNode { id: Some(NodeId(2)), rack: "r9".into(), ..node_of(2) }).await.unwrap();
-    assert_eq!((again.id, again.rack.as_str(), again.disks.len()), (NodeId(2), "r9", 1));
+    assert_eq!((again.id, &*again.rack, again.disks.len()), (NodeId(2), "r9", 1));
     assert_eq!(register(NewNode { id: None, ..node_of(2) }).await.unwrap().id, NodeId(2), "the name is enough");
 
     let wrong = |node: NewNode| async { register(node).await.unwrap_err().to_string() };

@@ -318,10 +318,13 @@ pub struct StartRequest {
     /// of this plan's task; without it the task is open already
     #[prost(message, optional, tag = "3")]
     pub open: ::core::option::Option<OpenRequest>,
+    /// the first event is Started
+    #[prost(bool, tag = "4")]
+    pub pages: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TaskEvent {
-    #[prost(oneof = "task_event::Event", tags = "1, 2, 3")]
+    #[prost(oneof = "task_event::Event", tags = "1, 2, 3, 4")]
     pub event: ::core::option::Option<task_event::Event>,
 }
 /// Nested message and enum types in `TaskEvent`.
@@ -334,7 +337,28 @@ pub mod task_event {
         Done(super::TaskDone),
         #[prost(message, tag = "3")]
         Failed(super::TaskFailed),
+        #[prost(message, tag = "4")]
+        Started(super::TaskStarted),
     }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TaskStarted {
+    /// of the checksum units of which the task reads a part; of the first 64 of them
+    #[prost(message, repeated, tag = "1")]
+    pub pages: ::prost::alloc::vec::Vec<UnitPages>,
+}
+/// The checksums of a checksum unit's pages. Joined, they are the unit's.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UnitPages {
+    /// of the block
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    /// its number in the block
+    #[prost(uint32, tag = "2")]
+    pub unit: u32,
+    /// CRC32C of each 4 KiB; the last page of a block may be shorter
+    #[prost(fixed32, repeated, tag = "3")]
+    pub checksums: ::prost::alloc::vec::Vec<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TaskProgress {
@@ -1142,6 +1166,9 @@ pub struct ReadStripeReply {
     /// what comes out, widened to whole checksum units where it is rebuilt
     #[prost(message, repeated, tag = "5")]
     pub delivers: ::prost::alloc::vec::Vec<BlockRange>,
+    /// of units that are read in part, as the nodes tell: without them such a part cannot be checked
+    #[prost(message, repeated, tag = "6")]
+    pub pages: ::prost::alloc::vec::Vec<UnitPages>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EndReadRequest {

@@ -108,6 +108,10 @@ impl BlockReader for LocalReader {
         self.sidecar.units()
     }
 
+    fn pages(&self) -> &[u32] {
+        self.sidecar.pages()
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
         self.read(offset, buf, fill_waiting).map_err(|error| error.block(self.meta().id))
     }

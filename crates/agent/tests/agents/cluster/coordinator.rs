@@ -16,7 +16,7 @@ use weft_proto::{
     token::task_hash,
     v1::{
         ClassLimits, CorruptBlock, Disk, HeartbeatReply, HeartbeatRequest, LinkPeer, OpenRequest, RegisterReply, RegisterRequest,
-        StoreSpec, TaskProgress, agent_client::AgentClient, membership_server::Membership,
+        StoreSpec, TaskProgress, UnitPages, agent_client::AgentClient, membership_server::Membership,
     },
 };
 use weft_types::{Error, NodeId, Party};
@@ -37,6 +37,7 @@ struct Known {
     forgotten: BTreeSet<u32>,
     corrupt: Vec<(u32, CorruptBlock)>,
     progress: BTreeMap<NodeId, TaskProgress>,
+    pages: BTreeMap<NodeId, Vec<UnitPages>>,
     limits: Option<ClassLimits>,
 }
 
@@ -123,6 +124,15 @@ impl Coordinator {
 
     pub(crate) fn progress(&self, node: NodeId) -> Option<TaskProgress> {
         self.known.lock().unwrap().progress.get(&node).cloned()
+    }
+
+    pub(crate) fn note_pages(&self, node: NodeId, pages: Vec<UnitPages>) {
+        self.known.lock().unwrap().pages.insert(node, pages);
+    }
+
+    /// What a node told last when a task of it started.
+    pub(crate) fn pages(&self, node: NodeId) -> Option<Vec<UnitPages>> {
+        self.known.lock().unwrap().pages.get(&node).cloned()
     }
 
     pub(crate) async fn call(&self, node: NodeId) -> AgentClient<Channel> {

@@ -234,7 +234,7 @@ impl Cluster {
     }
 
     pub(crate) async fn start_one(&self, node: NodeId, plan: PlanId) -> JoinHandle<Result<Event>> {
-        let request = StartRequest { plan: plan.0, epoch: self.coordinator.epoch(), open: None };
+        let request = StartRequest { plan: plan.0, epoch: self.coordinator.epoch(), open: None, pages: true };
         let started = self.call(node).await.start(request).await;
         let coordinator = Arc::clone(&self.coordinator);
         tokio::spawn(async move {
@@ -243,6 +243,7 @@ impl Cluster {
                 let event = events.message().await.map_err(|status| from_status(&status))?;
                 match event.and_then(|event| event.event) {
                     Some(Event::Progress(progress)) => coordinator.note_progress(node, progress),
+                    Some(Event::Started(started)) => coordinator.note_pages(node, started.pages),
                     Some(end) => return Ok(end),
                     None => return Err(Error::replan("the stream of events ended without an end")),
                 }

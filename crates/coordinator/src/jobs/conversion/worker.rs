@@ -173,7 +173,7 @@ impl Work<'_> {
         let number = shared.draw_seed();
         let delegation = Delegation {
             node,
-            agent: session.record.name.clone(),
+            agent: session.record.name.to_string(),
             object: order.object.name.clone(),
             version: order.object.version,
             upload: order.upload.id,
