@@ -146,8 +146,8 @@ fn conversion(
 fn limits(memory_bytes: u64) -> ConversionLimits {
     ConversionLimits {
         stripe_memory_bytes_max: (memory_bytes / STRIPE_SHARE) as usize,
-        // Two windows are in flight.
-        window_bytes_max: (memory_bytes / 8).max(WINDOW_BYTES_MIN),
+        // Three windows are in flight; a quarter is left to slices.
+        window_bytes_max: (memory_bytes / 12).max(WINDOW_BYTES_MIN),
         // The coordinator waits as well, and knows whom to send instead; but that one would read everything again.
         patience: PATIENCE,
     }

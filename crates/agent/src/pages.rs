@@ -1,17 +1,13 @@
 //! The page checksums of the checksum units of which a task reads a part.
 //!
-//! The metadata records one checksum for each unit (1 MiB). Who gets a part of a unit can check it by the checksums of the unit's pages:
+//! The metadata records one checksum for each unit (1 MiB). A part of a unit is checked by the checksums of the unit's pages:
 //! joined, they must be the recorded checksum of the unit, and the part must be as its pages say.
 
 use crate::block_source::OpenBlock;
 use std::collections::{BTreeMap, BTreeSet};
 use weft_plan::{Source, Task};
 use weft_proto::v1::UnitPages;
-use weft_types::{CHECKSUM_UNIT_LEN, Layout, PAGE_LEN, Span};
-
-/// Units that are told of, at most. Who needs others reads them whole.
-const UNITS_MAX: usize = 64;
-const PAGES_PER_UNIT: usize = (CHECKSUM_UNIT_LEN / PAGE_LEN) as usize;
+use weft_types::{CHECKSUM_UNIT_LEN, Layout, PAGES_PER_UNIT, Span, UNITS_OF_TASK_MAX};
 
 /// Of all blocks that the task reads.
 pub(crate) fn pages_in_part(task: &Task, blocks: &BTreeMap<u8, OpenBlock>) -> Vec<UnitPages> {
@@ -34,7 +30,7 @@ pub(crate) fn pages_in_part(task: &Task, blocks: &BTreeMap<u8, OpenBlock>) -> Ve
             Some(UnitPages { index: index.into(), unit: u32::try_from(unit).ok()?, checksums })
         })
     };
-    read.into_iter().flat_map(of_block).take(UNITS_MAX).collect()
+    read.into_iter().flat_map(of_block).take(UNITS_OF_TASK_MAX).collect()
 }
 
 /// The bytes of a block at these positions; with several sub-blocks, of all cells that have any of them.

@@ -25,7 +25,7 @@ use weft_types::{Error, PlanId, Result};
 pub(crate) struct Tasks(Mutex<BTreeMap<PlanId, Entry>>);
 
 enum Entry {
-    /// Also held by the place that it was made for, and by no other.
+    /// Shared with the place of this very opening.
     Opening(Arc<()>),
     Open {
         task: Box<OpenTask>,

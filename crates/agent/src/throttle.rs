@@ -8,7 +8,6 @@ use crate::{
     line::{Line, Passage},
 };
 use async_trait::async_trait;
-
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,

@@ -49,6 +49,14 @@ const PAGE_OBJECTS_MAX: u32 = 1000;
 /// How long [`Client::close`] waits for what is still to be told to the coordinator.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
+impl Shared {
+    /// Lets go of the memory that is kept for the next read.
+    pub(crate) fn forget_memory(&self) {
+        self.windows.forget();
+        self.slices.forget();
+    }
+}
+
 impl Client {
     /// Connects to the first coordinator that answers, and asks it which cluster it is of.
     ///

@@ -42,8 +42,8 @@ pub struct Limits {
     /// Data of one stripe from a pipe that is kept in memory, bytes; what is more goes to a file in the spool directory. Three
     /// stripes may be there at once: one is read, one is sent, one is being ended.
     pub stripe_memory_bytes_max: usize,
-    /// Data that is fetched at once when it goes to a pipe, bytes. Three such windows are in flight, and their memory is kept for the
-    /// next get.
+    /// Data that is fetched at once when it goes to a pipe, bytes. Three such windows are in flight. The client
+    /// keeps their memory for the next get, and that of 64 received slices: 64 MiB as windows and slices are by default.
     pub window_bytes_max: u64,
     /// Plans for one window of a read, or one stripe of a write, that may fail without any progress.
     pub attempts_max: u32,

@@ -54,6 +54,8 @@ async fn convert(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: &
     let place = |error: Error| if error.object.is_some() { error } else { error.object(&object) };
     let len = asked.end.saturating_sub(asked.start);
     let data = read(shared, asked, first_half(progress), len).await.map_err(place)?;
+    // The put needs none of what was kept for the next read, and the agent has admitted no more than one of them takes.
+    shared.forget_memory();
     let put =
         Put::of_another(shared, object.clone(), (asked.upload, PutKey(asked.put_key)), len, &second_half(progress, len / 2));
     put.stripe(Stripe { number: asked.number, data, is_last: false }).await.map(drop).map_err(place)

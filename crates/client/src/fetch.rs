@@ -154,7 +154,7 @@ struct Tried {
     plan: PlanId,
     missing: BTreeMap<u32, Vec<Span>>,
     errors: Vec<Error>,
-    /// Parts of checksum units came that nothing could be compared with: the next plan shall bring whole ones.
+    /// Parts of checksum units came that nothing could be compared with: the next plan brings whole ones.
     unchecked: bool,
 }
 
@@ -270,7 +270,8 @@ impl Arrivals {
             if recorded.len() as u64 != stripe.layout.checksum_units(index) {
                 return Err(Error::fatal("the coordinator gave no checksums for a block of a read").block(stripe.block(index)));
             }
-            let (len, sender) = (stripe.layout.block_len(index), senders.get(&index).copied());
+            let sender = senders.get(&index).copied().filter(|_| !rebuilt);
+            let len = stripe.layout.block_len(index);
             let told = reply.pages.iter().filter(|pages| pages.index == index && !rebuilt);
             let mut wrong_pages = BTreeSet::new();
             let told = told.map(|pages| (pages.unit, pages.checksums.as_slice()));
@@ -364,9 +365,12 @@ struct Checked {
 impl Arriving {
     fn check(&self, sums: &UnitSums) -> Checked {
         let pages = |unit: &u64| format!("the checksums that came of the pages of unit {unit} do not make up the recorded one");
-        let errors = self.wrong_pages.iter().map(|unit| self.corrupt(pages(unit))).collect();
-        let mut checked = Checked { good: Vec::new(), errors, unchecked: false };
-        for (run, found) in sums.runs() {
+        // What else a plan brought, as it reads whole pages or units, is not judged: the get is right without it.
+        let is_wanted = |span: Span| self.wanted.iter().any(|wanted| !wanted.intersect(span).is_empty());
+        let wrong = self.wrong_pages.iter().filter(|unit| is_wanted(sums.unit_span(**unit)));
+        let mut checked =
+            Checked { good: Vec::new(), errors: wrong.map(|unit| self.corrupt(pages(unit))).collect(), unchecked: false };
+        for (run, found) in sums.runs().filter(|(run, _)| is_wanted(*run)) {
             let unit = run.start / CHECKSUM_UNIT_LEN;
             let is_whole = run == sums.unit_span(unit);
             let recorded = if is_whole { self.recorded.get(unit as usize).copied() } else { self.pages.checksum(run) };

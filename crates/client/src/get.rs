@@ -59,6 +59,8 @@ pub struct Got {
 
 /// Windows of one get in flight at once.
 pub(crate) const WINDOWS_MAX: usize = 3;
+/// So much is written to a pipe at once. When a get is given up, a piece that was begun still goes there.
+const PIPE_BYTES: usize = 1 << 20;
 
 impl Client {
     /// Hands out an object, or a range of it, in order. What it needs of memory is bounded, however slowly `writer` takes it.
@@ -77,7 +79,8 @@ impl Client {
         Get::begin(self.shared(), bucket, key, options).await?.in_order(&mut Written(writer), options).await
     }
 
-    /// As [`get`](Self::get), to a pipe or a device, where writing may block. Nothing is copied on the way to it.
+    /// As [`get`](Self::get), to a pipe or a device, where writing may block. Nothing is copied on the way to it. If the get is given up
+    /// while the pipe takes nothing, a thread of the runtime waits for it until the other end is closed.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -170,8 +173,12 @@ impl<W: AsyncWrite + Unpin> Output for Written<W> {
 
 impl Output for Pipe {
     async fn take(&mut self, bytes: Bytes) -> Result<()> {
-        let file = Arc::clone(&self.file);
-        self.mode.run(move || (&*file).write_all(&bytes).map_err(cannot_write)).await
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (file, piece) = (Arc::clone(&self.file), rest.split_to(rest.len().min(PIPE_BYTES)));
+            self.mode.run(move || (&*file).write_all(&piece).map_err(cannot_write)).await?;
+        }
+        Ok(())
     }
 }
 

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, ops::Range};
 use weft_proto::crc32c_joined;
 use weft_types::{CHECKSUM_UNIT_LEN, PAGE_LEN, Span};
 
-/// The page checksums of some of a block's units. Joined, those of a unit are its recorded checksum: it does not matter who told them.
+/// The page checksums of some of a block's units. Joined, those of a unit are its recorded checksum, so that they are right unless they
+/// were forged.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     block_len: u64,

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{Mutex, PoisonError},
 };
-use weft_proto::{crc32c_continued, crc32c_joined, v1::BlockChecksums};
+use weft_proto::{crc32c, crc32c_continued, crc32c_joined, v1::BlockChecksums};
 use weft_types::{CHECKSUM_UNIT_LEN, Rows, Span};
 
 /// What has come of a block, with its checksums.
@@ -40,6 +40,7 @@ impl UnitSums {
 
     /// As [`add`](Self::add), of rows that are one run of the block: if they lie within a unit, their checksum is used.
     pub fn add_rows(&mut self, offset: u64, rows: &Rows) {
+        debug_assert_eq!(rows.checksum(), crc32c(rows), "the memory of rows was changed while they were held");
         let (len, unit) = (rows.len() as u64, self.unit_span(offset / CHECKSUM_UNIT_LEN));
         if len > 0 && offset + len <= unit.end {
             self.add_run(offset, len, |before| crc32c_joined(before, rows.checksum(), len));

@@ -24,7 +24,7 @@ pub(crate) struct Signed {
 pub(crate) struct SignedTask {
     pub(crate) session: Session,
     pub(crate) open: v1::OpenRequest,
-    /// Its first word is of the checksum units that it reads in part.
+    /// Its first event tells the pages of the checksum units that it reads in part.
     pub(crate) tells_pages: bool,
     /// What comes in over its links when all goes well, bytes.
     pub(crate) incoming_bytes: u64,

@@ -1,17 +1,29 @@
 //! Buffers for slices, used again and again: a stage in its stride allocates nothing.
 
 use bytes::Bytes;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 /// What a buffer is filled with before it is used, in debug builds: a kernel that leaves a byte unwritten shows in every test.
 const POISON: u8 = 0xA5;
+/// Buffers of all sizes that are kept, whatever bytes they have: all are looked at where one is wanted.
+const WITHIN_KEPT_MAX: usize = 256;
 
 /// Buffers that are used again. What it keeps is bounded; how many are out is bounded by the queues of the sinks that hold them.
 #[derive(Debug)]
 pub struct Buffers {
-    free: Mutex<Vec<Vec<u8>>>,
+    free: Mutex<Free>,
     kept_max: usize,
     kept_bytes_max: usize,
+}
+
+/// Buffers that are not in use. The first was not used for the longest time.
+#[derive(Debug, Default)]
+struct Free {
+    buffers: VecDeque<Vec<u8>>,
+    bytes: usize,
 }
 
 impl Buffers {
@@ -20,41 +32,56 @@ impl Buffers {
         Arc::new(Self { free: Mutex::default(), kept_max, kept_bytes_max: usize::MAX })
     }
 
-    /// None yet; it will keep so many bytes: for buffers of all sizes.
+    /// None yet; it will keep so many bytes, in no more than 256 buffers: for buffers of all sizes.
     pub fn within(kept_bytes_max: usize) -> Arc<Self> {
-        Arc::new(Self { free: Mutex::default(), kept_max: usize::MAX, kept_bytes_max })
+        Arc::new(Self { free: Mutex::default(), kept_max: WITHIN_KEPT_MAX, kept_bytes_max })
     }
 
     /// A buffer of `len` bytes, whatever is in them.
     pub fn take(self: &Arc<Self>, len: usize) -> Buffer {
-        let mut bytes = self.free_one(len).unwrap_or_else(|| vec![0; len]);
+        let mut bytes = self.lock().take(len).unwrap_or_else(|| vec![0; len]);
         if cfg!(debug_assertions) {
             bytes.fill(POISON);
         }
         Buffer { bytes, len, home: Arc::clone(self) }
     }
 
-    /// The one that was used last of those that are long enough: its memory is the likeliest to be in the processor's caches.
-    fn free_one(&self, len: usize) -> Option<Vec<u8>> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = free.iter().rposition(|bytes| bytes.len() >= len)?;
-        Some(free.remove(fits))
+    /// Lets go of what it keeps.
+    pub fn forget(&self) {
+        let _forgotten = std::mem::take(&mut *self.lock());
     }
 
-    /// Those that were not used for the longest time go first.
     fn keep(&self, bytes: Vec<u8>) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.push(bytes);
-        let mut kept_bytes: usize = free.iter().map(Vec::len).sum();
-        let is_too_much = |count: usize, bytes: usize| count > self.kept_max || bytes > self.kept_bytes_max;
-        let count = free.len();
-        let dropped = free.iter().enumerate().take_while(|(at, bytes)| {
-            let is_dropped = is_too_much(count - at, kept_bytes);
-            kept_bytes -= if is_dropped { bytes.len() } else { 0 };
-            is_dropped
-        });
-        let dropped = dropped.count();
-        free.drain(..dropped);
+        if bytes.len() > self.kept_bytes_max || self.kept_max == 0 {
+            return;
+        }
+        let mut dropped = Vec::new();
+        let mut free = self.lock();
+        while free.buffers.len() >= self.kept_max || free.bytes > self.kept_bytes_max - bytes.len() {
+            let Some(oldest) = free.buffers.pop_front() else { break };
+            free.bytes -= oldest.len();
+            dropped.push(oldest);
+        }
+        free.bytes = free.bytes.saturating_add(bytes.len());
+        free.buffers.push_back(bytes);
+        // The system takes its time to unmap them: without the lock.
+        drop(free);
+        drop(dropped);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Free {
+    /// The one that was used last, as its memory is the likeliest to be in the processor's caches. One that is more than twice as long
+    /// is left to others, since the rest of it is not counted.
+    fn take(&mut self, len: usize) -> Option<Vec<u8>> {
+        let fits = self.buffers.iter().rposition(|bytes| (len..=len.saturating_mul(2)).contains(&bytes.len()))?;
+        let bytes = self.buffers.remove(fits)?;
+        self.bytes -= bytes.len();
+        Some(bytes)
     }
 }
 
@@ -107,28 +134,37 @@ mod tests {
         assert_eq!(reader, vec![1; 8]);
         drop(buffers.take(8));
         drop(reader);
-        assert!(buffers.free.lock().unwrap().len() == 1, "no more than kept_max are kept");
+        assert!(buffers.lock().buffers.len() == 1, "no more than kept_max are kept");
     }
 
     #[test]
     fn of_all_sizes_no_more_bytes_are_kept_than_are_said() {
         let buffers = Buffers::within(100);
-        let address = |len| buffers.take(len).freeze().as_ptr();
         let out: Vec<Buffer> = [60, 30, 50].map(|len| buffers.take(len)).into();
         drop(out);
-        let kept = |buffers: &Buffers| buffers.free.lock().unwrap().iter().map(Vec::len).collect::<Vec<_>>();
+        let kept = |buffers: &Buffers| {
+            let free = buffers.lock();
+            assert_eq!(free.bytes, free.buffers.iter().map(Vec::len).sum::<usize>());
+            free.buffers.iter().map(Vec::len).collect::<Vec<_>>()
+        };
         assert_eq!(kept(&buffers), [30, 50], "the first to come back is the first to go");
-        let fifty = address(40);
-        assert_eq!((address(50), kept(&buffers)), (fifty, vec![30, 50]));
+        let held = buffers.take(14);
+        assert_eq!(kept(&buffers), [30, 50], "much longer ones are left to others");
+        drop(held);
+        let fifty = buffers.take(50).freeze().as_ptr();
+        assert_eq!(buffers.take(40).freeze().as_ptr(), fifty);
+        assert_eq!(kept(&buffers), [30, 14, 50]);
         drop(buffers.take(101));
-        assert_eq!(kept(&buffers), [0; 0], "one that is too large by itself is not kept");
+        assert_eq!(kept(&buffers), [30, 14, 50], "one that is too large by itself is not kept");
+        buffers.forget();
+        assert_eq!(kept(&buffers), [0; 0]);
     }
 
     #[test]
     fn a_shorter_slice_gets_a_shorter_buffer_of_the_same_memory() {
         let buffers = Buffers::new(2);
         let address = buffers.take(64).freeze().as_ptr();
-        let shorter = buffers.take(3).freeze();
-        assert_eq!((shorter.as_ptr(), shorter.len()), (address, 3));
+        let shorter = buffers.take(33).freeze();
+        assert_eq!((shorter.as_ptr(), shorter.len()), (address, 33));
     }
 }

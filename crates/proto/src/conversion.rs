@@ -55,7 +55,7 @@ pub struct Conversion {
 pub struct ConversionLimits {
     /// Data of the stripe that is kept in memory, bytes; a longer stripe waits in the spool directory.
     pub stripe_memory_bytes_max: usize,
-    /// Data that is fetched at once, bytes; two such windows are in flight.
+    /// Data that is fetched at once, bytes; three such windows are in flight.
     pub window_bytes_max: u64,
     /// A coordinator that cannot be reached or is busy is asked again for this long.
     pub patience: Duration,

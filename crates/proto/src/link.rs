@@ -41,13 +41,13 @@ pub struct LinkReceiver<S = BoxStream> {
     buffers: SliceBuffers,
 }
 
-/// Memory of the slices that links have received, for the next links of the same process. It keeps 16 MiB where slices have 256 KiB, and
-/// never more than 64 MiB.
+/// Memory of the slices that links have received, for the next links of the same process. It keeps 64 slices, of no more than a frame each:
+/// 16 MiB where slices have 256 KiB.
 #[derive(Debug, Default)]
 pub struct SliceMemory(Mutex<Vec<BytesMut>>);
 
-/// Memory of the slices that a link receives. It is used again when nobody holds their bytes any more: to allocate for each slice makes
-/// the system map and clear its pages each time.
+/// Memory of the slices that a link receives. It is used again when their bytes are held no more: to allocate for each slice makes the
+/// system map and clear its pages each time.
 #[derive(Default)]
 struct SliceBuffers {
     own: Vec<BytesMut>,
@@ -301,12 +301,17 @@ impl Drop for SliceBuffers {
 }
 
 impl SliceMemory {
+    /// Lets go of what it keeps.
+    pub fn forget(&self) {
+        self.lock().clear();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<BytesMut>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One of the buffers that nobody holds and that has so much room.
+/// One of the buffers that are free and have so much room.
 fn take_free(buffers: &mut Vec<BytesMut>, room: usize) -> Option<BytesMut> {
     let free = buffers.iter_mut().position(|buffer| buffer.try_reclaim(room))?;
     Some(buffers.swap_remove(free))

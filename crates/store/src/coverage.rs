@@ -1,13 +1,11 @@
 //! Which bytes of a block have come, and the checksums of its pages as they come.
 
 use std::collections::BTreeMap;
-use weft_types::{CHECKSUM_UNIT_LEN, Error, PAGE_LEN, Result, Span, crc32c, crc32c_contribution, crc32c_joined, crc32c_zeros};
+use weft_types::{Error, PAGE_LEN, PAGES_PER_UNIT, Result, Span, crc32c, crc32c_contribution, crc32c_joined, crc32c_zeros};
 
 /// Separate runs of bytes that a block in the making may consist of: what bounds the memory of a writer whose bytes come
 /// in an absurd order.
 const RUNS_MAX: usize = 1 << 18;
-
-const PAGES_PER_UNIT: usize = (CHECKSUM_UNIT_LEN / PAGE_LEN) as usize;
 
 /// The bytes that have come, as runs that do not touch.
 #[derive(Debug)]

@@ -182,7 +182,7 @@ impl BlockReader for FaultReader {
             Some(Fault::FlipBit(bit)) => {
                 self.inner.read_at(offset, buf)?;
                 flip(buf, bit);
-                // As a disk that changed the bytes and their checksum: whoever else has the right checksum must find it.
+                // As a disk that changed the bytes and their checksum: only a checksum that is kept elsewhere tells.
                 Ok(crc32c(buf))
             }
             Some(Fault::Short(_)) => Err(injected(Reaction::Fatal, block)),

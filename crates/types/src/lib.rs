@@ -41,6 +41,12 @@ pub const PAGE_LEN: u64 = 4096;
 /// Bytes of a block that one checksum in the metadata covers (the last one of a block covers what is left).
 pub const CHECKSUM_UNIT_LEN: u64 = 1 << 20;
 
+/// Page checksums of a checksum unit.
+pub const PAGES_PER_UNIT: usize = (CHECKSUM_UNIT_LEN / PAGE_LEN) as usize;
+
+/// Checksum units of which a node tells the pages, for one task.
+pub const UNITS_OF_TASK_MAX: usize = 64;
+
 /// The largest payload of one frame on the wire, bytes.
 pub const FRAME_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 

@@ -1,4 +1,4 @@
-//! What agents are sent, through a gate that a test opens and closes: whatever moves data stands in its middle for as long as the test
+//! What agents are sent, through a gate that a test opens and closes: what moves data stops in its middle for as long as the test
 //! wants, however fast the machine is.
 
 use std::{
@@ -36,7 +36,7 @@ impl Links {
         Self(Arc::new(Gate { left: Mutex::new(ALL), more: Condvar::new() }))
     }
 
-    /// So many more bytes reach agents. The rest waits.
+    /// From now on so many bytes reach agents. The rest waits.
     pub(crate) fn let_pass(&self, bytes: usize) {
         *self.0.left.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
         self.0.more.notify_all();
@@ -56,7 +56,7 @@ impl Links {
         let gate = Arc::clone(&self.0);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // Whoever connects to an agent that is gone finds the connection closed.
+                // A connection to an agent that is gone is closed.
                 let Ok(agent) = TcpStream::connect(inner) else { continue };
                 let [from, to] = [&stream, &agent].map(|it| it.try_clone().expect("a second handle"));
                 let gate = Arc::clone(&gate);

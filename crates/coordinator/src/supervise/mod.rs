@@ -27,14 +27,12 @@ use weft_control::{
     run::{self, Action, Blame, Event, Execution, OnFailure, Opening, Report, Share, StallPolicy, opening},
 };
 use weft_proto::{from_status, rpc, v1};
-use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result};
+use weft_types::{Error, NodeId, Party, PlanId, Reaction, Result, UNITS_OF_TASK_MAX};
 
 /// How often it is looked whether nodes went down while their streams are silent.
 const LOOK_INTERVAL_MS: u64 = 250;
 /// Events of one plan that may wait to be looked at.
 const EVENTS_MAX: usize = 256;
-/// Checksum units that one node may tell the pages of, at most.
-const UNITS_MAX: usize = 64;
 
 /// Whether there is a way around a node at this moment.
 pub(crate) type IsSpare<'a> = Box<dyn Fn(NodeId) -> bool + Send + Sync + 'a>;
@@ -119,14 +117,14 @@ pub(crate) async fn start(
         }
     }
     let tells_pages = |node| signed.agents.get(&node).is_some_and(|task| task.tells_pages);
-    let first_words = join_all(begun.into_iter().map(|(node, mut stream)| async move {
-        let first = if tells_pages(node) { first_word(shared, &mut stream).await } else { None };
+    let first_events = join_all(begun.into_iter().map(|(node, mut stream)| async move {
+        let first = if tells_pages(node) { first_event(shared, &mut stream).await } else { None };
         (node, stream, first)
     }));
     let mut pages = Vec::new();
-    for (node, stream, first) in first_words.await {
+    for (node, stream, first) in first_events.await {
         if let Some(Ok(Some(v1::TaskEvent { event: Some(v1::task_event::Event::Started(told)) }))) = &first {
-            pages.extend(told.pages.iter().take(UNITS_MAX).map(|unit| (node, unit.clone())));
+            pages.extend(told.pages.iter().take(UNITS_OF_TASK_MAX).map(|unit| (node, unit.clone())));
         }
         drop(tokio::spawn(forward(node, stream, first, sender.clone())));
     }
@@ -334,7 +332,7 @@ fn unreachable(shared: &Shared, node: NodeId, error: Error) -> Error {
 type Word = Result<Option<v1::TaskEvent>, Status>;
 
 /// None: it says nothing in the time that a call may take.
-async fn first_word(shared: &Shared, stream: &mut Streaming<v1::TaskEvent>) -> Option<Word> {
+async fn first_event(shared: &Shared, stream: &mut Streaming<v1::TaskEvent>) -> Option<Word> {
     tokio::time::timeout(shared.call_timeout(), stream.message()).await.ok()
 }
 

@@ -1,6 +1,10 @@
 //! Pages and blocks that are not what was stored.
 
-use crate::world::{World, block, data};
+use crate::{
+    lying_disks::Spoiled,
+    world::{World, block, data},
+};
+use std::time::Duration;
 use weft_client::{GetOptions, Got, RepairNodeOptions, RepairOptions, api};
 use weft_types::{NodeId, Party, Reaction};
 
@@ -25,15 +29,26 @@ async fn what_a_node_spoils_behind_its_disk_is_read_around_and_the_node_is_named
         let (read, got) = range(&world, key, some.clone()).await;
         assert!(read == part && got.errors.is_empty() && got.plans == 1, "{key}: {got:?}");
 
-        world.spoils.lock().unwrap().insert(index);
-        let (read, got) = range(&world, key, some.clone()).await;
-        world.spoils.lock().unwrap().clear();
-        assert!(read == part, "{key}: a spoiled byte was handed out");
         let node = Party::Node(NodeId(world.stat(key).await.stripes[0].blocks[usize::from(index)].node));
+        let spoiled = async |by: Spoiled| {
+            world.spoils.lock().unwrap().insert(index, by);
+            let (read, got) = range(&world, key, some.clone()).await;
+            world.spoils.lock().unwrap().clear();
+            assert!(read == part, "{key}: a spoiled byte was handed out");
+            got
+        };
+        let got = spoiled(Spoiled::Read).await;
         let is_named = |error: &weft_types::Error| {
             (error.reaction, error.block.map(|block| block.index), error.party) == (Reaction::Corrupt, Some(index), Some(node))
         };
         assert!(got.errors.iter().any(is_named) && got.rebuilt.len() == 1, "{key}: {got:?}");
+
+        // By then the node is asked again.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        // A frame whose checksum is not that of its bytes: its sender is gone around.
+        let got = spoiled(Spoiled::Memory).await;
+        let is_of_node = |error: &weft_types::Error| (error.reaction, error.party) == (Reaction::Corrupt, Some(node));
+        assert!(got.errors.iter().any(is_of_node) && got.rebuilt.len() == 1, "{key}: {got:?}");
     }
 }
 

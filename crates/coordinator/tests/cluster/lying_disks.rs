@@ -2,7 +2,7 @@
 //! tiny.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -13,8 +13,20 @@ use weft_agent::{LocalDisks, OpenDisk, OpenedDisk};
 use weft_store::{BlockReader, BlockStore, BlockWriter, Capacity, NewDisk, Quarantined, Receipt};
 use weft_types::{BlockId, BlockMeta, ClusterId, Result, Span, crc32c};
 
-/// The indices of blocks of which the next that is written is wrong, or of which every read is.
+/// The indices of blocks of which the next that is written is wrong.
 pub(crate) type Lies = Arc<Mutex<BTreeSet<u8>>>;
+
+/// The indices of blocks of which every read is wrong.
+pub(crate) type Spoils = Arc<Mutex<BTreeMap<u8, Spoiled>>>;
+
+/// Where a byte changes after its page was checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spoiled {
+    /// In what is read: the node takes it to be right, and sums it up so.
+    Read,
+    /// In memory, later: it is sent with the checksum of what was read.
+    Memory,
+}
 
 /// Bytes of a disk; 0: it is as large as it is.
 pub(crate) type DiskBytes = Arc<AtomicU64>;
@@ -22,7 +34,7 @@ pub(crate) type DiskBytes = Arc<AtomicU64>;
 /// Local directories that lie.
 pub(crate) struct LyingDisks {
     pub(crate) lies: Lies,
-    pub(crate) spoils: Lies,
+    pub(crate) spoils: Spoils,
     pub(crate) disk_bytes: DiskBytes,
 }
 
@@ -45,7 +57,7 @@ impl OpenDisk for LyingDisks {
 struct LyingStore {
     store: Arc<dyn BlockStore>,
     lies: Lies,
-    spoils: Lies,
+    spoils: Spoils,
     dir: PathBuf,
     disk_bytes: DiskBytes,
 }
@@ -131,14 +143,17 @@ impl BlockWriter for LyingWriter {
 /// What it reads is as it was written, and what it gives is not.
 struct SpoilingReader {
     reader: Arc<dyn BlockReader>,
-    spoils: Lies,
+    spoils: Spoils,
 }
 
 impl SpoilingReader {
-    fn spoil(&self, bytes: &mut [u8]) {
-        if let (true, Some(first)) = (self.spoils.lock().unwrap().contains(&self.meta().id.index), bytes.first_mut()) {
+    /// The checksum that the bytes are given with.
+    fn spoil(&self, bytes: &mut [u8], checksum: u32) -> u32 {
+        let spoiled = self.spoils.lock().unwrap().get(&self.meta().id.index).copied();
+        if let (Some(_), Some(first)) = (spoiled, bytes.first_mut()) {
             *first ^= 1;
         }
+        if spoiled == Some(Spoiled::Read) { crc32c(bytes) } else { checksum }
     }
 }
 
@@ -156,14 +171,12 @@ impl BlockReader for SpoilingReader {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32> {
-        self.reader.read_at(offset, buf)?;
-        self.spoil(buf);
-        Ok(crc32c(buf))
+        let checksum = self.reader.read_at(offset, buf)?;
+        Ok(self.spoil(buf, checksum))
     }
 
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Option<u32> {
-        self.reader.read_cached(offset, buf)?;
-        self.spoil(buf);
-        Some(crc32c(buf))
+        let checksum = self.reader.read_cached(offset, buf)?;
+        Some(self.spoil(buf, checksum))
     }
 }

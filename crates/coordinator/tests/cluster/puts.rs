@@ -15,8 +15,7 @@ use std::{
 use tokio::time::Instant;
 use weft_agent::Throttle;
 use weft_client::{Client, GetOptions, PutOptions, api};
-use weft_types::crc32c;
-use weft_types::{BlockId, ByteSize, Reaction, Result};
+use weft_types::{BlockId, ByteSize, Reaction, Result, crc32c};
 
 pub(crate) const BLOCK_LEN: usize = 2 << 20;
 

@@ -2,7 +2,7 @@
 //! when nobody has anything to do, so that no test waits, and none depends on how fast the machine is.
 
 use crate::{
-    lying_disks::{DiskBytes, Lies, LyingDisks},
+    lying_disks::{DiskBytes, Lies, LyingDisks, Spoils},
     slow_net::{CutNet, CutOff, SlowNet, StoppableNet},
 };
 use std::{
@@ -46,7 +46,7 @@ pub(crate) struct World {
     /// Blocks that will be stored otherwise than they come.
     pub(crate) lies: Lies,
     /// Blocks that nodes spoil when they have read them.
-    pub(crate) spoils: Lies,
+    pub(crate) spoils: Spoils,
     /// How large each disk is.
     pub(crate) disk_bytes: DiskBytes,
     /// What agents that are started from now on take on.

@@ -137,7 +137,7 @@ async fn memory_is_used_again_when_nobody_holds_it_and_not_before() {
             let received = receiver.receive(*slice).await.unwrap();
             places.insert(received.as_ptr() as usize);
             held.push_back((*slice, received));
-            assert!(held.iter().all(|(slice, received)| *received == rows(*slice, 1)), "somebody's bytes were written over");
+            assert!(held.iter().all(|(slice, received)| *received == rows(*slice, 1)), "bytes that are held were written over");
             // Not in the order in which they came: one is held for long.
             if held.len() == HELD_MAX {
                 held.remove(1 + slice.start as usize / 4096 % 2);
@@ -167,7 +167,7 @@ async fn the_next_link_receives_where_the_last_one_did() {
             held.push((slice, received));
         }
         drop(receiver);
-        assert!(held.iter().all(|(slice, received)| *received == rows(*slice, 1)), "somebody's bytes were written over");
+        assert!(held.iter().all(|(slice, received)| *received == rows(*slice, 1)), "bytes that are held were written over");
     }
     assert_eq!(places.len(), held.len() + 1, "places for what is held, and one that is used again and again");
 }
