@@ -130,7 +130,7 @@ struct Cell {
     number: Option<u64>,
     /// Whether all of them could be read.
     is_whole: bool,
-    bytes: Vec<u8>,
+    bytes: Option<Buffer>,
 }
 
 /// It would have to be waited for.
@@ -184,7 +184,7 @@ impl RowReader {
         let sub_len = self.block.layout.sub_len();
         let (from, len) = ((slice.start % sub_len) as usize, slice.len() as usize);
         let mut buffer = self.block.buffers.take(self.bytes_of(slice) as usize);
-        let sub_blocks = cell.bytes.chunks_exact(sub_len as usize);
+        let sub_blocks = cell.bytes.as_ref()?.as_ref().chunks_exact(sub_len as usize);
         for (row, sub_block) in buffer.bytes_mut().chunks_exact_mut(len.max(1)).zip(sub_blocks) {
             row.copy_from_slice(&sub_block[from..from + len]);
         }
@@ -192,11 +192,11 @@ impl RowReader {
     }
 
     /// Reads the sub-blocks of a cell, neighbours by one call.
-    fn read_cell(&self, number: u64, bytes: &mut Vec<u8>) -> Option<()> {
+    fn read_cell(&self, number: u64, cell: &mut Option<Buffer>) -> Option<()> {
         let (block, layout) = (&self.block, &self.block.layout);
         let sub_len = layout.sub_len() as usize;
-        bytes.resize(self.sub_blocks.len() * sub_len, 0);
-        let (mut rest, mut on_disk) = (bytes.as_mut_slice(), 0);
+        let cell = cell.get_or_insert_with(|| block.buffers.take(self.sub_blocks.len() * sub_len));
+        let (mut rest, mut on_disk) = (cell.bytes_mut(), 0);
         for run in self.sub_blocks.chunk_by(|a, b| a + 1 == *b) {
             let (these, after) = rest.split_at_mut(run.len() * sub_len);
             let offset = number * layout.cell_len + u64::from(run[0]) * layout.sub_len();
