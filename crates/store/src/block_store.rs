@@ -99,7 +99,7 @@ pub trait BlockReader: Send + Sync {
     /// When a page is not what it was, this is [`Reaction::Corrupt`], and what is in `buf` is not to be used.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<u32>;
 
-    /// As [`read_at`](Self::read_at), if that waits for no disk: it may be called where nobody may block. `None`: it would wait,
+    /// As [`read_at`](Self::read_at), if that waits for no disk: it may be called on threads that must not block. `None`: it would wait,
     /// or it fails, and `read_at` says why; what is in `buf` is not to be used.
     fn read_cached(&self, _offset: u64, _buf: &mut [u8]) -> Option<u32> {
         None
