@@ -13,8 +13,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Of a block of `block_len` bytes whose units have the checksums `recorded`. `told` are units with what is said to be the checksums
-    /// of their pages; `wrong` is told of each unit of which that is not so.
+    /// Of a block of `block_len` bytes whose units have the checksums `recorded`. `told` has units, each with the checksums of its
+    /// pages as a node tells them. Calls `wrong` with each unit whose list does not fit its recorded checksum.
     pub(crate) fn new<'a>(
         block_len: u64,
         recorded: &[u32],

@@ -56,8 +56,11 @@ impl BlockReader for Reader {
 
 fn block(cached: fn(u64) -> bool, bad_page: Option<u64>) -> (OpenBlock, Arc<Reader>) {
     let meta = conformance::block(ClusterId(1), 1, LEN);
-    let layout = meta.stripe.layout;
-    let (id, bytes) = (meta.id, conformance::pattern(LEN));
+    open(meta, cached, bad_page)
+}
+
+fn open(meta: BlockMeta, cached: fn(u64) -> bool, bad_page: Option<u64>) -> (OpenBlock, Arc<Reader>) {
+    let (id, layout, bytes) = (meta.id, meta.stripe.layout, conformance::pattern(meta.len()));
     let reader = Arc::new(Reader { meta, bytes, cached, bad_page, waited: Mutex::default() });
     let (traffic, findings) = (Arc::default(), Arc::default());
     let passage = Passage::new(&Line::new(None), Precedence::of(Class::Repair));
@@ -130,23 +133,7 @@ const CELL: u64 = SUB * ALPHA as u64;
 fn vector_block(cached: fn(u64) -> bool, bad_page: Option<u64>) -> (OpenBlock, Arc<Reader>) {
     let mut meta = conformance::block(ClusterId(1), 1, 2 * CELL + SUB + 5000);
     meta.stripe.layout = Layout::new(3 * CELL, CELL, ALPHA).unwrap();
-    let (id, layout, bytes) = (meta.id, meta.stripe.layout, conformance::pattern(meta.len()));
-    let reader = Arc::new(Reader { meta, bytes, cached, bad_page, waited: Mutex::default() });
-    let (traffic, findings) = (Arc::default(), Arc::default());
-    let passage = Passage::new(&Line::new(None), Precedence::of(Class::Repair));
-    (
-        OpenBlock {
-            id,
-            reader: reader.clone(),
-            layout,
-            traffic,
-            findings,
-            corrupt: Arc::default(),
-            passage,
-            buffers: Buffers::new(4),
-        },
-        reader,
-    )
+    open(meta, cached, bad_page)
 }
 
 fn vector_slices(slice_len: u64) -> Slices {
