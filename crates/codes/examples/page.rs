@@ -30,24 +30,24 @@ fn page(machine: &str, rows: &[Row]) -> Result<String, Box<dyn Error>> {
     let mut page = String::from(
         "# Codes\n\n\
          <!-- Written by `make codes`: change crates/codes/examples/page.rs instead. -->\n\n\
-         A policy names the code by which its objects are stored: `weft policy --help`. A code turns k data blocks into n blocks \
-         that lie on n nodes. `weft code info CODE` says what any other code costs, with the sizes that you think of.\n\n\
-         ## Which one\n\n",
+         This page helps you to choose the code of a policy (`weft policy create --code`). A code turns k data blocks into n blocks \
+         on n nodes. `weft code info CODE` shows what any other code costs, in any size.\n\n\
+         ## Choose a code\n\n",
     );
     for family in FAMILIES {
-        writeln!(page, "- `{}` ({}): {}", family.name, summary(family), family.advice)?;
+        writeln!(page, "- `{}` — {}. {}", family.name, summary(family), family.advice)?;
     }
     page.push_str(
-        "\n## What they cost\n\n\
-         - **overhead**: bytes stored for each byte of data; **tolerance**: any so many blocks may be lost; **distance**: the \
-         least number of blocks in which two stripes differ, one more than the tolerance.\n\
-         - **α**: the sub-blocks of a cell. Repair reads and moves some of them, so that they must not be too short for disks: \
-         **cell** is what a cluster takes unless told, at least 1 MiB and at least 64 KiB a sub-block.\n\
-         - **moved** and **read**: what helpers send and what they read from their disks to repair one block, in blocks; the \
-         average over all blocks of a stripe, and the worst in brackets where it is another. A copy's is 1.\n\
-         - **encode**, **decode** (of as many blocks as may be lost) and **repair** (of the first block): how fast one core \
-         computes them, to `rs(10,4)` with the same cell in the same run. More is faster. Encoding and decoding count the \
-         data, repair the block that is rebuilt.\n\n\
+        "\n## Costs\n\n\
+         - **overhead**: stored bytes for each byte of data. **tolerance**: any this many blocks can be lost. **distance**: the \
+         smallest number of blocks in which two stripes differ, one more than the tolerance.\n\
+         - **α**: the sub-blocks of a cell. A repair reads and moves only some of them, so they must not be too short for disks. \
+         **cell**: the default cell of a cluster, at least 1 MiB and at least 64 KiB for each sub-block.\n\
+         - **moved** and **read**: what helpers send and what they read from disk to repair one block, in blocks. The average over \
+         all blocks of a stripe; the worst case in brackets if it differs. A copy takes 1.\n\
+         - **encode**, **decode** (as many lost blocks as the code tolerates) and **repair** (the first block): the speed on one core \
+         relative to `rs(10,4)`, with the same cell in the same run. Higher is faster. Encoding and decoding count the data; \
+         repair counts the rebuilt block.\n\n\
          | code | overhead | tolerance | distance | α | moved | read | cell | encode | decode | repair |\n\
          | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n",
     );

@@ -48,9 +48,10 @@ use weft_gf::{Factored, FactoredBuilder, SparseMatrix};
 pub(crate) const FAMILY: Family = Family {
     name: "butterfly",
     usage: "butterfly(k), with k from 2 to 10",
-    summary: "Butterfly: two parity blocks, XOR only, 2^(k-1) sub-blocks; one lost block is repaired from half of the rest",
-    advice: "Choose it where two parity blocks are enough: half of the rest is read to repair a block, and nothing is ever \
-            multiplied; the more data blocks, the longer its cells.",
+    summary: "Butterfly: two parity blocks, XOR only, 2^(k-1) sub-blocks; one lost block is repaired from half of each other \
+            block",
+    advice: "Choose it if two parity blocks are enough. A repair moves half of every other block. More data blocks need longer \
+            cells.",
     measured: &["butterfly(4)", "butterfly(8)"],
     build,
 };

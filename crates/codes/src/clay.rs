@@ -45,9 +45,9 @@ use weft_gf::{Factored, FactoredBuilder, Matrix, SparseMatrix, field};
 pub(crate) const FAMILY: Family = Family {
     name: "clay",
     usage: "clay(k,m) or clay(k,m,d=helpers), with m at least 2, k+m at most 20, and d from k+1 to k+m-1 (the default)",
-    summary: "Clay: one lost block is repaired from 1/(d-k+1) of each of d others, which read no more than that",
-    advice: "Choose it where repair traffic is what hurts and disks take short reads well: any sizes, `rs`'s overhead and \
-            tolerance, and the least that is possible is both read and sent; it needs the longest cells and computes the most.",
+    summary: "Clay: one lost block is repaired from 1/(d-k+1) of each of d others, which read no more than they send",
+    advice: "Choose it if repair traffic is the bottleneck and disks handle short reads well. It has the overhead and tolerance \
+            of `rs`, and a repair reads and sends the least possible. It needs long cells and much computation.",
     measured: &["clay(5,3,d=6)", "clay(4,2)", "clay(10,4)", "clay(10,4,d=12)"],
     build,
 };

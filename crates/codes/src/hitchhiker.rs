@@ -33,9 +33,9 @@ use weft_gf::{SparseMatrix, field};
 pub(crate) const FAMILY: Family = Family {
     name: "hitchhiker-xor",
     usage: "hitchhiker-xor(k,m), with k at least 1, m at least 2 and k+m at most 255",
-    summary: "Hitchhiker-XOR: any k blocks suffice; a data block is rebuilt from less, (10,4): 6.5 or 7 blocks",
-    advice: "Choose it to save a third of the traffic of `rs` for the repair of data blocks, at the same overhead and \
-            tolerance and with only two sub-blocks.",
+    summary: "Hitchhiker-XOR: any k blocks recover the data; the repair of a data block reads less, with (10,4) 6.5 or 7 blocks",
+    advice: "Choose it to save a third of the repair traffic of `rs` for data blocks, with the same overhead and tolerance and \
+            only two sub-blocks.",
     measured: &["hitchhiker-xor(10,4)"],
     build: |arguments| build(arguments, Variant::Xor),
 };
@@ -44,8 +44,8 @@ pub(crate) const FAMILY: Family = Family {
 pub(crate) const FAMILY_PLUS: Family = Family {
     name: "hitchhiker-xor+",
     usage: "hitchhiker-xor+(k,m), with k and m at least 2 and k+m at most 255",
-    summary: "Hitchhiker-XOR+: any k blocks suffice; a data block is rebuilt from less, (10,4): 6.5 blocks",
-    advice: "As `hitchhiker-xor`, with every data block repaired at the lower price.",
+    summary: "Hitchhiker-XOR+: any k blocks recover the data; the repair of a data block reads less, with (10,4) 6.5 blocks",
+    advice: "Like `hitchhiker-xor`, but every data block is repaired at the lower cost.",
     measured: &["hitchhiker-xor+(10,4)"],
     build: |arguments| build(arguments, Variant::XorPlus),
 };

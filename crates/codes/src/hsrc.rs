@@ -24,8 +24,9 @@ pub(crate) const FAMILY: Family = Family {
     name: "hsrc",
     usage: "hsrc(n,k) or hsrc(n,k,d=...), of length n and dimension k, with k from 1 to 8, n more than 2^(k-1) and k, and at most \
             2^d - 1, and d at most 8",
-    summary: "Homomorphic self-repairing code: a lost block is the XOR of two others, in many ways; tolerates n - 2^(k-1) losses",
-    advice: "Choose it where nodes come and go all the time: a lost block is the sum of two others, in many ways, at a high \
+    summary: "Homomorphic self-repairing code: a lost block is the XOR of two others, for many pairs; tolerates n - 2^(k-1) \
+            losses",
+    advice: "Choose it if nodes come and go all the time. A lost block is the sum of two others, for many pairs, at a high \
             overhead.",
     measured: &["hsrc(7,3)", "hsrc(15,4)"],
     build,

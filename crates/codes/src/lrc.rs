@@ -38,9 +38,9 @@ pub(crate) const FAMILY: Family = Family {
     name: "lrc",
     usage: "lrc(k,l,g), with l groups of k/l data blocks and a local parity each, and g global parities: k, l and g at least 1, \
             k divisible by l, k+l+g at most 255",
-    summary: "Azure's local reconstruction code: a lost block is repaired from the k/l others of its group; tolerates g+1 losses",
-    advice: "Choose it for wide stripes: a single lost block is repaired within its small group, for one more parity block a \
-            group; it survives fewer losses than its parity blocks.",
+    summary: "Azure's local reconstruction code: a lost block of a group is repaired from its k/l others; tolerates g+1 losses",
+    advice: "Choose it for wide stripes. A single lost block is repaired within its small group, at the price of one more parity \
+            block per group. It survives fewer losses than it has parity blocks.",
     measured: &["lrc(12,2,2)", "lrc(4,2,6)"],
     build,
 };

@@ -34,9 +34,10 @@ use weft_gf::{FactoredBuilder, Matrix, SparseMatrix, field};
 pub(crate) const FAMILY: Family = Family {
     name: "msr",
     usage: "msr(k,m) or msr(k,m,d=helpers), with k at least 2, d from 2k-2 to k+m-1 (the default), and d-k+1 at most 32",
-    summary: "product-matrix MSR: one lost block is repaired from 1/(d-k+1) of each of d others, which read all and compute it",
-    advice: "Choose it where links are what is scarce and the overhead (at least about two) is paid anyway: its helpers send \
-            the least that is possible, but read their whole blocks for it.",
+    summary: "Product-matrix MSR: one lost block is repaired from 1/(d-k+1) of each of d others, which read and combine whole \
+            blocks",
+    advice: "Choose it if links are the bottleneck and an overhead of about two or more is acceptable. Helpers send the least \
+            possible, but read their whole blocks.",
     measured: &["msr(4,4,d=6)", "msr(4,4)", "msr(6,6,d=10)"],
     build,
 };

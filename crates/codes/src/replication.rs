@@ -11,8 +11,9 @@ use weft_gf::{Matrix, SparseMatrix};
 pub(crate) const FAMILY: Family = Family {
     name: "replication",
     usage: "replication(r), with r from 2 to 255",
-    summary: "r equal copies: any one of them suffices",
-    advice: "Choose it for small or hot data: every copy can be read, repair reads one block, and it costs the most space.",
+    summary: "r identical copies: any one of them suffices",
+    advice: "Choose it for small or hot data. Every copy serves reads and a repair reads one block, but it stores the data r \
+            times.",
     measured: &["replication(3)"],
     build,
 };

@@ -26,9 +26,9 @@ pub(crate) const FAMILY: Family = Family {
     name: "rotated-rs",
     usage: "rotated-rs(k,m) or rotated-rs(k,m,r=...), with k and m at least 1, k+m at most 255, and r rows: 2, 4, 8, 16 or 32; \
             2 unless said otherwise",
-    summary: "Rotated Reed-Solomon: any k blocks suffice; degraded reads of a run of data, and rebuilding it, read less",
-    advice: "Choose it where runs of data are often read while a node is away: such a read costs less than with `rs`, and so \
-            does repair.",
+    summary: "Rotated Reed-Solomon: any k blocks recover the data; degraded reads of consecutive data, and repairs, read less",
+    advice: "Choose it if clients often read consecutive data while a node is down. Such a read costs less than with `rs`, and \
+            so does a repair.",
     measured: &["rotated-rs(12,4)", "rotated-rs(6,3)"],
     build,
 };

@@ -12,7 +12,7 @@ pub(crate) const FAMILY: Family = Family {
     name: "xor",
     usage: "xor(k), with k from 1 to 254",
     summary: "One parity block, the XOR of k data blocks",
-    advice: "Choose it where one loss at a time is all that must be survived, on few and good disks.",
+    advice: "Choose it if it is enough to survive one loss at a time, on few and reliable disks.",
     measured: &["xor(10)"],
     build,
 };
