@@ -60,15 +60,16 @@ done
 
 {
     cat <<'INTRODUCTION'
-# Papers, reproduced
+# Figures of papers, reproduced
 
 <!-- Written by `make reproduce`: change tools/reproduce.sh or crates/lab/src/reproduce/ instead. -->
 
-What papers measured, measured again with weft on one machine. Each figure has a testbed of its own (`weft testbed`): every node in
-a network namespace, with links that carry what is said below it. The machine is smaller than the papers' clusters, so links are
-slower and blocks are smaller; ratios are what can be compared. "Links say" is what the same plans would take if the links were all
-that takes time. Points are medians; lines over bars and dots go from the least to the most of all runs. Repairs are not led around nodes that
-stand still (`repair_stall_ms` is 0).
+This page repeats experiments of two papers with weft on one machine. Each figure has its own testbed ([testbed.md](testbed.md)): every
+node runs in a network namespace, with links of the stated rate. The machine is smaller than the papers' clusters, so links are slower
+and blocks are smaller. Compare ratios, not times.
+
+Points are medians. Bars and whiskers show the range of all runs. The *link bound* is the value that the same plans would give if only
+the links took time. Repairs do not avoid stalled nodes here (`repair_stall_ms` is 0).
 
 INTRODUCTION
     between=
