@@ -28,8 +28,8 @@ use weft_gf::{Matrix, SparseMatrix, field};
 pub(crate) const FAMILY: Family = Family {
     name: "rs",
     usage: "rs(k,m) or rs(k,m,matrix=cauchy|vandermonde|jerasure), with k and m at least 1 and k+m at most 255",
-    summary: "Reed-Solomon: any k of the k+m blocks recover the data; by default with the Cauchy matrix of ISA-L and HDFS",
-    advice: "The default. It computes fast, but a repair reads k blocks: choose it unless repair traffic is the bottleneck. \
+    summary: "Reed-Solomon, by default with the Cauchy matrix of ISA-L and HDFS: any k of the k+m blocks recover the data",
+    advice: "The default code. It computes fast, but a repair reads k blocks: choose it unless repair traffic is the bottleneck. \
             Choose `matrix=jerasure` for data that Jerasure wrote.",
     measured: &["rs(10,4)", "rs(10,4,matrix=jerasure)", "rs(6,3)"],
     build,
