@@ -7,7 +7,7 @@ export CARGO_TERM_PROGRESS_WHEN ?= auto
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build lab test simulate fuzz lint audit bless bench codes reproduce docs
+.PHONY: help demo build lab test simulate fuzz lint audit bless bench bench-minio codes reproduce docs
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ bless: ## write anew what is generated and kept in the repository: the code of t
 bench: ## ratios measured in one run, against other libraries and this machine's limits
 	@tools/need.sh cc cargo
 	@tools/bench.sh
+
+bench-minio: ## put and get beside MinIO in one run (for comparison only; needs Go)
+	@tools/need.sh cc cargo
+	@tools/bench-minio.sh
 
 codes: ## measure every code, and write the page that compares them: docs/codes.md
 	@tools/need.sh cc cargo

@@ -15,6 +15,10 @@ use std::{
 /// The coordinator's name among the processes.
 const COORDINATOR: &str = "coordinator";
 const POLL: Duration = Duration::from_millis(1);
+/// Memory is looked at once in so many polls: each look costs as much as a poll.
+const POLLS_PER_LOOK: usize = 8;
+const DOWN_POLL: Duration = Duration::from_millis(200);
+const DOWN_POLLS: usize = 100;
 
 /// A running cluster; dropped, it is stopped.
 pub struct Cluster<'a> {
@@ -29,6 +33,8 @@ pub struct Done {
     pub seconds: f64,
     /// Of the command itself.
     pub cpu_seconds: f64,
+    /// Its memory at most, as last seen before it ended.
+    pub peak_bytes: u64,
 }
 
 impl<'a> Cluster<'a> {
@@ -56,9 +62,33 @@ impl<'a> Cluster<'a> {
 
     /// Runs `weft` with `words` on this cluster.
     pub fn weft(&self, words: &[&str]) -> Result<Done> {
+        self.run.finish(self.command(words))
+    }
+
+    /// `weft` with `words` on this cluster.
+    pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.run.weft);
         command.arg("--cluster").arg(&self.dir).args(words);
-        self.run.finish(command)
+        command
+    }
+
+    /// Kills an agent, and waits until the coordinator has noticed.
+    pub fn lose_agent(&mut self) -> Result<()> {
+        let name = self.pids.keys().find(|name| *name != COORDINATOR).cloned().ok_or("there is no agent")?;
+        let pid = self.pids.remove(&name).unwrap_or_default();
+        let mut kill = Command::new("kill");
+        kill.args(["-KILL", &pid.to_string()]);
+        self.run.finish(kill)?;
+        for _ in 0..DOWN_POLLS {
+            thread::sleep(DOWN_POLL);
+            let nodes = self.ask(&["node", "ls"])?;
+            let nodes = nodes.get("nodes").unwrap_or(&nodes);
+            let is_down = |node: &Value| node["name"] == *name && node["state"] == "down";
+            if nodes.as_array().is_some_and(|nodes| nodes.iter().any(is_down)) {
+                return Ok(());
+            }
+        }
+        Err(format!("{name} was killed, and the coordinator does not notice").into())
     }
 
     /// As [`weft`](Self::weft), and what it prints is JSON.
@@ -113,16 +143,21 @@ impl Run {
             let mut output = String::new();
             stdout.as_mut().map_or(Ok(0), |pipe| pipe.read_to_string(&mut output)).map(|_| output)
         });
-        self.wait(&mut child, &command)?;
+        let peak_bytes = self.wait(&mut child, &command)?;
         let seconds = begin.elapsed().as_secs_f64();
         let output = reading.join().map_err(|_| "reading has panicked")??;
-        Ok(Done { output, seconds, cpu_seconds: cpu::of_children()? - cpu_before })
+        Ok(Done { output, seconds, cpu_seconds: cpu::of_children()? - cpu_before, peak_bytes })
     }
 
-    fn wait(&self, child: &mut Child, command: &Command) -> Result<()> {
-        loop {
+    /// Tells the most memory that the child was seen to use.
+    fn wait(&self, child: &mut Child, command: &Command) -> Result<u64> {
+        let mut peak_bytes = 0;
+        for poll in 0_usize.. {
+            if poll.is_multiple_of(POLLS_PER_LOOK) {
+                peak_bytes = cpu::peak_bytes(child.id()).unwrap_or(peak_bytes);
+            }
             match child.try_wait()? {
-                Some(status) if status.success() => return Ok(()),
+                Some(status) if status.success() => break,
                 Some(status) => return Err(format!("{command:?} ended with {status}").into()),
                 None if Instant::now() > self.deadline => {
                     child.kill()?;
@@ -132,5 +167,6 @@ impl Run {
                 None => thread::sleep(POLL),
             }
         }
+        Ok(peak_bytes)
     }
 }

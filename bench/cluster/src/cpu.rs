@@ -1,4 +1,4 @@
-//! CPU time of processes, as the kernel accounts for it: user and system together, to a hundredth of a second.
+//! CPU time and memory of processes, as the kernel accounts for them. CPU time is user and system together, to a hundredth of a second.
 
 use crate::Result;
 use std::fs;
@@ -17,6 +17,13 @@ pub fn of(pid: u32) -> Result<f64> {
 /// CPU seconds of all children of this process that have ended and were waited for.
 pub fn of_children() -> Result<f64> {
     seconds("self", CHILDREN_USER)
+}
+
+/// The most memory that a running process has had so far. None: it has ended.
+pub fn peak_bytes(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())?;
+    Some(kib << 10)
 }
 
 /// The sum of a field and the next: user time and system time.

@@ -11,6 +11,7 @@ mod cluster;
 mod copy;
 mod cpu;
 mod hop;
+mod minio;
 mod objects;
 mod relay;
 mod report;
@@ -29,12 +30,16 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + S
 const ROUNDS_DEFAULT: usize = 3;
 /// All of it ends within this time, if only with an error.
 const TIME_MAX: Duration = Duration::from_secs(270);
+/// Beside MinIO there are three contestants and more to do.
+const BESIDE_TIME_MAX: Duration = Duration::from_secs(900);
 
 const HELP: &str = "usage: weft-measure [--json] [--rounds N] [--only TEXT]
 
 Starts clusters of weft on this machine and measures them beside plain sockets:
   hop      CPU time of an agent in the middle of a repair chain, beside a bare socket relay
   objects  put and healthy get of 1 GiB on 16 agents under rs(10,4), beside copying as many bytes over loopback
+  minio    put and get of 1 GiB on 6 agents under rs(4,2) beside MinIO, healthy and with a node or drive
+           lost; only if it is named (make bench-minio)
 
 It needs the weft binary (target/release/weft, or WEFT_BIN) and about 20 GiB in TMPDIR, for three rounds.
 
@@ -79,10 +84,13 @@ fn measure(words: Vec<String>) -> Result<()> {
         println!("{HELP}");
         return Ok(());
     };
-    let run = Run::new(options.rounds)?;
+    let time_max = if options.only == "minio" { BESIDE_TIME_MAX } else { TIME_MAX };
+    let run = Run::new(options.rounds, time_max)?;
     let hops = if "hop".contains(&options.only) { hop::measure(&run)? } else { Vec::new() };
     let objects = if "objects".contains(&options.only) { objects::measure(&run)? } else { Vec::new() };
-    let report = Report { machine: Machine::here(), rounds: options.rounds, hops, objects };
+    // Needs MinIO: only if it is named.
+    let minio = if options.only == "minio" { minio::measure(&run)? } else { Vec::new() };
+    let report = Report { machine: Machine::here(), rounds: options.rounds, hops, objects, minio };
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
@@ -110,7 +118,7 @@ fn options(words: Vec<String>) -> Result<Option<Options>> {
 }
 
 impl Run {
-    fn new(rounds: usize) -> Result<Self> {
+    fn new(rounds: usize, time_max: Duration) -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let weft = env::var_os("WEFT_BIN").map_or_else(|| root.join("target/release/weft"), PathBuf::from);
         if !weft.is_file() {
@@ -118,7 +126,7 @@ impl Run {
         }
         let dir = env::temp_dir().join(format!("weft-measure-{}", process::id()));
         fs::create_dir(&dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
-        Ok(Self { weft: fs::canonicalize(weft)?, dir, rounds, deadline: Instant::now() + TIME_MAX })
+        Ok(Self { weft: fs::canonicalize(weft)?, dir, rounds, deadline: Instant::now() + time_max })
     }
 }
 

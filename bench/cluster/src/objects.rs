@@ -80,7 +80,7 @@ fn put_and_get(
 
 /// Pseudo-random bytes, so that nothing on the way finds them easy; in the page cache afterwards, and on the disk, so that
 /// writing them back does not disturb.
-fn make_data(path: &Path) -> Result<()> {
+pub fn make_data(path: &Path) -> Result<()> {
     let mut file = File::create(path)?;
     let (mut state, mut bytes) = (0x9e37_79b9_7f4a_7c15_u64, vec![0; MIB]);
     for _ in 0..OBJECT_MIB {
@@ -97,7 +97,7 @@ fn make_data(path: &Path) -> Result<()> {
 
 /// Uses as much memory as a turn may need, and frees it. In a virtual machine the first use of a page costs far more than any
 /// later one: without this, whoever comes after somebody who has freed pages would be the faster for it.
-fn touch_memory() {
+pub fn touch_memory() {
     let mut memory = vec![0_u8; FRESH_BYTES];
     memory.chunks_mut(PAGE_LEN).for_each(|page| page[0] = 1);
     black_box(&memory);

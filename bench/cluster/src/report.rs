@@ -9,6 +9,7 @@ pub struct Report {
     pub rounds: usize,
     pub hops: Vec<Hop>,
     pub objects: Vec<Object>,
+    pub minio: Vec<Beside>,
 }
 
 #[derive(Serialize)]
@@ -43,6 +44,20 @@ pub struct Object {
     pub cpu_ratio: f64,
 }
 
+/// What one contestant took for a job, beside MinIO.
+#[derive(Serialize)]
+pub struct Beside {
+    pub job: String,
+    pub way: &'static str,
+    pub seconds: f64,
+    /// Median of the ratios of each round to MinIO's time in that round.
+    pub time_ratio: f64,
+    /// NaN in rows of percentiles, as is all that follows.
+    pub client_cpu_s: f64,
+    pub server_cpu_s: f64,
+    pub client_peak_mib: f64,
+}
+
 impl Machine {
     pub fn here() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -74,6 +89,17 @@ impl fmt::Display for Report {
                 f,
                 "{job:<4} {way:<21} {seconds:>7.2} {mib_per_s:>7.0} {time_ratio:>6.2}x {cpu_seconds:>7.2} {cpu_ratio:>6.2}x"
             )?;
+        }
+        if !self.minio.is_empty() {
+            writeln!(f, "\n1 GiB on six drives or agents, 4 data and 2 parity blocks; ratios to MinIO in the same round\n")?;
+            writeln!(f, "job                       way                   ms   ratio   CPU s: client  servers   peak MiB of the client")?;
+        }
+        for Beside { job, way, seconds, time_ratio, client_cpu_s, server_cpu_s, client_peak_mib } in &self.minio {
+            write!(f, "{job:<25} {way:<15} {:>8.1} {time_ratio:>6.2}x", seconds * 1e3)?;
+            if client_cpu_s.is_finite() {
+                write!(f, " {client_cpu_s:>15.2} {server_cpu_s:>8.2} {client_peak_mib:>10.0}")?;
+            }
+            writeln!(f)?;
         }
         Ok(())
     }
