@@ -22,7 +22,8 @@ pub fn of_children() -> Result<f64> {
 /// The most memory that a running process has had so far. None: it has ended.
 pub fn peak_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())?;
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())?;
     Some(kib << 10)
 }
 

@@ -187,7 +187,8 @@ impl Server<'_> {
                 let words = ["bench", "objects", "--size", &size, "--count", &count, "--clients", "1", "--code", CODE];
                 let report = cluster.ask(&words)?;
                 let get = report["results"].as_array().and_then(|all| all.iter().find(|it| it["phase"] == "get"));
-                let ms = |name: &str| get.and_then(|it| it[name].as_f64()).ok_or_else(|| format!("the report has no {name} of get"));
+                let ms =
+                    |name: &str| get.and_then(|it| it[name].as_f64()).ok_or_else(|| format!("the report has no {name} of get"));
                 Ok((ms("p50_ms")?, ms("p99_ms")?))
             }
             Self::Minio(minio) => {

@@ -92,7 +92,10 @@ impl fmt::Display for Report {
         }
         if !self.minio.is_empty() {
             writeln!(f, "\n1 GiB on six drives or agents, 4 data and 2 parity blocks; ratios to MinIO in the same round\n")?;
-            writeln!(f, "job                       way                   ms   ratio   CPU s: client  servers   peak MiB of the client")?;
+            writeln!(
+                f,
+                "job                       way                   ms   ratio   CPU s: client  servers   peak MiB of the client"
+            )?;
         }
         for Beside { job, way, seconds, time_ratio, client_cpu_s, server_cpu_s, client_peak_mib } in &self.minio {
             write!(f, "{job:<25} {way:<15} {:>8.1} {time_ratio:>6.2}x", seconds * 1e3)?;
