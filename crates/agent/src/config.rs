@@ -51,7 +51,7 @@ pub struct AgentConfig {
     pub state_dir: PathBuf,
     /// Directories, one for each disk. Each is a file system of its own in production.
     pub disks: Vec<PathBuf>,
-    /// Directory with `ca.pem`, `agent-NAME.pem` and `agent-NAME-key.pem`.
+    /// Directory with `ca.pem`, `agent-NAME.pem` and `agent-NAME-key.pem`. Required unless `insecure` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificates: Option<PathBuf>,
     /// No TLS: any process that reaches the ports is trusted.

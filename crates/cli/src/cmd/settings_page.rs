@@ -127,7 +127,8 @@ fn fields(source: &str, of: &str) -> Vec<Field> {
 /// What a value is, with its unit.
 fn unit(field: &Field) -> &'static str {
     let kind = field.kind.strip_prefix("Option<").and_then(|kind| kind.strip_suffix('>')).unwrap_or(&field.kind);
-    match (kind, field.name.rsplit('_').next().unwrap_or_default()) {
+    let measure = if field.name.contains("percent") { "percent" } else { field.name.rsplit('_').next().unwrap_or_default() };
+    match (kind, measure) {
         ("bool", _) => "`true` or `false`",
         ("String", _) => "text",
         ("PathBuf", _) => "path",
@@ -170,7 +171,7 @@ fn options(command: &Command) -> String {
         };
         let variable = arg.get_env().map(|name| format!("`{}`", name.to_string_lossy())).unwrap_or_default();
         let values: Vec<String> = arg.get_default_values().iter().map(|value| format!("`{}`", value.to_string_lossy())).collect();
-        let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+        let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default().replace("\n\n", ". ");
         format!("| `{}` | {variable} | {} | {} |\n", cell(&option), values.join(", "), cell(&help))
     };
     let rows: String = command.get_arguments().filter(|arg| !arg.is_hide_set()).map(row).collect();
