@@ -51,9 +51,10 @@ audit: ## every dependency: its licence, known advisories, duplicates, sources; 
 	@tools/audit.sh --self-test
 	@tools/audit.sh
 
-bless: ## write anew what is generated and kept in the repository: the code of the control plane's messages
+bless: ## write what is generated and kept in the repository: the code of the control plane's messages, docs/settings.md
 	@tools/need.sh cc cargo
 	WEFT_BLESS=1 $(CARGO) test --package weft-proto --test wire generated
+	WEFT_BLESS=1 $(CARGO) test --package weft --bin weft settings_page
 
 bench: ## ratios measured in one run, against other libraries and this machine's limits
 	@tools/need.sh cc cargo

@@ -1,4 +1,4 @@
-//! What an operator says about a node. In TOML:
+//! An agent's settings. In TOML:
 //!
 //! ```toml
 //! name = "node-07"
@@ -20,63 +20,63 @@ use std::path::PathBuf;
 use weft_proto::{Peer, Security, certs};
 use weft_types::{ByteSize, ClusterId, Error, RATE_MIN, Result};
 
-/// What an operator says about a node.
+/// An agent's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentConfig {
-    /// What the node is called: unique in the cluster, and the name in its certificate. Letters, digits and dashes.
+    /// Name of the node: unique in the cluster, and the name in its certificate. 1 to 63 of `a-z`, `0-9` and inner `-`, not ending in `-key`.
     pub name: String,
-    /// The rack that it stands in.
+    /// Rack of the node.
     #[serde(default = "default_place")]
     pub rack: String,
-    /// The zone that the rack stands in.
+    /// Zone of the rack. Shown, but placement does not use it.
     #[serde(default = "default_place")]
     pub zone: String,
-    /// The cluster that it belongs to. Without it, the agent joins the cluster of the coordinator that it first reaches.
+    /// Id of the cluster. An agent without it joins the cluster of the first coordinator that it reaches, and stays in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterId>,
-    /// Where coordinators listen for agents, as `host:port`; they are tried in turn.
+    /// Addresses of coordinators, `host:port`; they are tried in turn.
     pub coordinators: Vec<String>,
-    /// Where it listens for data, as `host:port`.
+    /// Address for data, `host:port`.
     pub data_listen: String,
-    /// Where it listens for the coordinator, as `host:port`.
+    /// Address for the coordinator's calls, `host:port`.
     pub control_listen: String,
-    /// Where others reach `data_listen`, if that is another address.
+    /// Address under which others reach `data_listen`, if it is another. Required if `data_listen` is a wildcard (`0.0.0.0`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_advertise: Option<String>,
-    /// Where the coordinator reaches `control_listen`, if that is another address.
+    /// Address under which the coordinator reaches `control_listen`, if it is another. Required if that is a wildcard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_advertise: Option<String>,
-    /// Where it keeps what it must remember: its number, its cluster, the highest epoch.
+    /// Directory of the file `agent`: the node's number, its cluster, the highest epoch, its disks.
     pub state_dir: PathBuf,
-    /// One directory for each disk.
+    /// Directories, one for each disk. Each is a file system of its own in production.
     pub disks: Vec<PathBuf>,
-    /// The directory with `ca.pem`, `agent-NAME.pem` and `agent-NAME-key.pem`.
+    /// Directory with `ca.pem`, `agent-NAME.pem` and `agent-NAME-key.pem`. Required unless `insecure` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificates: Option<PathBuf>,
-    /// No TLS: everybody who reaches the ports is believed. Must be said by name, instead of `certificates`.
+    /// No TLS: any process that reaches the ports is trusted.
     #[serde(default)]
     pub insecure: bool,
-    /// What it takes on.
+    /// What the agent takes on at once.
     #[serde(default)]
     pub limits: Limits,
-    /// How fast it may do it.
+    /// How fast its tasks may be.
     #[serde(default, skip_serializing_if = "Throttle::is_nothing")]
     pub throttle: Throttle,
 }
 
-/// How much all tasks of a node together do a second, at most; what is not said is not bounded. For a disk that others need, and to
-/// see what one slow node costs.
+/// What all tasks of a node together do a second, at most. A rate that is absent is not bounded. For disks that other programs share, and to
+/// try what one slow node costs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Throttle {
-    /// Read from and written to its disks, together.
+    /// Bytes read from and written to its disks, together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes_per_s: Option<ByteSize>,
-    /// Combined with others: counted where it goes in. What is only passed on does not count.
+    /// Bytes that enter the arithmetic. Bytes that are only forwarded do not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coding_bytes_per_s: Option<ByteSize>,
-    /// Sent to agents and clients.
+    /// Bytes sent to agents and clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_bytes_per_s: Option<ByteSize>,
 }
@@ -104,37 +104,37 @@ impl Throttle {
 /// What repairs and scrubs may use together at most, percent.
 const LOWER_PERCENT_MAX: u32 = 95;
 
-/// What an agent takes on at once. What does not fit is answered with "busy", and the coordinator tries again.
+/// What an agent takes on at once. A task that does not fit is refused as busy, and the coordinator tries again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Memory of all tasks together.
     pub memory_budget: ByteSize,
-    /// Connections of all tasks together; as many again may be idle between two links.
+    /// Connections of all tasks together. As many again may be idle between two links.
     pub connections_max: u32,
-    /// Blocks of one disk that are read or written at once.
+    /// Blocks of one disk that are read or written at the same time.
     pub blocks_per_disk_max: u32,
-    /// What repairs, moves and conversions may use together of the memory, the connections and a disk's blocks, percent. Where the
-    /// coordinator's settings say less for all of the cluster, that holds.
+    /// What repairs, moves and conversions together may use of the memory, the connections and each disk's blocks. With `scrub_percent`
+    /// at most 95.
     pub repair_percent: u32,
-    /// The same for scrubs. Five percent of each are kept for repairs, and for scrubs, or this if it is less; foreground tasks may use
-    /// all that is free besides.
+    /// The same for scrubs. Repairs and scrubs each keep 5 percent, or their limit if it is lower; foreground tasks may use all the
+    /// rest.
     pub scrub_percent: u32,
-    /// Connections that came before the task that they are for, and wait for it.
+    /// Connections that arrived before their task and wait for it.
     pub parked_connections_max: u32,
-    /// How long they wait, milliseconds.
+    /// How long such a connection waits.
     pub parked_ms: u64,
-    /// A task that was opened and is not started within this time is dropped, milliseconds.
+    /// A task that is opened and not started within this time is dropped.
     pub unstarted_ms: u64,
-    /// Blocks that have not wholly arrived and are kept for a plan that goes on with them.
+    /// Blocks that arrived in part and are kept for a plan that resumes.
     pub partial_blocks_max: u32,
-    /// How long each of them is kept, milliseconds.
+    /// How long such a block is kept.
     pub partial_block_ms: u64,
-    /// Blocks of one disk that may be removed within a day whatever their part of it is.
+    /// Blocks of one disk that may be removed within 24 hours, whatever part of the disk they are.
     pub removed_blocks_per_day: u32,
-    /// Beyond these, the part of a disk's blocks that may be removed within a day, percent. 100: all of them.
+    /// Part of a disk's blocks that may be removed within 24 hours; the larger of the two bounds holds. 100: all.
     pub removed_percent_per_day: u32,
-    /// A block that the metadata does not know is kept in quarantine for this long, and deleted then, milliseconds.
+    /// A block that the metadata does not know stays in quarantine for this long, and is deleted then.
     pub quarantine_ms: u64,
 }
 
@@ -163,7 +163,7 @@ impl Default for Limits {
 }
 
 impl AgentConfig {
-    /// Says what is wrong, and what would be right.
+    /// Refuses invalid settings, and names valid ones.
     pub fn validate(&self) -> Result<()> {
         certs::check_agent_name(&self.name)?;
         for (what, text) in [("rack", &self.rack), ("zone", &self.zone)] {
@@ -183,9 +183,7 @@ impl AgentConfig {
             }
         }
         if self.certificates.is_some() == self.insecure {
-            return Err(Error::invalid(
-                "either certificates = \"DIR\" says where the certificates are, or insecure = true that there shall be none",
-            ));
+            return Err(Error::invalid("set either certificates = \"DIR\", or insecure = true for a cluster without TLS"));
         }
         let Limits { memory_budget, connections_max, blocks_per_disk_max, .. } = self.limits;
         if memory_budget.0 == 0 || connections_max == 0 || blocks_per_disk_max == 0 {

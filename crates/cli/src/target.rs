@@ -32,18 +32,18 @@ pub struct Options {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterFile {
-    /// The cluster's id.
+    /// Id of the cluster. A coordinator of another cluster is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterId>,
-    /// Where the coordinator listens, `host:port`.
+    /// Address of the coordinator, `host:port`.
     pub coordinator: String,
-    /// The directory with `ca.pem`, `client.pem` and `client-key.pem`; relative to the file.
+    /// Directory with `ca.pem`, `client.pem` and `client-key.pem`, relative to the file. Required unless `insecure` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificates: Option<PathBuf>,
-    /// The cluster was started with `--insecure`.
+    /// The cluster runs without TLS.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub insecure: bool,
-    /// The bucket of keys that are named without one.
+    /// Bucket of keys that are named without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<String>,
 }

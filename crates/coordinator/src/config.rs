@@ -1,4 +1,4 @@
-//! What an operator can say about a coordinator.
+//! A coordinator's settings.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -16,7 +16,7 @@ const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
 /// Agents tell of their progress every quarter of a second: one that is late is not silent yet.
 const REPAIR_STALL_MIN_MS: u64 = 500;
 
-/// A coordinator's settings, as its TOML file says them. What is not said is as [`Default`] has it.
+/// A coordinator's settings, as its TOML file has them. A setting that is absent has the value of [`Default`].
 ///
 /// ```toml
 /// listen = "10.0.0.1:7400"
@@ -31,68 +31,70 @@ const REPAIR_STALL_MIN_MS: u64 = 500;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoordinatorConfig {
-    /// Where agents and clients call, `host:port`; port 0 takes a free one.
+    /// Address for agents and clients, `host:port`. Port 0 takes a free port.
     pub listen: String,
-    /// Where the metadata lies.
+    /// Directory of the metadata.
     pub dir: PathBuf,
-    /// The cluster that it is. A new one draws an id if none is said; metadata of another cluster is refused.
+    /// Id of the cluster. Metadata of another cluster is refused. A new cluster without this setting draws an id.
     pub cluster: Option<ClusterId>,
-    /// The directory with `ca.pem`, `coordinator.pem` and `coordinator-key.pem`.
+    /// Directory with `ca.pem`, `coordinator.pem` and `coordinator-key.pem`. Required unless `insecure` is set.
     pub certificates: Option<PathBuf>,
-    /// No TLS: whoever reaches the port may do everything. It must be said by name.
+    /// No TLS: any process that reaches the port may do everything.
     pub insecure: bool,
-    /// How often an agent gives a sign of life.
+    /// Time between two heartbeats of an agent; 10 to 60000.
     pub heartbeat_interval_ms: u32,
-    /// A node that was silent for longer is down: reads go around it, nothing is placed on it.
+    /// A node that is silent for longer is down: reads go around it, and no block is placed on it. At least twice `heartbeat_interval_ms`.
     pub down_after_ms: u64,
-    /// A node or block that failed somebody is avoided for this long, where there is a way around it. It takes a stall to find out
-    /// who failed: shorter than a few of them, it would be forgotten before the plans that go around it have ended.
+    /// A node or block that failed in a plan is avoided for this long, if there is a way around it. More than `stall_ms`: it takes one
+    /// stall to find which node failed.
     pub suspect_ms: u64,
-    /// A put of which nothing was heard for this long is swept.
+    /// A put that is silent for this long is given up, and its blocks are removed.
     pub upload_lease_ms: u64,
-    /// Blocks of removed and replaced objects stay readable this long, for readers that have their plan already.
+    /// Blocks of removed and replaced objects stay readable for this long, for reads that are under way.
     pub garbage_grace_ms: u64,
-    /// How often what is not needed any more is removed.
+    /// Time between two removals of garbage.
     pub sweep_interval_ms: u64,
-    /// How often each node's disks are searched for blocks that the metadata does not know, beside once after the node has
-    /// registered; 0: never.
+    /// Time between two comparisons of a node's blocks with the metadata. A node is also compared when it registers. Blocks that the
+    /// metadata does not know go to quarantine. 0 switches both off.
     pub orphan_check_interval_ms: u64,
-    /// Within this time each link between nodes is measured once while they have nothing else to do, or, of very many links, a part
-    /// of them; 0: never but when somebody asks.
+    /// Each link between idle nodes is measured once in this time (in a large cluster, a part of them). 0: only `weft link probe`
+    /// measures.
     pub link_probe_interval_ms: u64,
-    /// What was measured of a link longer ago is not planned with.
+    /// Plans ignore measurements of links that are older. More than `link_probe_interval_ms`.
     pub link_age_max_ms: u64,
-    /// A task whose ports move nothing for this long has failed. A port that is still being connected moves nothing.
+    /// A task that moves no byte for this long has failed; connecting counts. More than `call_timeout_ms`, `failure_grace_ms` and the 5 s of
+    /// a TLS handshake.
     pub stall_ms: u32,
-    /// A repair, a read of what is lost or a put over several levels that has begun to flow and that somebody holds up for this long
-    /// goes on around him, if there is a way around; 0: it waits for `stall_ms`.
+    /// A repair, a degraded read or a put over several levels goes on around a node that holds it up for this long, if there is a way
+    /// around; 500 or more. 0: it waits for `stall_ms`.
     pub repair_stall_ms: u64,
-    /// A call to an agent is answered within this time.
+    /// Deadline of a call to an agent.
     pub call_timeout_ms: u64,
-    /// Once a part of a plan has failed, the others have this long to end by themselves.
+    /// When a part of a plan has failed, the others have this long to end by themselves.
     pub failure_grace_ms: u64,
-    /// How often a plan asks agents that are busy again.
+    /// Attempts to open a plan at agents that are busy.
     pub open_attempts_max: u32,
-    /// How often a repair goes on around another failure, and a put's stripe with other nodes.
+    /// Failures that one repair goes on around, and attempts to place one stripe of a put on other nodes.
     pub resumes_max: u32,
-    /// A slice of reads and writes; a multiple of 4 KiB.
+    /// Slice of plain reads and of writes; a multiple of 4 KiB.
     pub slice_len: ByteSize,
-    /// A slice of repairs and of reads of lost blocks, which go through chains; a multiple of 4 KiB, or `auto`: of the length with
-    /// which the chain should be the quickest.
+    /// Slice of repairs and degraded reads, which go through chains; a multiple of 4 KiB. `auto`: the length that is predicted to be the
+    /// fastest.
     pub repair_slice_len: AutoSize,
-    /// How lost blocks are read and rebuilt unless somebody says otherwise; `auto`: by the scheme that is predicted to be the
-    /// quickest.
+    /// Scheme of degraded reads and repairs that name none: `conventional`, `ppr`, `pipeline`, `cyclic`, or `auto`: the one that is
+    /// predicted to be the fastest.
     pub scheme: String,
-    /// How new data gets to the nodes that store it unless somebody says otherwise; `auto`: by the scheme that is predicted to be
-    /// the quickest, with what others write at the same time.
+    /// Scheme of puts that name none: `direct`, `mist`, or `auto`: the one that is predicted to be the fastest, beside other puts under
+    /// way.
     pub write_scheme: String,
-    /// A disk with less than this left gets no new block.
+    /// A disk with less free space than this gets no new block.
     pub disk_reserve: ByteSize,
-    /// Beside that, conversions leave so much of each disk to puts, percent of it; where too few nodes have more, they wait.
+    /// Part of each disk that conversions leave free for puts, beside `disk_reserve`; below 100. A conversion waits if too few nodes have
+    /// more.
     pub conversion_free_percent: u32,
-    /// A node that is down and has new blocks of a conversion is waited for so long before they are given up: it may only be restarting.
+    /// A conversion waits this long for a node that is down and has its new blocks: the node may be restarting.
     pub conversion_restart_ms: u64,
-    /// What repairs and scrubs may use of every node; an agent keeps to its own limits where they are lower.
+    /// What repairs and scrubs may use of every node. An agent applies the lower of these and its own limits.
     pub limits: ClassLimits,
 }
 
@@ -137,7 +139,7 @@ impl CoordinatorConfig {
         self.dir.join("metadata.sqlite")
     }
 
-    /// Refuses settings with which nothing would work, and says what would do.
+    /// Refuses settings with which nothing would work, and names valid ones.
     pub(crate) fn check(&self) -> Result<()> {
         let positive = [
             ("upload_lease_ms", self.upload_lease_ms),

@@ -20,6 +20,10 @@ const CORRUPT_MAX: usize = 1024;
 /// The longest address or path of an agent, bytes.
 const TEXT_BYTES_MAX: usize = 4096;
 
+/// Why metadata that know less than a node are refused, and what to do.
+const OLD_COPY: &str =
+    "the metadata is an old copy; start the coordinator on the newest one (docs/operations.md, \"An old copy of the metadata\")";
+
 /// The service for agents.
 pub(crate) struct MembershipService {
     shared: Arc<Shared>,
@@ -67,7 +71,7 @@ impl MembershipService {
         }
         tracing::error!(node = %asked.name, seen = asked.high_water, known = known.stripes_high_water, "this metadata is an old copy");
         Err(Error::invalid(format!(
-            "node {} has seen stripe {} of this metadata, which knows only {}: it is an old copy; start the coordinator on the newest one",
+            "node {} has seen stripe {} of this metadata, which knows only {}: {OLD_COPY}",
             asked.name, asked.high_water, known.stripes_high_water
         )))
     }
@@ -93,7 +97,7 @@ impl MembershipService {
         }
         if asked.incarnation == shared.cluster.incarnation && asked.highest_epoch > shared.epoch.0 {
             return Err(Error::invalid(format!(
-                "node {} has obeyed epoch {} of this metadata, and this coordinator leads in epoch {}: its metadata is an old copy",
+                "node {} has obeyed epoch {} of this metadata, and this coordinator leads in epoch {}: {OLD_COPY}",
                 asked.name, asked.highest_epoch, shared.epoch
             )));
         }

@@ -49,10 +49,10 @@ struct Up {
     /// How many agents; needed the first time
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// How many racks they stand in
+    /// How many racks they stand in [default: 1]
     #[arg(long, value_name = "R")]
     racks: Option<u32>,
-    /// How many disks each agent has
+    /// How many disks each agent has [default: 1]
     #[arg(long, value_name = "X")]
     disks_per_node: Option<u32>,
 }

@@ -20,7 +20,8 @@ use weft_types::{ByteSize, ClassLimits, ClusterId, Error, Result, SystemClock};
 /// Settings come from a TOML file and from the environment: WEFT_COORDINATOR_LISTEN=10.0.0.1:7400 is listen = "10.0.0.1:7400",
 /// and WEFT_COORDINATOR_LIMITS__REPAIR_PERCENT=50 is limits.repair_percent = 50. Limits bound all nodes: limits.repair_percent and
 /// limits.scrub_percent what repairs and scrubs use of a node's memory, connections and disks, limits.repair_bytes_per_s and
-/// limits.scrub_bytes_per_s what they send. Where an agent's own limits are lower, those hold. Relative paths are relative to the file. WEFT_LOG says what is logged: info, debug, weft_coordinator=debug.
+/// limits.scrub_bytes_per_s what they send. An agent applies the lower of these and its own. Relative paths are relative to the file.
+/// WEFT_LOG selects what is logged: info, debug, weft_coordinator=debug. docs/settings.md lists all settings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -42,7 +43,7 @@ pub(super) struct RunCoordinator {
     /// The settings, a TOML file
     #[arg(long, env = "WEFT_COORDINATOR_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Write the process's number into this file, and hold a lock on it: a second process with the same file is refused
+    /// Write the process's id to this file and lock it: a second process with the same file is refused
     #[arg(long, value_name = "FILE")]
     pid_file: Option<PathBuf>,
 }
@@ -51,8 +52,8 @@ pub(super) struct RunCoordinator {
 ///
 /// Settings come from a TOML file and from the environment: WEFT_AGENT_RACK=r2 is rack = "r2", and
 /// WEFT_AGENT_LIMITS__MEMORY_BUDGET=1GiB is limits.memory_budget = "1GiB". Reads and writes go before repairs, and these before
-/// scrubs, which may use limits.repair_percent (70) and limits.scrub_percent (20) of its memory, connections and disks. Relative paths are relative to the file. WEFT_LOG says
-/// what is logged: info, debug, weft_agent=debug.
+/// scrubs, which may use limits.repair_percent (70) and limits.scrub_percent (20) of its memory, connections and disks. Relative paths are
+/// relative to the file. WEFT_LOG selects what is logged: info, debug, weft_agent=debug. docs/settings.md lists all settings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -79,7 +80,7 @@ pub(super) struct RunAgent {
     /// The settings, a TOML file
     #[arg(long, env = "WEFT_AGENT_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Write the process's number into this file, and hold a lock on it: a second process with the same file is refused
+    /// Write the process's id to this file and lock it: a second process with the same file is refused
     #[arg(long, value_name = "FILE")]
     pid_file: Option<PathBuf>,
 }
@@ -87,16 +88,8 @@ pub(super) struct RunAgent {
 impl RunCoordinator {
     pub(super) fn run(self) -> Result<Exit> {
         let _held = hold(self.pid_file)?;
-        let limits = ClassLimits {
-            repair_percent: Some(0),
-            scrub_percent: Some(0),
-            repair_bytes_per_s: Some(ByteSize(0)),
-            scrub_bytes_per_s: Some(ByteSize(0)),
-        };
-        let (cluster, certificates) = (Some(ClusterId(0)), Some(PathBuf::new()));
-        let sample = CoordinatorConfig { cluster, certificates, limits, ..CoordinatorConfig::default() };
         let (file, prefix) = (self.config.as_deref(), "WEFT_COORDINATOR_");
-        let config = settings::read(file, prefix, std::env::vars_os(), &sample, settings::coordinator_paths)?;
+        let config = settings::read(file, prefix, std::env::vars_os(), &sample_coordinator(), settings::coordinator_paths)?;
         start_logging();
         let seams = weft_coordinator::Seams {
             net: Arc::new(TcpNet::default()),
@@ -139,7 +132,20 @@ fn hold(pid_file: Option<PathBuf>) -> Result<Option<File>> {
     pid_file.map(|path| PidFile::new(path).take()).transpose()
 }
 
-fn sample_agent() -> AgentConfig {
+/// Settings of which none is absent.
+pub(super) fn sample_coordinator() -> CoordinatorConfig {
+    let limits = ClassLimits {
+        repair_percent: Some(0),
+        scrub_percent: Some(0),
+        repair_bytes_per_s: Some(ByteSize(0)),
+        scrub_bytes_per_s: Some(ByteSize(0)),
+    };
+    let (cluster, certificates) = (Some(ClusterId(0)), Some(PathBuf::new()));
+    CoordinatorConfig { cluster, certificates, limits, ..CoordinatorConfig::default() }
+}
+
+/// Settings of which none is absent.
+pub(super) fn sample_agent() -> AgentConfig {
     AgentConfig {
         name: String::new(),
         rack: String::new(),

@@ -20,6 +20,8 @@ mod plan;
 mod policy;
 mod repair;
 mod repair_node;
+#[cfg(test)]
+mod settings_page;
 mod status;
 mod transfer;
 

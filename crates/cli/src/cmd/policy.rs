@@ -11,7 +11,7 @@ use weft_cli::{exit::Exit, output::Output, session::Session, table::table, targe
 use weft_client::api;
 use weft_types::{ByteSize, Error, Result};
 
-/// Names for a code, sizes and rules: every bucket carries one
+/// Storage policies: code, sizes, placement; each bucket uses one
 #[derive(Debug, Args)]
 pub(super) struct Policy {
     #[command(subcommand)]
@@ -46,25 +46,25 @@ struct Create {
     /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`; `weft code info` lists all
     #[arg(long, value_name = "SPEC")]
     code: String,
-    /// Bytes of a block [default: 64MiB]
+    /// Size of a block, at most 4 GiB [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     block_size: Option<ByteSize>,
-    /// Bytes that go to one block before the next one's turn [default: 1MiB, or what an HDFS spelling says; more where a code has
+    /// Bytes that go to one block before the next; divides the block size [default: 1MiB, or as in an HDFS spelling; more for codes with
     /// many sub-blocks]
     #[arg(long, value_name = "SIZE")]
     cell_size: Option<ByteSize>,
-    /// What shall not hold more blocks of a stripe than the code can lose
+    /// Placement keeps the loss of one of these survivable, if there are enough: a `rack` or a `node`
     #[arg(long, value_parser = ["node", "rack"], default_value = "rack")]
     failure_domain: String,
-    /// When a put is acknowledged: `all` blocks are durable, or of each stripe N more than k, `k+N`, or all but N, `tolerate=N`, from which
-    /// the rest can be made; the rest comes afterwards
+    /// When a put is acknowledged: when `all` blocks are durable; or of each stripe `k+N` blocks, or all but N (`tolerate=N`), from which the
+    /// others can be made, and these follow later
     #[arg(long, default_value = "all")]
     ack: String,
-    /// Copies of each data block, with the coded one: reads are spread over them, and go to another while one is lost. They take as
-    /// many nodes more; `weft policy cool` drops them
+    /// Copies of each data block, the first included. Reads are spread over them, and use another if one is lost. Each copy needs a node
+    /// of its own; `weft policy cool` drops them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     replicas: u32,
-    /// New buckets carry it unless they say otherwise
+    /// New buckets use it unless they name another
     #[arg(long)]
     default: bool,
 }

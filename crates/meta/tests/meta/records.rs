@@ -101,6 +101,30 @@ async fn a_newer_schema_is_refused_by_name() {
     assert!(matches!(SqliteMeta::open(&path, MetaMode::Inline, &new), Err(MetaError::Storage(_))));
 }
 
+/// The way on with an old copy, as the operators' page has it: no number that was given after the copy was made is given again.
+#[tokio::test]
+async fn the_operators_statement_for_an_old_copy_raises_all_numbers() {
+    let (dir, meta, epoch) = fresh().await;
+    let path = dir.path().join("metadata.sqlite");
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    let numbers = || -> Vec<(String, u64)> {
+        let sql = "SELECT name FROM pragma_table_info('cluster') WHERE name = 'epoch' OR name LIKE '%_high_water'";
+        let mut columns = connection.prepare(sql).unwrap();
+        let names: Vec<String> = columns.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+        let value = |name: &String| connection.query_row(&format!("SELECT {name} FROM cluster"), [], |row| row.get(0)).unwrap();
+        names.into_iter().map(|name| (name.clone(), value(&name))).collect()
+    };
+    let before = numbers();
+    let page = include_str!("../../../../docs/operations.md");
+    let statement = page.split("```sql\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    connection.execute_batch(statement).unwrap();
+    assert_eq!(before.len(), 5, "{before:?}");
+    for ((name, before), (_, after)) in before.into_iter().zip(numbers()) {
+        assert!(after >= before + 10_000, "{name}: {before}, {after}");
+    }
+    assert_eq!(meta.become_leader().await.unwrap(), Epoch(epoch.0 + 1_000_001));
+}
+
 /// What an earlier version wrote: schema 1, in which a corrupt block is corrupt as a whole.
 #[tokio::test]
 async fn an_older_schema_is_brought_up_to_date_and_keeps_what_it_says() {
