@@ -207,12 +207,12 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_variables_are_named() {
         for (name, value, says) in [
-            ("T_NAEM", "x", "there is no such setting; there are: disks, insecure, limits__…, name"),
-            ("T_LIMITS__X", "x", "there are: connections_max, memory"),
+            ("T_NAEM", "x", "there is no such setting; valid ones: disks, insecure, limits__…, name"),
+            ("T_LIMITS__X", "x", "valid ones: connections_max, memory"),
             ("T_INSECURE", "perhaps", "true or false"),
-            ("T_LIMITS__CONNECTIONS_MAX", "many", "a number is needed"),
+            ("T_LIMITS__CONNECTIONS_MAX", "many", "the value must be a number"),
             ("T_LIMITS", "x", "cannot be set"),
         ] {
             let error = read_with(&[(name, value)]).unwrap_err().message;

@@ -283,6 +283,6 @@ mod tests {
         let buffers = Buffers::new(1);
         assert!(stripe.rows(layout, 0, &[0], Span::new(0, 32), &buffers).await.is_ok());
         let error = stripe.rows(layout, 1, &[0], Span::new(0, 32), &buffers).await.unwrap_err();
-        assert!(error.message.contains("shorter"), "{error}");
+        assert!(error.message.contains("truncated"), "{error}");
     }
 }

@@ -303,7 +303,7 @@ mod tests {
         let own = Process::of(std::process::id()).unwrap();
         assert_eq!(file.alive().unwrap(), Some(own.clone()));
         let second = file.take().unwrap_err();
-        assert!(second.message.contains(&format!("process {} runs already", own.pid)), "{second}");
+        assert!(second.message.contains(&format!("process {} is already running", own.pid)), "{second}");
         // A copy names the same process, but that process does not hold a lock on it.
         let copy = PidFile::new(dir.path().join("copy"));
         std::fs::copy(dir.path().join("pid"), dir.path().join("copy")).unwrap();

@@ -178,7 +178,7 @@ fn one_loss_too_many_names_the_blocks_and_writes_nothing() {
     flip(&it.block(4), 0);
     let before = names(&it.dir);
     weft(["code", "repair", it.dir()]).refused(4, "missing: block-000, block-003; corrupt: block-004");
-    weft(["code", "decode", it.dir(), it.out()]).refused(4, "rs(3,2) recovers any 2 blocks");
+    weft(["code", "decode", it.dir(), it.out()]).refused(4, "rs(3,2) recovers any 2 lost blocks");
     assert!(!it.out.exists());
     assert_eq!(names(&it.dir), before);
     assert_eq!(weft(["code", "verify", it.dir()]).code, 4);
@@ -196,7 +196,7 @@ fn a_damaged_or_foreign_manifest_is_refused() {
     for (from, to, code, says) in [
         ("\"size\": 3000", "\"size\": 3001", 5, "its checksum (manifest_crc32c)"),
         ("\"code\": \"rs(3,2)\"", "\"code\": \"rs(3,3)\"", 5, "its checksum (manifest_crc32c)"),
-        ("\"version\": 1", "\"version\": 2", 2, "it is of version 2; this weft reads version 1"),
+        ("\"version\": 1", "\"version\": 2", 2, "the manifest has version 2; this weft reads version 1"),
         ("\"format\": \"weft-blocks\"", "\"format\": \"tar\"", 2, "its format is 'tar'"),
         ("{", "", 5, "not a manifest"),
     ] {

@@ -48,7 +48,7 @@ impl Matrix {
                 )));
             }
             if row.len() != names.len() {
-                return Err(Error::invalid(format!("row '{from}' has {} values instead of {}", row.len(), names.len())));
+                return Err(Error::invalid(format!("row '{from}' must have {} values, not {}", names.len(), row.len())));
             }
             rates.push(row.iter().map(|cell| rate(cell, from)).collect::<Result<Vec<_>>>()?);
         }
@@ -85,7 +85,7 @@ mod tests {
         for (text, hint) in [
             ("", "first line"),
             ("x,A,B\nB,1,2\nA,1,2", "should be 'A'"),
-            ("x,A,B\nA,1\nB,1,2", "figures"),
+            ("x,A,B\nA,1\nB,1,2", "must have 2 values"),
             ("x,A,B\nA,1,2", "rows"),
             ("x,A,B\nA,1,2\nB,1,2\nC,1,2", "no more lines"),
             ("x,A,B\nA,1,fast\nB,1,2", "row 'A'"),
