@@ -1,41 +1,41 @@
-//! How commands end: their exit codes.
+//! Exit codes of commands.
 
 use std::process::ExitCode;
 use weft_types::Reaction;
 
-/// An exit code. They are part of what `weft` promises: scripts rely on them.
+/// An exit code. Exit codes are a stable interface: scripts rely on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// Done.
+    /// Success.
     Ok = 0,
-    /// Something went wrong on the way; the same again may work.
+    /// The command failed; trying again may help.
     Failed = 1,
-    /// What was asked makes no sense.
+    /// The request is invalid.
     Usage = 2,
-    /// What was named does not exist.
+    /// Something that was named does not exist.
     NotFound = 3,
-    /// More is lost than the code tolerates, or nobody is there to ask.
+    /// More is lost than the code tolerates, or the coordinator cannot be reached.
     Unavailable = 4,
-    /// Something is not what it should be, and is named.
+    /// Stored bytes are not what was recorded, or a check failed.
     Corrupt = 5,
-    /// A person broke it off.
+    /// Interrupted by a signal.
     Interrupted = 130,
 }
 
-/// What `weft help exit-codes` says.
+/// The text of `weft help exit-codes`.
 pub const EXIT_CODES: &str = "\
 EXIT CODES
-  0  done
-  1  failed on the way: busy, timed out, a disk or a peer that gave up; the message says what, and trying again may help
-  2  what was asked makes no sense; nothing was done, and the message says what would be right
-  3  what was named does not exist
-  4  data unavailable: more is lost than the code tolerates, or nobody is there to ask
+  0  success
+  1  failed: busy, timed out, or a disk or peer failed; the message says why, and trying again may help
+  2  invalid request; nothing was done, and the message says what is valid
+  3  something that was named does not exist
+  4  unavailable: more is lost than the code tolerates, or the coordinator cannot be reached
   5  corrupt, or refused by a check: stored bytes are not what was recorded, or a plan is not proved right
-  130  broken off by ctrl-C, SIGTERM or SIGHUP: what was under way is given up, and nothing of it stays; but a job that was waited for goes on
+  130  interrupted by ctrl-C, SIGTERM or SIGHUP: unfinished work is undone, but jobs continue
 
-Errors are one line on stderr, `weft: …`. With --json they are one JSON object on stderr instead:
+Errors are one line on stderr, `weft: …`. With --json, they are one JSON object on stderr:
   {\"error\":{\"kind\":\"not_found\",\"exit_code\":3,\"message\":\"…\",\"object\":…,\"block\":…,\"party\":…,\"link\":…,\"position\":…}}
-What is broken off is of the kind \"interrupted\". Warnings beside a plan that is explained are {\"warning\":\"…\"}, one a line, on stderr too.
+An interrupted command reports the kind \"interrupted\". Warnings about an explained plan are {\"warning\":\"…\"}, one per line, on stderr.
 ";
 
 impl From<Reaction> for Exit {

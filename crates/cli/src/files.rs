@@ -1,4 +1,4 @@
-//! Files and directories: what went wrong with them, and where they really are.
+//! Paths: errors of the operating system, and canonical paths.
 
 use std::{
     io::{Error as IoError, ErrorKind},
@@ -6,7 +6,7 @@ use std::{
 };
 use weft_types::{Error, Result};
 
-/// What the operating system said, with the path, sorted by what can be done about it.
+/// An error of the operating system with its path; the kind of error decides the reaction.
 pub fn io_error(path: &Path, what: &str, error: &IoError) -> Error {
     let path = path.display();
     match error.kind() {
@@ -18,7 +18,7 @@ pub fn io_error(path: &Path, what: &str, error: &IoError) -> Error {
     }
 }
 
-/// The one path of a directory, however it is written; one that does not exist keeps the path that was given.
+/// The canonical path of a directory; if it does not exist, its absolute path.
 pub fn real_path(dir: &Path) -> Result<PathBuf> {
     match std::fs::canonicalize(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => std::path::absolute(dir),

@@ -1,4 +1,4 @@
-//! ctrl-C, SIGTERM and SIGHUP: noticed from the first moment, so that what is under way is given up in order and nothing of it stays.
+//! ctrl-C, SIGTERM and SIGHUP: caught from the start, so unfinished work is undone in order and nothing of it stays.
 
 use crate::exit::Exit;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,26 +8,26 @@ use tokio::{
 };
 use weft_types::{Error, Result};
 
-static BROKEN_OFF: AtomicBool = AtomicBool::new(false);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// The signals by which a person ends something. Once they are [registered](Self::register), they end nothing by themselves.
+/// The signals that end a command. After [registration](Self::register), they do not kill the process.
 #[derive(Debug)]
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// Its terminal is gone; none: that was to be nothing to it (`nohup`).
+    /// The terminal has closed. None: the process was told to ignore that (`nohup`).
     hangup: Option<Signal>,
 }
 
 impl Signals {
-    /// Within a runtime; before anything is made that a signal must not leave behind.
+    /// Must be called within a runtime, before anything is created that a signal must not leave behind.
     pub fn register() -> Result<Self> {
         let listen = |kind| signal(kind).map_err(|error| Error::fatal(format!("cannot wait for signals: {error}")));
         let hangup = (!is_hangup_ignored()).then(|| listen(SignalKind::hangup())).transpose()?;
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())?, hangup })
     }
 
-    /// Waits for one.
+    /// Waits for a signal.
     pub async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -36,15 +36,15 @@ impl Signals {
         }
     }
 
-    /// Waits for one, which breaks off this command: the error with which it ends.
-    pub(crate) async fn broken_off(&mut self) -> Error {
+    /// Waits for a signal that interrupts this command; returns the error with which it ends.
+    pub(crate) async fn interrupted(&mut self) -> Error {
         self.received().await;
-        BROKEN_OFF.store(true, Relaxed);
+        INTERRUPTED.store(true, Relaxed);
         error()
     }
 }
 
-/// Whether whoever started this process has it ignore SIGHUP, as `nohup` does.
+/// Whether this process was started with SIGHUP ignored, as `nohup` does.
 fn is_hangup_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -52,27 +52,27 @@ fn is_hangup_ignored() -> bool {
     mask & 1 << (SignalKind::hangup().as_raw_value() - 1) != 0
 }
 
-/// Whether this command was broken off.
-pub fn is_broken_off() -> bool {
-    BROKEN_OFF.load(Relaxed)
+/// Whether this command was interrupted.
+pub fn is_interrupted() -> bool {
+    INTERRUPTED.load(Relaxed)
 }
 
-/// Fails once the command was broken off: work on files asks between two pieces.
+/// Fails if the command was interrupted: work on files calls it between two pieces.
 pub fn check() -> Result<()> {
-    if is_broken_off() { Err(error()) } else { Ok(()) }
+    if is_interrupted() { Err(error()) } else { Ok(()) }
 }
 
 fn error() -> Error {
     Error::retry("interrupted")
 }
 
-/// Sees to it, as long as it is there, that a signal makes [`check`] fail; a second one ends the process at once.
+/// While it exists, a signal makes [`check`] fail, and a second signal ends the process at once.
 pub struct Watch {
     _runtime: Runtime,
 }
 
 impl Watch {
-    /// Begins to.
+    /// Starts to watch.
     pub fn begin() -> Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))?;
@@ -81,7 +81,7 @@ impl Watch {
             Signals::register()?
         };
         runtime.spawn(async move {
-            signals.broken_off().await;
+            signals.interrupted().await;
             signals.received().await;
             std::process::exit(Exit::Interrupted as i32);
         });

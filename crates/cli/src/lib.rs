@@ -1,7 +1,7 @@
-//! What the binaries `weft` and `weft-lab` share: how a command line is read, how a cluster is found, started and connected to, and
-//! how results and errors are printed.
+//! What the binaries `weft` and `weft-lab` share: parsing command lines, finding, starting and connecting to clusters, and printing
+//! results and errors.
 //!
-//! It has what these two need and changes with them. A program that stores data embeds `weft-client` instead.
+//! It changes together with these binaries. A program that stores data embeds `weft-client` instead.
 
 pub mod beside;
 pub mod exit;

@@ -1,5 +1,5 @@
-//! The `weft` binary: one command line over everything that weft does. One file a noun in `cmd/`; what works on plain files without
-//! a cluster is in `offline/`. What it shares with `weft-lab` is in the library.
+//! The `weft` binary. `cmd/` has one file per noun; `offline/` works on plain files without a cluster. The library holds what `weft`
+//! shares with `weft-lab`.
 
 mod cmd;
 mod offline;

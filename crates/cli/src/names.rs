@@ -1,9 +1,9 @@
-//! Nodes by their names: messages name them by numbers, which operators do not know.
+//! Names of nodes: messages contain node ids, and operators know names.
 
 use weft_client::api;
 use weft_types::NodeId;
 
-/// Who the nodes are that a text names by their numbers: `n5 is node-01`; nothing, if it names none.
+/// The names of the nodes that a text mentions by id: `n5 is node-01`. None if it mentions none.
 pub fn legend(text: &str, nodes: &[api::Node]) -> Option<String> {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '-' || letter == '_';
     let mut named: Vec<&api::Node> = Vec::new();
@@ -17,7 +17,7 @@ pub fn legend(text: &str, nodes: &[api::Node]) -> Option<String> {
     (!of.is_empty()).then(|| of.join(", "))
 }
 
-/// The same text, with the names of the nodes in it.
+/// The text with the names of the nodes in it.
 pub fn with_names(text: String, nodes: &[api::Node]) -> String {
     match legend(&text, nodes) {
         Some(legend) => format!("{text} ({legend})"),

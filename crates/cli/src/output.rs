@@ -1,4 +1,4 @@
-//! What commands print: text for people, JSON for programs, both from the same result.
+//! Output of commands: text for people, JSON for programs, both from the same result.
 
 use serde::Serialize;
 use std::io::{ErrorKind, Write as _};
@@ -21,7 +21,7 @@ impl Output {
         print(&text(value))
     }
 
-    /// Tells of something that is not as it should be, beside the result.
+    /// Prints a warning to stderr, beside the result.
     pub fn warn(self, warning: &str) {
         if self.json {
             eprintln!("{}", serde_json::json!({ "warning": warning }));
@@ -31,7 +31,7 @@ impl Output {
     }
 }
 
-/// Prints text to stdout, with a line feed at its end. A reader that has gone away (`weft … | head`) is no error.
+/// Prints text to stdout with a final line feed. A closed pipe (`weft … | head`) is not an error.
 pub fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(text.trim_end_matches('\n').as_bytes()).and_then(|()| stdout.write_all(b"\n"));

@@ -1,4 +1,4 @@
-//! Progress of long work: a bar with bytes, rate and time left on a terminal; a plain line now and then when piped.
+//! Progress of long work: on a terminal, a bar with bytes, rate and remaining time; in a pipe, a plain line now and then.
 
 use crate::output::human_rate;
 use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
@@ -14,10 +14,10 @@ use std::{
 use tokio::time::Instant;
 use weft_types::human_bytes;
 
-/// Work shorter than this prints no plain line, and plain lines are this far apart.
+/// The interval between plain lines; shorter work prints none.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Counts bytes towards a total, and shows it on stderr. Clones are the same.
+/// Counts bytes towards a total and shows the progress on stderr. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Progress(Arc<State>);
 
@@ -25,7 +25,7 @@ pub struct Progress(Arc<State>);
 struct State {
     what: String,
     done: AtomicU64,
-    /// 0: not known.
+    /// 0: unknown.
     total: AtomicU64,
     started: Instant,
     shown: Shown,
@@ -40,7 +40,7 @@ enum Shown {
 }
 
 impl Progress {
-    /// Begins to show `what`: `encoding`. A total of 0 is not known yet. Shows nothing at all when `quiet`.
+    /// Starts to show `what`, for example `encoding`. A total of 0 is unknown. Shows nothing if `quiet`.
     pub fn new(what: &str, total: u64, quiet: bool) -> Self {
         let started = Instant::now();
         let shown = match () {
@@ -52,12 +52,12 @@ impl Progress {
         Self(Arc::new(State { what: what.to_owned(), done, total, started, shown }))
     }
 
-    /// So many bytes more are done.
+    /// Adds bytes that are done.
     pub fn add(&self, bytes: u64) {
         self.show(self.0.done.fetch_add(bytes, Relaxed).saturating_add(bytes));
     }
 
-    /// So many bytes are done, of so many where that is known.
+    /// Sets the bytes that are done, and their total if it is known.
     pub fn set(&self, done: u64, total: Option<u64>) {
         self.0.done.store(done, Relaxed);
         if let Some(total) = total.filter(|total| self.0.total.swap(*total, Relaxed) != *total)
@@ -74,7 +74,7 @@ impl Progress {
         self.0.started.elapsed().as_secs_f64()
     }
 
-    /// Takes the bar away; the seconds that it took.
+    /// Removes the bar; returns the seconds since the start.
     pub fn finish(&self) -> f64 {
         if let Shown::Bar(bar) = &self.0.shown {
             bar.finish_and_clear();
@@ -103,7 +103,7 @@ impl Progress {
             0 => human_bytes(done).to_string(),
             _ => format!("{} of {}", human_bytes(done), human_bytes(total)),
         };
-        // Nothing says yet how fast it goes.
+        // No rate is known yet.
         if done == 0 {
             return format!("{what}: {far}");
         }
@@ -119,7 +119,7 @@ impl Progress {
 impl Drop for State {
     fn drop(&mut self) {
         if let Shown::Bar(bar) = &self.shown {
-            // Work that failed leaves no bar behind either.
+            // Failed work leaves no bar behind either.
             bar.finish_and_clear();
         }
     }
@@ -137,20 +137,20 @@ fn style(total_is_known: bool) -> ProgressStyle {
         true => "{msg:>10} [{bar:32}] {binary_bytes}/{binary_total_bytes}{rate}{left}",
         false => "{msg:>10} {spinner} {binary_bytes}{rate}",
     };
-    // The templates are constants; if one were wrong, a bar without it would do.
+    // The templates are constants; if one were wrong, a plain bar would do.
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let rate = once_moved(|state| format!(" {}/s", BinaryBytes(state.per_sec() as u64)));
     let left = once_moved(|state| format!(", {:#} left", HumanDuration(state.eta())));
     style.progress_chars("=> ").with_key("rate", rate).with_key("left", left)
 }
 
-/// A part of a bar that says nothing before something has moved: until then nobody knows how fast it goes.
+/// A part of a bar that stays empty until something has moved: before that there is no rate.
 fn once_moved(
     say: impl Fn(&ProgressState) -> String + Clone + Send + Sync + 'static,
 ) -> impl Fn(&ProgressState, &mut dyn fmt::Write) + Clone + Send + Sync + 'static {
     move |state, line| {
         if state.pos() > 0 {
-            // The line is a string, which takes everything.
+            // Writing to a string cannot fail.
             let _written = line.write_str(&say(state));
         }
     }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn before_anything_has_moved_nobody_knows_how_fast_it_goes() {
+    fn no_rate_is_shown_before_anything_has_moved() {
         let progress = Progress::new("sending", 0, true);
         assert_eq!(progress.line(0, 7.0), "sending: 0 B");
         progress.set(0, Some(8 << 20));

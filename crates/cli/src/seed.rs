@@ -3,7 +3,7 @@
 use rand::{TryRngCore as _, rngs::OsRng};
 use weft_types::{Error, Result};
 
-/// A seed that nobody can guess.
+/// An unpredictable seed.
 pub fn seed() -> Result<u64> {
-    OsRng.try_next_u64().map_err(|error| Error::fatal(format!("the system gives no random numbers: {error}")))
+    OsRng.try_next_u64().map_err(|error| Error::fatal(format!("cannot get random numbers from the system: {error}")))
 }

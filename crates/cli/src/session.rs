@@ -11,17 +11,17 @@ use tokio::runtime::Runtime;
 use weft_client::{Client, ClientConfig, api};
 use weft_types::{Error, NodeId, Reaction, Result};
 
-/// What still holds a thread when a command is done has this long to end: standard input may never.
+/// Most time that a finished command waits for its threads: a read of standard input may never end.
 const LAST_WORK_MAX: Duration = Duration::from_secs(1);
 
-/// Names of nodes are waited for so long.
+/// Most time that a command waits for the names of nodes.
 const NAMES_MAX: Duration = Duration::from_secs(2);
 
-/// A client that is connected, and what its cluster's file says besides.
+/// A connected client, and the rest of the cluster's file.
 pub struct Session {
     /// The client.
     pub client: Client,
-    /// The bucket of keys that are named without one.
+    /// The bucket of keys without one.
     pub bucket: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Session {
         Ok(Self { client, bucket: target.bucket })
     }
 
-    /// Connects to the cluster that the options name, does `work`, and closes.
+    /// Connects to the cluster that the options name, does `work`, and closes the connection.
     pub fn with<T>(options: &Options, work: impl AsyncFnOnce(&Self) -> Result<T>) -> Result<T> {
         let mut once = Once { work: Some(work), done: None };
         work_in_session(options, &mut once)?;
@@ -48,7 +48,7 @@ impl Session {
 }
 
 impl Session {
-    /// The nodes, to name them by; none, if the coordinator does not say.
+    /// The nodes, for their names; empty if the coordinator does not answer.
     pub async fn nodes(&self) -> Vec<api::Node> {
         match tokio::time::timeout(NAMES_MAX, self.client.status()).await {
             Ok(Ok(status)) => status.nodes,
@@ -56,7 +56,7 @@ impl Session {
         }
     }
 
-    /// The nodes of these names or numbers.
+    /// The nodes with these names or ids.
     pub async fn find_nodes<S: AsRef<str>>(&self, said: &[S]) -> Result<Vec<NodeId>> {
         if said.is_empty() {
             return Ok(Vec::new());
@@ -66,12 +66,12 @@ impl Session {
             let found = nodes.iter().find(|node| node.name == said || NodeId(node.id).to_string() == said);
             found
                 .map(|node| NodeId(node.id))
-                .ok_or_else(|| Error::not_found(format!("there is no node '{said}': `weft node ls` lists them")))
+                .ok_or_else(|| Error::not_found(format!("there is no node '{said}': `weft node ls` lists all nodes")))
         };
         said.iter().map(|said| find(said.as_ref())).collect()
     }
 
-    /// Errors name nodes by their numbers, which operators do not know.
+    /// Adds the names of nodes to an error: errors contain ids, and operators know names.
     async fn explained(&self, error: Error) -> Error {
         let all = error.to_string();
         let has_number = all.as_bytes().windows(2).any(|pair| pair[0] == b'n' && pair[1].is_ascii_digit());
@@ -85,7 +85,7 @@ impl Session {
     }
 }
 
-/// Runs what a command does over the network, until it is broken off.
+/// Runs a command's work on the network until it ends or is interrupted.
 pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let mut done = None;
     let work = async {
@@ -96,15 +96,15 @@ pub fn run<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     done.ok_or_else(not_done)
 }
 
-/// Work under way, whatever its result is: what surrounds it is compiled once, and not for every command.
+/// Work in progress with any result. The code around it is compiled once, not once per command.
 type Running<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-/// Work on a session that is yet to begin.
+/// Work on a session that has yet to begin.
 trait Work {
     fn begin<'a>(&'a mut self, session: &'a Session) -> Running<'a>;
 }
 
-/// Work that is done once, and its result.
+/// Work that runs once, and its result.
 struct Once<F, T> {
     work: Option<F>,
     done: Option<T>,
@@ -129,7 +129,7 @@ fn work_in_session(options: &Options, work: &mut dyn Work) -> Result<()> {
         let mut signals = Signals::register()?;
         let session = tokio::select! {
             session = Session::open(target) => session?,
-            error = signals.broken_off() => return Err(error),
+            error = signals.interrupted() => return Err(error),
         };
         let running = work.begin(&session);
         let done = tokio::select! {
@@ -139,9 +139,9 @@ fn work_in_session(options: &Options, work: &mut dyn Work) -> Result<()> {
                     done => done,
                 }
             } => done,
-            error = signals.broken_off() => Err(error),
+            error = signals.interrupted() => Err(error),
         };
-        // The work is dropped here, so it gives up what it held; closing tells the coordinator.
+        // Dropping the work releases what it holds; closing tells the coordinator.
         session.client.close().await;
         done
     });
@@ -155,7 +155,7 @@ fn run_boxed(work: Running<'_>) -> Result<()> {
         let mut signals = Signals::register()?;
         tokio::select! {
             done = work => done,
-            error = signals.broken_off() => Err(error),
+            error = signals.interrupted() => Err(error),
         }
     });
     runtime.shutdown_timeout(LAST_WORK_MAX);
@@ -167,7 +167,7 @@ fn runtime() -> Result<Runtime> {
     runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))
 }
 
-/// Work that ends well has a result.
+/// Work that succeeds has a result.
 fn not_done() -> Error {
     Error::fatal("a command ended without a result")
 }

@@ -1,4 +1,4 @@
-//! Settings of daemons: a TOML file, and over it the environment.
+//! Settings of daemons: a TOML file, overridden by the environment.
 
 use crate::files::io_error;
 use serde::{Serialize, de::DeserializeOwned};
@@ -11,9 +11,9 @@ use weft_agent::AgentConfig;
 use weft_coordinator::CoordinatorConfig;
 use weft_types::{Error, Result};
 
-/// Reads a daemon's settings from `file`, if one is given, and from the environment: `WEFT_AGENT_RACK=r2` is `rack = "r2"`, and
-/// `WEFT_AGENT_LIMITS__CONNECTIONS_MAX=64` is `limits.connections_max = 64`. `sample` has every setting, so that it is known
-/// which there are and of what kind; what it does not have is refused. Paths that are relative are so to the file.
+/// Reads a daemon's settings from `file`, if given, and from the environment: `WEFT_AGENT_RACK=r2` sets `rack = "r2"`, and
+/// `WEFT_AGENT_LIMITS__CONNECTIONS_MAX=64` sets `limits.connections_max = 64`. `sample` contains every setting, which defines the
+/// valid names and types; other settings are refused. Relative paths are relative to the file.
 pub fn read<C: Serialize + DeserializeOwned>(
     file: Option<&Path>,
     prefix: &str,
@@ -31,8 +31,8 @@ pub fn read<C: Serialize + DeserializeOwned>(
         .filter(|(name, _)| name.as_encoded_bytes().starts_with(prefix.as_bytes()) && *name != *format!("{prefix}CONFIG"))
         .map(|(name, text)| match (name.into_string(), text.into_string()) {
             (Ok(name), Ok(text)) => Ok((name, text)),
-            (Ok(name), Err(_)) => Err(Error::invalid(format!("the environment's {name} is not UTF-8"))),
-            (Err(name), _) => Err(Error::invalid(format!("{} in the environment is not UTF-8", name.display()))),
+            (Ok(name), Err(_)) => Err(Error::invalid(format!("the environment variable {name} is not UTF-8"))),
+            (Err(name), _) => Err(Error::invalid(format!("the environment variable {} is not UTF-8", name.display()))),
         })
         .collect::<Result<Vec<_>>>()?;
     overrides.sort();
@@ -41,12 +41,12 @@ pub fn read<C: Serialize + DeserializeOwned>(
         set(&mut table, &sample, &path, &text).map_err(|problem| Error::invalid(format!("{name}={text}: {problem}")))?;
     }
     let read = table.try_into::<C>().map_err(|error| match (file, &text) {
-        // The file by itself tells the place, if it is the file that is wrong.
+        // If the file itself is wrong, parsing it alone gives the line.
         (Some(file), Some(text)) => {
             let alone = toml::from_str::<C>(text).err().filter(|alone| alone.message() == error.message());
             in_file(file, text, &alone.unwrap_or(error))
         }
-        _ => Error::invalid(format!("the settings: {}", one_line(error.message()))),
+        _ => Error::invalid(format!("invalid settings: {}", one_line(error.message()))),
     });
     let mut config = read?;
     if let Some(home) = file.and_then(Path::parent) {
@@ -55,7 +55,7 @@ pub fn read<C: Serialize + DeserializeOwned>(
     Ok(config)
 }
 
-/// Reads a file of settings, and nothing else.
+/// Reads a file of settings without the environment.
 pub fn parse<T: DeserializeOwned>(file: &Path) -> Result<T> {
     let text = read_text(file)?;
     toml::from_str(&text).map_err(|error| in_file(file, &text, &error))
@@ -73,7 +73,7 @@ pub fn agent_paths(config: &mut AgentConfig) -> Vec<&mut PathBuf> {
 
 fn read_text(file: &Path) -> Result<String> {
     let bytes = std::fs::read(file).map_err(|error| io_error(file, "read", &error))?;
-    String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{} is not a text in UTF-8", file.display())))
+    String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{} is not UTF-8 text", file.display())))
 }
 
 fn set(table: &mut Table, sample: &Table, path: &str, text: &str) -> std::result::Result<(), String> {
@@ -85,11 +85,11 @@ fn set(table: &mut Table, sample: &Table, path: &str, text: &str) -> std::result
     }
     let kind = sample.get(path).ok_or_else(|| unknown(sample))?;
     let value = match kind {
-        Value::Integer(_) => Value::Integer(text.parse().map_err(|_| "a number is needed")?),
-        Value::Boolean(_) => Value::Boolean(text.parse().map_err(|_| "true or false is needed")?),
+        Value::Integer(_) => Value::Integer(text.parse().map_err(|_| "the value must be a number")?),
+        Value::Boolean(_) => Value::Boolean(text.parse().map_err(|_| "the value must be true or false")?),
         Value::Array(_) => Value::Array(text.split(',').map(|item| Value::String(item.trim().to_owned())).collect()),
         Value::String(_) => Value::String(text.to_owned()),
-        _ => return Err("this cannot be set from the environment".to_owned()),
+        _ => return Err("this setting cannot be set from the environment".to_owned()),
     };
     table.insert(path.to_owned(), value);
     Ok(())
@@ -97,10 +97,10 @@ fn set(table: &mut Table, sample: &Table, path: &str, text: &str) -> std::result
 
 fn unknown(sample: &Table) -> String {
     let names = sample.iter().map(|(name, value)| if value.is_table() { format!("{name}__…") } else { name.clone() });
-    format!("there is no such setting; there are: {}", names.collect::<Vec<_>>().join(", "))
+    format!("there is no such setting; valid ones: {}", names.collect::<Vec<_>>().join(", "))
 }
 
-/// What is wrong and where, on one line.
+/// The error and its place, on one line.
 fn in_file(file: &Path, text: &str, error: &toml::de::Error) -> Error {
     let (file, message) = (file.display(), one_line(error.message()));
     let line = error.span().and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count());
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!((plain.name.as_str(), plain.limits.memory.as_str()), ("from the file", "2MiB"));
         let environment = [("T_NAME", "7"), ("T_DISKS", "/a, b"), ("T_INSECURE", "true"), ("T_LIMITS__CONNECTIONS_MAX", "64")];
         let over = read_with(&environment).unwrap();
-        // The relative one is beside the file, where it was stripped again.
+        // The relative path is beside the file, and was made relative again.
         assert_eq!((over.name.as_str(), over.disks, over.insecure), ("7", vec!["/a".into(), "b".into()], true));
         assert_eq!(over.limits, Limits { connections_max: 64, memory: "2MiB".into() });
     }
@@ -191,7 +191,7 @@ mod tests {
             let error = read_text_with(text, &[]).unwrap_err().message;
             assert!(error.contains(says) && !error.contains('\n'), "{error}");
         }
-        // What the environment says as well does not hide where the file is wrong.
+        // An environment variable as well does not hide the place in the file.
         let error = read_text_with("name = \"x\"\n[limits]\nmemory = 5\n", &[("T_NAME", "y")]).unwrap_err().message;
         assert!(error.contains("line 3"), "{error}");
     }
@@ -207,12 +207,12 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_variables_are_named() {
         for (name, value, says) in [
-            ("T_NAEM", "x", "there is no such setting; there are: disks, insecure, limits__…, name"),
-            ("T_LIMITS__X", "x", "there are: connections_max, memory"),
+            ("T_NAEM", "x", "there is no such setting; valid ones: disks, insecure, limits__…, name"),
+            ("T_LIMITS__X", "x", "valid ones: connections_max, memory"),
             ("T_INSECURE", "perhaps", "true or false"),
-            ("T_LIMITS__CONNECTIONS_MAX", "many", "a number is needed"),
+            ("T_LIMITS__CONNECTIONS_MAX", "many", "the value must be a number"),
             ("T_LIMITS", "x", "cannot be set"),
         ] {
             let error = read_with(&[(name, value)]).unwrap_err().message;

@@ -1,4 +1,4 @@
-//! The shell around all commands: reads a command line, refuses one that is wrong in one line, prints help, and reports errors.
+//! The frame of all commands: parses the command line, prints help, and reports errors on one line.
 
 use crate::{
     exit::{EXIT_CODES, Exit},
@@ -10,33 +10,32 @@ use clap::{Args, Command, FromArgMatches, error::ErrorKind};
 use serde_json::{Value, json};
 use weft_types::{Error, Reaction, Result};
 
-/// The options that all commands have.
+/// The options of all commands.
 #[derive(Debug, Args)]
 pub struct Globals {
-    /// Print results (and errors) as JSON
+    /// Print results and errors as JSON
     #[arg(long, global = true)]
     pub json: bool,
-    /// Which cluster the command is for.
+    /// The cluster of the command.
     #[command(flatten)]
     pub target: target::Options,
 }
 
-/// Help on a command, or on `exit-codes`
+/// Show help on a command, or on `exit-codes`
 #[derive(Debug, Args)]
 pub struct Help {
-    /// `exit-codes`, or a command: `code encode`
+    /// Topic: `exit-codes`, or a command such as `code encode`
     pub topic: Vec<String>,
 }
 
-/// Reads this process's command line. Help, the version and what is wrong with the command line are printed here, and the exit code
-/// is returned.
+/// Parses this process's command line. Prints help, the version and errors in the command line, and then returns the exit code.
 pub fn parse<P: FromArgMatches>(mut command: Command) -> Result<P, Exit> {
     let matches = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = matches.and_then(|mut it| P::from_arg_matches_mut(&mut it).map_err(|error| error.format(&mut command)));
     parsed.map_err(|error| refuse(&error))
 }
 
-/// Help and version are asked for; the rest is a command line that makes no sense, in one line like every other error.
+/// Prints help and the version; anything else is an invalid command line, reported on one line like every other error.
 fn refuse(error: &clap::Error) -> Exit {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return print(&error.to_string()).map_or(Exit::Failed, |()| Exit::Ok);
@@ -48,12 +47,12 @@ fn refuse(error: &clap::Error) -> Exit {
     report(&Error::invalid(one_line(&error.to_string())), asks_for_json())
 }
 
-/// Whether the command line has `--json`, read or not. What follows `--` is another command's.
+/// Whether the command line has `--json`, parsed or not. Arguments after `--` belong to another command.
 pub fn asks_for_json() -> bool {
     std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json")
 }
 
-/// clap says what is wrong in its first paragraph, and what would be right in `tip:` lines and the usage.
+/// clap puts the error in its first paragraph, and hints in `tip:` lines and the usage.
 fn one_line(message: &str) -> String {
     let mut said = String::new();
     for line in message.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("For more information")) {
@@ -77,15 +76,15 @@ impl Help {
         for word in &self.topic {
             named = named.find_subcommand_mut(word).ok_or_else(|| {
                 let topic = self.topic.join(" ");
-                Error::not_found(format!("there is no command '{topic}'; `weft help` lists what there is"))
+                Error::not_found(format!("there is no command '{topic}': `weft help` lists all commands"))
             })?;
         }
         print(&named.render_long_help().to_string()).map(|()| Exit::Ok)
     }
 }
 
-/// What is missing in the help of `all`'s commands, but for those in `except`: each has an example of itself, and its exit codes.
-/// For tests.
+/// The gaps in the help of the commands `all`, except those in `except`: each command must have an example and its exit codes. For
+/// tests.
 pub fn missing_in_help(all: &Command, except: &[&str]) -> Vec<String> {
     fn check(command: &Command, path: &str, missing: &mut Vec<String>) {
         for sub in command.get_subcommands() {
@@ -109,9 +108,9 @@ pub fn missing_in_help(all: &Command, except: &[&str]) -> Vec<String> {
     missing
 }
 
-/// Tells a person, or a program, what went wrong.
+/// Reports an error to a person or a program.
 pub fn report(error: &Error, json: bool) -> Exit {
-    let exit = if interrupt::is_broken_off() { Exit::Interrupted } else { Exit::from(error.reaction) };
+    let exit = if interrupt::is_interrupted() { Exit::Interrupted } else { Exit::from(error.reaction) };
     if json {
         eprintln!("{}", error_json(error, exit));
     } else {

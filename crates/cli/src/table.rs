@@ -2,12 +2,12 @@
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
-/// Rows under a heading, columns set apart by blanks. Columns named in `right` are numbers.
+/// A heading and rows in aligned columns. Columns in `right` hold numbers and are aligned right.
 pub fn table<const N: usize>(heading: [&str; N], right: &[usize], rows: impl IntoIterator<Item = [String; N]>) -> String {
     columns(heading, right, rows)
 }
 
-/// The same, of as many columns as it takes.
+/// The same with any number of columns.
 pub fn columns<R: IntoIterator<Item: Into<Cell>>>(
     heading: impl IntoIterator<Item: Into<Cell>>,
     right: &[usize],

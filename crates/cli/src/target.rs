@@ -1,4 +1,4 @@
-//! Which cluster a command is for: `--cluster`, `WEFT_CLUSTER`, or a file that `weft cluster up` wrote.
+//! The cluster of a command: `--cluster`, `WEFT_CLUSTER`, or a file that `weft cluster up` wrote.
 
 use crate::settings;
 use clap::{Args, builder::FalseyValueParser};
@@ -9,26 +9,26 @@ use weft_types::{ClusterId, Error, Result};
 
 /// The name of the file that says where a cluster is.
 pub const FILE_NAME: &str = "weft.toml";
-/// Where `weft cluster up` makes a cluster unless told otherwise, and where commands look for one.
+/// Default directory for `weft cluster up`, where other commands look for a cluster.
 pub const DEFAULT_DIR: &str = "weft-cluster";
 
-/// The options by which a command is told its cluster.
+/// The options that name a cluster.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
-    /// The cluster: a directory that `weft cluster up` made, a weft.toml, or a coordinator's host:port
+    /// Cluster: a directory that `weft cluster up` created, a weft.toml, or a coordinator's host:port
     ///
-    /// Without it: ./weft.toml, else ./weft-cluster/weft.toml.
+    /// Default: ./weft.toml, or else ./weft-cluster/weft.toml.
     #[arg(long, global = true, env = "WEFT_CLUSTER", value_name = "WHERE", help_heading = "Cluster")]
     pub cluster: Option<String>,
-    /// With host:port: the directory with ca.pem, client.pem and client-key.pem
+    /// Directory with ca.pem, client.pem and client-key.pem, for host:port
     #[arg(long, global = true, env = "WEFT_CERTIFICATES", value_name = "DIR", help_heading = "Cluster")]
     pub certificates: Option<PathBuf>,
-    /// No TLS. `cluster up` makes the cluster so; with host:port, it says that the cluster is so
+    /// Use no TLS: `cluster up` creates the cluster without; with host:port, the cluster was started without
     #[arg(long, global = true, env = "WEFT_INSECURE", value_parser = FalseyValueParser::new(), help_heading = "Cluster")]
     pub insecure: bool,
 }
 
-/// What `weft.toml` says.
+/// The contents of `weft.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterFile {
@@ -51,13 +51,13 @@ pub struct ClusterFile {
 /// A cluster that was found.
 #[derive(Debug)]
 pub struct Target {
-    /// The cluster's id, where it is known.
+    /// The cluster's id, if known.
     pub cluster: Option<ClusterId>,
     /// Where the coordinator listens, `host:port`.
     pub coordinator: String,
-    /// How to talk to it.
+    /// How to secure connections to it.
     pub security: Security,
-    /// The bucket of keys that are named without one.
+    /// The bucket of keys without one.
     pub bucket: Option<String>,
 }
 
@@ -78,7 +78,9 @@ impl Options {
         }
         let is_address = said.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
         if !is_address {
-            return Err(Error::not_found(format!("there is no directory or file {said}, and it is no host:port either")));
+            return Err(Error::not_found(format!(
+                "--cluster {said}: there is no such file or directory, and it is not a host:port either"
+            )));
         }
         let (coordinator, insecure) = (said.clone(), self.insecure);
         ClusterFile { cluster: None, coordinator, certificates: self.certificates.clone(), insecure, bucket: None }.target()
@@ -86,7 +88,7 @@ impl Options {
 }
 
 impl ClusterFile {
-    /// Reads one; paths in it become relative to where it lies.
+    /// Reads one; paths in it become relative to its directory.
     pub fn read(path: &Path) -> Result<Self> {
         let mut file: Self = settings::parse(path)?;
         if let (Some(certificates), Some(dir)) = (&mut file.certificates, path.parent()) {
@@ -102,7 +104,7 @@ impl ClusterFile {
             (Some(dir), false) => Security::load(&CertificateFiles::in_dir(dir, &Peer::Client))?,
             (None, false) => {
                 return Err(Error::invalid(format!(
-                    "how to talk to {} is not said: --certificates DIR, or --insecure if the cluster was started so",
+                    "no certificates for {}: pass --certificates DIR, or --insecure if the cluster was started without TLS",
                     self.coordinator
                 )));
             }
@@ -113,7 +115,7 @@ impl ClusterFile {
 
 fn no_cluster() -> Error {
     Error::not_found(format!(
-        "no cluster is named: there is no ./{FILE_NAME} and no ./{DEFAULT_DIR}; `weft cluster up --dir DIR --nodes 16` makes one, and \
-         --cluster DIR or WEFT_CLUSTER names one"
+        "no cluster given, and there is no ./{FILE_NAME} and no ./{DEFAULT_DIR}: name a cluster with --cluster DIR or WEFT_CLUSTER, or \
+         create one with `weft cluster up --dir DIR --nodes 16`"
     ))
 }

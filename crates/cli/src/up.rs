@@ -9,21 +9,21 @@ use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
 use weft_types::{Error, Reaction, Result};
 
-/// A cluster has this long to come up.
+/// Most time for a cluster to come up.
 const UP_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
-/// While agents are started one after another, which is done for so many of them.
+/// The poll interval and the number of agents while agents are started one after another.
 const POLL_IN_ORDER: Duration = Duration::from_millis(5);
 const IN_ORDER_MAX: usize = 64;
 
-/// Starts whatever does not run, and waits until all nodes are up.
+/// Starts all processes that are not running, and waits until all nodes are up.
 pub async fn bring_up(cluster: &LocalCluster) -> Result<Session> {
     let until = Instant::now() + UP_TIMEOUT;
     let mut started = BTreeSet::new();
     let mut session: Option<Session> = None;
     let mut known = 0;
     loop {
-        // Numbers are given in the order in which agents come for the first time: node-01 shall be n1.
+        // Node ids are assigned in the order in which agents first register: node-01 must become n1.
         let in_order = cluster.is_new() && known < cluster.nodes().len().min(IN_ORDER_MAX);
         start_missing(cluster, &mut started, if in_order { known + 1 } else { usize::MAX })?;
         let mut why = None;
@@ -32,7 +32,7 @@ pub async fn bring_up(cluster: &LocalCluster) -> Result<Session> {
         }
         let missing = match &session {
             Some(session) => {
-                // While it is starting again, a coordinator that was there a moment ago may be gone: that is no answer yet.
+                // A coordinator that restarts can disappear again for a moment: no answer is not an error yet.
                 let status = keep(session.client.status().await, &mut why)?;
                 let nodes = status.map(|status| status.nodes).unwrap_or_default();
                 known = nodes.len();
@@ -48,13 +48,13 @@ pub async fn bring_up(cluster: &LocalCluster) -> Result<Session> {
         if Instant::now() > until {
             let (log, missing) = (cluster.dir().join("log"), missing.join(", "));
             let why = why.map_or_else(String::new, |error: Error| format!(": {error}"));
-            return Err(Error::retry(format!("not up after {UP_TIMEOUT:?}: {missing}{why} (see {})", log.display())));
+            return Err(Error::retry(format!("not up after {UP_TIMEOUT:?}: {missing}{why}; see the logs in {}", log.display())));
         }
         tokio::time::sleep(if in_order { POLL_IN_ORDER } else { POLL }).await;
     }
 }
 
-/// Makes the bucket of keys that are named without one, if the cluster is up as a whole for the first time.
+/// Creates the bucket of keys without one, when the whole cluster is up for the first time.
 pub async fn make_first_bucket(cluster: &LocalCluster, session: &Session) -> Result<()> {
     if !cluster.is_new() {
         return Ok(());
@@ -67,7 +67,7 @@ pub async fn make_first_bucket(cluster: &LocalCluster, session: &Session) -> Res
     cluster.was_up()
 }
 
-/// Errors that may pass are kept as the reason why the cluster is not up yet; all others end the wait.
+/// Keeps errors that can pass as the reason why the cluster is not up yet; all others end the wait.
 fn keep<T>(answer: Result<T>, why: &mut Option<Error>) -> Result<Option<T>> {
     match answer {
         Err(error) if error.reaction == Reaction::InvalidInput => Err(error),
@@ -79,8 +79,8 @@ fn keep<T>(answer: Result<T>, why: &mut Option<Error>) -> Result<Option<T>> {
     }
 }
 
-/// Starts what does not run, of the agents only the first so many, each once: what was killed a moment ago may seem to run at
-/// first, and what ends by itself after it was started has said why.
+/// Starts the processes that are not running, each of them once, and only the first `agents` agents. A process that was killed a
+/// moment ago can seem to run at first. A process that ends by itself after its start has logged why.
 fn start_missing(cluster: &LocalCluster, started: &mut BTreeSet<String>, agents: usize) -> Result<()> {
     let processes = cluster.processes()?.into_iter().take(agents.saturating_add(1));
     let missing = processes.filter(|(_, process)| process.is_none()).map(|(name, _)| name);

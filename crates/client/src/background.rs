@@ -1,5 +1,4 @@
-//! What a client still has to tell the coordinator when nobody waits for it any more: that a put was given up, that a read is
-//! over.
+//! What a client tells the coordinator in the background: that a put was aborted, that a read has ended.
 
 use std::{
     future::Future,
@@ -11,15 +10,15 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-/// Tasks that nobody waits for, until [`finish`](Self::finish).
+/// Background tasks, until [`finish`](Self::finish).
 #[derive(Default)]
 pub(crate) struct Background {
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl Background {
-    /// Starts a task. Outside of a runtime, which is going down then, it does nothing: the coordinator's leases end what was
-    /// not ended.
+    /// Starts a task. Outside of a runtime, that is during shutdown, it does nothing: the coordinator's leases then end what the client
+    /// did not.
     pub(crate) fn start(&self, task: impl Future<Output = ()> + Send + 'static) {
         let Ok(runtime) = Handle::try_current() else { return };
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -27,14 +26,14 @@ impl Background {
         tasks.spawn_on(task, &runtime);
     }
 
-    /// Waits for all of them, but not for longer than `limit`.
+    /// Waits for all of them, for `limit` at most.
     pub(crate) async fn finish(&self, limit: Duration) {
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         let _those_left_are_dropped = tokio::time::timeout(limit, async { while tasks.join_next().await.is_some() {} }).await;
     }
 }
 
-/// A task that ends with the one who waits for it.
+/// A task that is aborted when its handle is dropped.
 pub(crate) struct Owned<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> Owned<T> {
@@ -42,7 +41,7 @@ impl<T: Send + 'static> Owned<T> {
         Self(tokio::spawn(task))
     }
 
-    /// What the task made; `None` if it panicked or the runtime is going down.
+    /// The task's result; `None` if it panicked or the runtime is shutting down.
     pub(crate) async fn join(&mut self) -> Option<T> {
         (&mut self.0).await.ok()
     }

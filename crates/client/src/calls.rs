@@ -1,4 +1,4 @@
-//! Calls to the coordinator: with a deadline always, and again where that is safe.
+//! Calls to the coordinator: always with a deadline, and retried where that is safe.
 
 use crate::config::Limits;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -21,11 +21,11 @@ pub(crate) struct Calls {
     delegation: Option<u64>,
 }
 
-/// A seeded generator that many draw from.
+/// A seeded generator with many users.
 #[derive(Clone)]
 pub(crate) struct Random(Arc<Mutex<StdRng>>);
 
-/// The first pause before something is tried again; each further one is up to twice as long, up to …
+/// The pause before the first retry; each further pause is up to twice as long, up to …
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// … this.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ impl Random {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).random()
     }
 
-    /// How long to wait before the attempt after `attempt` others: not all clients at once.
+    /// The pause before the attempt after `attempt` others; random, so clients do not retry at the same time.
     pub(crate) fn pause(&self, attempt: u32) -> Duration {
         let longest = PAUSE_MIN.saturating_mul(1 << attempt.min(16)).min(PAUSE_MAX);
         longest.mul_f64(0.5 + (self.number() % 1000) as f64 / 2000.0)
@@ -51,7 +51,7 @@ impl Calls {
         Self { client: rpc::weft_client(channel), limits, random, delegation }
     }
 
-    /// One call, once.
+    /// One call without retries.
     pub(crate) async fn once<M, R, F>(&self, message: M, call: impl FnOnce(WeftClient<Channel>, Request<M>) -> F) -> Result<R>
     where
         F: Future<Output = Result<Response<R>, Status>>,
@@ -59,7 +59,7 @@ impl Calls {
         self.within(self.limits.call_timeout, message, call).await
     }
 
-    /// One call, once, that may take as long as `deadline`.
+    /// One call without retries, with its own deadline.
     pub(crate) async fn within<M, R, F>(
         &self,
         deadline: Duration,
@@ -76,8 +76,7 @@ impl Calls {
         call(self.client.clone(), request).await.map(Response::into_inner).map_err(|status| from_status(&status))
     }
 
-    /// A call that may safely be made twice: again and again while the coordinator is busy or cannot be reached, for as long as
-    /// the client's patience lasts.
+    /// A call that is safe to repeat: retries it while the coordinator is busy or unreachable, as long as the client's patience lasts.
     pub(crate) async fn ask<M, R, F>(&self, message: M, call: impl Fn(WeftClient<Channel>, Request<M>) -> F) -> Result<R>
     where
         M: Clone,
@@ -86,7 +85,7 @@ impl Calls {
         self.ask_within(self.limits.call_timeout, message, call).await
     }
 
-    /// As [`ask`](Self::ask), and each call may take as long as `deadline`. Patience counts from the first failure.
+    /// Like [`ask`](Self::ask), with its own deadline for each call. Patience counts from the first failure.
     pub(crate) async fn ask_within<M, R, F>(
         &self,
         deadline: Duration,
@@ -115,7 +114,7 @@ impl Calls {
         }
     }
 
-    /// A call that is answered by a stream of messages, which may take as long as it likes.
+    /// A call that is answered by a stream of messages, without a deadline.
     pub(crate) async fn stream<M, R, F>(&self, message: M, call: impl FnOnce(WeftClient<Channel>, Request<M>) -> F) -> Result<R>
     where
         F: Future<Output = Result<Response<R>, Status>>,
@@ -124,7 +123,7 @@ impl Calls {
         match tokio::time::timeout(self.limits.call_timeout, answer).await {
             Ok(answer) => answer.map(Response::into_inner).map_err(|status| from_status(&status)),
             Err(_) => {
-                let message = format!("the coordinator gave no answer within {:?}", self.limits.call_timeout);
+                let message = format!("the coordinator did not answer within {:?}", self.limits.call_timeout);
                 Err(weft_types::Error::retry(message))
             }
         }

@@ -1,4 +1,4 @@
-//! A connection to a cluster, and what needs no plan: buckets, policies, nodes, lists.
+//! A connection to a cluster, and all operations that need no plan: buckets, policies, nodes, listings.
 
 use crate::{
     background::Background,
@@ -23,7 +23,7 @@ pub struct Client {
     shared: Arc<Shared>,
 }
 
-/// What a client's operations share.
+/// The state that all operations of a client share.
 pub(crate) struct Shared {
     pub(crate) config: ClientConfig,
     pub(crate) calls: Calls,
@@ -31,26 +31,26 @@ pub(crate) struct Shared {
     pub(crate) cluster: ClusterId,
     pub(crate) random: Random,
     pub(crate) background: Background,
-    /// Memory of the windows of gets, kept for the next ones.
+    /// Window buffers of gets, kept for the next gets.
     pub(crate) windows: Arc<Buffers>,
-    /// Memory of the slices that are received.
+    /// Buffers for received slices.
     pub(crate) slices: Arc<SliceMemory>,
 }
 
-/// Objects of a bucket, page by page.
+/// The objects of a bucket, page by page.
 pub struct Listing {
     shared: Arc<Shared>,
     request: ListObjectsRequest,
     done: bool,
 }
 
-/// Objects in a page of a listing.
+/// Objects per page of a listing.
 const PAGE_OBJECTS_MAX: u32 = 1000;
-/// How long [`Client::close`] waits for what is still to be told to the coordinator.
+/// How long [`Client::close`] waits for outstanding messages to the coordinator.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Lets go of the memory that is kept for the next read.
+    /// Frees the buffers that are kept for the next read.
     pub(crate) fn forget_memory(&self) {
         self.windows.forget();
         self.slices.forget();
@@ -58,7 +58,7 @@ impl Shared {
 }
 
 impl Client {
-    /// Connects to the first coordinator that answers, and asks it which cluster it is of.
+    /// Connects to the first coordinator that answers, and asks for its cluster.
     ///
     /// ```no_run
     /// # async fn example() -> weft_types::Result<()> {
@@ -71,13 +71,13 @@ impl Client {
     /// ```
     pub async fn connect(config: ClientConfig) -> Result<Self> {
         let random = Random::seeded(config.seed);
-        let mut last = Error::invalid("no coordinator's address was given");
+        let mut last = Error::invalid("no coordinator address given");
         for address in &config.coordinators {
             match rpc::connect(config.net.clone(), &config.security, address, &Peer::Coordinator).await {
                 Ok(channel) => {
                     let calls = Calls::new(channel, config.limits.clone(), random.clone(), config.delegation);
                     let cluster = match (config.delegation, config.cluster) {
-                        // Whoever sent it knows it, and would have to look at all of the cluster to tell.
+                        // The agent that delegated the call knows the cluster; asking for the whole status costs more.
                         (Some(_), Some(cluster)) => cluster,
                         _ => cluster_of(&calls, &config).await?,
                     };
@@ -98,7 +98,7 @@ impl Client {
         self.shared.cluster
     }
 
-    /// Waits, a few seconds at most, until the coordinator has been told of puts that were given up and reads that are over.
+    /// Waits a few seconds at most until the coordinator knows of all aborted puts and ended reads.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) {
@@ -115,7 +115,7 @@ impl Client {
         self.shared.background.finish(CLOSE_TIMEOUT).await;
     }
 
-    /// The cluster's nodes and how they are.
+    /// The cluster's nodes and their states.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -128,7 +128,7 @@ impl Client {
         self.shared.calls.ask(StatusRequest {}, |mut client, request| async move { client.status(request).await }).await
     }
 
-    /// An object: its stripes, where their blocks are, and their checksums.
+    /// An object: its stripes, the locations of their blocks, and their checksums.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -152,7 +152,7 @@ impl Client {
         removed.await.map(|Empty {}| ()).map_err(|error| error.object(format_args!("{bucket}/{key}")))
     }
 
-    /// The objects of a bucket whose keys begin with `prefix`, by key.
+    /// The objects of a bucket whose keys begin with `prefix`, ordered by key.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -168,7 +168,7 @@ impl Client {
         Listing { shared: self.shared.clone(), request, done: false }
     }
 
-    /// Makes a bucket; without a policy's name it gets the default policy.
+    /// Creates a bucket; without a policy, it gets the default policy.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -205,7 +205,7 @@ impl Client {
         removed.await.map(|Empty {}| ())
     }
 
-    /// Makes a policy.
+    /// Creates a policy.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -231,7 +231,7 @@ impl Client {
         asked.await.map(|reply| reply.policies)
     }
 
-    /// Removes a policy that no bucket has.
+    /// Removes a policy that no bucket uses.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -244,7 +244,7 @@ impl Client {
         removed.await.map(|Empty {}| ())
     }
 
-    /// Makes a policy the one that new buckets get.
+    /// Makes a policy the default for new buckets.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -263,8 +263,8 @@ impl Client {
 }
 
 impl Shared {
-    /// Whether it is worth asking for another plan a little later. Under a delegation the client does not retry when an agent is busy: it
-    /// reports that to the coordinator, which can choose another agent.
+    /// Whether to ask for another plan after a pause. Under a delegation, the client does not retry a busy agent: it reports this to the
+    /// coordinator, which can choose another agent.
     pub(crate) fn may_try_again(&self, error: &Error) -> bool {
         match error.reaction {
             Reaction::Replan | Reaction::Corrupt => true,
@@ -280,10 +280,10 @@ impl Shared {
                 return Ok(object);
             }
         }
-        Err(place(Error::retry("it is replaced faster than all of its stripes can be asked for")))
+        Err(place(Error::retry("the object is replaced faster than its stripes can be listed")))
     }
 
-    /// An object with all of its stripes, which may come page by page; `None`: it was replaced meanwhile.
+    /// An object with all of its stripes, possibly fetched in pages; `None`: the object was replaced in between.
     async fn stat_pages(&self, bucket: &str, key: &str) -> Result<Option<ObjectReply>> {
         let mut whole: Option<ObjectReply> = None;
         loop {
@@ -309,7 +309,7 @@ impl Shared {
                 return Ok(Some(object));
             }
             if is_empty {
-                let message = format!("the coordinator tells of {} stripes of {count}", object.stripes.len());
+                let message = format!("the coordinator sent {} of {count} stripes", object.stripes.len());
                 return Err(Error::fatal(message));
             }
             whole = Some(object);
@@ -318,7 +318,7 @@ impl Shared {
 }
 
 impl Listing {
-    /// The next objects; `None`: there are no more.
+    /// The next objects; `None` at the end.
     pub async fn next_page(&mut self) -> Result<Option<Vec<ObjectEntry>>> {
         if self.done {
             return Ok(None);
@@ -339,7 +339,7 @@ async fn cluster_of(calls: &Calls, config: &ClientConfig) -> Result<ClusterId> {
     let cluster: ClusterId = status.cluster.parse().map_err(Error::fatal)?;
     match config.cluster {
         Some(expected) if expected != cluster => {
-            Err(Error::invalid(format!("the coordinator is of cluster {cluster}, and {expected} was asked for")))
+            Err(Error::invalid(format!("the coordinator belongs to cluster {cluster}, not to {expected}")))
         }
         _ => Ok(cluster),
     }

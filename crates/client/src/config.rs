@@ -1,10 +1,10 @@
-//! What a client takes from outside.
+//! The configuration of a client.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use weft_proto::{DiskMode, Net, PoolLimits, Security, TcpNet, Uplink, rpc::END_STRIPE_TIMEOUT};
 use weft_types::ClusterId;
 
-/// What a client takes from outside: whom to talk to, and how.
+/// The configuration of a client: which cluster to use, and how.
 ///
 /// ```
 /// # use weft_client::ClientConfig;
@@ -14,53 +14,53 @@ use weft_types::ClusterId;
 /// ```
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// The coordinator's addresses, `host:port`; the first that answers is taken.
+    /// Coordinator addresses, `host:port`; the client uses the first that answers.
     pub coordinators: Vec<String>,
     /// How connections are secured.
     pub security: Security,
-    /// The cluster that must answer; `None`: whichever does.
+    /// The cluster that must answer; `None`: any cluster.
     pub cluster: Option<ClusterId>,
     /// The network.
     pub net: Arc<dyn Net>,
-    /// What is drawn at random (pauses before trying again, names of temporary files) comes from it.
+    /// The seed for everything random (retry pauses, names of temporary files).
     pub seed: u64,
-    /// Where calls to the disk block.
+    /// Where blocking disk calls run.
     pub disk_mode: DiskMode,
-    /// Where data from a pipe waits that is too much for memory.
+    /// The directory for data from a pipe that does not fit into memory.
     pub spool_dir: PathBuf,
-    /// What the client may use, and how long it waits.
+    /// Resource limits and timeouts.
     pub limits: Limits,
-    /// An agent that calls in the coordinator's own name shows this with each call: see [`StripeConverter`](crate::StripeConverter).
+    /// The delegation that an agent shows when it calls in the coordinator's name: see [`StripeConverter`](crate::StripeConverter).
     pub delegation: Option<u64>,
-    /// What it sends passes this: an agent's conversions give way to its other work.
+    /// Throttle for everything that the client sends: an agent's conversions have a lower priority than its other work.
     pub uplink: Option<Arc<dyn Uplink>>,
 }
 
-/// What a client may use, and how long it waits.
+/// Resource limits and timeouts of a client.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Data of one stripe from a pipe that is kept in memory, bytes; what is more goes to a file in the spool directory. Three
-    /// stripes may be there at once: one is read, one is sent, one is being ended.
+    /// Most bytes of a stripe from a pipe that are kept in memory; the rest goes to a file in the spool directory. Three stripes can be
+    /// in progress at once: one is read, one is sent, one is being ended.
     pub stripe_memory_bytes_max: usize,
-    /// Data that is fetched at once when it goes to a pipe, bytes. Three such windows are in flight. The client
-    /// keeps their memory for the next get, and that of 64 received slices: 64 MiB as windows and slices are by default.
+    /// Bytes fetched at once for a get to a pipe. Three such windows are in flight. The client keeps their buffers for the next get, and
+    /// the buffers of 64 received slices: 64 MiB with default windows and slices.
     pub window_bytes_max: u64,
-    /// Plans for one window of a read, or one stripe of a write, that may fail without any progress.
+    /// Plans for one window of a read, or one stripe of a write, that can fail without progress.
     pub attempts_max: u32,
-    /// Stripes of an object that are asked for at once, at most; 0: as many as one answer holds.
+    /// Most stripes of an object requested at once; 0: as many as fit into one answer.
     pub stripes_per_page_max: u32,
-    /// An answer of the coordinator must come within this time …
+    /// The coordinator must answer within this time …
     pub call_timeout: Duration,
-    /// … but it may have to rebuild a block before it can say that a stripe is complete.
+    /// … but ending a stripe can take longer, because the coordinator may rebuild a block first.
     pub end_stripe_timeout: Duration,
-    /// A coordinator that cannot be reached or is busy is asked again for this long.
+    /// How long to retry calls to a coordinator that is busy or unreachable.
     pub patience: Duration,
     /// Connections to agents.
     pub pool: PoolLimits,
 }
 
 impl ClientConfig {
-    /// The machine's own network and disk, and the usual limits.
+    /// The machine's own network and disk, and default limits.
     pub fn new(coordinators: impl IntoIterator<Item = impl Into<String>>, security: Security) -> Self {
         Self {
             coordinators: coordinators.into_iter().map(Into::into).collect(),

@@ -1,4 +1,4 @@
-//! Conversions: a stripe of an object is written again in another code, for an agent that the coordinator has sent.
+//! Conversions: rewrites a stripe of an object in another code, on an agent that the coordinator has chosen.
 
 use crate::{
     Client, ClientConfig, GetOptions, Limits,
@@ -16,7 +16,7 @@ use weft_proto::{
 };
 use weft_types::{Error, PutKey, Result};
 
-/// Converts stripes by a get and a put: what agents are started with. What is lost of the old stripe is rebuilt on the way.
+/// Converts stripes by a get and a put; agents are started with one. Lost blocks of the old stripe are rebuilt during the read.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -25,7 +25,7 @@ use weft_types::{Error, PutKey, Result};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StripeConverter;
 
-/// What has been read and is not spooled yet, bytes.
+/// Bytes that are read ahead of the spool.
 const PIPE_BYTES: usize = 1 << 20;
 
 #[async_trait]
@@ -48,13 +48,13 @@ fn client_limits(limits: &ConversionLimits) -> Limits {
     Limits { stripe_memory_bytes_max, window_bytes_max, patience, ..Limits::default() }
 }
 
-/// Half of each byte is done when it was read, half when it was sent.
+/// Progress counts half of each byte when it is read, and half when it is sent.
 async fn convert(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: &ProgressFn) -> Result<()> {
     let object = format!("{}/{}", asked.bucket, asked.key);
     let place = |error: Error| if error.object.is_some() { error } else { error.object(&object) };
     let len = asked.end.saturating_sub(asked.start);
     let data = read(shared, asked, first_half(progress), len).await.map_err(place)?;
-    // The put needs none of what was kept for the next read, and the agent has admitted no more than one of them takes.
+    // The put needs none of the buffers kept for the next read, and the agent has admitted the larger of the two only.
     shared.forget_memory();
     let put =
         Put::of_another(shared, object.clone(), (asked.upload, PutKey(asked.put_key)), len, &second_half(progress, len / 2));
@@ -65,7 +65,7 @@ async fn convert(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: &
 async fn read(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: ProgressFn, len: u64) -> Result<StripeData> {
     let options = GetOptions { range: Some(asked.start..asked.end), progress, ..GetOptions::default() };
     let get = Get::of(shared, stat(shared, asked).await?, asked.from_stripe, &options)?;
-    // Each end is dropped by the one who has it, so that the other does not wait for him in vain.
+    // Each end is dropped by its user, so the other end does not wait for it in vain.
     let (writer, mut reader) = tokio::io::duplex(PIPE_BYTES);
     let hand_out = async move { get.hand_out(&mut Written(writer), &mut 0).await };
     let (spool, memory_bytes_max) = (Spool::of(shared), shared.config.limits.stripe_memory_bytes_max);
@@ -79,7 +79,7 @@ async fn read(shared: &Arc<Shared>, asked: &ConvertStripeRequest, progress: Prog
     }
 }
 
-/// The object with the stripes that have the bytes.
+/// The object with the stripes that hold the bytes.
 async fn stat(shared: &Arc<Shared>, asked: &ConvertStripeRequest) -> Result<ObjectReply> {
     let mut object: Option<ObjectReply> = None;
     loop {
@@ -93,7 +93,7 @@ async fn stat(shared: &Arc<Shared>, asked: &ConvertStripeRequest) -> Result<Obje
         let page = shared.calls.ask(request, |mut client, request| async move { client.stat_object(request).await });
         let page = page.await?;
         if page.version != asked.version {
-            return Err(Error::not_found("it was overwritten while it was converted"));
+            return Err(Error::not_found("the object was overwritten during its conversion"));
         }
         let is_empty = page.stripes.is_empty();
         let object = match object.as_mut() {
@@ -109,13 +109,13 @@ async fn stat(shared: &Arc<Shared>, asked: &ConvertStripeRequest) -> Result<Obje
     }
 }
 
-/// Tells of half of what is read …
+/// Reports half of what is read …
 fn first_half(progress: &ProgressFn) -> ProgressFn {
     let told = progress.clone();
     ProgressFn::new(move |progress: Progress| told.tell(Progress { done_bytes: progress.done_bytes / 2, ..progress }))
 }
 
-/// … and of the other half of what is sent: of all, when all was sent.
+/// … and the other half of what is sent: everything, once all is sent.
 fn second_half(progress: &ProgressFn, first: u64) -> ProgressFn {
     let told = progress.clone();
     ProgressFn::new(move |progress: Progress| {

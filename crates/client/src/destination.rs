@@ -1,4 +1,4 @@
-//! What a path is before something is written to it: a file that may be replaced, or something that must not be.
+//! What a path is before it is written to: a file that can be replaced, or something that must not be.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 };
 use weft_types::{Error, Result};
 
-/// Where something that was fetched goes.
+/// The destination of a get.
 ///
 /// ```
 /// # use weft_client::Destination;
@@ -16,13 +16,13 @@ use weft_types::{Error, Result};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
-    /// A plain file, which may not be there yet, behind all symbolic links: another file can take its place.
+    /// A regular file, which need not exist yet, with all symbolic links resolved: a new file can take its place.
     File(PathBuf),
-    /// A device or a pipe: it is written to, and stays what it is.
+    /// A device or a pipe: it is written to and never replaced.
     Stream(PathBuf),
 }
 
-/// Symbolic links that lead to a file that is not there yet; as many as the system follows.
+/// Most symbolic links that are followed to a file that does not exist yet; the system has the same limit.
 const LINKS_MAX: usize = 40;
 
 impl Destination {
@@ -37,14 +37,14 @@ impl Destination {
         };
         match () {
             () if kind.is_file() => fs::canonicalize(path).map(Self::File).map_err(failed),
-            () if kind.is_dir() => Err(Error::invalid(format!("{shown} is a directory: name a file"))),
-            () if kind.is_socket() => Err(Error::invalid(format!("{shown} is a socket: name a file"))),
+            () if kind.is_dir() => Err(Error::invalid(format!("{shown} is a directory: pass the path of a file"))),
+            () if kind.is_socket() => Err(Error::invalid(format!("{shown} is a socket: pass the path of a file"))),
             () => Ok(Self::Stream(path.to_owned())),
         }
     }
 }
 
-/// The name to which symbolic links lead, where there is no file yet.
+/// The target of symbolic links that lead to a file that does not exist yet.
 fn behind_links(path: &Path) -> std::io::Result<PathBuf> {
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {

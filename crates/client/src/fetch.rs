@@ -1,8 +1,8 @@
-//! Brings a range of one stripe's data here: by one plan, or by as many as it takes to get around what fails.
+//! Fetches a range of one stripe's data, with as many plans as it takes to route around failures.
 //!
-//! What arrives counts only when it was checked: a whole checksum unit by the checksum that the metadata recorded, a part of a unit of a
-//! block that was read by the checksums of the unit's pages, which its node tells and which must make up the recorded one. The next plan
-//! is asked for what is still missing; if there were parts of units that nothing could be compared with, for whole units.
+//! Bytes count only after a check: a whole checksum unit by the checksum in the metadata; a part of a unit of a block that was read by
+//! the checksums of the unit's pages, which the node sends and which must combine to the recorded one. The next plan is requested for
+//! what is still missing; if parts of units could not be checked, for whole units.
 
 use crate::{
     client::Shared,
@@ -24,11 +24,11 @@ use weft_proto::{
 };
 use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, Party, PlanId, Result, Rows, Span, StripeId, StripeLayout};
 
-/// A range of one stripe's data that is to be fetched.
+/// A range of one stripe's data to fetch.
 #[derive(Clone)]
 pub(crate) struct Window {
     pub(crate) stripe: Arc<StripePlace>,
-    /// In the stripe's data, bytes.
+    /// The range in the stripe's data, bytes.
     pub(crate) data: Span,
 }
 
@@ -42,14 +42,14 @@ pub(crate) struct StripePlace {
     /// The stripe's number in the object.
     pub(crate) number: u64,
     pub(crate) id: StripeId,
-    /// Where its data begins in the object.
+    /// The offset of its data in the object.
     pub(crate) offset: u64,
     pub(crate) layout: StripeLayout,
     /// The first copy of each block, and its generation.
     pub(crate) blocks: BTreeMap<u32, (u8, u32)>,
 }
 
-/// What a get met on its way.
+/// What a get encountered.
 #[derive(Debug, Default)]
 pub(crate) struct Met {
     pub(crate) rebuilt: BTreeSet<BlockId>,
@@ -57,7 +57,7 @@ pub(crate) struct Met {
     pub(crate) plans: u64,
 }
 
-/// Errors of failed plans that are kept, and told to the coordinator.
+/// Most errors of failed plans that are kept and reported to the coordinator.
 const ERRORS_MAX: usize = 64;
 
 impl StripePlace {
@@ -66,7 +66,7 @@ impl StripePlace {
         BlockId { stripe: self.id, index: index as u8, copy, generation }
     }
 
-    /// The bytes of its data blocks that are the range `data` of its data.
+    /// The ranges of its data blocks that hold the range `data` of its data.
     pub(crate) fn ranges(&self, data: Span) -> BTreeMap<u32, Vec<Span>> {
         let ranges = (0..self.layout.k).map(|index| (index, self.layout.block_range(index, data)));
         ranges.filter(|(_, range)| !range.is_empty()).map(|(index, range)| (index, vec![range])).collect()
@@ -116,12 +116,12 @@ pub(crate) async fn fetch(
             Ok(tried) => {
                 missing = tried.missing;
                 if !missing.is_empty() && tried.errors.is_empty() && !tried.unchecked {
-                    return Err(stripe.place(Error::fatal("the coordinator's plan brings less than was asked for")));
+                    return Err(stripe.place(Error::fatal("the coordinator's plan delivers less than was requested")));
                 }
                 note(met, &tried.errors);
                 failed = Failed { plan: Some(tried.plan), errors: tried.errors, unchecked: tried.unchecked };
             }
-            // Another plan, and perhaps somebody is back by then.
+            // Retry with another plan: a node may be back by then.
             Err(error) if shared.may_try_again(&error) => failed = Failed { plan: None, errors: vec![error], ..failed },
             Err(error) => return Err(stripe.place(error)),
         }
@@ -132,7 +132,7 @@ pub(crate) async fn fetch(
         fruitless += 1;
         if fruitless >= shared.config.limits.attempts_max {
             let cause =
-                failed.errors.into_iter().next().unwrap_or_else(|| Error::unavailable("nothing arrived that can be checked"));
+                failed.errors.into_iter().next().unwrap_or_else(|| Error::unavailable("no bytes arrived that can be checked"));
             return Err(stripe.place(cause));
         }
         tokio::time::sleep(shared.random.pause(fruitless)).await;
@@ -140,7 +140,7 @@ pub(crate) async fn fetch(
     Ok(())
 }
 
-/// Why a plan failed, so that the next one goes around it.
+/// Why a plan failed, so the next one avoids the cause.
 #[derive(Default)]
 pub(crate) struct Failed {
     plan: Option<PlanId>,
@@ -149,12 +149,12 @@ pub(crate) struct Failed {
     unchecked: bool,
 }
 
-/// What one plan left.
+/// The result of one plan.
 struct Tried {
     plan: PlanId,
     missing: BTreeMap<u32, Vec<Span>>,
     errors: Vec<Error>,
-    /// Parts of checksum units came that nothing could be compared with: the next plan brings whole ones.
+    /// Parts of checksum units arrived that cannot be checked: the next plan fetches whole units.
     unchecked: bool,
 }
 
@@ -198,7 +198,7 @@ fn len_of(ranges: &BTreeMap<u32, Vec<Span>>) -> u64 {
     ranges.values().flatten().map(|span| span.len()).sum()
 }
 
-/// A plan that the coordinator holds open for this read; it is told when the plan is over, however that comes about.
+/// A plan that the coordinator holds open for this read. The coordinator is told when the plan has ended, for whatever reason.
 struct Reading {
     shared: Arc<Shared>,
     plan: PlanId,
@@ -212,7 +212,7 @@ impl Drop for Reading {
         self.shared.background.start(async move {
             let ended = calls.ask(request, |mut client, request| async move { client.end_read(request).await }).await;
             if let Err(error) = ended {
-                tracing::debug!(%error, "the coordinator was not told of a read's end: the plan's deadline ends it");
+                tracing::debug!(%error, "could not tell the coordinator that a read has ended; the plan's deadline ends it");
             }
         });
     }
@@ -224,22 +224,22 @@ pub(crate) struct Arrivals {
     blocks: BTreeMap<u32, Arriving>,
     place: Arc<Place>,
     meter: Meter,
-    /// It failed at this end: no other plan would help.
+    /// A local failure: no other plan would help.
     failed_here: Mutex<Option<Error>>,
 }
 
 struct Arriving {
-    /// Which block it is, and which copy of it.
+    /// The block and its copy.
     block: BlockId,
-    /// The bytes that are missing. Nothing else is written to the place: what has been believed stays.
+    /// The missing bytes. Nothing else is written to the place, so checked bytes are not overwritten.
     wanted: Vec<Span>,
     rebuilt: bool,
-    /// Who has it, if it is read.
+    /// The node that sends it, if it is read.
     sender: Option<Party>,
     /// The recorded checksum of each unit.
     recorded: Vec<u32>,
     pages: Pages,
-    /// Units of which the node told other pages than those of the recorded checksum.
+    /// Units whose page checksums do not combine to the recorded checksum.
     wrong_pages: BTreeSet<u64>,
     sums: Mutex<UnitSums>,
 }
@@ -268,7 +268,7 @@ impl Arrivals {
                 None => (Vec::new(), stripe.block(index)),
             };
             if recorded.len() as u64 != stripe.layout.checksum_units(index) {
-                return Err(Error::fatal("the coordinator gave no checksums for a block of a read").block(stripe.block(index)));
+                return Err(Error::fatal("the coordinator sent no checksums for a block of a read").block(stripe.block(index)));
             }
             let sender = senders.get(&index).copied().filter(|_| !rebuilt);
             let len = stripe.layout.block_len(index);
@@ -285,10 +285,10 @@ impl Arrivals {
         Ok(Self { stripe, blocks, place, meter, failed_here: Mutex::new(None) })
     }
 
-    /// Takes pieces of a block, each at its offset in it.
+    /// Takes pieces of a block, each at its offset in the block.
     pub(crate) async fn take(&self, index: u32, pieces: Vec<(u64, Rows)>) -> Result<()> {
         let Some(arriving) = self.blocks.get(&index) else {
-            return Err(Error::fatal("a block was delivered that nobody asked for").block(self.stripe.block(index)));
+            return Err(Error::fatal("the plan delivered a block that was not requested").block(self.stripe.block(index)));
         };
         let mut writes = Vec::new();
         for (offset, piece) in &pieces {
@@ -309,7 +309,7 @@ impl Arrivals {
         Ok(())
     }
 
-    /// The parts of a piece of a block that are wanted, each at its offset in the object.
+    /// The wanted parts of a piece of a block, each at its offset in the object.
     fn split(&self, index: u32, offset: u64, piece: &Bytes, wanted: Span, writes: &mut Vec<(u64, Bytes)>) {
         let layout = &self.stripe.layout;
         let part = wanted.intersect(Span::new(offset, offset + piece.len() as u64));
@@ -327,7 +327,7 @@ impl Arrivals {
         lock(&self.failed_here).clone()
     }
 
-    /// What of it may be believed, and what is missing still.
+    /// Which bytes passed the check, and which are still missing.
     fn judge(&self, plan: PlanId, missing: &BTreeMap<u32, Vec<Span>>) -> Tried {
         let mut tried = Tried { plan, missing: BTreeMap::new(), errors: Vec::new(), unchecked: false };
         for (index, spans) in missing {
@@ -354,7 +354,7 @@ impl Arrivals {
     }
 }
 
-/// What came of a block.
+/// The result of checking a block.
 struct Checked {
     good: Vec<Span>,
     errors: Vec<Error>,
@@ -364,8 +364,8 @@ struct Checked {
 
 impl Arriving {
     fn check(&self, sums: &UnitSums) -> Checked {
-        let pages = |unit: &u64| format!("the checksums that came of the pages of unit {unit} do not make up the recorded one");
-        // What else a plan brought, as it reads whole pages or units, is not judged: the get is right without it.
+        let pages = |unit: &u64| format!("the page checksums of unit {unit} do not combine to the recorded checksum");
+        // Other bytes that a plan delivers, because it reads whole pages or units, are not checked: the get does not use them.
         let is_wanted = |span: Span| self.wanted.iter().any(|wanted| !wanted.intersect(span).is_empty());
         let wrong = self.wrong_pages.iter().filter(|unit| is_wanted(sums.unit_span(**unit)));
         let mut checked =
@@ -377,13 +377,11 @@ impl Arriving {
             match recorded {
                 Some(recorded) if recorded == found => checked.good.push(run),
                 Some(_) if is_whole => {
-                    checked
-                        .errors
-                        .push(self.corrupt(format!("unit {unit} arrived with a checksum that is not the recorded one")));
+                    checked.errors.push(self.corrupt(format!("unit {unit} arrived with a wrong checksum")));
                 }
                 Some(_) => {
                     let bytes = format!("bytes {}..{}", run.start, run.end);
-                    checked.errors.push(self.corrupt(format!("{bytes} arrived with a checksum that is not that of their pages")));
+                    checked.errors.push(self.corrupt(format!("{bytes} arrived with a wrong page checksum")));
                 }
                 None => checked.unchecked |= !self.rebuilt,
             }
@@ -401,7 +399,7 @@ impl Arriving {
     }
 }
 
-/// Who sends the blocks that come as they are.
+/// The nodes that send unchanged blocks.
 fn senders(task: &Task) -> BTreeMap<u32, Party> {
     let stages = task.lanes.iter().flat_map(|lane| lane.stages.iter().map(move |stage| (lane.lane, stage)));
     let sender = |(lane, stage): (u16, &weft_plan::TaskStage)| match (&stage.sources[..], &stage.sinks[..]) {

@@ -1,4 +1,4 @@
-//! Gets: to a file, whole stripes at a time and in any order; to a pipe, window after window.
+//! Gets: to a file, whole stripes in any order; to a pipe, window after window.
 
 use crate::{
     Client,
@@ -24,7 +24,7 @@ use weft_proto::{
 };
 use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, Reaction, Result, Span, StripeId, StripeLayout};
 
-/// What of an object is fetched, and how.
+/// What to fetch of an object, and how.
 ///
 /// ```
 /// # use weft_client::GetOptions;
@@ -34,24 +34,24 @@ use weft_types::{AutoSize, BlockId, CHECKSUM_UNIT_LEN, Error, Reaction, Result, 
 pub struct GetOptions {
     /// Bytes of the object; `None`: all.
     pub range: Option<Range<u64>>,
-    /// The scheme for what is lost; empty: the coordinator's choice.
+    /// The scheme for lost blocks; empty: the coordinator's choice.
     pub scheme: String,
-    /// Bytes of a slice of what is lost; `None`: the coordinator's setting.
+    /// Bytes of a slice of a lost block; `None`: the coordinator's setting.
     pub slice_len: Option<AutoSize>,
-    /// Is told of progress.
+    /// Receives progress.
     pub progress: ProgressFn,
 }
 
-/// What a get has brought, and what it met on its way.
+/// The result of a get.
 #[derive(Debug)]
 pub struct Got {
     /// The object.
     pub object: ObjectReply,
-    /// Bytes that were handed out.
+    /// Bytes that were returned.
     pub bytes: u64,
-    /// The blocks that were rebuilt on the way.
+    /// The blocks that were rebuilt during the read.
     pub rebuilt: Vec<BlockId>,
-    /// What failed and was got around; the first 64 of it.
+    /// Failures that the get recovered from; the first 64 of them.
     pub errors: Vec<Error>,
     /// Plans that were run.
     pub plans: u64,
@@ -59,13 +59,13 @@ pub struct Got {
 
 /// Windows of one get in flight at once.
 pub(crate) const WINDOWS_MAX: usize = 3;
-/// So much is written to a pipe at once. When a get is given up, a piece that was begun still goes there.
+/// Most bytes written to a pipe at once. An aborted get still completes a write that has begun.
 const PIPE_BYTES: usize = 1 << 20;
 
 impl Client {
-    /// Hands out an object, or a range of it, in order. What it needs of memory is bounded, however slowly `writer` takes it.
-    /// If the object is replaced meanwhile, the get begins again with the new one as long as nothing has been handed out, and
-    /// fails with [`Reaction::Retry`] afterwards. If it is only converted, its bytes are the same, and the get goes on with them.
+    /// Returns an object, or a range of it, in order. Memory is bounded, however slowly `writer` accepts the bytes. If the object is
+    /// replaced during the get, the get restarts with the new one as long as no bytes have been returned, and fails with
+    /// [`Reaction::Retry`] afterwards. If the object is only converted, its bytes are the same, and the get continues with them.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -79,8 +79,8 @@ impl Client {
         Get::begin(self.shared(), bucket, key, options).await?.in_order(&mut Written(writer), options).await
     }
 
-    /// As [`get`](Self::get), to a pipe or a device, where writing may block. Nothing is copied on the way to it. If the get is given up
-    /// while the pipe takes nothing, a thread of the runtime waits for it until the other end is closed.
+    /// Like [`get`](Self::get), to a pipe or a device, where writing can block. The bytes are not copied. If the get is aborted while the
+    /// pipe accepts nothing, a thread of the runtime waits until the other end is closed.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -94,8 +94,8 @@ impl Client {
         Get::begin(self.shared(), bucket, key, options).await?.in_order(&mut pipe, options).await
     }
 
-    /// Fetches an object, or a range of it, into a file. The file has its name when it is complete and not before; a get that
-    /// fails leaves nothing. If the object is replaced meanwhile, the get begins again with the new one.
+    /// Fetches an object, or a range of it, into a file. The file appears when it is complete; a get that fails leaves nothing. If the
+    /// object is replaced during the get, the get restarts with the new one.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -110,13 +110,13 @@ impl Client {
             begun += 1;
             match get.write_file(path.as_ref()).await {
                 Ok(()) => return Ok(get.into_got()),
-                // Nobody has seen anything of a file that has no name yet.
+                // A file without a name is not visible yet.
                 Err(error) => drop(get.may_begin_again(error, 0, begun).await?),
             }
         }
     }
 
-    /// How a get would go: for each of its stripes the coordinator's answer with the plan's JSON. Nothing is fetched.
+    /// What a get would do: for each stripe, the coordinator's answer with the plan's JSON. Nothing is fetched.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -142,7 +142,7 @@ impl Client {
 pub(crate) trait Output {
     async fn take(&mut self, bytes: Bytes) -> Result<()>;
 
-    /// After the last of them.
+    /// After the last byte.
     async fn end(&mut self) -> Result<()> {
         Ok(())
     }
@@ -189,7 +189,7 @@ pub(crate) struct Get {
     stripes: Vec<Arc<StripePlace>>,
     /// Bytes of the object.
     range: Span,
-    /// How many of them had been handed out before it was begun again with another version of the same.
+    /// Bytes that had been returned before the get restarted with another version of the same object.
     handed_out: u64,
     meter: Meter,
     met: Arc<Mutex<Met>>,
@@ -200,7 +200,7 @@ impl Get {
         Self::of(shared, shared.stat(bucket, key).await?, 0, options)
     }
 
-    /// Of an object of which all stripes are known, or from the number `first` on those that the range touches.
+    /// For an object with all stripes known, or from the number `first` on, those that the range touches.
     pub(crate) fn of(shared: &Arc<Shared>, object: ObjectReply, first: u64, options: &GetOptions) -> Result<Self> {
         let place = |error: Error| error.object(format_args!("{}/{}", object.bucket, object.key));
         let range = range_of(options.range.as_ref(), object.size).map_err(place)?;
@@ -209,7 +209,7 @@ impl Get {
         Ok(Self { shared: shared.clone(), object, stripes, range, handed_out: 0, meter, met: Arc::default() })
     }
 
-    /// The same get of the version that there is now. Where it says the same, what has been handed out already is not fetched again.
+    /// The same get of the current version. If both versions have the same bytes, those already returned are not fetched again.
     fn go_on_with(self, now: ObjectReply, handed_out: u64, options: &GetOptions) -> Result<Self> {
         let get = Self::of(&self.shared, now, 0, options)?;
         if !is_same(&get.object, &self.object) {
@@ -219,7 +219,7 @@ impl Get {
         Ok(Self { handed_out, met: self.met, ..get })
     }
 
-    /// The stripes that the range touches, and what of their data it is.
+    /// The stripes that the range touches, each with the range of its data.
     fn stripes(&self) -> impl Iterator<Item = (Arc<StripePlace>, Span)> {
         self.stripes.iter().filter_map(|stripe| {
             let whole = Span::new(stripe.offset, stripe.offset + stripe.layout.data_len);
@@ -229,7 +229,7 @@ impl Get {
         })
     }
 
-    /// Hands it out in order, and begins again where it may.
+    /// Returns it in order, and restarts if that is safe.
     async fn in_order(mut self, output: &mut impl Output, options: &GetOptions) -> Result<Got> {
         let mut begun = 0;
         loop {
@@ -245,14 +245,14 @@ impl Get {
         }
     }
 
-    /// Hands it out in order, window after window, and counts what the output was given.
+    /// Returns it in order, window after window, and counts the bytes that the output got.
     pub(crate) async fn hand_out(&self, output: &mut impl Output, handed_out: &mut u64) -> Result<()> {
         let window_bytes_max = self.shared.config.limits.window_bytes_max;
         let windows = self.stripes().flat_map(|(stripe, data)| windows(stripe, data, window_bytes_max));
         let fetching = windows.map(|window| {
             let start = window.stripe.offset + window.data.start;
             let place = Arc::new(Place::memory(start, self.shared.windows.take(window.data.len() as usize)));
-            // A task of its own: it goes on while the writer is slow, so that no agent waits for whoever reads the pipe.
+            // In its own task: it continues while the writer is slow, so no agent waits for the reader of the pipe.
             let mut fetched = self.fetch(window, place.clone());
             async move { joined(&mut fetched).await.map(|()| place.take_memory()) }
         });
@@ -277,9 +277,8 @@ impl Get {
         temporary.keep().await
     }
 
-    /// A get that failed begins again if it failed because its object is another one by now, and nobody has seen anything of
-    /// the old one, or both say the same: two objects must not become one. Tells what the object is now; the error says what is the
-    /// case otherwise.
+    /// Restarts a get that failed because its object was replaced, if no bytes of the old one were returned or both versions have the
+    /// same bytes: two objects must never be mixed. Returns the current object, or the error to report.
     async fn may_begin_again(&self, error: Error, handed_out: u64, begun: u32) -> Result<ObjectReply> {
         if error.reaction != Reaction::NotFound {
             return Err(error);
@@ -290,14 +289,18 @@ impl Get {
             Ok(now) if now.version == self.object.version => Err(error),
             Ok(now) if handed_out > 0 && !is_same(&now, &self.object) => {
                 let of = self.range.len();
-                let message = format!("it was replaced while it was read, when {handed_out} of {of} bytes had been handed out");
+                let message = format!(
+                    "the object was replaced during the read, after {handed_out} of {of} bytes had been returned; run the get again"
+                );
                 Err(place(Error::retry(message)))
             }
             Ok(_) if begun >= self.shared.config.limits.attempts_max => {
-                Err(place(Error::retry("it is replaced faster than it can be read")))
+                Err(place(Error::retry("the object is replaced faster than it can be read")))
             }
             Ok(now) => Ok(now),
-            Err(gone) if gone.reaction == Reaction::NotFound => Err(place(Error::not_found("it was removed while it was read"))),
+            Err(gone) if gone.reaction == Reaction::NotFound => {
+                Err(place(Error::not_found("the object was removed during the read")))
+            }
             Err(unknown) => Err(unknown),
         }
     }
@@ -314,14 +317,14 @@ impl Get {
     }
 }
 
-/// Whether two versions of an object are the same bytes.
+/// Whether two versions of an object have the same bytes.
 fn is_same(one: &ObjectReply, other: &ObjectReply) -> bool {
-    // 0: it is not known.
+    // 0: unknown.
     one.written != 0 && one.written == other.written
 }
 
 async fn joined(fetched: &mut Owned<Result<()>>) -> Result<()> {
-    fetched.join().await.unwrap_or_else(|| Err(Error::fatal("the task that fetches is gone")))
+    fetched.join().await.unwrap_or_else(|| Err(Error::fatal("the fetching task ended unexpectedly")))
 }
 
 fn range_of(range: Option<&Range<u64>>, size: u64) -> Result<Span> {
@@ -329,29 +332,29 @@ fn range_of(range: Option<&Range<u64>>, size: u64) -> Result<Span> {
         None => Ok(Span::new(0, size)),
         Some(range) if range.start <= range.end && range.end <= size => Ok(Span::new(range.start, range.end)),
         Some(range) => {
-            Err(Error::invalid(format!("bytes {} to {} are not in the object, which has {size}", range.start, range.end)))
+            Err(Error::invalid(format!("bytes {} to {} are outside the object, which has {size} bytes", range.start, range.end)))
         }
     }
 }
 
-/// The stripes of an object, the first of which has this number.
+/// The stripes of an object; the first of them has this number.
 fn stripes_of(object: &ObjectReply, first: u64, options: &GetOptions) -> Result<Vec<Arc<StripePlace>>> {
     let name = format!("{}/{}", object.bucket, object.key);
     let unreadable = |message: &str| Error::fatal(message).object(&name);
-    // They are all of it, or some that follow one another.
+    // All stripes, or some that follow one another.
     let is_whole = object.stripes.len() as u64 == object.stripe_count;
     let mut offset = object.stripes.first().filter(|_| !is_whole).map_or(0, |first| first.offset);
     let mut stripes = Vec::with_capacity(object.stripes.len());
     for (at, stripe) in (0..).zip(&object.stripes) {
-        let layout: StripeLayout = postcard::from_bytes(&stripe.layout)
-            .map_err(|_| unreadable("the coordinator's answer has a layout that cannot be read"))?;
+        let layout: StripeLayout =
+            postcard::from_bytes(&stripe.layout).map_err(|_| unreadable("the coordinator sent an invalid layout"))?;
         let layout_is_sound = weft_types::Layout::new(layout.layout.block_len, layout.layout.cell_len, layout.layout.alpha)
             .is_ok()
             && (1..=255).contains(&layout.k)
             && layout.m <= 255
             && layout.data_len <= u64::from(layout.k) * layout.layout.block_len;
         if !layout_is_sound || stripe.offset != offset {
-            return Err(unreadable("the coordinator's answer has stripes that do not follow one another"));
+            return Err(unreadable("the coordinator sent stripes that do not follow one another"));
         }
         offset += layout.data_len;
         stripes.push(Arc::new(StripePlace {
@@ -369,12 +372,12 @@ fn stripes_of(object: &ObjectReply, first: u64, options: &GetOptions) -> Result<
     }
     match offset == object.size || !is_whole {
         true => Ok(stripes),
-        false => Err(unreadable("the coordinator's answer has stripes that do not make up the object")),
+        false => Err(unreadable("the coordinator sent stripes that do not add up to the object")),
     }
 }
 
-/// Cuts a range of a stripe's data into windows: where cells are small, at rows of cells that end a checksum unit of each block, if there
-/// are such, so that what is rebuilt needs not be widened and units come whole; at whole checksum units otherwise.
+/// Cuts a range of a stripe's data into windows. If cells are small, windows end at rows of cells that end a checksum unit of each
+/// block, if such rows exist: then rebuilt ranges need not be widened, and units arrive whole. Otherwise windows end at whole units.
 fn windows(stripe: Arc<StripePlace>, data: Span, bytes_max: u64) -> impl Iterator<Item = Window> {
     let row = stripe.layout.layout.cell_len * u64::from(stripe.layout.k);
     let rows = CHECKSUM_UNIT_LEN / stripe.layout.layout.cell_len;

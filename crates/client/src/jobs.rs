@@ -1,15 +1,14 @@
-//! Jobs: the repair of a whole node, conversions, and whatever else outlives a coordinator. The client begins them, looks on, and tells them to
-//! wait, go on or end.
+//! Jobs: node repairs and conversions, which outlive a coordinator. The client starts, watches, pauses, resumes and cancels them.
 
 use crate::{Client, Repair};
 use std::time::Duration;
 use weft_proto::v1::{ChangeJobRequest, ConvertRequest, Empty, Job, JobRequest, RepairNodeRequest};
 use weft_types::{NodeId, Result};
 
-/// How often it is asked how far a job is.
+/// How often the progress of a job is polled.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How a node's blocks are rebuilt elsewhere.
+/// How the blocks of a node are rebuilt elsewhere.
 ///
 /// ```
 /// # use weft_client::RepairNodeOptions;
@@ -17,21 +16,21 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct RepairNodeOptions {
-    /// Which nodes help: `lru`, `random`, `index`; empty: the coordinator's choice.
+    /// The choice of helpers: `lru`, `random`, `index`; empty: the coordinator's choice.
     pub select: String,
     /// The nodes that get the rebuilt blocks; none: the coordinator chooses.
     pub to: Vec<NodeId>,
     /// The scheme; empty: the coordinator's choice.
     pub scheme: String,
-    /// Stripes that are repaired at the same time; 0: the coordinator's choice.
+    /// Stripes repaired at the same time; 0: the coordinator's choice.
     pub concurrency: u32,
     /// Bytes of a slice; 0: the coordinator's choice.
     pub slice_len: u64,
-    /// Also if the node is up, and then all of its blocks.
+    /// Repair also a node that is up: move all of its blocks.
     pub force: bool,
 }
 
-/// How objects are written anew in another code.
+/// How objects are converted to another code.
 ///
 /// ```
 /// # use weft_client::ConvertOptions;
@@ -39,25 +38,25 @@ pub struct RepairNodeOptions {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct ConvertOptions {
-    /// Stripes that are written at the same time; 0: the coordinator's choice.
+    /// Stripes written at the same time; 0: the coordinator's choice.
     pub concurrency: u32,
-    /// Bytes of data that are converted in a second, on the average of all stripes; 0: not bounded.
+    /// Average bytes of data converted per second, over all stripes; 0: no limit.
     pub bytes_per_s: u64,
 }
 
-/// What a job can be asked to do.
+/// A change of a job's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobChange {
-    /// Begin nothing new until it is resumed.
+    /// Pause: start nothing new until the job is resumed.
     Pause,
-    /// Go on.
+    /// Resume.
     Resume,
-    /// End, with what it has done.
+    /// Cancel; completed work is kept.
     Cancel,
 }
 
 impl Client {
-    /// Begins to rebuild all blocks of a lost node elsewhere: the job, which goes on whoever looks on.
+    /// Starts a job that rebuilds all blocks of a lost node elsewhere. The job survives disconnects.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -90,8 +89,8 @@ impl Client {
         Ok(Repair::of_node(asked.await?))
     }
 
-    /// Begins to write an object, or with an empty `key` all of a bucket, anew in the code and sizes of a policy, which the bucket
-    /// carries from then on: the job, which goes on whoever looks on. What is there stays readable all the time.
+    /// Starts a job that rewrites an object, or with an empty `key` a whole bucket, in the code and sizes of a policy; the bucket then
+    /// uses that policy. The job survives disconnects. Objects stay readable all the time.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -106,7 +105,7 @@ impl Client {
         self.shared().calls.once(request, |mut client, request| async move { client.convert(request).await }).await
     }
 
-    /// All jobs, by number; of those that have ended, the last ones.
+    /// All jobs, by number; of the ended ones, the most recent.
     pub async fn jobs(&self) -> Result<Vec<Job>> {
         let asked = self.shared().calls.ask(Empty {}, |mut client, request| async move { client.list_jobs(request).await });
         asked.await.map(|reply| reply.jobs)
@@ -117,8 +116,8 @@ impl Client {
         self.shared().calls.ask(JobRequest { id }, |mut client, request| async move { client.get_job(request).await }).await
     }
 
-    /// Tells a job to wait, to go on or to end. What is under way ends by itself, but of a conversion that is cancelled: of objects that are
-    /// not converted yet, everything is given up at once.
+    /// Pauses, resumes or cancels a job. Work in progress is completed, except for a cancelled conversion, which drops its incomplete
+    /// objects at once.
     pub async fn change_job(&self, id: u64, change: JobChange) -> Result<Job> {
         let state = match change {
             JobChange::Pause => "paused",
@@ -129,8 +128,8 @@ impl Client {
         self.shared().calls.ask(request, |mut client, request| async move { client.change_job(request).await }).await
     }
 
-    /// Waits until a job has ended and nothing of it is under way any more; `look` sees it on its way. A coordinator that is gone
-    /// for no longer than the client's patience does not matter: the next one goes on with the job.
+    /// Waits until a job has ended and none of its work is in progress; calls `look` with its progress. Survives a restart of the
+    /// coordinator within the client's patience: the next coordinator continues the job.
     pub async fn wait_for_job(&self, id: u64, mut look: impl FnMut(&Job)) -> Result<Job> {
         loop {
             let job = self.job(id).await?;

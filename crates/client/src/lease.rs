@@ -1,4 +1,4 @@
-//! The lease of a put, which is kept while its data is slow to come.
+//! The lease of a put, kept alive while its data arrives slowly.
 
 use crate::calls::Calls;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use weft_types::Reaction;
 /// The shortest interval between two keep-alive calls of a put.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 
-/// Puts off the end of a put's lease, three times in it.
+/// Renews a put's lease three times in its length.
 pub(crate) async fn keep(calls: Calls, (upload, put_key): (u64, u64), lease_ms: u32) {
-    // The length of the lease is not known: there is nothing to renew.
+    // The length of the lease is unknown: nothing to renew.
     if lease_ms == 0 {
         return;
     }

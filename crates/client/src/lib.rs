@@ -1,4 +1,4 @@
-//! The library that people embed: put, get and repair objects of a weft cluster.
+//! The client library for applications: put, get and repair objects of a weft cluster.
 //!
 //! ```no_run
 //! # async fn example() -> weft_types::Result<()> {
@@ -17,9 +17,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The coordinator makes the plans; a client runs its own share of each with the same engine as the agents do: in a put it
-//! codes and sends, in a get it receives, and what was rebuilt on the way is checked against recorded checksums before a byte
-//! of it is handed out.
+//! The coordinator makes the plans. A client runs its own share of each plan with the same engine as the agents: in a put it codes and
+//! sends; in a get it receives, and compares rebuilt bytes with recorded checksums before it returns them.
 
 mod background;
 mod calls;
@@ -55,5 +54,5 @@ pub use repair::{Repair, RepairOptions};
 pub use sums::UnitSums;
 
 pub use weft_proto::DiskMode;
-/// The messages of the control plane that the client gives and takes.
+/// Messages of the control plane that the client sends and returns.
 pub use weft_proto::v1 as api;

@@ -1,4 +1,4 @@
-//! A client's ends of links: it dials for both directions, and a queue lets a stage go on while a slice is on its way.
+//! A client's ends of links: it dials for both directions, and a queue decouples a stage from the network.
 
 use crate::background::Owned;
 use async_trait::async_trait;
@@ -11,10 +11,10 @@ use weft_proto::{
 };
 use weft_types::{ClusterId, Error, Party, PlanId, Result, Rows, Span};
 
-/// What is needed to open a link.
+/// What opening a link needs.
 pub(crate) struct Dialing<'a> {
     pub(crate) pool: &'a Arc<Pool>,
-    /// Where slices are received.
+    /// Buffers for received slices.
     pub(crate) slices: &'a Arc<SliceMemory>,
     pub(crate) cluster: ClusterId,
     pub(crate) plan: PlanId,
@@ -22,7 +22,7 @@ pub(crate) struct Dialing<'a> {
     pub(crate) link: &'a TaskLink,
     pub(crate) peer: &'a LinkPeer,
     pub(crate) stall: Duration,
-    /// What is sent passes it.
+    /// Throttle for what is sent.
     pub(crate) uplink: Option<&'a Arc<dyn Uplink>>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct LinkSource {
     receiving: Owned<Result<()>>,
 }
 
-/// Where a connection comes from, and goes back to.
+/// The pool of a link's connection.
 struct Home {
     pool: Arc<Pool>,
     address: String,
@@ -59,7 +59,7 @@ impl Home {
 }
 
 impl Dialing<'_> {
-    /// Opens a link that this client sends on.
+    /// Opens a link on which this client sends.
     pub(crate) async fn sink(&self, lane: &TaskLane) -> Result<LinkSink> {
         let (frames, home) = self.open(Direction::Push).await?;
         let sender = LinkSender::new(frames, self.link.id(), self.link.width, self.patience(Direction::Push));
@@ -67,7 +67,7 @@ impl Dialing<'_> {
         Ok(LinkSink { queue: Some(queue), sending: Owned::start(send_all(sender, outgoing, self.uplink.cloned(), home)) })
     }
 
-    /// Opens a link that this client receives on.
+    /// Opens a link on which this client receives.
     pub(crate) async fn source(&self, lane: &TaskLane, slice_len: u64) -> Result<LinkSource> {
         let (frames, home) = self.open(Direction::Pull).await?;
         let receiver = LinkReceiver::new(frames, self.link.id(), self.link.width, self.stall).with_memory(self.slices);
@@ -98,7 +98,7 @@ impl Dialing<'_> {
         Ok((frames, Home { pool: self.pool.clone(), address: self.peer.address.clone(), peer }))
     }
 
-    /// Who takes nothing must be given up before those that a put also goes to, and that wait meanwhile, give up the put.
+    /// Shorter than the patience of the other receivers of a put: otherwise they would abort the put while it waits for this one.
     fn patience(&self, direction: Direction) -> Duration {
         match direction {
             Direction::Push => self.stall / 2,
@@ -107,7 +107,7 @@ impl Dialing<'_> {
     }
 }
 
-/// Slices that may wait at one end of a link.
+/// Slices that can wait at one end of a link.
 pub(crate) fn window(lane: &TaskLane) -> usize {
     (lane.window as usize).clamp(1, 64)
 }
@@ -133,7 +133,7 @@ async fn send_all(
                 return Ok(());
             }
             None => {
-                let error = Error::replan("the writer broke off");
+                let error = Error::replan("the sending task was cancelled");
                 sender.fail(&error).await;
                 return Err(error);
             }
@@ -141,7 +141,7 @@ async fn send_all(
     }
 }
 
-/// Sends a slice frame by frame, each in its turn. The peer has its patience for itself: it is not waited for meanwhile.
+/// Sends a slice frame by frame, each in its turn. The wait for a turn does not count against the peer's patience.
 async fn send_by(uplink: &dyn Uplink, sender: &mut LinkSender, slice: Span, rows: &[u8]) -> Result<()> {
     let mut frames = rows.chunks(FRAME_BYTES_MAX as usize).peekable();
     while let Some(frame) = frames.next() {
@@ -156,7 +156,7 @@ async fn receive_all(mut receiver: LinkReceiver, slices: Slices, incoming: mpsc:
     for slice in slices {
         let rows = receiver.receive(slice).await?;
         if incoming.send((slice, rows)).await.is_err() {
-            let error = Error::replan("the reader broke off");
+            let error = Error::replan("the receiving task was cancelled");
             receiver.fail(&error).await;
             return Err(error);
         }
@@ -166,9 +166,9 @@ async fn receive_all(mut receiver: LinkReceiver, slices: Slices, incoming: mpsc:
     Ok(())
 }
 
-/// How a task that moves slices ended.
+/// The result of a task that moves slices.
 async fn ended(task: &mut Owned<Result<()>>) -> Result<()> {
-    task.join().await.unwrap_or_else(|| Err(Error::fatal("the task that moves slices is gone")))
+    task.join().await.unwrap_or_else(|| Err(Error::fatal("the task that moves slices ended unexpectedly")))
 }
 
 #[async_trait]
@@ -180,12 +180,12 @@ impl SliceSink for LinkSink {
             return Ok(());
         }
         self.queue = None;
-        ended(&mut self.sending).await.and_then(|()| Err(Error::fatal("a slice came after the link's end")))
+        ended(&mut self.sending).await.and_then(|()| Err(Error::fatal("a slice followed the link's end")))
     }
 
     async fn finish(&mut self) -> Result<()> {
         if let Some(queue) = self.queue.take() {
-            // If nobody takes it, the task has failed, and says so.
+            // If the queue is closed, the task has failed and reports why.
             let _taken = queue.send(Outgoing::End).await;
         }
         ended(&mut self.sending).await
@@ -197,8 +197,8 @@ impl SliceSource for LinkSource {
     async fn next(&mut self, slice: Span) -> Result<Rows> {
         match self.queue.recv().await {
             Some((received, rows)) if received == slice => Ok(rows),
-            Some((received, _)) => Err(Error::fatal(format!("slice {received:?} was received where {slice:?} was due"))),
-            None => ended(&mut self.receiving).await.and_then(|()| Err(Error::fatal("the link has no more slices"))),
+            Some((received, _)) => Err(Error::fatal(format!("received slice {received:?} instead of {slice:?}"))),
+            None => ended(&mut self.receiving).await.and_then(|()| Err(Error::fatal("the link ended before all slices arrived"))),
         }
     }
 

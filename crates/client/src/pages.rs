@@ -1,11 +1,11 @@
-//! The page checksums of checksum units that come in part.
+//! Page checksums of checksum units that arrive in part.
 
 use std::{collections::BTreeMap, ops::Range};
 use weft_proto::crc32c_joined;
 use weft_types::{CHECKSUM_UNIT_LEN, PAGE_LEN, Span};
 
-/// The page checksums of some of a block's units. Joined, those of a unit are its recorded checksum, so that they are right unless they
-/// were forged.
+/// The page checksums of some of a block's units. The page checksums of a unit must combine to its recorded checksum, so they are
+/// correct unless they were forged.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     block_len: u64,
@@ -13,8 +13,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Of a block of `block_len` bytes whose units have the checksums `recorded`. `told` has units, each with the checksums of its
-    /// pages as a node tells them. Calls `wrong` with each unit whose list does not fit its recorded checksum.
+    /// For a block of `block_len` bytes with unit checksums `recorded`. `told` holds units with the page checksums that a node sent. Calls
+    /// `wrong` with each unit whose page checksums do not fit its recorded checksum.
     pub(crate) fn new<'a>(
         block_len: u64,
         recorded: &[u32],
@@ -36,7 +36,7 @@ impl Pages {
         pages
     }
 
-    /// The checksum that a part of one unit must have. None: that is not known, or the part is not one of whole pages.
+    /// The checksum of a part of one unit. None: unknown, or the part does not consist of whole pages.
     pub(crate) fn checksum(&self, part: Span) -> Option<u32> {
         let unit = part.start / CHECKSUM_UNIT_LEN;
         let whole = self.bytes_of(unit);
@@ -49,7 +49,7 @@ impl Pages {
         Some(self.joined(part, self.by_unit.get(&unit)?.get(range)?))
     }
 
-    /// The checksum of a part of the block, of whose pages these are the checksums.
+    /// The checksum of a part of the block with these page checksums.
     fn joined(&self, part: Span, checksums: &[u32]) -> u32 {
         let starts = (part.start..part.end).step_by(PAGE_LEN as usize);
         starts.zip(checksums).fold(0, |joined, (start, page)| crc32c_joined(joined, *page, PAGE_LEN.min(part.end - start)))

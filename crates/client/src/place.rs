@@ -1,4 +1,4 @@
-//! Where the bytes of a get go: into memory, or into a file that gets its name when it is complete.
+//! Where the bytes of a get go: into memory, or into a file that appears when it is complete.
 
 use crate::{calls::Random, destination::Destination};
 use bytes::Bytes;
@@ -13,17 +13,17 @@ use weft_engine::Buffer;
 use weft_proto::DiskMode;
 use weft_types::{Error, Result};
 
-/// Where bytes of an object go, by their offset in it.
+/// The place for an object's bytes, by their offset in the object.
 pub(crate) enum Place {
     /// A window of the object.
     Memory { start: u64, window: Mutex<Option<Buffer>> },
-    /// A file whose first byte is byte `start` of the object. One at a time has the turn to write to it: the system lets no two
-    /// write to one file at once, and those who wait for it there burn the processor.
+    /// A file whose first byte is byte `start` of the object. Writes take turns: the system allows one write to a file at a time, and
+    /// waiting inside the system burns CPU.
     File { start: u64, file: Arc<File>, mode: DiskMode, turn: tokio::sync::Mutex<()> },
 }
 
 impl Place {
-    /// Memory for the bytes from `start` on. All of it must be written before it is taken: it may have been used before.
+    /// Memory for the bytes from `start` on. All of it must be written before it is taken, because it is reused.
     pub(crate) fn memory(start: u64, window: Buffer) -> Self {
         Self::Memory { start, window: Mutex::new(Some(window)) }
     }
@@ -35,7 +35,7 @@ impl Place {
 
     /// Writes pieces, each at its offset in the object.
     pub(crate) async fn write(&self, pieces: Vec<(u64, Bytes)>) -> Result<()> {
-        let outside = || Error::fatal("bytes were delivered that nobody asked for");
+        let outside = || Error::fatal("the plan delivered bytes that were not requested");
         match self {
             Self::Memory { start, window } => {
                 let mut window = window.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,7 +61,7 @@ impl Place {
         }
     }
 
-    /// The bytes, if they are in memory. Their memory is used again when they are dropped.
+    /// The bytes, if they are in memory. Their buffer is reused when they are dropped.
     pub(crate) fn take_memory(&self) -> Bytes {
         match self {
             Self::Memory { window, .. } => {
@@ -81,13 +81,12 @@ pub(crate) struct TemporaryFile {
 }
 
 impl TemporaryFile {
-    /// Makes a file of `len` bytes that is to become `target`, or the file to which that leads.
+    /// Creates a file of `len` bytes that will become `target`, or the file that `target` links to.
     pub(crate) async fn create(target: &Path, len: u64, mode: DiskMode, random: &Random) -> Result<Self> {
         let Destination::File(target) = Destination::of(target)? else {
-            return Err(Error::invalid(format!("{} is not a plain file: get it in order, as a stream", target.display())));
+            return Err(Error::invalid(format!("{} is not a regular file: write to it as a stream", target.display())));
         };
-        let name =
-            target.file_name().ok_or_else(|| Error::invalid(format!("'{}' is not the name of a file", target.display())))?;
+        let name = target.file_name().ok_or_else(|| Error::invalid(format!("'{}' is not a file name", target.display())))?;
         let mut hidden = OsString::from(".");
         hidden.push(name);
         hidden.push(format!(".weft-{:08x}", random.number() as u32));
@@ -97,7 +96,7 @@ impl TemporaryFile {
             let failed = |error| Error::invalid(format!("cannot write to {}: {error}", shown.display()));
             let file = File::options().write(true).create_new(true).open(&created).map_err(failed)?;
             if let Err(error) = file.set_len(len) {
-                // It is of no use; that it cannot be made matters more than that it cannot be removed.
+                // Creating it failed, so it is useless; an error of its removal matters less.
                 let _removed = std::fs::remove_file(&created);
                 return Err(failed(error));
             }
@@ -107,12 +106,12 @@ impl TemporaryFile {
         Ok(Self { file, path: Some(path), target, mode })
     }
 
-    /// It is complete: it becomes durable and gets its name.
+    /// Completes it: makes it durable and gives it its name.
     pub(crate) async fn keep(self) -> Result<()> {
         self.keep_with(sync_parent).await
     }
 
-    /// As [`keep`](Self::keep); `sync_parent` makes the target's name durable.
+    /// Like [`keep`](Self::keep); `sync_parent` makes the target's name durable.
     async fn keep_with(mut self, sync_parent: impl FnOnce(&Path) -> std::io::Result<()> + Send + 'static) -> Result<()> {
         let Some(path) = self.path.take() else { return Ok(()) };
         let (file, target) = (self.file.clone(), self.target.clone());
@@ -127,7 +126,7 @@ impl TemporaryFile {
     }
 }
 
-/// A name is as durable as the directory that it is in.
+/// A name is as durable as its directory.
 fn sync_parent(path: &Path) -> std::io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
@@ -138,7 +137,7 @@ impl Drop for TemporaryFile {
         if let Some(path) = self.path.take()
             && let Err(error) = std::fs::remove_file(&path)
         {
-            tracing::warn!(path = %path.display(), %error, "cannot remove what was left of a get");
+            tracing::warn!(path = %path.display(), %error, "cannot remove the temporary file of a failed get");
         }
     }
 }
@@ -194,7 +193,7 @@ mod tests {
         let temporary = async || TemporaryFile::create(&target, 6, DiskMode::Pool, &Random::seeded(7)).await.unwrap();
         let (asked, synced) = std::sync::mpsc::channel();
         let sync = move |path: &Path| {
-            // Before it has the name, there is nothing that could be made durable.
+            // Before it has the name, there is nothing to make durable.
             asked.send((path.to_path_buf(), path.exists())).unwrap();
             sync_parent(path)
         };
@@ -218,7 +217,7 @@ mod tests {
         let mut writing =
             Box::pin(futures::future::try_join_all((0..64).map(|at| place.write(vec![(at, Bytes::from(vec![at as u8]))]))));
         assert!(futures::poll!(writing.as_mut()).is_pending());
-        assert_eq!(std::fs::read(temporary.path.as_ref().unwrap()).unwrap(), [0; 64], "somebody wrote out of turn");
+        assert_eq!(std::fs::read(temporary.path.as_ref().unwrap()).unwrap(), [0; 64], "a write ignored its turn");
         drop(held);
         writing.await.unwrap();
         assert_eq!(std::fs::read(temporary.path.as_ref().unwrap()).unwrap(), (0..64).collect::<Vec<u8>>());

@@ -1,4 +1,4 @@
-//! The ports of a client's share of a plan: data of a put goes in, blocks of a get come out, and links are dialled.
+//! The ports of a client's share of a plan: data of a put goes in, blocks of a get come out, links are dialled.
 
 use crate::{
     client::Shared,
@@ -33,7 +33,7 @@ pub(crate) struct OpenTask {
     stall: Duration,
 }
 
-/// What a share is for.
+/// The purpose of a share.
 pub(crate) enum Work {
     /// Data goes in.
     Put(Arc<Outgoing>),
@@ -41,25 +41,25 @@ pub(crate) enum Work {
     Get(Arc<Arrivals>),
 }
 
-/// The stripe that is put.
+/// The stripe of a put.
 pub(crate) struct Outgoing {
     pub(crate) data: StripeData,
     pub(crate) layout: StripeLayout,
     pub(crate) meter: Meter,
-    /// The checksums of all blocks, also of those that others make and of those whose receivers have failed: without them nobody
-    /// could say whether such a block was made right.
+    /// The checksums of all blocks, including those that other nodes compute and those whose receivers failed: without them, such a
+    /// block could not be checked.
     pub(crate) sums: BTreeMap<u32, Mutex<UnitSums>>,
     /// Links to receivers that have not failed.
     pub(crate) receivers: AtomicUsize,
-    /// When a slice went on last.
+    /// When a slice was last sent.
     moved_at: Mutex<Instant>,
-    /// To how many links of each node something is to go on, and does not yet.
+    /// For each node, the number of links with a slice that waits to be sent.
     waits: Mutex<BTreeMap<NodeId, usize>>,
-    /// Nodes that the coordinator does not wait for any more.
+    /// Nodes that the coordinator no longer waits for.
     gone: watch::Sender<BTreeSet<NodeId>>,
 }
 
-/// Something is to go on to a node, until this is dropped.
+/// A slice that waits to be sent to a node, until this is dropped.
 struct Waiting<'a> {
     outgoing: &'a Outgoing,
     node: NodeId,
@@ -73,25 +73,25 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A slice of a client's share takes at most this much memory at each port, bytes: the coordinator's slices are far smaller.
+/// Most memory of a slice of a client's share at each port, bytes: the coordinator's slices are far smaller.
 const SLICE_BYTES_MAX: u64 = 256 << 20;
-/// Where no slice has gone on for so long, it is asked whether anybody waits for one.
+/// If no slice was sent for this long, the coordinator is asked whether it still waits for the receivers.
 const STANDSTILL: Duration = Duration::from_secs(1);
-/// Without a word from the coordinator: a peer that moves nothing for this long has failed.
+/// Without news from the coordinator: a peer that moves nothing for this long has failed.
 const STALL: Duration = Duration::from_secs(30);
 
 impl OpenTask {
-    /// Reads what the coordinator sent, and checks that it can be run here.
+    /// Parses what the coordinator sent, and checks that it can be run here.
     pub(crate) fn new(message: Option<ClientTask>) -> Result<Self> {
         let message = message.ok_or_else(|| Error::fatal("the coordinator's answer has no task"))?;
         let task = decode_task(&message.task)?;
         if !matches!(task.party, Party::Client(_)) {
-            return Err(Error::fatal("the coordinator's answer has somebody else's task").party(task.party));
+            return Err(Error::fatal("the coordinator sent the task of another party").party(task.party));
         }
         let peers: BTreeMap<u32, LinkPeer> = message.peers.into_iter().map(|peer| (peer.link, peer)).collect();
         for link in &task.links {
             if peers.get(&link.id()).is_none_or(|peer| peer.address.is_empty()) {
-                return Err(Error::fatal("the coordinator gave no address").party(link.peer).link(link.id(), 0));
+                return Err(Error::fatal("the coordinator sent no address").party(link.peer).link(link.id(), 0));
             }
             if u64::from(link.width).saturating_mul(task.slice_len) > SLICE_BYTES_MAX {
                 let message = format!("slices of {} positions and {} sub-blocks are too large", task.slice_len, link.width);
@@ -102,7 +102,7 @@ impl OpenTask {
         Ok(Self { task, peers, stall })
     }
 
-    /// Runs it to its end; also what its stages spent their time on.
+    /// Runs it to its end; also returns how its stages spent their time.
     pub(crate) async fn run(&self, shared: &Arc<Shared>, work: &Work) -> (Outcome, Vec<StageReport>) {
         let begin = Instant::now();
         let observer = Observer::timed(&self.task, move || begin.elapsed().as_micros() as u64);
@@ -140,11 +140,11 @@ impl Ports for ClientPorts<'_> {
             (Source::Input { index, sub_blocks, delta: false }, Work::Put(outgoing)) => {
                 let (data, layout, meter) = (outgoing.data.clone(), outgoing.layout, outgoing.meter.clone());
                 let (index, sub_blocks) = (u32::from(*index), sub_blocks.clone());
-                // As many as the sinks' queues hold, and the one in hand.
+                // The slices in the sinks' queues, and the one in progress.
                 let buffers = Buffers::new(links::window(lane) + 1);
                 Ok(Box::new(InputSource { data, layout, meter, index, sub_blocks, buffers }))
             }
-            _ => Err(Error::fatal(format!("a client has no {source:?}"))),
+            _ => Err(Error::fatal(format!("a client cannot read from {source:?}"))),
         }
     }
 
@@ -166,13 +166,13 @@ impl Ports for ClientPorts<'_> {
                 let (arrivals, layout) = (arrivals.clone(), self.open.task.layout);
                 Ok(Box::new(OutputSink { arrivals, layout, index: u32::from(*index), sub_blocks: sub_blocks.clone() }))
             }
-            _ => Err(Error::fatal(format!("a client has no {sink:?}"))),
+            _ => Err(Error::fatal(format!("a client cannot write to {sink:?}"))),
         }
     }
 }
 
 impl Outgoing {
-    /// Of a stripe's data; the writer's share has so many links.
+    /// For a stripe's data; the writer's share has this many links.
     pub(crate) fn new(data: StripeData, layout: StripeLayout, meter: Meter, links: usize) -> Self {
         let sums = |index| (index, Mutex::new(UnitSums::new(layout.block_len(index))));
         let sums = (0..layout.n()).map(sums).collect();
@@ -181,12 +181,12 @@ impl Outgoing {
         Self { data, layout, meter, sums, receivers: AtomicUsize::new(links), moved_at, waits, gone }
     }
 
-    /// The nodes that take nothing of what is to go on to them.
+    /// The nodes that accept none of the slices that wait for them.
     pub(crate) fn waits_for(&self) -> Vec<u32> {
         self.waits().iter().filter(|(_, count)| **count > 0).map(|(node, _)| node.0).collect()
     }
 
-    /// The put goes on without these nodes.
+    /// Continues the put without these nodes.
     pub(crate) fn give_up(&self, nodes: &[u32]) {
         let nodes = || nodes.iter().copied().map(NodeId);
         self.gone.send_if_modified(|gone| {
@@ -196,7 +196,7 @@ impl Outgoing {
         });
     }
 
-    /// Does something that takes a node, unless that is given up.
+    /// Does something that needs a node, unless that node is given up.
     async fn unless_gone<T>(&self, peer: Party, work: impl Future<Output = Result<T>>) -> Result<T> {
         let Party::Node(node) = peer else { return work.await };
         *self.waits().entry(node).or_default() += 1;
@@ -206,7 +206,7 @@ impl Outgoing {
             biased;
             done = work => done,
             Ok(_) = gone.wait_for(|gone| gone.contains(&node)) => {
-                Err(Error::replan("it takes nothing, and the coordinator does not hear of it either").party(peer))
+                Err(Error::replan("the node accepts no data, and the coordinator no longer waits for it").party(peer))
             }
         }
     }
@@ -215,7 +215,7 @@ impl Outgoing {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Comes when nothing has moved for a while, or has not for as long again.
+    /// Completes when nothing has moved for a while, and again after each such interval.
     pub(crate) async fn stands_still(&self) {
         tokio::time::sleep(STANDSTILL).await;
         loop {
@@ -231,7 +231,7 @@ impl Outgoing {
         *self.moved_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Sums up a slice of some of a block's sub-blocks.
+    /// Adds a slice of some of a block's sub-blocks to the checksums.
     fn sum(&self, index: u32, sub_blocks: &[u16], slice: Span, rows: &Rows) {
         let Some(sums) = self.sums.get(&index) else { return };
         let pieces = pieces(&self.layout.layout, sub_blocks, slice, rows);
@@ -269,7 +269,7 @@ impl SliceSink for ReceiverSink {
     }
 }
 
-/// A block that is only summed up.
+/// A block whose checksums are computed, but that is not sent.
 struct SumSink {
     outgoing: Arc<Outgoing>,
     index: u32,
@@ -279,7 +279,7 @@ struct SumSink {
 #[async_trait]
 impl SliceSink for SumSink {
     async fn put(&mut self, slice: Span, rows: Rows) -> Result<()> {
-        // With nobody left to send to, all will be sent again.
+        // Without receivers, everything will be sent again.
         if self.outgoing.receivers.load(Ordering::Relaxed) == 0 {
             return Err(Error::replan("no receiver is left"));
         }
@@ -292,7 +292,7 @@ impl SliceSink for SumSink {
     }
 }
 
-/// A data block of the stripe that is put.
+/// A data block of the stripe of a put.
 struct InputSource {
     data: StripeData,
     layout: StripeLayout,
@@ -313,7 +313,7 @@ impl SliceSource for InputSource {
     }
 }
 
-/// The runs of a block that rows of some of its sub-blocks are, each at its offset. Rows that are one run keep their checksum.
+/// The runs of a block that consist of rows of some of its sub-blocks, each at its offset. Rows that are one run keep their checksum.
 fn pieces(layout: &Layout, sub_blocks: &[u16], slice: Span, rows: &Rows) -> Vec<(u64, Rows)> {
     let (mut rest, mut pieces) = (rows.bytes().clone(), Vec::new());
     for extent in sub_blocks.iter().flat_map(|sub_block| layout.extents(u32::from(*sub_block), slice)) {

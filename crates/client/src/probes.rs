@@ -1,4 +1,4 @@
-//! What the links between nodes carry: the coordinator has it measured; the client looks on.
+//! The bandwidth of links between nodes: the coordinator measures it; the client shows it.
 
 use crate::Client;
 use tonic::Streaming;
@@ -8,13 +8,13 @@ use weft_proto::{
 };
 use weft_types::{NodeId, Result};
 
-/// Links that are being measured, one event for each.
+/// Links that are being measured, one event per link.
 pub struct LinkProbe {
     events: Streaming<ProbeEvent>,
 }
 
 impl Client {
-    /// What the links between nodes carry, bytes a second, as far as it was measured since the coordinator's start.
+    /// The bandwidth of links between nodes, bytes per second, as measured since the coordinator's start.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -28,8 +28,8 @@ impl Client {
         self.shared().calls.ask(asked, |mut client, request| async move { client.list_links(request).await }).await
     }
 
-    /// Measures the links from some nodes to others; from or to all that are up, where nobody is named. A link takes up to half a
-    /// second, a very slow one two. Dropping what is returned ends it.
+    /// Measures the links from some nodes to others; an empty list stands for all nodes that are up. A link takes up to half a second, a
+    /// very slow one two seconds. Dropping the result ends the measurement.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -49,7 +49,7 @@ impl Client {
 }
 
 impl LinkProbe {
-    /// The next link that was measured, or could not be; `None`: all have been. The first event says only how many they are.
+    /// The next link that was measured, or that could not be; `None` at the end. The first event only has the number of links.
     pub async fn next(&mut self) -> Result<Option<ProbeEvent>> {
         self.events.message().await.map_err(|status| from_status(&status))
     }

@@ -1,4 +1,4 @@
-//! How far a put or get has come.
+//! The progress of a put or get.
 
 use std::{
     fmt,
@@ -8,16 +8,16 @@ use std::{
     },
 };
 
-/// How far a put or get has come.
+/// The progress of a put or get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the object that are done. May fall back when something has to be done again.
+    /// Bytes of the object that are done. Can decrease if something has to be done again.
     pub done_bytes: u64,
-    /// Bytes of the object in all, where that is known.
+    /// Total bytes of the object, if known.
     pub total_bytes: Option<u64>,
 }
 
-/// Is told of progress, often; it must not block.
+/// Receives progress, often; it must not block.
 ///
 /// ```
 /// # use weft_client::{Progress, ProgressFn, PutOptions};
@@ -44,15 +44,15 @@ impl ProgressFn {
 
 impl fmt::Debug for ProgressFn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "ProgressFn" } else { "ProgressFn(nobody)" })
+        f.write_str(if self.0.is_some() { "ProgressFn" } else { "ProgressFn(none)" })
     }
 }
 
-/// Counts, and tells.
+/// Counts bytes and reports them.
 #[derive(Clone)]
 pub(crate) struct Meter {
     whole: Arc<Whole>,
-    /// What went through this meter and its clones.
+    /// The bytes that this meter and its clones have counted.
     counted: Arc<AtomicU64>,
 }
 
@@ -73,7 +73,7 @@ impl Meter {
         Self { whole: self.whole.clone(), counted: Arc::default() }
     }
 
-    /// What went through this meter.
+    /// The bytes that this meter has counted.
     pub(crate) fn counted(&self) -> u64 {
         self.counted.load(Relaxed)
     }
@@ -83,7 +83,7 @@ impl Meter {
         self.whole.tell(self.whole.done_bytes.fetch_add(bytes, Relaxed).wrapping_add(bytes));
     }
 
-    /// It has to be done again.
+    /// Takes bytes back: they have to be moved again.
     pub(crate) fn take_back(&self, bytes: u64) {
         self.whole.tell(self.whole.done_bytes.fetch_sub(bytes, Relaxed).wrapping_sub(bytes));
     }

@@ -1,4 +1,4 @@
-//! Puts: stripe by stripe, while the next one is read and the last one is being ended.
+//! Puts: stripe by stripe, while the next stripe is read and the last one is being ended.
 
 use crate::{
     Client,
@@ -44,44 +44,44 @@ use weft_types::{Error, PlanId, PutKey, Reaction, Result, StripeLayout};
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct PutOptions {
-    /// The code; empty: as the bucket's policy says.
+    /// The code; empty: the bucket's policy.
     pub code: String,
-    /// Bytes of a block; 0: as the bucket's policy says.
+    /// Bytes of a block; 0: the bucket's policy.
     pub block_len: u64,
-    /// Bytes of a cell; 0: as the bucket's policy says.
+    /// Bytes of a cell; 0: the bucket's policy.
     pub cell_len: u64,
-    /// How the data gets to its nodes: `direct`, `mist`, `auto`; empty: as the coordinator's setting says.
+    /// How the data reaches its nodes: `direct`, `mist`, `auto`; empty: the coordinator's setting.
     pub scheme: String,
-    /// Bytes of a slice of a block, a multiple of 4 KiB; 0: as the coordinator's setting says.
+    /// Bytes of a slice of a block, a multiple of 4 KiB; 0: the coordinator's setting.
     pub slice_len: u64,
-    /// Which node gets which block is left to chance, however fast and busy they are: to see what that would cost.
+    /// Place blocks on random nodes, regardless of their speed and load: to measure what that costs.
     pub random: bool,
-    /// When it is acknowledged: `all` blocks are durable, or of each stripe `k+N`, or all but N: `tolerate=N`; the rest comes afterwards.
-    /// Empty: as the bucket's policy says. All of a stripe is sent before, as fast as the slowest link lets it.
+    /// When the put is acknowledged: when `all` blocks are durable, when `k+N` blocks of each stripe are, or when all but N are:
+    /// `tolerate=N`; the rest follows. Empty: the bucket's policy. All data is sent before, as fast as the slowest link allows.
     pub ack: String,
-    /// Copies of each data block, with the coded one; 0: as the bucket's policy says.
+    /// Copies of each data block, including the coded one; 0: the bucket's policy.
     pub replicas: u32,
-    /// So many bytes of the reader are stored, and it is an error if it ends before: where the size is known, the coordinator allocates
-    /// what it takes at once. None: all that the reader gives. A file says its size itself.
+    /// The number of bytes to store; it is an error if the reader ends earlier. If the size is known, the coordinator allocates the
+    /// stripes at once. None: everything that the reader returns. A file has its own size.
     pub size: Option<u64>,
-    /// Is told of progress.
+    /// Receives progress.
     pub progress: ProgressFn,
 }
 
-/// Stripes of a put that are under way at once: one is sent, one is being ended.
+/// Stripes of a put in progress at once: one is sent, one is being ended.
 const STRIPES_MAX: usize = 2;
-/// Stages of which a put tells what they spent their time on.
+/// Most stages whose times a put reports.
 const STAGES_MAX: usize = 4096;
 
 impl Client {
-    /// Stores what `reader` gives as `bucket/key`. It is acknowledged when all of it is durable, or as much as [`PutOptions::ack`] asks
-    /// for; before that nothing of it can be seen. If the future is dropped, the put is aborted.
+    /// Stores the bytes of `reader` as `bucket/key`. The put is acknowledged when all of it is durable, or as much as
+    /// [`PutOptions::ack`] requires; the object is invisible before that. Dropping the future aborts the put.
     ///
-    /// The answer's `incomplete` names blocks of the last stripes that were still on their way when it was acknowledged.
+    /// The answer's `incomplete` names blocks of the last stripes that were not stored yet at that time.
     ///
-    /// The answer's `traffic` is what the agents moved for it: what they received came from here and from each other. If an answer
-    /// of the coordinator was lost on the way, something of it is not counted. Its `stages` say what everybody spent their time on, of
-    /// the first stripes.
+    /// The answer's `traffic` is what the agents moved for the put: they received from this client and from each other. If an answer of
+    /// the coordinator was lost, some traffic is not counted. Its `stages` tell how the client and the nodes spent their time, for the
+    /// first stripes.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -101,7 +101,7 @@ impl Client {
         let put = Put::begin(self.shared(), request(bucket, key, options.size, options), options).await?;
         let (memory_bytes_max, stripe_len) = (self.shared().config.limits.stripe_memory_bytes_max, put.stripe_len);
         let size = options.size;
-        // What it needs goes with it: if it borrowed, the compiler could not tell that a put may be spawned.
+        // Owned, not borrowed: otherwise the compiler cannot tell that a put can be spawned.
         let begin = (reader, Spool::of(self.shared()), 0);
         let stripes = stream::try_unfold(begin, move |(mut reader, spool, number)| async move {
             let start = stripe_len.saturating_mul(number);
@@ -109,7 +109,7 @@ impl Client {
             let data = StripeData::read(&mut reader, len_max, memory_bytes_max, &spool).await?;
             if let Some(size) = size.filter(|_| data.len < len_max) {
                 let found = start + data.len;
-                return Err(Error::invalid(format!("the data ends after {found} bytes, and {size} were announced")));
+                return Err(Error::invalid(format!("the data ends after {found} bytes, before the announced {size}")));
             }
             let is_last = size.map_or(data.len < stripe_len, |size| size.saturating_sub(start) <= stripe_len);
             Ok(if data.len == 0 { None } else { Some((Stripe { number, data, is_last }, (reader, spool, number + 1))) })
@@ -117,7 +117,7 @@ impl Client {
         put.stripes_and_commit(stripes).await
     }
 
-    /// Stores a file as `bucket/key`; it is read where it lies, as it is sent. Otherwise as [`put`](Self::put).
+    /// Stores a file as `bucket/key`; the file is read as it is sent, without a copy. Otherwise like [`put`](Self::put).
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -139,7 +139,7 @@ impl Client {
         put.stripes_and_commit(stream::iter(stripes)).await
     }
 
-    /// What a put would do, as the JSON of its first stripe's plan, and what the coordinator thinks of it. Nothing is stored.
+    /// What a put would do: the JSON of its first stripe's plan, and the coordinator's warnings. Nothing is stored.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -161,7 +161,7 @@ async fn open(path: &Path, mode: DiskMode) -> Result<(Arc<File>, u64)> {
         let file = File::open(&path).map_err(cannot)?;
         let metadata = file.metadata().map_err(cannot)?;
         if !metadata.is_file() {
-            return Err(Error::invalid(format!("{} is not a regular file: put what it gives as from a pipe", path.display())));
+            return Err(Error::invalid(format!("{} is not a regular file: store its output as from a pipe", path.display())));
         }
         Ok((Arc::new(file), metadata.len()))
     };
@@ -189,7 +189,7 @@ pub(crate) struct Stripe {
     /// Its number in the object, from 0.
     pub(crate) number: u64,
     pub(crate) data: StripeData,
-    /// No other follows: the put can be committed with it.
+    /// It is the last stripe: the put can be committed with it.
     pub(crate) is_last: bool,
 }
 
@@ -197,7 +197,7 @@ fn how(options: &PutOptions) -> WriteScheme {
     WriteScheme { scheme: options.scheme.clone(), slice_len: options.slice_len, random: options.random }
 }
 
-/// A put that has begun. Dropped before its commit, it is aborted.
+/// A put that has begun. Dropping it before its commit aborts it.
 pub(crate) struct Put {
     shared: Arc<Shared>,
     object: String,
@@ -208,27 +208,27 @@ pub(crate) struct Put {
     meter: Meter,
     /// What the agents moved for the stripes that have ended.
     traffic: Mutex<TaskTraffic>,
-    /// What all stages spent their time on, here and there.
+    /// How all stages of the client and the nodes spent their time.
     stages: Mutex<Vec<StageReport>>,
-    /// Tells the coordinator every now and then that the put goes on: its data may be slow to come.
+    /// Renews the put's lease: its data can arrive slowly.
     _keeping: Owned<()>,
     /// Only one stripe is sent at a time.
     sending: Semaphore,
     /// The first stripe, which was started when the put began.
     first: Mutex<Option<PutStripeReply>>,
-    /// How many stripes have ended.
+    /// The number of stripes that have ended.
     ended: watch::Sender<u64>,
     /// The coordinator was asked to commit the put with its last stripe.
     end_is_asked: AtomicBool,
-    /// It is aborted if it is dropped.
+    /// Dropping it aborts it.
     open: AtomicBool,
 }
 
-/// What an answer to `CommitPut` says, other than that the put is committed.
+/// The outcome of `CommitPut`, except success.
 enum NotCommitted {
-    /// It is not, and why.
+    /// The put is not committed, for this reason.
     Known(Error),
-    /// No answer came: it may have been committed.
+    /// No answer arrived: the put may have been committed.
     Unknown(Error),
 }
 
@@ -259,12 +259,12 @@ impl Put {
             open: AtomicBool::new(true),
         };
         match put.stripe_len {
-            0 => Err(Error::fatal("the coordinator's answer has no block size")),
+            0 => Err(Error::fatal("the coordinator sent no block size")),
             _ => Ok(put),
         }
     }
 
-    /// A put that somebody else has begun, and will end: only stripes of it are sent.
+    /// A put that the coordinator began and will end: this client only sends stripes of it.
     pub(crate) fn of_another(
         shared: &Arc<Shared>,
         object: String,
@@ -308,19 +308,19 @@ impl Put {
         Ok(ObjectReply { traffic: Some(traffic), stages, ..object })
     }
 
-    /// Makes the object visible. It is no error if it is already.
+    /// Makes the object visible. It is no error if it already is.
     async fn commit(&self, size: u64) -> Result<ObjectReply> {
         self.ask_to_commit(size).await.map_err(|failed| self.not_committed(failed))
     }
 
-    /// The caller's error for a commit that failed.
+    /// The caller's error for a failed commit.
     fn not_committed(&self, failed: NotCommitted) -> Error {
         match failed {
             NotCommitted::Known(error) => error,
             NotCommitted::Unknown(error) => {
-                // An abort could not undo it, and must not be tried.
+                // An abort could not undo the commit, and must not be tried.
                 self.open.store(false, Ordering::Relaxed);
-                let message = format!("whether the object was stored is not known; its stat tells: {}", error.message);
+                let message = format!("unknown whether the object was stored (`weft stat` tells): {}", error.message);
                 Error { message, ..error }
             }
         }
@@ -336,7 +336,7 @@ impl Put {
             answer
         };
         self.shared.calls.ask(request, commit).await.map_err(|error| match error.reaction {
-            // It waits for nodes, and has been waited for.
+            // The coordinator waited for nodes, and the call waited for it.
             Reaction::Retry if is_told.load(Ordering::Relaxed) => {
                 NotCommitted::Known(Error { reaction: Reaction::Unavailable, ..error })
             }
@@ -345,7 +345,7 @@ impl Put {
         })
     }
 
-    /// Sends a stripe until the coordinator is content with it. Returns its length and, if the put was committed with it, the object.
+    /// Sends a stripe until the coordinator accepts it. Returns its length and, if the put was committed with it, the object.
     pub(crate) async fn stripe(&self, Stripe { number, data, is_last }: Stripe) -> Result<(u64, Option<ObjectReply>)> {
         let commit_size = is_last.then(|| number.saturating_mul(self.stripe_len).saturating_add(data.len));
         let mut attempt = 0;
@@ -359,7 +359,7 @@ impl Put {
             };
             attempt += 1;
             let goes_on = self.shared.may_try_again(&error) && attempt < self.shared.config.limits.attempts_max;
-            // Once its end was asked for, the put may have been committed with it, whatever was answered.
+            // After a request for its end, the put may have been committed with it, whatever the answer was.
             if let Some(size) = commit_size.filter(|_| self.end_is_asked.load(Ordering::Relaxed)) {
                 match self.ask_to_commit(size).await {
                     Ok(object) => {
@@ -367,14 +367,14 @@ impl Put {
                         return Ok((data.len, Some(object)));
                     }
                     Err(unknown @ NotCommitted::Unknown(_)) if !goes_on => return Err(self.not_committed(unknown)),
-                    // It lacks the stripe, or there is no answer yet.
+                    // The coordinator lacks the stripe, or there is no answer yet.
                     Err(_) => {}
                 }
             }
             if !goes_on {
                 return Err(error);
             }
-            tracing::info!(object = %self.object, number, %error, "a stripe is sent again");
+            tracing::info!(object = %self.object, number, %error, "sending a stripe again");
             tokio::time::sleep(self.shared.random.pause(attempt)).await;
         }
     }
@@ -384,8 +384,8 @@ impl Put {
         let turn = self.sending.acquire().await;
         let mut reply = self.begin_stripe(number, data.len).await?;
         let mut open = OpenTask::new(reply.task.take())?;
-        let layout: StripeLayout = postcard::from_bytes(&reply.layout)
-            .map_err(|_| Error::fatal("the coordinator's answer has a layout that cannot be read"))?;
+        let layout: StripeLayout =
+            postcard::from_bytes(&reply.layout).map_err(|_| Error::fatal("the coordinator sent an invalid layout"))?;
         if layout.data_len != data.len {
             return Err(Error::fatal(format!("the coordinator's plan is for {} bytes, not {}", layout.data_len, data.len)));
         }
@@ -401,7 +401,7 @@ impl Put {
             };
             drop(turn.take());
             if commit_size.is_some() {
-                // The sender is here: it cannot be closed.
+                // This function holds the sender: the channel cannot be closed.
                 let mut ended = self.ended.subscribe();
                 let _all_others = ended.wait_for(|ended| *ended >= number).await;
                 self.end_is_asked.store(true, Ordering::Relaxed);
@@ -417,7 +417,7 @@ impl Put {
             };
             let timeout = self.shared.config.limits.end_stripe_timeout;
             let calls = &self.shared.calls;
-            // An end may be told twice: the stripe may have ended and the answer have been lost.
+            // The end can be reported twice: the stripe ended, but the answer was lost.
             let ended = calls.ask_within(timeout, request, |mut client, request| async move { client.end_stripe(request).await });
             let EndStripeReply { again, traffic, stages, object } = ended.await?;
             self.count(traffic, own.into_iter().chain(stages));
@@ -425,12 +425,12 @@ impl Put {
                 counted.keep();
                 return Ok(object);
             };
-            // What is sent again has been counted.
+            // Bytes of a stripe that is sent again are already counted.
             (open, meter) = (OpenTask::new(Some(again))?, Meter::new(None, &ProgressFn::default()));
         }
     }
 
-    /// Has the coordinator start a stripe, unless it was started with the put.
+    /// Asks the coordinator to start a stripe, unless it was started with the put.
     async fn begin_stripe(&self, number: u64, data_len: u64) -> Result<PutStripeReply> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(first) = first.filter(|_| number == 0) {
@@ -443,7 +443,7 @@ impl Put {
 
     fn count(&self, traffic: Option<TaskTraffic>, stages: impl Iterator<Item = StageReport>) {
         let mut known = self.stages.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of an object of very many stripes the first will do.
+        // For objects of very many stripes, the first ones are enough.
         let room = STAGES_MAX.saturating_sub(known.len());
         known.extend(stages.take(room));
         drop(known);
@@ -451,11 +451,11 @@ impl Put {
         *sum = *sum + traffic.unwrap_or_default();
     }
 
-    /// Comes when nobody is left to take anything of a plan. That is asked only where nothing moves: who stands still does not say so.
+    /// Completes when no receiver of a plan is left. It asks only when nothing moves: a stalled receiver does not report itself.
     async fn until_over(&self, number: u64, plan: PlanId, outgoing: &Outgoing) {
         loop {
             outgoing.stands_still().await;
-            // Other work of the node makes it wait: no receiver is to blame.
+            // The put waits for other work of its own node: no receiver is to blame.
             let is_held_back = self.shared.config.uplink.as_ref().is_some_and(|uplink| uplink.is_held_back());
             let (waits_for, put_key) = (if is_held_back { Vec::new() } else { outgoing.waits_for() }, self.key.0);
             let request = KeepPutRequest { upload: self.upload, number, plan: plan.0, waits_for, put_key };
@@ -463,9 +463,9 @@ impl Put {
             match kept {
                 Ok(KeepPutReply { over: true, .. }) => return,
                 Ok(KeepPutReply { gone, .. }) => outgoing.give_up(&gone),
-                // It was given up.
+                // The put was aborted.
                 Err(error) if error.reaction == Reaction::NotFound => return,
-                Err(error) => tracing::debug!(%error, "the coordinator was not asked whether a put goes on"),
+                Err(error) => tracing::debug!(%error, "could not ask the coordinator about a put"),
             }
         }
     }
@@ -480,7 +480,7 @@ impl Drop for Put {
         let request = AbortPutRequest { upload: self.upload, put_key: self.key.0 };
         self.shared.background.start(async move {
             if let Err(error) = calls.ask(request, |mut client, request| async move { client.abort_put(request).await }).await {
-                tracing::warn!(%object, %error, "a put could not be aborted: what it left is swept when its lease is over");
+                tracing::warn!(%object, %error, "could not abort a put; its blocks are removed when its lease ends");
             }
         });
     }

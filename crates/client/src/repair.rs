@@ -1,4 +1,4 @@
-//! Repairs that an operator asks for: the coordinator and the agents do them; the client looks on.
+//! Repairs: the coordinator and the agents run them; the client starts and watches them.
 
 use crate::Client;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use weft_proto::{
 };
 use weft_types::{AutoSize, NodeId, Result};
 
-/// Dropping copies takes a transaction for each stripe of an object.
+/// Dropping copies takes one transaction per stripe of an object.
 const COOL_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A slice's length as requests carry it, where it is not left open.
+/// A slice's length as encoded in requests; None leaves it to the coordinator.
 pub(crate) fn slice_len(len: Option<AutoSize>) -> u64 {
     if let Some(AutoSize::Bytes(size)) = len { size.0 } else { 0 }
 }
 
-/// What is repaired, and how.
+/// What to repair, and how.
 ///
 /// ```
 /// # use weft_client::RepairOptions;
@@ -25,31 +25,31 @@ pub(crate) fn slice_len(len: Option<AutoSize>) -> u64 {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct RepairOptions {
-    /// The indexes of blocks in their stripe, which are rebuilt together; none: whatever is lost.
+    /// The indexes of blocks in their stripe, which are rebuilt together; empty: all lost blocks.
     pub blocks: Vec<u8>,
     /// The scheme; empty: the coordinator's choice.
     pub scheme: String,
-    /// The nodes that get the rebuilt blocks, each one of a stripe; none: the coordinator chooses.
+    /// The nodes for the rebuilt blocks, each for one block of a stripe; empty: the coordinator chooses.
     pub to: Vec<NodeId>,
     /// Bytes of a slice; `None`: the coordinator's setting.
     pub slice_len: Option<AutoSize>,
-    /// Who helps, and in which order: `best`, `ordered`, `preferred` or `random`; empty: `best`.
+    /// The helpers and their order: `best`, `ordered`, `preferred` or `random`; empty: `best`.
     pub select: String,
-    /// Over how many disjoint paths each lost block comes; 0: as many as should be the quickest.
+    /// The number of disjoint paths for each lost block; 0: the number predicted to be fastest.
     pub paths: u32,
-    /// Only make the plans, and tell them.
+    /// Only make and return the plans.
     pub explain: bool,
-    /// Tell each plan when it starts: without `explain` too.
+    /// Return each plan when it starts, without `explain` too.
     pub plans: bool,
-    /// Only data blocks, also those that were never there: so many copies of each, with the coded one; 0: as many as the bucket's
-    /// policy says. `None`: whatever is lost.
+    /// Repair data blocks only, and create missing copies: this many copies of each, including the coded one; 0: as many as the bucket's
+    /// policy says. `None`: repair all lost blocks.
     pub heat: Option<u32>,
 }
 
-/// What happens in a repair, as it happens.
+/// The events of a repair.
 pub struct Repair {
     events: Streaming<RepairEvent>,
-    /// None: the repair is of a node.
+    /// None: a node repair.
     object: Option<String>,
 }
 
@@ -89,8 +89,8 @@ impl Client {
 }
 
 impl Client {
-    /// Drops all copies of an object's blocks but one of each: how many they were. [`Client::repair`] brings them back, if it is
-    /// told to ([`RepairOptions::heat`]).
+    /// Drops all copies of an object's blocks except one of each; returns their number. [`Client::repair`] with
+    /// [`RepairOptions::heat`] creates them again.
     ///
     /// ```no_run
     /// # async fn example(client: weft_client::Client) -> weft_types::Result<()> {
@@ -112,7 +112,7 @@ impl Repair {
         Self { events, object: None }
     }
 
-    /// What happens next; `None`: the repair is done. Dropping the repair does not stop it.
+    /// The next event; `None`: the repair is done. Dropping the repair does not stop it.
     pub async fn next(&mut self) -> Result<Option<RepairEvent>> {
         self.events.message().await.map_err(|status| match &self.object {
             Some(object) => from_status(&status).object(object),

@@ -1,4 +1,4 @@
-//! The data of a stripe that is put: from memory, from the file that is stored, or from a file that a pipe was spooled to.
+//! The data of a stripe of a put: in memory, in the file that is stored, or in a file to which a pipe was spooled.
 
 use crate::{calls::Random, client::Shared};
 use bytes::{Bytes, BytesMut};
@@ -21,7 +21,7 @@ enum Origin {
     File { file: Arc<File>, start: u64, mode: DiskMode },
 }
 
-/// Bytes of a pipe that are read, and spooled, at once.
+/// Bytes of a pipe that are read and spooled at once.
 const SPOOL_BYTES: usize = 1 << 20;
 
 impl StripeData {
@@ -30,7 +30,7 @@ impl StripeData {
         Self { len, bytes: Origin::File { file, start, mode } }
     }
 
-    /// Reads up to `len_max` bytes from a pipe; more than `memory_bytes_max` of them go to a file. Empty: the pipe has ended.
+    /// Reads up to `len_max` bytes from a pipe; bytes beyond `memory_bytes_max` go to a file. Empty: the pipe has ended.
     pub(crate) async fn read(
         reader: &mut (impl AsyncRead + Unpin),
         len_max: u64,
@@ -61,8 +61,8 @@ impl StripeData {
         }
     }
 
-    /// The sub-blocks of data block `index` at the positions of `slice`, one after another; zeros beyond the block's end. What
-    /// is not in memory as it is wanted is put together in one of `buffers`.
+    /// The sub-blocks of data block `index` at the positions of `slice`, one after another; zeros beyond the block's end. Bytes that are
+    /// not contiguous in memory are assembled in one of `buffers`.
     pub(crate) async fn rows(
         &self,
         layout: StripeLayout,
@@ -82,7 +82,7 @@ impl StripeData {
         }
         match &self.bytes {
             Origin::Memory(bytes) => match pieces.as_slice() {
-                // The usual case costs no copy.
+                // The usual case needs no copy.
                 [piece] if piece.len == rows_len => {
                     Ok(bytes.slice(piece.data_offset as usize..piece.data_offset as usize + rows_len))
                 }
@@ -105,8 +105,8 @@ impl StripeData {
     }
 }
 
-/// Makes rows of pieces, each of which `read` writes from its offset in the stripe's data. The buffer may have been used before:
-/// where no piece goes, zeros do.
+/// Builds rows from pieces; `read` writes each piece from its offset in the stripe's data. The buffer is reused, so places without a
+/// piece are zeroed.
 fn put_together(
     buffers: &Arc<Buffers>,
     rows_len: usize,
@@ -126,14 +126,14 @@ fn put_together(
     Ok(buffer.freeze())
 }
 
-/// A run of a stripe's data, and where it goes.
+/// A run of a stripe's data, and its place in a row.
 struct Piece {
     data_offset: u64,
     at: usize,
     len: usize,
 }
 
-/// The runs of the stripe's data that are `len` bytes of a block, cell by cell, up to the block's end.
+/// The runs of the stripe's data that form `len` bytes of a block, cell by cell, up to the block's end.
 fn pieces_of(layout: &StripeLayout, index: u32, offset: u64, len: u64, at: usize, pieces: &mut Vec<Piece>) {
     let end = (offset + len).min(layout.block_len(index));
     let mut from = offset;
@@ -160,12 +160,12 @@ async fn read_some(reader: &mut (impl AsyncRead + Unpin), into: &mut BytesMut, r
 
 fn cannot_read(error: io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => Error::invalid("the file became shorter while it was read"),
-        _ => Error::fatal(format!("the data cannot be read: {error}")),
+        io::ErrorKind::UnexpectedEof => Error::invalid("the file was truncated while it was read"),
+        _ => Error::fatal(format!("cannot read the data: {error}")),
     }
 }
 
-/// Where data of a pipe waits that is too much for memory: in files without a name, which are gone with the process.
+/// Files for data of a pipe that does not fit into memory: files without a name, which disappear with the process.
 pub(crate) struct Spool {
     pub(crate) dir: std::path::PathBuf,
     pub(crate) mode: DiskMode,
@@ -220,7 +220,7 @@ mod tests {
     async fn rows_are_the_same_from_memory_and_from_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let data: Vec<u8> = (0..90u8).collect();
-        // What the buffer held before must not show where the data has ended.
+        // The buffer's old content must not show beyond the end of the data.
         let buffers = Buffers::new(1);
         let dirty = |len| buffers.take(len).bytes_mut().fill(0xFF);
         for (cell_len, alpha, data_len) in [(8, 1, 90u64), (32, 1, 90), (8, 2, 90), (8, 4, 61), (32, 1, 33)] {
@@ -283,6 +283,6 @@ mod tests {
         let buffers = Buffers::new(1);
         assert!(stripe.rows(layout, 0, &[0], Span::new(0, 32), &buffers).await.is_ok());
         let error = stripe.rows(layout, 1, &[0], Span::new(0, 32), &buffers).await.unwrap_err();
-        assert!(error.message.contains("shorter"), "{error}");
+        assert!(error.message.contains("truncated"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Checksums of a block whose bytes come in pieces, in any order: CRC32C of each MiB, and which bytes have come.
+//! Checksums of a block whose bytes arrive in pieces, in any order: CRC32C of each MiB, and which bytes have arrived.
 
 use std::{
     collections::BTreeMap,
@@ -7,11 +7,11 @@ use std::{
 use weft_proto::{crc32c, crc32c_continued, crc32c_joined, v1::BlockChecksums};
 use weft_types::{CHECKSUM_UNIT_LEN, Rows, Span};
 
-/// What has come of a block, with its checksums.
+/// The bytes of a block that have arrived, with their checksums.
 #[derive(Debug)]
 pub struct UnitSums {
     len: u64,
-    /// By their first byte; no two overlap or are neighbours within a unit, and none reaches over the end of a unit.
+    /// By first byte; runs do not overlap, neighbours within a unit are merged, and no run crosses the end of a unit.
     runs: BTreeMap<u64, Run>,
 }
 
@@ -22,12 +22,12 @@ struct Run {
 }
 
 impl UnitSums {
-    /// Of a block of `len` bytes, nothing of which has come.
+    /// For a block of `len` bytes, none of which has arrived.
     pub fn new(len: u64) -> Self {
         Self { len, runs: BTreeMap::new() }
     }
 
-    /// These bytes of the block have come. What lies beyond the block's end is not part of it.
+    /// Adds bytes of the block. Bytes beyond the block's end are ignored.
     pub fn add(&mut self, mut offset: u64, mut bytes: &[u8]) {
         while offset < self.len && !bytes.is_empty() {
             let unit_end = self.unit_span(offset / CHECKSUM_UNIT_LEN).end;
@@ -38,7 +38,7 @@ impl UnitSums {
         }
     }
 
-    /// As [`add`](Self::add), of rows that are one run of the block: if they lie within a unit, their checksum is used.
+    /// Like [`add`](Self::add), for rows that are one run of the block: if they lie within a unit, their checksum is used.
     pub fn add_rows(&mut self, offset: u64, rows: &Rows) {
         debug_assert_eq!(rows.checksum(), crc32c(rows), "the memory of rows was changed while they were held");
         let (len, unit) = (rows.len() as u64, self.unit_span(offset / CHECKSUM_UNIT_LEN));
@@ -49,23 +49,23 @@ impl UnitSums {
         }
     }
 
-    /// The bytes that have come.
+    /// The bytes that have arrived.
     pub fn arrived(&self) -> Vec<Span> {
         Span::normalize(self.runs.iter().map(|(start, run)| Span::new(*start, run.end)).collect())
     }
 
-    /// The runs of bytes that have come, each within one unit, with its checksum.
+    /// The runs of bytes that have arrived, each within one unit, with its checksum.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (Span, u32)> + '_ {
         self.runs.iter().map(|(start, run)| (Span::new(*start, run.end), run.checksum))
     }
 
-    /// The checksum of a unit that has come whole.
+    /// The checksum of a unit that has arrived completely.
     pub fn unit(&self, unit: u64) -> Option<u32> {
         let span = self.unit_span(unit);
         self.runs.get(&span.start).filter(|run| run.end == span.end).map(|run| run.checksum)
     }
 
-    /// The checksums of all units, if the whole block has come.
+    /// The checksums of all units, if the whole block has arrived.
     pub fn units(&self) -> Option<Vec<u32>> {
         (0..self.len.div_ceil(CHECKSUM_UNIT_LEN)).map(|unit| self.unit(unit)).collect()
     }
@@ -76,8 +76,8 @@ impl UnitSums {
         Span::new(start, (start + CHECKSUM_UNIT_LEN).min(self.len))
     }
 
-    /// Adds a run of one unit to its neighbours there; `go_on` gives the checksum of another run with this one behind it. One that
-    /// overlaps what is there already is left out: the unit then stays incomplete, or the checksum of what came first stands.
+    /// Merges a run of one unit with its neighbours; `go_on` returns the checksum of another run followed by this one. A run that overlaps
+    /// an earlier one is ignored: the unit stays incomplete, or keeps the checksum of the earlier bytes.
     fn add_run(&mut self, start: u64, len: u64, go_on: impl FnOnce(u32) -> u32) {
         let end = start + len;
         let unit = start / CHECKSUM_UNIT_LEN;
@@ -101,7 +101,7 @@ impl UnitSums {
     }
 }
 
-/// The checksums of the blocks that were summed up whole.
+/// The checksums of the blocks that were summed up completely.
 pub(crate) fn whole(sums: &BTreeMap<u32, Mutex<UnitSums>>) -> Vec<BlockChecksums> {
     let units = sums.iter().filter_map(|(index, sums)| {
         let units = sums.lock().unwrap_or_else(PoisonError::into_inner).units()?;

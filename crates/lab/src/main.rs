@@ -1,6 +1,6 @@
-//! The `weft-lab` binary: what is measured on links of a chosen rate, beside the `weft` that it measures. The network around a
-//! cluster is in `testbed/`, what is measured on it in `bench/`, experiments of papers in `reproduce/`, and the commands in `cmd/`.
-//! People call it by `weft`, which hands these commands over.
+//! The `weft-lab` binary: measurements on links of a chosen rate, with the `weft` beside it. `testbed/` is the network around a cluster,
+//! `bench/` the measurements on it, `reproduce/` the experiments of papers, and `cmd/` the commands. Users call it through `weft`, which
+//! hands these commands over.
 
 mod bench;
 mod cmd;

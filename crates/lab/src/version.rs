@@ -1,4 +1,4 @@
-//! This binary and the `weft` beside it belong together: they are of one version, or nothing is done.
+//! This binary and the `weft` beside it must have the same version; otherwise nothing is done.
 
 use std::{
     env::VarError,
@@ -9,17 +9,17 @@ use weft_types::{Error, Result};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Who called this binary.
+/// How this binary was started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// `weft`, of this version.
+    /// By `weft`, of this version.
     Weft(String),
-    /// A person or a script started `weft-lab` itself.
+    /// By a person or a script, directly.
     Direct,
 }
 
 impl Caller {
-    /// As the environment says.
+    /// From the environment.
     pub(crate) fn of_this_process() -> Self {
         match std::env::var(HANDED_OVER_BY) {
             Ok(version) => Self::Weft(version),
@@ -41,16 +41,16 @@ impl Caller {
         }
     }
 
-    /// Fails if nobody handed over, and the `weft` beside this binary is of another version. None at all fails what needs one.
+    /// Fails if this binary was started directly and the `weft` beside it has another version. Without any `weft`, commands that need it fail.
     pub(crate) fn check_beside(&self) -> Result<()> {
         let Some(weft) = (*self == Self::Direct).then(|| beside::find(WEFT)).transpose()?.flatten() else { return Ok(()) };
-        let silent = |why: &str| Error::fatal(format!("{} does not tell its version: {why}", weft.display()));
+        let silent = |why: &str| Error::fatal(format!("cannot get the version of {}: {why}", weft.display()));
         let said = Command::new(&weft).arg("--version").stdin(Stdio::null()).output();
         let said = said.map_err(|error| silent(&error.to_string()))?;
         let text = String::from_utf8_lossy(&said.stdout);
         match text.trim().strip_prefix(WEFT) {
             Some(version) if said.status.success() => same(version.trim()),
-            _ => Err(silent(text.lines().next().unwrap_or("it says nothing"))),
+            _ => Err(silent(text.lines().next().unwrap_or("it printed nothing"))),
         }
     }
 }
@@ -59,7 +59,7 @@ fn same(weft: &str) -> Result<()> {
     match weft == VERSION {
         true => Ok(()),
         false => Err(Error::fatal(format!(
-            "this is weft-lab {VERSION} and the weft beside it is {weft}: build both from one checkout, `make lab`"
+            "this is weft-lab {VERSION}, but the weft beside it is {weft}: build both from one checkout with `make lab`"
         ))),
     }
 }

@@ -1,4 +1,4 @@
-//! How `weft` hands its experiments over to the `weft-lab` beside it, by the real binaries.
+//! The handover from `weft` to the `weft-lab` beside it, with the real binaries.
 
 mod common;
 
@@ -28,15 +28,15 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// It ended with this code, and told why in one line that contains all of `says`.
+/// Checks that it failed with this code and a one-line error that contains all of `says`.
 fn refused(output: &Output, code: i32, says: &[&str]) {
     let said = stderr(output);
     assert_eq!(output.status.code(), Some(code), "{said}");
     assert!(said.lines().count() == 1 && said.starts_with("weft: "), "not one line of error: {said}");
-    says.iter().for_each(|it| assert!(said.contains(it), "'{it}' is not said: {said}"));
+    says.iter().for_each(|it| assert!(said.contains(it), "'{it}' is missing: {said}"));
 }
 
-/// The same as JSON.
+/// The same for errors as JSON.
 fn refused_as_json(output: &Output, code: i32, kind: &str) {
     let error: Value = serde_json::from_slice(&output.stderr).unwrap_or_else(|_| panic!("no JSON: {}", stderr(output)));
     assert_eq!((output.status.code(), &error["error"]["kind"]), (Some(code), &Value::from(kind)), "{error}");
@@ -48,7 +48,7 @@ fn scratch() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Puts a binary there.
+/// Links a binary there.
 fn place(binary: &str, dir: &Path) -> PathBuf {
     let path = dir.join(Path::new(binary).file_name().unwrap());
     fs::hard_link(binary, &path).unwrap();
@@ -82,7 +82,7 @@ fn experiments_read_as_commands_of_weft() {
 
 #[test]
 fn errors_are_those_of_weft() {
-    refused(&run(weft_path(), &["bench", "repair", "--runs", "0"]), 2, &["nothing is to be measured"]);
+    refused(&run(weft_path(), &["bench", "repair", "--runs", "0"]), 2, &["nothing to measure"]);
     refused(&run(weft_path(), &["bench", "repair", "--no-such-option"]), 2, &["--no-such-option", "Usage: weft bench repair "]);
     refused(&run(weft_path(), &["help", "bench", "nothing"]), 3, &["there is no command 'bench nothing'"]);
     for args in [&["--json", "bench", "repair", "--runs", "0"][..], &["bench", "repair", "--runs", "0", "--json"]] {
@@ -104,7 +104,7 @@ fn a_weft_of_another_version_is_refused_before_anything_is_done() {
     }
     refused_as_json(&handed_over(&["testbed", "ls", "--json"]), 1, "fatal");
 
-    // By its own name, it asks the one beside it.
+    // Started directly, it asks the weft beside it.
     let dir = scratch();
     let lab = place(LAB, dir.path());
     place_script(dir.path(), "weft", "echo weft 9.8.7");
@@ -113,7 +113,7 @@ fn a_weft_of_another_version_is_refused_before_anything_is_done() {
     place_script(dir.path(), "weft", &format!("echo weft {VERSION}"));
     assert!(run(&lab, &["testbed", "ls"]).status.success());
     place_script(dir.path(), "weft", "exit 3");
-    refused(&run(&lab, &["testbed", "ls"]), 1, &["does not tell its version"]);
+    refused(&run(&lab, &["testbed", "ls"]), 1, &["cannot get the version of"]);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn without_a_weft_only_what_needs_none_is_done() {
     let dir = scratch();
     let lab = place(LAB, dir.path());
     assert!(run(&lab, &["testbed", "ls"]).status.success());
-    refused(&run(&lab, &["bench", "repair"]), 1, &["no `weft` lies beside", "make lab"]);
+    refused(&run(&lab, &["bench", "repair"]), 1, &["there is no `weft` beside", "make lab"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `weft bucket`: where objects live.
+//! `weft bucket`: the containers of objects.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use weft_cli::{exit::Exit, output::Output, session::Session, table::table, targe
 use weft_client::api;
 use weft_types::Result;
 
-/// Make, list and remove buckets
+/// Create, list and remove buckets
 #[derive(Debug, Args)]
 pub(super) struct Bucket {
     #[command(subcommand)]
@@ -20,7 +20,7 @@ enum Command {
     Rm(Rm),
 }
 
-/// Make a bucket
+/// Create a bucket
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -28,11 +28,11 @@ EXAMPLE
   weft bucket create archive --policy wide
 
 EXIT CODES
-  0 done   2 a name that is taken or cannot be one   3 no such policy, or no cluster   4 no coordinator")]
+  0 done   2 the name is taken or invalid   3 no such policy, or no cluster   4 no coordinator")]
 struct Create {
-    /// Its name
+    /// Name of the bucket
     name: String,
-    /// How its objects are stored; without it, the default policy
+    /// Policy of its objects: code, sizes, placement [default: the cluster's default policy]
     #[arg(long)]
     policy: Option<String>,
 }
@@ -47,16 +47,16 @@ EXIT CODES
   0 done   3 no cluster   4 no coordinator")]
 struct Ls {}
 
-/// Remove a bucket, which must be empty
+/// Remove an empty bucket
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft bucket rm photos
 
 EXIT CODES
-  0 done   2 it is not empty   3 no such bucket, or no cluster   4 no coordinator")]
+  0 done   2 the bucket is not empty   3 no such bucket, or no cluster   4 no coordinator")]
 struct Rm {
-    /// Its name
+    /// Name of the bucket
     name: String,
 }
 

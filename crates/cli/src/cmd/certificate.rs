@@ -1,4 +1,4 @@
-//! `weft certificate`: who may talk to whom in a cluster that is started by hand.
+//! `weft certificate`: TLS certificates for a cluster that is started by hand.
 
 use clap::{Args, Subcommand};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
@@ -16,9 +16,9 @@ use weft_proto::{
 };
 use weft_types::{ClusterId, Error, Result};
 
-/// Make certificates for a cluster across machines
+/// Create certificates for a cluster across machines
 ///
-/// `weft cluster up` makes those of a cluster on one machine by itself.
+/// `weft cluster up` creates the certificates of a cluster on one machine by itself.
 #[derive(Debug, Args)]
 pub(super) struct Certificate {
     #[command(subcommand)]
@@ -31,26 +31,26 @@ enum Command {
     Issue(Issue),
 }
 
-/// Make a new cluster's certificate authority: DIR/ca.pem and DIR/ca-key.pem
+/// Create a certificate authority for a new cluster: DIR/ca.pem and DIR/ca-key.pem
 ///
-/// Who has ca-key.pem can let others into the cluster: it stays where it is, and no daemon needs it.
+/// Anyone who has ca-key.pem can admit daemons and clients to the cluster. Keep it where it is; no daemon needs it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft certificate authority authority
 
 EXIT CODES
-  0 done   1 failed on the way   2 DIR has an authority already, or cannot be one")]
+  0 done   1 failed   2 DIR already has an authority, or cannot hold one")]
 struct MakeAuthority {
-    /// Where it is made
+    /// Directory for the authority
     dir: PathBuf,
 }
 
-/// Make certificates that a cluster's authority signs, each in a directory of its own
+/// Issue certificates signed by a cluster's authority, each in a directory of its own
 ///
-/// DIR/coordinator, DIR/client and DIR/agent-NODE each get three files: ca.pem, the certificate, and its private key. Copied to
-/// its machine, such a directory is what `certificates` names in the settings of `weft coordinator` and `weft agent`, or in a
-/// client's weft.toml.
+/// Creates the directories DIR/coordinator, DIR/client and DIR/agent-NODE. Each holds three files: ca.pem, the certificate, and its
+/// private key. Copy each directory to its machine, and name it as `certificates` in the settings of `weft coordinator` or
+/// `weft agent`, or in a client's weft.toml.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -58,20 +58,20 @@ EXAMPLE
   scp -r agent-node-01 node-01:/etc/weft/certificates
 
 EXIT CODES
-  0 done   1 failed on the way   2 a name that makes no sense, or a directory that is there already   3 no authority")]
+  0 done   1 failed   2 an invalid name, or a directory that already exists   3 no authority")]
 struct Issue {
-    /// For whom: `coordinator`, `client`, or `agent:NODE`, where NODE is the `name` in the agent's settings
+    /// Owners: `coordinator`, `client`, or `agent:NODE`, where NODE is the `name` in the agent's settings
     #[arg(required = true, value_name = "NAME")]
     names: Vec<Name>,
-    /// The directory that `weft certificate authority` made
+    /// Directory that `weft certificate authority` created
     #[arg(long, value_name = "DIR")]
     authority: PathBuf,
-    /// Where the directories go
+    /// Directory for the new directories
     #[arg(long, value_name = "DIR", default_value = ".")]
     out: PathBuf,
 }
 
-/// Whom a certificate is for.
+/// The owner of a certificate.
 #[derive(Debug, Clone)]
 struct Name(Peer);
 
@@ -85,13 +85,13 @@ impl FromStr for Name {
                 check_agent_name(name).map_err(|error| error.message)?;
                 Ok(Self(Peer::Agent(name.to_owned())))
             }
-            _ => Err("it is for 'coordinator', 'client' or 'agent:NODE'".to_owned()),
+            _ => Err("the owner must be 'coordinator', 'client' or 'agent:NODE'".to_owned()),
         }
     }
 }
 
 impl Name {
-    /// The directory's name.
+    /// The name of its directory.
     fn dir(&self) -> String {
         match &self.0 {
             Peer::Agent(name) => format!("agent-{name}"),
@@ -123,7 +123,7 @@ impl Certificate {
                 let text = |made: &Made| {
                     let (cluster, dir) = (made.cluster, made.authority.display());
                     format!(
-                        "{dir}/ca.pem and {dir}/ca-key.pem of cluster {cluster}\nin coordinator.toml: cluster = \"{cluster}\""
+                        "created {dir}/ca.pem and {dir}/ca-key.pem for cluster {cluster}\nset this in coordinator.toml: cluster = \"{cluster}\""
                     )
                 };
                 output.result(&Made { cluster, authority: dir }, text)?;
@@ -143,7 +143,7 @@ impl Issue {
     fn issue(self) -> Result<Issued> {
         let authority = Authority::load(&self.authority)?;
         let directories: Vec<PathBuf> = self.names.iter().map(|name| self.out.join(name.dir())).collect();
-        // Before anything is made: a key that is in use must not be replaced by mistake.
+        // Checked before anything is created: a key that is in use must not be overwritten by mistake.
         for (at, dir) in directories.iter().enumerate() {
             if dir.exists() || directories[..at].contains(dir) {
                 return Err(Error::invalid(format!("{} would be made twice: remove it, or choose another --out", dir.display())));
@@ -157,7 +157,7 @@ impl Issue {
     }
 }
 
-/// Private keys go there.
+/// Creates a directory for private keys, readable by its owner only.
 fn make_dir(dir: &Path) -> Result<()> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|error| io_error(dir, "create", &error))

@@ -15,7 +15,7 @@ use weft_cli::{
 };
 use weft_types::{Error, Result};
 
-/// Start, look at and stop a cluster of processes on this machine
+/// Start, inspect and stop a cluster of processes on this machine
 #[derive(Debug, Args)]
 pub(super) struct Cluster {
     #[command(subcommand)]
@@ -29,10 +29,10 @@ enum Command {
     Down(Down),
 }
 
-/// Start a cluster: one coordinator and N agents, each a process of its own
+/// Start a cluster: one coordinator and N agents, each in its own process
 ///
-/// The first time it makes DIR with certificates, settings, disks and DIR/weft.toml, which tells other commands where the cluster
-/// is. Later it starts what does not run; everything that was stored is still there.
+/// The first `up` creates DIR with certificates, settings, disks and DIR/weft.toml, which tells other commands where the cluster
+/// is. Later runs start the processes that are not running; stored data is kept.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -40,47 +40,47 @@ EXAMPLE
   weft bucket create photos && weft put cat.jpg photos/cat.jpg
 
 EXIT CODES
-  0 every node is up   1 something did not start; the message says what its log says   2 sizes that make no sense, or DIR holds \
-  something else   130 broken off: what has started goes on, and the next `up` with it; `weft cluster down` ends it")]
+  0 every node is up   1 a process did not start; the message quotes its log   2 invalid sizes, or DIR holds something else   \
+  130 interrupted: processes that have started keep running, and the next `up` continues; `weft cluster down` stops them")]
 struct Up {
-    /// Where the cluster lives; also WEFT_CLUSTER
+    /// Directory of the cluster; also WEFT_CLUSTER
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// How many agents; needed the first time
+    /// Number of agents; required the first time
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// How many racks they stand in [default: 1]
+    /// Number of racks [default: 1]
     #[arg(long, value_name = "R")]
     racks: Option<u32>,
-    /// How many disks each agent has [default: 1]
+    /// Number of disks per agent [default: 1]
     #[arg(long, value_name = "X")]
     disks_per_node: Option<u32>,
 }
 
-/// Who is there, and how much is stored
+/// Show which nodes are up and how much is stored
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft cluster status
 
 EXIT CODES
-  0 every node is up   3 no cluster   4 the coordinator, or a node, is down")]
+  0 every node is up   3 no cluster   4 the coordinator or a node is down")]
 struct Status {
-    /// Where the cluster lives; also --cluster or WEFT_CLUSTER
+    /// Directory of the cluster; also --cluster or WEFT_CLUSTER
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// Stop the cluster's processes; what is stored stays
+/// Stop the cluster's processes; stored data is kept
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft cluster down --dir weft-cluster
 
 EXIT CODES
-  0 nothing of it runs any more   1 a process did not end   3 no cluster in DIR")]
+  0 no process of the cluster is running   1 a process did not stop   3 no cluster in DIR")]
 struct Down {
-    /// Where the cluster lives; also WEFT_CLUSTER
+    /// Directory of the cluster; also WEFT_CLUSTER
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -102,7 +102,7 @@ impl Cluster {
                 let _lock = LocalCluster::lock(&dir)?;
                 let stopped = Stopped { dir: cluster.dir().to_owned(), stopped: cluster.stop()? };
                 let text = |it: &Stopped| match it.stopped {
-                    0 => "nothing of it ran".to_owned(),
+                    0 => "no process was running".to_owned(),
                     1 => "stopped 1 process".to_owned(),
                     more => format!("stopped {more} processes"),
                 };
@@ -124,9 +124,9 @@ impl Up {
             false => LocalCluster::make(&dir, self.size(&dir, options)?, seed()?, |_| {})?,
         };
         self.check(&cluster, options)?;
-        // As JSON the report says so.
+        // The JSON report has a field for this.
         if cluster.file()?.insecure && !output.json {
-            eprintln!("weft: insecure: connections are neither encrypted nor authenticated, as --insecure says");
+            eprintln!("weft: warning: connections are neither encrypted nor authenticated (--insecure)");
         }
         let report = session::run(async {
             let session = bring_up(&cluster).await?;
@@ -139,7 +139,7 @@ impl Up {
 
     fn size(&self, dir: &Path, options: &target::Options) -> Result<Size> {
         let nodes = self.nodes.ok_or_else(|| {
-            Error::invalid(format!("there is no cluster in {} yet: --nodes says how many agents it shall have", dir.display()))
+            Error::invalid(format!("there is no cluster in {}: pass --nodes N to create one with N agents", dir.display()))
         })?;
         Ok(Size {
             nodes,
@@ -149,23 +149,23 @@ impl Up {
         })
     }
 
-    /// A cluster that is there stays as it is: what is asked for must be what there is.
+    /// An existing cluster keeps its sizes: the requested ones must match.
     fn check(&self, cluster: &LocalCluster, options: &target::Options) -> Result<()> {
         let there = cluster.size()?;
         let asked = [
             ("nodes", self.nodes, there.nodes),
             ("racks", self.racks, there.racks),
-            ("disks a node", self.disks_per_node, there.disks_per_node),
+            ("disks per node", self.disks_per_node, there.disks_per_node),
         ];
         if let Some((what, Some(asked), there)) = asked.into_iter().find(|(_, asked, there)| asked.is_some_and(|it| it != *there))
         {
             let dir = cluster.dir().display();
             return Err(Error::invalid(format!(
-                "the cluster in {dir} has {there} {what}, not {asked}; leave that out to start it as it is"
+                "the cluster in {dir} has {there} {what}, not {asked}: omit the option to start the cluster unchanged"
             )));
         }
         if options.insecure && !there.insecure {
-            return Err(Error::invalid("this cluster was made with certificates: it cannot be started with --insecure"));
+            return Err(Error::invalid("this cluster was created with certificates: omit --insecure"));
         }
         Ok(())
     }
@@ -188,12 +188,12 @@ fn found_by(cluster: &LocalCluster) -> String {
     let here = std::env::current_dir().unwrap_or_default();
     let dir = cluster.dir();
     if *dir == here || *dir == here.join(DEFAULT_DIR) {
-        return "commands find it by themselves in this directory".to_owned();
+        return "commands run in this directory find the cluster".to_owned();
     }
-    format!("commands find it by: export WEFT_CLUSTER={}", quoted(&dir.display().to_string()))
+    format!("to use the cluster: export WEFT_CLUSTER={}", quoted(&dir.display().to_string()))
 }
 
-/// A word as a shell takes it.
+/// A word quoted for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+,:@%".contains(letter);
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
@@ -206,7 +206,7 @@ fn directory(said: Option<PathBuf>, options: &target::Options) -> Result<PathBuf
         None if PathBuf::from(FILE_NAME).is_file() => PathBuf::from("."),
         None => PathBuf::from(DEFAULT_DIR),
     };
-    // The file itself names its directory too.
+    // A path to the weft.toml itself names its directory.
     if dir.is_file() {
         let parent = dir.parent().map(PathBuf::from).unwrap_or_default();
         return Ok(if parent.as_os_str().is_empty() { PathBuf::from(".") } else { parent });

@@ -29,9 +29,9 @@ enum Command {
 
 /// Encode FILE into blocks: DIR/block-000, DIR/block-001, … and DIR/manifest.json
 ///
-/// Every block file holds the raw bytes of one block. Without --block-size all of FILE becomes one stripe, with blocks just large
-/// enough. With it, a FILE larger than k blocks becomes several stripes, whose blocks lie one after another in each block file.
-/// Blocks end with their last byte of FILE, so that the last ones may be short; what is not there counts as zeros.
+/// Each block file holds the raw bytes of one block. Without --block-size, FILE becomes one stripe with blocks just large enough.
+/// With it, a FILE larger than k blocks becomes several stripes, whose blocks follow one another in each block file. A block ends
+/// with its last byte of FILE, so the last data blocks can be short; missing bytes count as zeros.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -39,62 +39,62 @@ EXAMPLE
   weft code encode --code RS-6-3-1024k --block-size 64MiB photos.tar /backup/photos
 
 EXIT CODES
-  0 done   1 failed on the way   2 unknown code, sizes that make no sense, or DIR holds blocks already   3 no FILE")]
+  0 done   1 failed   2 unknown code, invalid sizes, or DIR already holds blocks   3 no FILE")]
 struct Encode {
-    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`; `weft code info` lists all
+    /// Code: `rs(k,m)`, or an HDFS name such as `RS-6-3-1024k`; `weft code info` lists all codes
     #[arg(long, value_name = "SPEC")]
     code: String,
-    /// Bytes of a block: a multiple of the cell size, and of the code's sub-blocks
+    /// Bytes of a block: a multiple of the cell size and of the code's sub-blocks
     #[arg(long, value_name = "SIZE")]
     block_size: Option<ByteSize>,
-    /// Bytes that go to one block before the next one's turn; without it, the block size
+    /// Bytes written to one block before the next block's turn [default: the block size]
     #[arg(long, value_name = "SIZE")]
     cell_size: Option<ByteSize>,
-    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    /// Show the plan with its cost and do nothing (with --json: in the form that `weft plan verify` reads)
     #[arg(long)]
     explain: bool,
-    /// What to encode
+    /// File to encode
     file: PathBuf,
-    /// Where the blocks go; it is made if it is not there
+    /// Directory for the blocks; created if it does not exist
     dir: PathBuf,
 }
 
-/// Rebuild whatever is missing or corrupt in DIR
+/// Rebuild missing and corrupt blocks in DIR
 ///
-/// All blocks are compared with the manifest's checksums first; only what is good is used, MiB by MiB, and what is rebuilt is
-/// compared before it takes its place.
+/// First compares all blocks with the manifest's checksums. Uses only good bytes, MiB by MiB, and checks each rebuilt block before
+/// it replaces the old one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft code repair /backup/photos --json
 
 EXIT CODES
-  0 every block is good now   1 failed on the way   3 no DIR, or no manifest there   4 more is lost than the code recovers   \
-  5 the manifest is damaged, or what was rebuilt is not what was recorded")]
+  0 every block is good   1 failed   3 no DIR, or no manifest in it   4 more blocks are lost than the code recovers   \
+  5 the manifest is corrupt, or a rebuilt block does not match its checksums")]
 struct Repair {
-    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    /// Show the plan with its cost and do nothing (with --json: in the form that `weft plan verify` reads)
     #[arg(long)]
     explain: bool,
-    /// The directory that `weft code encode` wrote
+    /// Directory that `weft code encode` wrote
     dir: PathBuf,
 }
 
-/// Write the file that was encoded to OUT, in spite of what is missing or corrupt
+/// Write the encoded file to OUT, also if blocks are missing or corrupt
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft code decode /backup/photos photos.tar
 
 EXIT CODES
-  0 done, and OUT's SHA-256 is the recorded one   1 failed on the way   3 no DIR, or no manifest there   \
-  4 more is lost than the code recovers   5 the manifest is damaged, or what came out is not what was recorded")]
+  0 done; OUT's SHA-256 matches the recorded one   1 failed   3 no DIR, or no manifest in it   \
+  4 more blocks are lost than the code recovers   5 the manifest is corrupt, or the output does not match its checksum")]
 struct Decode {
-    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    /// Show the plan with its cost and do nothing (with --json: in the form that `weft plan verify` reads)
     #[arg(long)]
     explain: bool,
-    /// The directory that `weft code encode` wrote
+    /// Directory that `weft code encode` wrote
     dir: PathBuf,
-    /// The file to write; it appears only when it is whole
+    /// File to write; it appears only when it is complete
     out: PathBuf,
 }
 
@@ -105,10 +105,10 @@ EXAMPLE
   weft code verify /backup/photos && echo good
 
 EXIT CODES
-  0 every block is good   3 no DIR, or no manifest there   4 more is lost than the code recovers   \
-  5 something is missing or corrupt, and `weft code repair` would rebuild it; or the manifest is damaged")]
+  0 every block is good   3 no DIR, or no manifest in it   4 more blocks are lost than the code recovers   \
+  5 a block is missing or corrupt and `weft code repair` can rebuild it, or the manifest is corrupt")]
 struct Verify {
-    /// The directory that `weft code encode` wrote
+    /// Directory that `weft code encode` wrote
     dir: PathBuf,
 }
 
@@ -160,7 +160,7 @@ impl Decode {
 fn show(planned: Option<Proved>, output: Output) -> Result<Exit> {
     match planned {
         Some(Proved { plan, job }) => explain::show(&plan, &job, &[], explain::LINK_BYTES_PER_S, output),
-        None => output.result(&serde_json::Value::Null, |_| "nothing would have to be moved".to_owned()).map(|()| Exit::Ok),
+        None => output.result(&serde_json::Value::Null, |_| "nothing to move".to_owned()).map(|()| Exit::Ok),
     }
 }
 
@@ -193,7 +193,7 @@ fn encoded_text(it: &Encoded) -> String {
 
 fn repaired_text(it: &Repaired) -> String {
     if it.repaired.is_empty() {
-        return format!("every block is good ({} checked)", human_bytes(it.bytes_checked));
+        return format!("all blocks are good ({} checked)", human_bytes(it.bytes_checked));
     }
     let mut text = String::new();
     for block in &it.repaired {
@@ -202,7 +202,7 @@ fn repaired_text(it: &Repaired) -> String {
     }
     let _ = write!(
         text,
-        "read {} of blocks {}, moved {}; all checksums are right",
+        "read {} of blocks {}, moved {}; all checksums match",
         human_bytes(it.bytes_read),
         list(&it.helpers),
         human_bytes(it.bytes_moved)
@@ -211,9 +211,13 @@ fn repaired_text(it: &Repaired) -> String {
 }
 
 fn decoded_text(it: &Decoded) -> String {
-    let rebuilt =
-        if it.rebuilt.is_empty() { String::new() } else { format!(", blocks {} rebuilt on the way", list(&it.rebuilt)) };
-    format!("{}{rebuilt}, {}\nsha256 {}, as recorded", human_bytes(it.file_size), human_rate(it.file_size, it.seconds), it.sha256)
+    let rebuilt = if it.rebuilt.is_empty() { String::new() } else { format!(", rebuilt blocks {}", list(&it.rebuilt)) };
+    format!(
+        "{}{rebuilt}, {}\nsha256 {}, matches the recorded one",
+        human_bytes(it.file_size),
+        human_rate(it.file_size, it.seconds),
+        it.sha256
+    )
 }
 
 fn verified_text(it: &Verified) -> String {
@@ -226,8 +230,8 @@ fn verified_text(it: &Verified) -> String {
     let _ = write!(text, "{good} of {all} blocks of {} are good", it.code);
     match (it.ok, it.recoverable) {
         (true, _) => {}
-        (false, true) => text.push_str("; `weft code repair` would rebuild the others"),
-        (false, false) => text.push_str("; that is too few to rebuild the others"),
+        (false, true) => text.push_str("; `weft code repair` can rebuild the others"),
+        (false, false) => text.push_str("; too few to rebuild the others"),
     }
     text
 }

@@ -1,4 +1,4 @@
-//! `weft code info`: what a code is and what it costs, for a person who chooses one.
+//! `weft code info`: the properties and costs of a code.
 
 use clap::Args;
 use serde::Serialize;
@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use weft_cli::{exit::Exit, output::Output};
 use weft_types::{ByteSize, CELL_BYTES_USUAL, Error, Result, SUB_BLOCK_BYTES_GOOD, usual_cell_len};
 
-/// What a code is and what it costs, beside Reed-Solomon with as many blocks; without SPEC, which codes there are
+/// Show what a code costs, compared with Reed-Solomon of the same k and m; without SPEC, list all codes
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -15,16 +15,16 @@ EXAMPLE
   weft code info 'clay(10,4)' --cell-size 4MiB
 
 EXIT CODES
-  0 done   2 no such code, or a cell that it cannot have")]
+  0 done   2 no such code, or a cell size that does not fit it")]
 pub(super) struct Info {
-    /// Bytes of a cell, to see how long its sub-blocks are; without it, what a cluster would choose
+    /// Bytes of a cell, to see how long its sub-blocks are [default: the cell size that a cluster would choose]
     #[arg(long, value_name = "SIZE", requires = "spec")]
     cell_size: Option<ByteSize>,
-    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`
+    /// Code: `rs(k,m)`, or an HDFS name such as `RS-6-3-1024k`
     spec: Option<String>,
 }
 
-/// [`weft_codes::CodeInfo`], to be printed.
+/// [`weft_codes::CodeInfo`] in printable form.
 #[derive(Debug, Serialize)]
 struct InfoReport {
     code: String,
@@ -34,9 +34,9 @@ struct InfoReport {
     overhead: f64,
     tolerance: usize,
     distance: usize,
-    /// Whether any m blocks may be lost.
+    /// Whether the code recovers any m lost blocks (MDS).
     mds: bool,
-    /// Blocks whose loss it cannot make good, if m or fewer can be such.
+    /// A smallest set of at most m blocks whose loss the code does not recover; none if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     fatal: Option<Vec<u8>>,
     generator_hash: String,
@@ -44,9 +44,9 @@ struct InfoReport {
     sub_block_size: u64,
     warnings: Vec<String>,
     blocks: Vec<InfoBlock>,
-    /// All blocks' average.
+    /// The average over all blocks.
     average: Repaired,
-    /// Reed-Solomon's, with the same k and m.
+    /// The same for Reed-Solomon with the same k and m.
     reed_solomon: Repaired,
 }
 
@@ -71,7 +71,7 @@ struct FamilyReport {
     summary: &'static str,
 }
 
-/// What to say of cells whose sub-blocks are too short for a disk to do well.
+/// A warning if sub-blocks of these cells are too short for efficient disk reads.
 pub(super) fn short_sub_blocks(spec: &str, cell_len: u64) -> Option<String> {
     let alpha = weft_codes::parse(spec).ok()?.alpha() as u64;
     let sub_len = cell_len.checked_div(alpha)?;
@@ -79,7 +79,7 @@ pub(super) fn short_sub_blocks(spec: &str, cell_len: u64) -> Option<String> {
         let [cell, sub, good] = [cell_len, sub_len, SUB_BLOCK_BYTES_GOOD].map(ByteSize);
         let usual = ByteSize(usual_cell_len(CELL_BYTES_USUAL, alpha as u32));
         format!(
-            "a cell of {cell} has {alpha} sub-blocks of {sub}: less than {good} makes repairs slow; cells of {usual} are usual"
+            "a cell of {cell} has {alpha} sub-blocks of {sub}: sub-blocks below {good} make repairs slow; use cells of {usual}"
         )
     })
 }
@@ -98,7 +98,7 @@ impl Info {
         if cell_len == 0 || !cell_len.is_multiple_of(info.alpha as u64) {
             let (code, cell, alpha) = (info.spec, ByteSize(cell_len), info.alpha);
             return Err(Error::invalid(format!(
-                "a cell of {cell} does not fit {code}: it is not a multiple of {alpha}, its sub-blocks"
+                "a cell of {cell} does not fit {code}: the cell size must be a multiple of its {alpha} sub-blocks"
             )));
         }
         let report = InfoReport::new(info, format!("{:016x}", weft_codes::generator_hash(code.as_ref())), cell_len);
@@ -143,21 +143,21 @@ fn plural(count: usize, noun: &str) -> String {
 }
 
 fn families_text(families: &[FamilyReport]) -> String {
-    let family = |it: &FamilyReport| format!("{}\n  {}\n  written {}\n", it.name, it.summary, it.usage);
+    let family = |it: &FamilyReport| format!("{}\n  {}\n  spec: {}\n", it.name, it.summary, it.usage);
     let all: Vec<String> = families.iter().map(family).collect();
-    format!("{}\n`weft code info SPEC` says what one costs", all.join("\n"))
+    format!("{}\n`weft code info SPEC` shows the cost of a code", all.join("\n"))
 }
 
 fn info_text(it: &InfoReport) -> String {
     let mut text = String::new();
     let rs = format!("rs({},{})", it.k, it.m);
-    let _ = writeln!(text, "{}: {} data and {} parity blocks, {} a cell", it.code, it.k, it.m, plural(it.alpha, "sub-block"));
-    let _ = writeln!(text, "stores      {:.2} bytes for each byte", it.overhead);
+    let _ = writeln!(text, "{}: {} data and {} parity blocks, {} per cell", it.code, it.k, it.m, plural(it.alpha, "sub-block"));
+    let _ = writeln!(text, "stores      {:.2} bytes per byte of data", it.overhead);
     let _ = writeln!(text, "recovers    any {} lost (distance {})", plural(it.tolerance, "block"), it.distance);
     if !it.mds {
-        let _ = write!(text, "            not any {}, as {rs} would: it is not MDS", it.m);
+        let _ = write!(text, "            not any {}, unlike {rs}: the code is not MDS", it.m);
         let _ = match &it.fatal {
-            Some(fatal) => writeln!(text, ", and does not recover blocks {}", list(fatal)),
+            Some(fatal) => writeln!(text, "; for example, it does not recover blocks {}", list(fatal)),
             None => writeln!(text),
         };
     }
@@ -169,8 +169,8 @@ fn info_text(it: &InfoReport) -> String {
     for warning in &it.warnings {
         let _ = writeln!(text, "warning: {warning}");
     }
-    let _ = writeln!(text, "to rebuild one block alone, in blocks:");
-    // Neighbours that cost the same are one line.
+    let _ = writeln!(text, "cost of rebuilding one block, in blocks:");
+    // Consecutive blocks of the same cost share a line.
     let mut rest = it.blocks.as_slice();
     while let Some(first) = rest.first() {
         let cost = |block: &InfoBlock| (block.helpers.len(), block.blocks_read.to_bits(), block.blocks_moved.to_bits());

@@ -1,4 +1,4 @@
-//! `weft policy convert`: a job that writes objects anew in another policy's code and sizes.
+//! `weft policy convert`: a job that rewrites objects in another policy's code and sizes.
 
 use super::job;
 use clap::Args;
@@ -7,21 +7,21 @@ use weft_cli::{exit::Exit, output::Output, session::Session, target};
 use weft_client::ConvertOptions;
 use weft_types::{ByteSize, Error, Result};
 
-/// Write objects anew in the code and sizes of another policy: replicas become coded data, or the other way round
+/// Rewrite objects in the code and sizes of another policy: from replication to erasure coding, or the other way round
 ///
-/// This is a job: it goes on when nobody waits for it, and under the next coordinator too (see `weft job`). Object after object, each
-/// new stripe is written by a node that has much of its bytes itself, by way of the same plans and checks as every put. When all
-/// stripes of an object have ended, they take the old ones' place at once; until then it is as it was, and whoever reads it meanwhile
-/// does so to the end. An object that is overwritten or removed meanwhile stays as it then is.
+/// This is a job: it survives disconnects and coordinator restarts (see `weft job`). It converts one object after another. A node
+/// that already holds much of a stripe writes the new one, with the same plans and checks as a put. When all stripes of an object
+/// are written, they replace the old ones at once; until then the object is unchanged, and reads in progress finish. An object that
+/// is overwritten or removed during the conversion keeps its new state.
 ///
-/// Both forms of an object need room at the same time, and the old one's comes free slowly: an agent takes away at most 1024 blocks of a
-/// disk in 24 hours, or a quarter of what is there, if that is more (its settings limits.removed_blocks_per_day and
-/// limits.removed_percent_per_day). So that puts find room all the while, conversions leave a tenth of each disk to them (the
-/// coordinator's setting conversion_free_percent). Where too few nodes have more, a job waits, and `weft job show` says for what.
+/// Both forms of an object need space at the same time, and the space of the old one is freed slowly: an agent removes at most 1024
+/// blocks from a disk in 24 hours, or a quarter of them if that is more (the agent's settings limits.removed_blocks_per_day and
+/// limits.removed_percent_per_day). Conversions leave a tenth of each disk to puts (the coordinator's setting
+/// conversion_free_percent). If too few nodes have more space than that, the job waits; `weft job show` tells what it waits for.
 ///
-/// Of a BUCKET, all objects that are not as the policy says are converted, and the bucket carries the policy from the beginning of the
-/// job on, so that what is put by puts that begin later need not be converted. Of BUCKET/KEY, that object is, and the bucket stays as it is. A bucket
-/// has one conversion at a time. What cannot be converted is told, and stays as it is.
+/// With BUCKET, the job converts all objects that do not match the policy. The bucket gets the policy when the job begins, so later
+/// puts need no conversion. With BUCKET/KEY, the job converts that object, and the bucket keeps its policy. A bucket can have one
+/// conversion at a time. Objects that cannot be converted are reported and stay as they are.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -30,38 +30,40 @@ EXAMPLE
   weft job wait 3
 
 EXIT CODES
-  0 the job has begun; with --wait: all is converted (or was)   1 failed on the way, or cancelled   \
-  2 an option makes no sense, there are too few nodes, or another job converts objects of the bucket   \
+  0 the job has begun; with --wait: all objects are converted   1 failed or cancelled   \
+  2 an invalid option, too few nodes, or another job converts objects of the bucket   \
   3 no such policy, bucket or object, or no cluster   \
-  4 too few nodes are up; with --wait: objects are left that could not be converted   130 broken off; the job goes on")]
+  4 too few nodes are up; with --wait: some objects could not be converted   130 interrupted; the job continues")]
 pub(super) struct Convert {
-    /// The policy
+    /// Policy to convert to
     #[arg(long, value_name = "POLICY")]
     to: String,
-    /// How many stripes are written at the same time, 1 to 64; without it, 2
+    /// Number of stripes written at the same time, 1 to 64 [default: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     concurrency: Option<u32>,
-    /// Bytes of data that are converted in a second, on the average: each stripe is written without a pause, and the next one begins
-    /// when its time has come. Without it, as fast as it goes
+    /// Average bytes of data converted per second: each stripe is written at full speed, and the next one starts when its time has come
+    /// [default: no limit]
     #[arg(long, value_name = "SIZE")]
     rate: Option<ByteSize>,
-    /// Wait for the job's end, and show how far it is
+    /// Wait until the job has ended, and show its progress
     #[arg(long)]
     wait: bool,
-    /// The bucket, or one object of it
+    /// Bucket, or one object of it
     #[arg(value_name = "BUCKET[/KEY]")]
     what: String,
 }
 
 impl Convert {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
-        // To the coordinator, 0 says that nothing was said.
+        // In the request, 0 stands for "not given".
         if self.rate == Some(ByteSize(0)) {
-            return Err(Error::invalid("the rate must be greater than zero"));
+            return Err(Error::invalid("--rate must be greater than zero"));
         }
         let (bucket, key) = match self.what.split_once('/') {
             Some((bucket, "")) => {
-                return Err(Error::invalid(format!("'{bucket}/' has no key: `{bucket}` means all objects of the bucket")));
+                return Err(Error::invalid(format!(
+                    "'{bucket}/' has no key: pass '{bucket}' to convert all objects of the bucket"
+                )));
             }
             Some(named) => named,
             None => (self.what.as_str(), ""),

@@ -15,12 +15,15 @@ use weft_meta::MetaMode;
 use weft_proto::TcpNet;
 use weft_types::{ByteSize, ClassLimits, ClusterId, Error, Result, SystemClock};
 
-/// Run a coordinator: it keeps the metadata, makes and verifies plans, commits
+/// Run a coordinator: it keeps the metadata and makes, verifies and commits plans
 ///
-/// Settings come from a TOML file and from the environment: WEFT_COORDINATOR_LISTEN=10.0.0.1:7400 is listen = "10.0.0.1:7400",
-/// and WEFT_COORDINATOR_LIMITS__REPAIR_PERCENT=50 is limits.repair_percent = 50. Limits bound all nodes: limits.repair_percent and
-/// limits.scrub_percent what repairs and scrubs use of a node's memory, connections and disks, limits.repair_bytes_per_s and
-/// limits.scrub_bytes_per_s what they send. An agent applies the lower of these and its own. Relative paths are relative to the file.
+/// Settings come from a TOML file and from the environment: WEFT_COORDINATOR_LISTEN=10.0.0.1:7400 sets listen = "10.0.0.1:7400",
+/// and WEFT_COORDINATOR_LIMITS__REPAIR_PERCENT=50 sets limits.repair_percent = 50. Relative paths are relative to the file.
+///
+/// Limits apply to all nodes: limits.repair_percent and limits.scrub_percent bound what repairs and scrubs use of a node's memory,
+/// connections and disks; limits.repair_bytes_per_s and limits.scrub_bytes_per_s bound what they send. An agent's own lower limits
+/// take precedence.
+///
 /// WEFT_LOG selects what is logged: info, debug, weft_coordinator=debug. docs/settings.md lists all settings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -38,22 +41,25 @@ EXAMPLE
   weft coordinator --config coordinator.toml
 
 EXIT CODES
-  0 asked to stop, and stopped   1 it cannot go on   2 settings that make no sense   3 no such file")]
+  0 stopped on request   1 fatal error   2 invalid settings   3 no such file")]
 pub(super) struct RunCoordinator {
-    /// The settings, a TOML file
+    /// Settings, a TOML file
     #[arg(long, env = "WEFT_COORDINATOR_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Write the process's id to this file and lock it: a second process with the same file is refused
+    /// Write the process id to this file and hold a lock on it; a second process with the same file is refused
     #[arg(long, value_name = "FILE")]
     pid_file: Option<PathBuf>,
 }
 
-/// Run an agent: it keeps blocks on the disks of a node, and does its share of plans
+/// Run an agent: it stores blocks on the disks of a node and executes its share of plans
 ///
-/// Settings come from a TOML file and from the environment: WEFT_AGENT_RACK=r2 is rack = "r2", and
-/// WEFT_AGENT_LIMITS__MEMORY_BUDGET=1GiB is limits.memory_budget = "1GiB". Reads and writes go before repairs, and these before
-/// scrubs, which may use limits.repair_percent (70) and limits.scrub_percent (20) of its memory, connections and disks. Relative paths are
-/// relative to the file. WEFT_LOG selects what is logged: info, debug, weft_agent=debug. docs/settings.md lists all settings.
+/// Settings come from a TOML file and from the environment: WEFT_AGENT_RACK=r2 sets rack = "r2", and
+/// WEFT_AGENT_LIMITS__MEMORY_BUDGET=1GiB sets limits.memory_budget = "1GiB". Relative paths are relative to the file.
+///
+/// Reads and writes have priority over repairs, and repairs over scrubs. Repairs can use limits.repair_percent (70) and scrubs
+/// limits.scrub_percent (20) of the agent's memory, connections and disks.
+///
+/// WEFT_LOG selects what is logged: info, debug, weft_agent=debug. docs/settings.md lists all settings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -75,12 +81,12 @@ EXAMPLE
   weft agent --config agent.toml
 
 EXIT CODES
-  0 asked to stop, and stopped   1 it cannot go on   2 settings that make no sense   3 no such file")]
+  0 stopped on request   1 fatal error   2 invalid settings   3 no such file")]
 pub(super) struct RunAgent {
-    /// The settings, a TOML file
+    /// Settings, a TOML file
     #[arg(long, env = "WEFT_AGENT_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Write the process's id to this file and lock it: a second process with the same file is refused
+    /// Write the process id to this file and hold a lock on it; a second process with the same file is refused
     #[arg(long, value_name = "FILE")]
     pid_file: Option<PathBuf>,
 }
@@ -127,7 +133,7 @@ impl RunAgent {
     }
 }
 
-/// The first thing that a daemon does: who started it can find it from then on.
+/// Takes the pid file. A daemon does this first, so its parent can find it from then on.
 fn hold(pid_file: Option<PathBuf>) -> Result<Option<File>> {
     pid_file.map(|path| PidFile::new(path).take()).transpose()
 }
@@ -187,7 +193,7 @@ fn start_logging() {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     tracing_subscriber::registry().with(lines).with(targets).init();
     if let Some(wrong) = wrong {
-        tracing::warn!("{wrong}: info is logged instead");
+        tracing::warn!("{wrong}; logging at level info instead");
     }
 }
 
@@ -195,11 +201,11 @@ fn usual_log() -> Targets {
     Targets::new().with_default(LevelFilter::INFO)
 }
 
-/// What is logged: levels, and modules with their levels. Nothing at all stands for errors.
+/// The log filter: levels, and modules with their levels. An empty text selects errors only.
 fn parse_log(said: &str) -> Result<Targets, String> {
     let parts: Vec<&str> = said.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     if let Some(part) = parts.iter().find(|part| part.contains('[')) {
-        return Err(format!("'{part}' names a span: only levels and modules can be chosen, info or weft_coordinator=debug"));
+        return Err(format!("'{part}' names a span: use levels and modules, such as info or weft_coordinator=debug"));
     }
     match parts.is_empty() {
         true => Ok(Targets::new().with_default(LevelFilter::ERROR)),

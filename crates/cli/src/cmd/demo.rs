@@ -1,4 +1,4 @@
-//! `weft demo`: the main job, told to somebody who has never heard of erasure coding.
+//! `weft demo`: the main use case, explained for people new to erasure coding.
 
 use super::{explain::LINK_BYTES_PER_S, repair};
 use crate::offline::file_sha256;
@@ -38,15 +38,15 @@ const KEY: &str = "demo";
 /// Blocks of a cluster are whole pages.
 const PAGE: u64 = 4096;
 const BLOCK_BYTES_MAX: u64 = 64 << 20;
-/// Every way of reading is tried so often, and the median counts: the first read of all also opens connections.
+/// Each way of reading is measured this many times, and the median counts: the very first read also opens connections.
 const READS: usize = 3;
-/// A dead node is noticed within this time, or something is wrong.
+/// The coordinator must notice a dead node within this time.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Watch a file survive the death of a machine
 ///
-/// Starts a cluster of sixteen processes in a directory of its own, stores a real file, kills a node, reads the file back in three
-/// ways, rebuilds what was lost, and compares SHA-256 at every step. Afterwards everything is gone again.
+/// Starts a cluster of sixteen processes in a temporary directory, stores a real file, kills a node, reads the file back in three
+/// ways, rebuilds the lost block, and compares SHA-256 at every step. Removes everything at the end.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -54,15 +54,15 @@ EXAMPLE
   weft demo --file holiday.mp4
 
 EXIT CODES
-  0 everything came back as it was stored   1 something failed on the way   2 a FILE that is too small   3 no FILE   \
+  0 everything came back as it was stored   1 failed   2 FILE is too small   3 no FILE   \
   5 a byte came back wrong   130 interrupted; nothing is left behind")]
 pub(super) struct Demo {
-    /// The file that is stored; without it, this very program
+    /// File to store [default: this program]
     #[arg(long, value_name = "F")]
     file: Option<PathBuf>,
 }
 
-/// What came of it.
+/// The result of the demonstration.
 #[derive(Debug, Serialize)]
 struct Report {
     file: String,
@@ -78,18 +78,18 @@ struct Report {
     same: bool,
 }
 
-/// The file, read in one way: medians.
+/// One way of reading the file: medians.
 #[derive(Debug, Serialize)]
 struct Reading {
     way: String,
     whole_seconds: f64,
-    /// The part of the file that is in the lost block, alone.
+    /// The part of the file in the lost block alone.
     part_seconds: f64,
-    /// As the plan predicts it for that part.
+    /// The predicted time for that part.
     part_on_gigabit_seconds: f64,
 }
 
-/// A demonstration under way.
+/// A demonstration in progress.
 struct Stage<'a> {
     session: &'a Session,
     file: &'a Path,
@@ -108,7 +108,7 @@ impl Demo {
         if size <= DATA_BLOCKS * DATA_BLOCKS * PAGE {
             let least = human_bytes(DATA_BLOCKS * DATA_BLOCKS * PAGE);
             return Err(Error::invalid(format!(
-                "{} is too small to be seen in ten blocks: more than {least} is needed",
+                "{} is too small for ten blocks: choose a file of more than {least}",
                 file.display()
             )));
         }
@@ -127,7 +127,7 @@ async fn demonstrate(file: &Path, size: u64, output: Output) -> Result<Report> {
     let started = Instant::now();
     let scratch = ScratchCluster::make("weft-demo", Size { nodes: NODES, racks: RACKS, disks_per_node: 1, insecure: false })?;
     let session = bring_up(scratch.cluster()).await?;
-    say(&line("START", &format!("{NODES} agents in {RACKS} racks and a coordinator, each a process of its own"), started))?;
+    say(&line("START", &format!("{NODES} agents in {RACKS} racks and a coordinator, each in its own process"), started))?;
     session.client.create_bucket(BUCKET, "").await?;
 
     let part = size.div_ceil(DATA_BLOCKS).div_ceil(PAGE) * PAGE;
@@ -145,7 +145,7 @@ impl Stage<'_> {
     async fn play(&self, cluster: &LocalCluster) -> Result<Report> {
         let put_seconds = self.store().await?;
         let before = self.read("plain, before", "", 0).await?;
-        self.say(&format!("  READ    all of it, from the data blocks: same sha256 ({:.2} s)", before.whole_seconds))?;
+        self.say(&format!("  READ    the whole file, from the data blocks: same sha256 ({:.2} s)", before.whole_seconds))?;
 
         let holder = self.holder().await?;
         let begun = Instant::now();
@@ -153,7 +153,7 @@ impl Stage<'_> {
         self.wait_until_noticed(&holder.name).await?;
         let noticed_after_s = begun.elapsed().as_secs_f64();
         self.say(&format!(
-            "  KILL    {}, which holds block {LOST}, by SIGKILL: noticed after {noticed_after_s:.1} s",
+            "  KILL    {}, which holds block {LOST}, with SIGKILL: noticed after {noticed_after_s:.1} s",
             holder.name
         ))?;
 
@@ -161,18 +161,20 @@ impl Stage<'_> {
         for scheme in ["conventional", "ppr", "pipeline"] {
             reads.push(self.read(scheme, scheme, 1).await?);
         }
-        self.say(&format!("  READ    it again, block {LOST} computed from ten others, in three ways: same sha256 each time\n"))?;
+        self.say(&format!(
+            "  READ    the file again, computing block {LOST} from ten others in three ways: same sha256 each time\n"
+        ))?;
         self.say(&readings(&reads))?;
 
         let options = RepairOptions { scheme: "pipeline".into(), ..RepairOptions::default() };
         let rebuilt = repair::repair(self.session, BUCKET, KEY, &options, true).await?;
         let node = rebuilt.blocks.first().map(|block| block.node.clone());
-        let node = node.ok_or_else(|| Error::corrupt(format!("block {LOST} was lost, and nothing was rebuilt")))?;
+        let node = node.ok_or_else(|| Error::corrupt(format!("block {LOST} was lost, but the repair rebuilt nothing")))?;
         let rebuilt_on = self.name_of(&node).await?;
         self.say(&format!("\n  REBUILD block {LOST} on {rebuilt_on}, through a chain of ten agents ({:.2} s)", rebuilt.seconds))?;
 
         let last = self.read("plain, after", "", 0).await?;
-        self.say(&format!("  READ    all of it, nothing computed any more: same sha256 ({:.2} s)", last.whole_seconds))?;
+        self.say(&format!("  READ    the whole file, nothing to compute: same sha256 ({:.2} s)", last.whole_seconds))?;
         Ok(Report {
             file: self.file.display().to_string(),
             size: self.size,
@@ -189,7 +191,7 @@ impl Stage<'_> {
     }
 
     async fn store(&self) -> Result<f64> {
-        // In one piece to each block, so that a tenth of the file is in the block that will be lost.
+        // Contiguous layout: a tenth of the file lies in the block that will be lost.
         let (block_len, code) = (self.block_len, CODE.to_owned());
         let options = PutOptions { code, block_len, cell_len: block_len, ..PutOptions::default() };
         let begun = Instant::now();
@@ -202,15 +204,15 @@ impl Stage<'_> {
             stripes => format!(", in {stripes} stripes"),
         };
         self.say(&format!(
-            "  STORE   {name} ({size}) as 10 data blocks of {block}{pieces}; 4 parity blocks are computed from\n          \
-             them, and each of the 14 goes to another agent. Any 10 are enough ({seconds:.2} s).\n          sha256 {}",
+            "  STORE   {name} ({size}) as 10 data blocks of {block}{pieces}; the writer computes 4 parity blocks\n          \
+             from them, and each of the 14 goes to a different agent. Any 10 are enough ({seconds:.2} s).\n          sha256 {}",
             self.sha256
         ))?;
         Ok(seconds)
     }
 
-    /// Reads everything, then the part that is in the block that is lost or will be. `rebuilt_min`: so many blocks of each stripe
-    /// must be computed on the way.
+    /// Reads the whole file, then the part in the lost block. At least `rebuilt_min` blocks of each stripe must be computed during
+    /// the read.
     async fn read(&self, way: &str, scheme: &str, rebuilt_min: usize) -> Result<Reading> {
         let whole_seconds = self.fetch(0..self.size, scheme, &self.sha256, rebuilt_min).await?;
         let part = Self::lost_part(self.block_len);
@@ -224,8 +226,8 @@ impl Stage<'_> {
         Ok(Reading { way: way.to_owned(), whole_seconds, part_seconds, part_on_gigabit_seconds })
     }
 
-    /// The seconds that it takes to read this, the median of [`READS`] times. The bytes are hashed, not written: a disk
-    /// that is still busy would slow down only the first read.
+    /// The median time in seconds of [`READS`] reads. The bytes are hashed, not written: a busy disk would slow down only the first
+    /// read.
     async fn fetch(&self, range: Range<u64>, scheme: &str, sha256: &str, rebuilt_min: usize) -> Result<f64> {
         let options = GetOptions { range: Some(range), scheme: scheme.to_owned(), ..GetOptions::default() };
         let mut seconds = [0.0; READS];
@@ -235,11 +237,11 @@ impl Stage<'_> {
             let got = self.session.client.get(BUCKET, KEY, &mut hash, &options).await?;
             *seconds = begun.elapsed().as_secs_f64();
             if hash.hex() != sha256 {
-                return Err(Error::corrupt(format!("what was read back ({scheme}) is not what was stored"))
+                return Err(Error::corrupt(format!("the file read back ({scheme}) differs from the stored one"))
                     .object(format!("{BUCKET}/{KEY}")));
             }
             if got.rebuilt.len() < rebuilt_min {
-                return Err(Error::fatal(format!("block {LOST} was to be computed on the way ({scheme}), and was not")));
+                return Err(Error::fatal(format!("the read ({scheme}) should have computed block {LOST}, but did not")));
             }
         }
         seconds.sort_by(f64::total_cmp);
@@ -250,7 +252,7 @@ impl Stage<'_> {
     async fn holder(&self) -> Result<api::Node> {
         let object = self.session.client.stat(BUCKET, KEY).await?;
         let block = object.stripes.first().and_then(|stripe| stripe.blocks.iter().find(|block| block.index == LOST));
-        let id = block.ok_or_else(|| Error::fatal(format!("nobody holds block {LOST}")))?.node;
+        let id = block.ok_or_else(|| Error::fatal(format!("no node holds block {LOST}")))?.node;
         let nodes = self.session.client.status().await?.nodes;
         nodes.into_iter().find(|node| node.id == id).ok_or_else(|| Error::fatal(format!("node {id} is unknown")))
     }
@@ -265,14 +267,16 @@ impl Stage<'_> {
         let until = Instant::now() + NOTICE_TIMEOUT;
         while self.session.client.status().await?.nodes.iter().any(|node| node.name == *name && node.state == "up") {
             if Instant::now() > until {
-                return Err(Error::fatal(format!("{name} is dead, and was not noticed within {NOTICE_TIMEOUT:?}")));
+                return Err(Error::fatal(format!(
+                    "{name} is dead, but the coordinator did not notice within {NOTICE_TIMEOUT:?}"
+                )));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         Ok(())
     }
 
-    /// The bytes of the file that are in the block that will be lost.
+    /// The bytes of the file in the block that will be lost.
     fn lost_part(block_len: u64) -> Range<u64> {
         u64::from(LOST) * block_len..u64::from(LOST + 1) * block_len
     }
@@ -307,14 +311,14 @@ impl AsyncWrite for Hash {
     }
 }
 
-/// What all readings took, side by side.
+/// All readings side by side.
 fn readings(reads: &[Reading]) -> String {
     let plain = reads.first().map_or(0.0, |plain| plain.part_on_gigabit_seconds);
     let how = |way: &str| match way {
         "conventional" => "ten blocks to one reader",
         "ppr" => "a tree of partial sums",
         "pipeline" => "a chain, slice by slice",
-        _ => "nothing lost yet",
+        _ => "nothing lost",
     };
     let row = |it: &Reading| {
         let times = if plain > 0.0 { format!("{:.1} x", it.part_on_gigabit_seconds / plain) } else { String::new() };
@@ -322,12 +326,12 @@ fn readings(reads: &[Reading]) -> String {
         let predicted = format!("{:.0} ms", it.part_on_gigabit_seconds * 1000.0);
         [it.way.clone(), whole, part, predicted, times, how(&it.way).to_owned()]
     };
-    let heading = ["", "all of it", "lost tenth", "on 1 Gbit/s*", "", ""];
+    let heading = ["", "whole file", "lost tenth", "on 1 Gbit/s*", "", ""];
     let table = table(heading, &[1, 2, 3, 4], reads.iter().map(row));
     let table: Vec<String> = table.lines().map(|line| format!("    {line}")).collect();
     format!(
-        "{}\n    Medians of {READS} reads; what is read is hashed, and not written.\n    \
-         * the tenth alone, as its plan predicts it: on one machine no link is slow",
+        "{}\n    Medians of {READS} reads; the bytes are hashed, not written.\n    \
+         * the tenth alone, as predicted from its plan: within one machine no link is slow",
         table.join("\n")
     )
 }

@@ -1,4 +1,4 @@
-//! `--explain`: plans, shown and not run.
+//! `--explain`: shows plans without running them.
 
 use serde::de::IgnoredAny;
 use weft_cli::{
@@ -10,16 +10,16 @@ use weft_client::api;
 use weft_plan::{ChosenPath, Considered, Job, Plan, Saved, Takes, human_time};
 use weft_types::{Error, Result, human_bytes};
 
-/// Links of 1 Gbit/s: times are predicted for them unless told otherwise.
+/// Links of 1 Gbit/s: the default for predicted times.
 pub(super) const LINK_BYTES_PER_S: f64 = 125e6;
 
-/// Plans that are shown in full, as text.
+/// Plans shown in full as text.
 const SHOWN_MAX: usize = 1;
 
-/// Plans of which one takes at most this many times as long as another are shown to take the same.
+/// Two plans count as equally fast if the slower takes at most this many times as long.
 const ALIKE: f64 = 1.001;
 
-/// Shows a plan, with the time that it takes on links of so many bytes a second: as text, or with `--json` as it is saved.
+/// Shows a plan with its predicted time on links of that rate: as text, or with `--json` in its saved form.
 pub(super) fn show(plan: &Plan, job: &Job, considered: &[Considered], bytes_per_s: f64, output: Output) -> Result<Exit> {
     let text = if output.json {
         weft_plan::to_json(plan, job, considered)?
@@ -29,22 +29,22 @@ pub(super) fn show(plan: &Plan, job: &Job, considered: &[Considered], bytes_per_
     print(&text).map(|()| Exit::Ok)
 }
 
-/// A plan, and what else was considered.
+/// A plan and the alternatives.
 fn text(plan: &Plan, considered: &[Considered], takes: &Takes) -> Result<String> {
     let text = weft_plan::explain(plan, Some(takes))?;
     Ok(if is_told(considered) { format!("{}\n\n{}", text.trim_end(), considered_text(considered)) } else { text })
 }
 
-/// What the coordinator predicted for a plan that it chose, by all that it knows of the links.
+/// What the coordinator predicted for its plan from what it knows of the links.
 fn predicted(plan: &Plan, considered: &[Considered]) -> Result<Takes> {
     match considered.first() {
-        Some(chosen) => Ok(Takes { seconds: chosen.seconds, on: "the links as they are known".to_owned(), one_block_s: None }),
+        Some(chosen) => Ok(Takes { seconds: chosen.seconds, on: "the links as last measured".to_owned(), one_block_s: None }),
         None => Ok(Takes::on_links_of(LINK_BYTES_PER_S, plan)?),
     }
 }
 
-/// Shows plans that the coordinator made, as it saved them: with `--json` all of them, one after another.
-/// As text, with the names of the nodes in them.
+/// Shows plans that the coordinator made: with `--json` all of them in their saved form, one after another; as text, with the
+/// names of their nodes.
 pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::Node], output: Output) -> Result<Exit> {
     for warning in warnings {
         output.warn(warning);
@@ -64,41 +64,42 @@ pub(super) fn show_saved(saved: &[Vec<u8>], warnings: &[String], nodes: &[api::N
         }
     }
     match saved.len().checked_sub(texts.len()) {
-        _ if saved.is_empty() && !output.json => texts.push("nothing would have to be moved".to_owned()),
-        Some(more) if more > 0 => texts.push(format!("… and {more} more plans, one for each stripe: --json shows them all")),
+        _ if saved.is_empty() && !output.json => texts.push("nothing to move".to_owned()),
+        Some(more) if more > 0 => texts.push(format!("… and {more} more plans, one per stripe: --json shows all of them")),
         _ => {}
     }
     print(&texts.join("\n")).map(|()| Exit::Ok)
 }
 
-/// Whether there was a choice: of schemes, or of helpers.
+/// Whether there was a choice of schemes or of helpers.
 fn is_told(considered: &[Considered]) -> bool {
     considered.len() > 1 || considered.iter().any(|considered| !considered.paths.is_empty())
 }
 
-/// A path, its slowest link, and whether there is a better one.
+/// A path, its slowest link, and whether a better one exists.
 fn path_text(path: &ChosenPath, is_first: bool) -> String {
     let ChosenPath { parties, bottleneck: (from, to), bytes_per_s, exact } = path;
     let names: Vec<String> = parties.iter().map(ToString::to_string).collect();
     let known = match exact {
-        Some(true) if is_first => "no order of helpers has a quicker one",
-        Some(true) => "on what the paths before it leave, no order of helpers has a quicker one",
-        Some(false) => "found by a bounded search: there may be a better one",
-        None => "as it was asked for: no better one was looked for",
+        Some(true) if is_first => "no order of helpers is faster",
+        Some(true) => "with the links that earlier paths leave, no order of helpers is faster",
+        Some(false) => "found by a bounded search: a better one may exist",
+        None => "as requested; no search for a better one",
     };
     let rate = human_bytes(*bytes_per_s as u64);
-    format!("{}\n    slowest link: {from} → {to}, {rate}/s by itself ({known})", names.join(" → "))
+    format!("{}\n    slowest link: {from} → {to}, {rate}/s on its own ({known})", names.join(" → "))
 }
 
-/// The schemes among which one was chosen.
+/// The schemes that were considered.
 fn considered_text(considered: &[Considered]) -> String {
-    let mut text = "Schemes considered, for the links as they are known (one that was not measured counts as the median of the \
+    let mut text =
+        "Schemes considered, for the links as last measured (a link without a measurement counts as the median of the \
                     others, or as 1 Gbit/s):"
-        .to_owned();
+            .to_owned();
     let least = considered.iter().map(|it| it.seconds).fold(f64::INFINITY, f64::min);
     let chosen = match considered {
-        [chosen, _, ..] if chosen.seconds <= least * ALIKE => "   chosen: the quickest",
-        [_, _, ..] => "   chosen: hardly slower than the quickest, and moves less",
+        [chosen, _, ..] if chosen.seconds <= least * ALIKE => "   chosen: the fastest",
+        [_, _, ..] => "   chosen: about as fast as the fastest, and moves less",
         _ => "",
     };
     for (at, Considered { scheme, moved_bytes, read_bytes, seconds, paths }) in considered.iter().enumerate() {
@@ -114,7 +115,7 @@ fn considered_text(considered: &[Considered]) -> String {
     text
 }
 
-/// The plans of a file, which may have several one after another.
+/// The plans of a file, which can hold several one after another.
 pub(super) fn read_saved(text: &str) -> Result<Vec<Saved>> {
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
     let (mut saved, mut start) = (Vec::new(), 0);

@@ -1,4 +1,4 @@
-//! `weft policy heat`, `weft policy cool`: copies of an object's data blocks, while it is read often and when it is not any more.
+//! `weft policy heat` and `weft policy cool`: add and drop copies of an object's data blocks.
 
 use super::{explain, names::ObjectName, repair};
 use clap::Args;
@@ -6,10 +6,9 @@ use weft_cli::{exit::Exit, output::Output, session::Session, target};
 use weft_client::RepairOptions;
 use weft_types::{Result, human_bytes};
 
-/// Make copies of an object's data blocks, so that more nodes can be read from
+/// Add copies of an object's data blocks, so that reads are spread over more nodes
 ///
-/// What is there already is left alone: a command that was broken off goes on when it is given again. Copies that were lost are
-/// rebuilt.
+/// Keeps existing copies and rebuilds lost ones. After an interruption, run the command again to continue.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -18,37 +17,39 @@ EXAMPLE
   weft policy heat photos/cat.jpg --explain
 
 EXIT CODES
-  0 there are as many copies as were asked for   1 failed on the way   2 a number that makes no sense   \
+  0 the object has the requested number of copies   1 failed   2 an invalid number   \
   3 no such object, or no cluster   \
-  4 too few nodes are free, or too much is lost; what could be made was, the rest is named   5 what was made is not what was recorded")]
+  4 too few free nodes, or too much is lost; the rest was copied, and the message names what is missing   \
+  5 a copy does not match its checksums")]
 pub(super) struct Heat {
-    /// Copies of each data block, with the coded one; without it, as many as the bucket's policy says
+    /// Copies of each data block, including the coded one [default: as the bucket's policy says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     replicas: Option<u32>,
-    /// Show the plans with their cost, and do nothing (with --json: as `weft plan verify` reads them)
+    /// Show the plans with their cost and do nothing (with --json: in the form that `weft plan verify` reads)
     #[arg(long)]
     explain: bool,
-    /// The object: BUCKET/KEY
+    /// Object: BUCKET/KEY
     object: ObjectName,
 }
 
-/// Drop the copies of an object's data blocks; what its code needs stays
+/// Drop the copies of an object's data blocks; the coded blocks stay
 ///
-/// Of each block one copy stays that is good and on a node that is up; the others are removed from their nodes as what was removed is,
-/// after a while. Stripe by stripe: a command that was broken off goes on when it is given again. Where a block has no such copy, parity
-/// too, nothing of its stripe is dropped. What is left is spread over the racks as well as may be; where it is not, a warning says so.
+/// Of each block, one good copy on a node that is up stays. The other copies are removed from their nodes after a delay, like all
+/// removed blocks. The command works stripe by stripe: after an interruption, run it again to continue. If a block of a stripe,
+/// data or parity, has no good copy on a node that is up, nothing of that stripe is dropped. The remaining blocks are spread over
+/// the racks as evenly as possible; a warning tells if that is not even enough.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft policy cool photos/cat.jpg
 
 EXIT CODES
-  0 there is one copy of every block   1 failed on the way   3 no such object, or no cluster   \
-  4 refused, as a block is not good, still coming, or its node is down; or no coordinator
+  0 one copy of every block is left   1 failed   3 no such object, or no cluster   \
+  4 refused: a block is not good, not yet stored, or on a node that is down; or no coordinator
 
-What was dropped before a stripe that is refused or fails stays dropped, and the message says how much.")]
+  Copies that were dropped before a stripe was refused or failed stay dropped; the message says how many.")]
 pub(super) struct Cool {
-    /// The object: BUCKET/KEY
+    /// Object: BUCKET/KEY
     object: ObjectName,
 }
 
@@ -65,7 +66,7 @@ impl Heat {
         if self.explain {
             return explain::show_saved(&report.plans, &report.messages, &nodes, output);
         }
-        // Of what could not be made the error tells.
+        // The error names what could not be copied.
         if report.left.is_empty() || output.json || !report.blocks.is_empty() {
             output.result(&report, |report| match report.blocks.is_empty() {
                 true => format!("{object} has all its copies"),

@@ -1,4 +1,4 @@
-//! `weft job`: work that goes on whoever looks on.
+//! `weft job`: background work that survives disconnects and coordinator restarts.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -19,7 +19,7 @@ use weft_types::{ByteSize, Error, NodeId, Reaction, Result, human_bytes};
 /// The kind of a conversion.
 const CONVERT: &str = "convert";
 
-/// Jobs: work that goes on whoever looks on, and under the next coordinator too
+/// Manage jobs: background work that survives disconnects and coordinator restarts
 #[derive(Debug, Args)]
 pub(super) struct Job {
     #[command(subcommand)]
@@ -36,7 +36,7 @@ enum Command {
     Cancel(Cancel),
 }
 
-/// List the jobs: those that are running or paused, and the last ones that have ended
+/// List jobs: running and paused ones, and the most recent ended ones
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -47,82 +47,81 @@ EXIT CODES
   0 done   3 no cluster   4 no coordinator")]
 struct Ls {}
 
-/// What a job is to do, how far it is, and what went wrong last
+/// Show a job's task, progress and last error
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft job show 3
 
 EXIT CODES
-  0 shown, whatever became of the job   3 no such job, or no cluster   4 no coordinator")]
+  0 shown, whatever the job's state   3 no such job, or no cluster   4 no coordinator")]
 struct Show {
-    /// The job's number
+    /// Number of the job
     id: u64,
 }
 
-/// Wait until a job has ended, and show how far it is
+/// Wait until a job has ended, and show its progress
 ///
-/// ctrl-C ends the waiting; the job goes on.
+/// ctrl-C stops the waiting; the job continues.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft job wait 3
 
 EXIT CODES
-  0 the job is done   1 it failed, or was cancelled   3 no such job, or no cluster   \
-  4 blocks are left that could not be rebuilt, or objects that could not be converted, or no coordinator   130 broken off; the job goes on")]
+  0 the job is done   1 the job failed or was cancelled   3 no such job, or no cluster   \
+  4 some blocks could not be rebuilt or some objects not converted, or no coordinator   130 interrupted; the job continues")]
 struct Wait {
-    /// The job's number
+    /// Number of the job
     id: u64,
 }
 
-/// Let a job begin nothing new until it is resumed
+/// Pause a job: it starts nothing new until it is resumed
 ///
-/// The stripes that are under way end. A paused job stays paused when the coordinator is restarted; of a conversion that is, objects
-/// that are not converted yet are begun anew then.
+/// Stripes in progress are completed. A paused job stays paused when the coordinator restarts; a conversion then starts its
+/// incomplete objects again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft job pause 3
 
 EXIT CODES
-  0 it is paused (or was)   2 it has ended   3 no such job, or no cluster   4 no coordinator")]
+  0 the job is paused (or already was)   2 the job has ended   3 no such job, or no cluster   4 no coordinator")]
 struct Pause {
-    /// The job's number
+    /// Number of the job
     id: u64,
 }
 
-/// Let a paused job go on
+/// Resume a paused job
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft job resume 3
 
 EXIT CODES
-  0 it is running (or was)   2 it has ended   3 no such job, or no cluster   4 no coordinator")]
+  0 the job is running (or already was)   2 the job has ended   3 no such job, or no cluster   4 no coordinator")]
 struct Resume {
-    /// The job's number
+    /// Number of the job
     id: u64,
 }
 
-/// End a job
+/// Cancel a job
 ///
-/// What was done stays done. Of a repair, the stripes that are under way end. Of a conversion, whatever has been written of objects
-/// that are not converted yet is given up at once, and they stay as they were. The same can be begun again as a new job, which finds
-/// only what is left.
+/// Completed work is kept. A repair completes the stripes in progress. A conversion drops what it has written of incomplete objects
+/// at once; these objects stay as they were. A new job of the same kind finds only what is left.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft job cancel 3
 
 EXIT CODES
-  0 it is cancelled (or was)   2 it has ended otherwise   3 no such job, or no cluster   4 no coordinator")]
+  0 the job is cancelled (or already was)   2 the job has already ended   3 no such job, or no cluster   4 no coordinator")]
 struct Cancel {
-    /// The job's number
+    /// Number of the job
     id: u64,
 }
 
-/// A job, as it is shown.
+/// A job in printable form.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     id: u64,
@@ -130,10 +129,10 @@ pub(super) struct Report {
     state: String,
     total: Amount,
     done: Amount,
-    /// Tried in vain.
+    /// Tried and failed.
     left: Amount,
     last_error: String,
-    /// Right now.
+    /// What the job waits for at the moment.
     waits_for: Vec<String>,
     stripes_under_way: u32,
     created_ms: u64,
@@ -142,13 +141,13 @@ pub(super) struct Report {
     what: What,
 }
 
-/// What a job does, and the first of what it has left.
+/// What a job does, and the first items that it could not complete.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum What {
     Repair {
         node: String,
-        /// What the operator calls the node.
+        /// The name of the node.
         name: String,
         left_blocks: Vec<Left>,
         select: String,
@@ -166,7 +165,7 @@ enum What {
         policy: String,
         left_objects: Vec<Left>,
         concurrency: u32,
-        /// None: it is not bounded.
+        /// None: no limit.
         bytes_per_s: Option<u64>,
     },
 }
@@ -174,16 +173,16 @@ enum What {
 /// What could not be done.
 #[derive(Debug, Serialize)]
 struct Left {
-    /// Empty: it is not known.
+    /// Empty: unknown.
     object: String,
     stripe: u64,
-    /// None: it is the object.
+    /// None: the whole object.
     #[serde(skip_serializing_if = "Option::is_none")]
     block: Option<u32>,
     reason: String,
 }
 
-/// Blocks, or of a conversion objects.
+/// Blocks; for a conversion, objects.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Amount {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -240,7 +239,7 @@ fn wait(id: u64, options: &target::Options, output: Output) -> Result<Exit> {
     end(goes_on(waited, &begun)?, output)
 }
 
-/// Waits for a job, and shows how far it is.
+/// Waits for a job and shows its progress.
 pub(super) async fn wait_in(session: &Session, id: u64, output: Output) -> Result<Report> {
     let mut progress = Progress::new("working", 0, output.json);
     let (mut state, mut kind) = (String::new(), String::new());
@@ -254,7 +253,7 @@ pub(super) async fn wait_in(session: &Session, id: u64, output: Output) -> Resul
             [&job.total, &job.done, &job.left].map(|amount| amount.as_ref().map_or(0, |amount| amount.bytes));
         progress.set(done.saturating_add(job.moving_bytes), Some(total.saturating_sub(left)).filter(|total| *total > 0));
         if state != job.state && job.state == "paused" && !output.json {
-            eprintln!("job {id} is paused: `weft job resume {id}` lets it go on");
+            eprintln!("job {id} is paused: resume it with `weft job resume {id}`");
         }
         state.clone_from(&job.state);
     };
@@ -263,18 +262,18 @@ pub(super) async fn wait_in(session: &Session, id: u64, output: Output) -> Resul
     Ok(Report::new(job, &session.nodes().await))
 }
 
-/// Shows what became of a job.
+/// The result of an ended job: printed, or an error.
 pub(super) fn end(report: Report, output: Output) -> Result<Exit> {
     let (id, left, why) = (report.id, report.left.count(), &report.last_error);
     let error = match report.state.as_str() {
-        "cancelled" => Some(Error::retry(format!("job {id} was cancelled: what it had done stays done"))),
+        "cancelled" => Some(Error::retry(format!("job {id} was cancelled; its completed work is kept"))),
         "failed" if left > 0 => {
             let are = if left == 1 { "is" } else { "are" };
             let still = match report.what {
                 What::Repair { .. } => format!("{left} block{} {are} still lost", plural(left)),
                 What::Convert { .. } => format!("{left} object{} {are} not converted", plural(left)),
             };
-            Some(Error::unavailable(format!("job {id} has ended and {still}; the last error: {why}")))
+            Some(Error::unavailable(format!("job {id} has ended, but {still}; last error: {why}")))
         }
         "failed" => Some(Error::retry(format!("job {id} failed: {why}"))),
         _ => None,
@@ -285,17 +284,19 @@ pub(super) fn end(report: Report, output: Output) -> Result<Exit> {
     error.map_or(Ok(Exit::Ok), Err)
 }
 
-/// Says that a job goes on although nobody waits for it any more.
+/// Adds to an error that the job continues without the waiting command.
 pub(super) fn goes_on<T>(waited: Result<T>, job: &Cell<Option<u64>>) -> Result<T> {
     waited.map_err(|error| {
         let cause = &error.message;
         let message = match job.get() {
-            Some(id) if interrupt::is_broken_off() => {
-                format!("{cause}: job {id} goes on; `weft job wait {id}` waits for it, `weft job cancel {id}` ends it")
+            Some(id) if interrupt::is_interrupted() => {
+                format!(
+                    "{cause}: job {id} continues; wait for it with `weft job wait {id}`, or cancel it with `weft job cancel {id}`"
+                )
             }
-            None if interrupt::is_broken_off() => format!("{cause}: `weft job ls` says whether a job has begun"),
+            None if interrupt::is_interrupted() => format!("{cause}: `weft job ls` shows whether the job has begun"),
             Some(id) if error.reaction == Reaction::Retry => {
-                format!("{cause}; job {id} goes on when a coordinator is there again")
+                format!("{cause}; job {id} continues when a coordinator runs again")
             }
             _ => return error,
         };
@@ -352,15 +353,15 @@ impl Report {
         }
     }
 
-    /// What it does, and what it counts when it is done.
+    /// What the job does, what it counts, and its result if nothing had to be done.
     fn words(&self) -> (&'static str, &'static str, &'static str) {
         match &self.what {
             What::Repair { .. } => ("repair", "blocks rebuilt", "nothing is lost"),
-            What::Convert { .. } => ("conversion", "objects converted", "all is as the policy says"),
+            What::Convert { .. } => ("conversion", "objects converted", "all objects already match the policy"),
         }
     }
 
-    /// In a line.
+    /// In one line.
     pub(super) fn line(&self) -> String {
         let (id, about, state, (work, counted, nothing)) = (self.id, self.about(), &self.state, self.words());
         if self.state == "done" && self.done.count() == 0 {
@@ -376,7 +377,7 @@ impl Report {
             let seconds = self.changed_ms.saturating_sub(self.created_ms) as f64 / 1000.0;
             line.push_str(&format!(", {seconds:.2} s, {}", human_rate(self.done.bytes, seconds)));
         } else if self.state == "running" && self.total.count() == 0 {
-            return format!("job {id}, {work} of {about}: {state}; `weft job wait {id}` waits for it");
+            return format!("job {id}, {work} of {about}: {state}; wait for it with `weft job wait {id}`");
         }
         line
     }
@@ -384,7 +385,7 @@ impl Report {
     fn text(&self) -> String {
         let mut lines = vec![self.line(), self.what.how()];
         if self.stripes_under_way > 0 {
-            lines.push(format!("{} stripes are under way", self.stripes_under_way));
+            lines.push(format!("{} stripes in progress", self.stripes_under_way));
         }
         lines.extend(self.waits_for.iter().map(|what| format!("waits for {what}")));
         let (What::Repair { left_blocks: left, .. } | What::Convert { left_objects: left, .. }) = &self.what;
@@ -394,10 +395,10 @@ impl Report {
         }
         let more = self.left.count().saturating_sub(left.len() as u64);
         if more > 0 && !left.is_empty() {
-            lines.push(format!("and {more} more, which the coordinator's log names"));
+            lines.push(format!("and {more} more, listed in the coordinator's log"));
         }
         if !self.last_error.is_empty() {
-            lines.push(format!("the last error: {}", self.last_error));
+            lines.push(format!("last error: {}", self.last_error));
         }
         lines.join("\n")
     }
@@ -424,16 +425,16 @@ impl What {
         }
     }
 
-    /// In a line.
+    /// In one line.
     fn how(&self) -> String {
         match self {
             Self::Repair { select, to, scheme, concurrency, slice_size, .. } => {
                 let to = if to.is_empty() { "any node".to_owned() } else { to.join(", ") };
-                let slices = slice_size.map_or("as the coordinator's setting says".to_owned(), |len| ByteSize(len).to_string());
+                let slices = slice_size.map_or("of the coordinator's default size".to_owned(), |len| ByteSize(len).to_string());
                 format!("helpers by {select}, scheme {scheme}, {concurrency} stripes at a time, slices {slices}, to {to}")
             }
             Self::Convert { concurrency, bytes_per_s, .. } => {
-                let rate = bytes_per_s.map_or("as fast as it goes".to_owned(), |rate| format!("at most {}/s", ByteSize(rate)));
+                let rate = bytes_per_s.map_or("no rate limit".to_owned(), |rate| format!("at most {}/s", ByteSize(rate)));
                 format!("{concurrency} stripes at a time, {rate}")
             }
         }

@@ -1,4 +1,4 @@
-//! Commands that `weft-lab` has: this process becomes the one that lies beside it.
+//! Commands of `weft-lab`: this process replaces itself by the `weft-lab` beside it.
 
 use clap::Args;
 use std::{convert::Infallible, ffi::OsString, os::unix::process::CommandExt as _, process::Command};
@@ -9,10 +9,10 @@ use weft_cli::{
 };
 use weft_types::{Error, Result};
 
-/// What it has.
+/// The commands of `weft-lab`.
 pub(super) const COMMANDS: [&str; 3] = ["testbed", "bench", "reproduce"];
 
-/// A command line that `weft-lab` reads.
+/// A command line for `weft-lab` to parse.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(super) struct HandedOver {
@@ -21,11 +21,11 @@ pub(super) struct HandedOver {
     _all: Vec<OsString>,
 }
 
-/// Becomes `weft-lab`, with this process's own command line; returns only where it cannot, and has told why.
+/// Replaces this process by `weft-lab` with the same command line. Returns only if that fails.
 pub(super) fn hand_over(command: &str) -> Exit {
     match become_lab(command) {
         Ok(never) => match never {},
-        // Options of the command were not read here.
+        // This process did not parse the command's own options.
         Err(error) => shell::report(&error, shell::asks_for_json()),
     }
 }
@@ -34,13 +34,13 @@ fn become_lab(command: &str) -> Result<Infallible> {
     let Some(lab) = beside::find(LAB)? else {
         let this = beside::this()?;
         return Err(Error::fatal(format!(
-            "`weft {command}` is part of {LAB}, which does not lie beside this weft ({}): `make lab` builds it",
+            "`weft {command}` needs {LAB}, and there is none beside this weft ({}): build it with `make lab`",
             this.display()
         )));
     };
     let mut line = std::env::args_os();
     let mut as_lab = Command::new(&lab);
-    // Its help and its errors name the command that was typed.
+    // Help and errors of `weft-lab` name the command that the user typed.
     as_lab.arg0(line.next().unwrap_or_default()).args(line).env(HANDED_OVER_BY, VERSION);
     let error = as_lab.exec();
     Err(Error::fatal(format!("cannot run {}: {error}", lab.display())))

@@ -1,4 +1,4 @@
-//! `weft link`: what the links between nodes carry.
+//! `weft link`: the bandwidth of links between nodes.
 
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
@@ -18,7 +18,7 @@ use weft_cli::{
 use weft_client::api;
 use weft_types::{Error, NodeId, Result};
 
-/// The links between nodes
+/// Show and measure the links between nodes
 #[derive(Debug, Args)]
 pub(super) struct Link {
     #[command(subcommand)]
@@ -31,15 +31,15 @@ enum Command {
     Probe(Probe),
 }
 
-/// Show what was measured: who can send how much to whom
+/// Show the measured bandwidth between nodes
 ///
-/// Links are measured now and then while their nodes have nothing else to do (the coordinator's link_probe_interval_ms), and by
-/// `weft link probe`. Repairs go around nodes whose links carry little. Where no link out of a rack, or into it, carries what its ends
-/// do elsewhere, its nodes are taken to share a line, and plans send little over it. What was measured is kept in memory: a coordinator
-/// that starts anew knows nothing of its links until they have been measured again, and takes them to be all alike.
+/// The coordinator measures idle links periodically (its setting link_probe_interval_ms); `weft link probe` measures them at once.
+/// Repairs avoid slow links. If all links out of a rack, or into it, are slower than the other links of their nodes, the rack's
+/// nodes are assumed to share one line, and plans send little over it. Measurements are kept in memory: after a restart, the
+/// coordinator treats all links alike until it has measured them again.
 ///
-/// What repairs do not show here: whose disk or processor plans have waited for, much longer than for others', helps for five minutes
-/// only where nobody else can.
+/// This table does not show slow disks and processors. A node for which plans have waited much longer than for others is used as a
+/// helper during the next five minutes only if no other node can take its place.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -51,8 +51,8 @@ struct Ls {}
 
 /// Measure links now
 ///
-/// Of each link about 2 MiB, for half a second at most: real bytes, over the connections that repairs use. A node takes part in one
-/// measurement at a time.
+/// Sends about 2 MiB over each link, for half a second at most: real bytes, over the connections that repairs use. A node takes part
+/// in one measurement at a time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -60,25 +60,25 @@ EXAMPLE
   weft link probe --from node-03 --to node-05 --to node-06
 
 EXIT CODES
-  0 done   1 a link could not be measured   2 no link, or too many   3 no such node, or no cluster   4 a node is down, or no \
+  0 done   1 some links could not be measured   2 no link, or too many   3 no such node, or no cluster   4 a node is down, or no \
   coordinator")]
 struct Probe {
-    /// Only links on which this node sends, by name or number; can be given several times
+    /// Measure only links on which this node sends (name or number); can be repeated
     #[arg(long, value_name = "NODE")]
     from: Vec<String>,
-    /// Only links on which this node receives, by name or number; can be given several times
+    /// Measure only links on which this node receives (name or number); can be repeated
     #[arg(long, value_name = "NODE")]
     to: Vec<String>,
 }
 
-/// What is known of links.
+/// What is known of the links.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     links: Vec<Figure>,
-    /// What a slice costs besides its bytes, seconds.
+    /// Overhead of one slice, seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     slice_overhead_s: Option<f64>,
-    /// Lines that all of a rack share.
+    /// Racks whose nodes share one line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     racks: Vec<RackLine>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -97,7 +97,7 @@ struct Figure {
     age_ms: u64,
 }
 
-/// What a rack's line carries; nothing, where none was found that holds up its links.
+/// Bandwidth of a rack's line; none: no shared line was detected.
 #[derive(Debug, Serialize)]
 struct RackLine {
     rack: String,
@@ -115,7 +115,7 @@ struct Failed {
     error: String,
 }
 
-/// Nodes that a matrix has room for; of more, a list is shown.
+/// Most nodes in a matrix; larger clusters get a list.
 const MATRIX_NODES_MAX: usize = 12;
 
 impl Link {
@@ -161,7 +161,7 @@ impl Probe {
                 continue;
             } else {
                 let error = weft_proto::status::decode_error(&event.error)
-                    .unwrap_or_else(|| Error::fatal("a message that makes no sense"));
+                    .unwrap_or_else(|| Error::fatal("the coordinator sent an unknown message"));
                 let (from, to) = (NodeId(event.from).to_string(), NodeId(event.to).to_string());
                 report.failed.push(Failed { from, to, error: with_names(error.to_string(), &nodes) });
             }
@@ -173,11 +173,11 @@ impl Probe {
     }
 }
 
-/// The node that was named.
+/// The named node.
 fn node(said: &str, nodes: &[api::Node]) -> Result<NodeId> {
     let is_it = |node: &&api::Node| node.name == said || NodeId(node.id).to_string() == said;
     let found = nodes.iter().find(is_it).map(|node| NodeId(node.id));
-    found.ok_or_else(|| Error::not_found(format!("there is no node '{said}': `weft node ls` lists them")))
+    found.ok_or_else(|| Error::not_found(format!("there is no node '{said}': `weft node ls` lists all nodes")))
 }
 
 impl Figure {
@@ -196,26 +196,26 @@ impl Report {
     fn failure(&self) -> Option<Error> {
         let first = self.failed.first()?;
         let (failed, all) = (self.failed.len(), self.failed.len() + self.links.len());
-        Some(Error::fatal(format!("{failed} of {all} links could not be measured; the first: {}", first.error)))
+        Some(Error::fatal(format!("could not measure {failed} of {all} links; the first error: {}", first.error)))
     }
 }
 
 fn text(it: &Report) -> String {
     let Some(oldest_ms) = it.links.iter().map(|link| link.age_ms).max() else {
-        return "no link has been measured yet: `weft link probe` does it now".to_owned();
+        return "no link has been measured yet: measure them now with `weft link probe`".to_owned();
     };
     let names: BTreeSet<&str> = it.links.iter().flat_map(|link| [link.from_name.as_str(), &link.to_name]).collect();
     let fits = names.len() <= MATRIX_NODES_MAX && it.links.len() > names.len();
     let mut text = if fits { matrix(&it.links, &names) } else { list(&it.links) };
-    text += &format!("\n\nMbit/s{}; ", if fits { ", from the left to the top" } else { "" });
-    text += &format!("the oldest figure is {} old", age(oldest_ms));
+    text += &format!("\n\nMbit/s{}; ", if fits { ", from row to column" } else { "" });
+    text += &format!("the oldest measurement is {} old", age(oldest_ms));
     if let Some(seconds) = it.slice_overhead_s {
-        text += &format!("; a slice costs {:.0} µs besides its bytes", seconds * 1e6);
+        text += &format!("; overhead per slice {:.0} µs", seconds * 1e6);
     }
     for RackLine { rack, up_bytes_per_s, down_bytes_per_s } in &it.racks {
         let parts = [("out", up_bytes_per_s), ("in", down_bytes_per_s)];
         let parts = parts.into_iter().filter_map(|(way, rate)| Some(format!("{} {way}", mbit((*rate)?))));
-        text += &format!("\n{rack} shares a line: {}", parts.collect::<Vec<_>>().join(", "));
+        text += &format!("\nthe nodes of {rack} share a line: {}", parts.collect::<Vec<_>>().join(", "));
     }
     for warning in &it.warnings {
         text += &format!("\nwarning: {warning}");
@@ -240,7 +240,7 @@ fn list(links: &[Figure]) -> String {
     table(["from", "to", "Mbit/s", "age"], &[2, 3], links.iter().map(row))
 }
 
-/// Three digits are more than such a figure is worth.
+/// Three digits: measurements are no more precise.
 fn mbit(bytes_per_s: f64) -> String {
     let mbit = bytes_per_s * 8e-6;
     if mbit < 10.0 {
@@ -277,10 +277,10 @@ mod tests {
         assert_eq!(
             text(&report),
             "from  to  Mbit/s    age\na     b     1.00    1 s\nb     a      200  2 min\n\n\
-             Mbit/s; the oldest figure is 2 min old; a slice costs 21 µs besides its bytes"
+             Mbit/s; the oldest measurement is 2 min old; overhead per slice 21 µs"
         );
         report.warnings = vec!["too many".to_owned()];
-        assert!(text(&report).ends_with("besides its bytes\nwarning: too many"));
+        assert!(text(&report).ends_with("slice 21 µs\nwarning: too many"));
         report.links.extend([figure("a", "c", 1.25e9, 0), figure("c", "a", 2.5e6, 0)]);
         assert_eq!(
             text(&report).lines().collect::<Vec<_>>()[..4],

@@ -1,4 +1,4 @@
-//! The command line: what there is, and where it goes.
+//! The command line: all commands, and the dispatch to them.
 
 mod bucket;
 mod certificate;

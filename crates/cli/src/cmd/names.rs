@@ -1,4 +1,4 @@
-//! Objects and ranges as people write them.
+//! Names of objects and ranges as typed by users.
 
 use std::{fmt, str::FromStr};
 use weft_types::{Error, Result, Span};
@@ -18,7 +18,7 @@ impl FromStr for ObjectName {
             None => (None, text.to_owned()),
         };
         if key.is_empty() || bucket.as_deref() == Some("") {
-            return Err(format!("'{text}' names no object: BUCKET/KEY does"));
+            return Err(format!("'{text}' is not an object name: write BUCKET/KEY"));
         }
         Ok(Self { bucket, key })
     }
@@ -29,7 +29,7 @@ impl ObjectName {
     pub(crate) fn resolve(&self, default_bucket: Option<&str>) -> Result<(String, String)> {
         let bucket = self.bucket.as_deref().or(default_bucket).ok_or_else(|| {
             Error::invalid(format!(
-                "'{}' has no bucket: BUCKET/{0} does, or bucket = \"…\" in weft.toml names one for all",
+                "'{}' has no bucket: write BUCKET/{0}, or set a default with bucket = \"…\" in weft.toml",
                 self.key
             ))
         })?;
@@ -40,18 +40,18 @@ impl ObjectName {
 /// Bytes of an object: `A-B`, both included; `A-`, to the end; `-N`, the last N.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ByteRange {
-    /// From the first to the last.
+    /// From the first to the last, both included.
     Between(u64, u64),
-    /// From this one to the end.
+    /// From this byte to the end.
     From(u64),
-    /// So many at the end.
+    /// The last bytes of the object.
     Last(u64),
 }
 
 impl FromStr for ByteRange {
     type Err = String;
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || format!("'{text}' is not a range: 0-1023, 1024- and -1024 are (both ends are included)");
+        let wrong = || format!("'{text}' is not a range: write 0-1023, 1024- or -1024 (both ends are included)");
         let (first, last) = text.split_once('-').ok_or_else(wrong)?;
         let number = |digits: &str| digits.parse::<u64>().map_err(|_| wrong());
         match (first, last) {

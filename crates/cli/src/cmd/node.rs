@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use weft_cli::{exit::Exit, output::Output, session::Session, target};
 use weft_types::Result;
 
-/// The nodes of the cluster
+/// List the nodes of the cluster
 #[derive(Debug, Args)]
 pub(super) struct Node {
     #[command(subcommand)]
@@ -17,7 +17,7 @@ enum Command {
     Ls(Ls),
 }
 
-/// List all nodes: racks, disks, blocks, and who is down
+/// List all nodes with their racks, disks, blocks and states
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE

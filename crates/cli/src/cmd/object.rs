@@ -1,4 +1,4 @@
-//! `weft ls`, `weft stat`, `weft rm`: objects, without their data.
+//! `weft ls`, `weft stat`, `weft rm`: metadata of objects.
 
 use super::names::ObjectName;
 use clap::Args;
@@ -8,7 +8,7 @@ use weft_cli::{exit::Exit, output::Output, session::Session, table::table, targe
 use weft_client::api;
 use weft_types::{ByteSize, NodeId, Result, Span, StripeId, human_bytes};
 
-/// List buckets, or the objects of one
+/// List buckets, or the objects of one bucket
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -18,11 +18,11 @@ EXAMPLE
 EXIT CODES
   0 done   3 no such bucket, or no cluster   4 no coordinator")]
 pub(super) struct Ls {
-    /// A bucket, or BUCKET/PREFIX; without it, all buckets
+    /// Bucket, or BUCKET/PREFIX [default: list all buckets]
     prefix: Option<String>,
 }
 
-/// What is known of an object: its stripes, and where each block is
+/// Show an object's stripes and the location of each block
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -32,7 +32,7 @@ EXAMPLE
 EXIT CODES
   0 done   3 no such object, or no cluster   4 no coordinator")]
 pub(super) struct Stat {
-    /// The object: BUCKET/KEY
+    /// Object: BUCKET/KEY
     object: ObjectName,
 }
 
@@ -45,7 +45,7 @@ EXAMPLE
 EXIT CODES
   0 done   3 no such object, or no cluster   4 no coordinator")]
 pub(super) struct Rm {
-    /// The object: BUCKET/KEY
+    /// Object: BUCKET/KEY
     object: ObjectName,
 }
 
@@ -58,7 +58,7 @@ struct Entry {
     code: String,
 }
 
-/// Stripes that are not complete and that are named, at most.
+/// Most incomplete stripes that are named.
 const INCOMPLETE_SHOWN: usize = 8;
 
 /// An object and its stripes.
@@ -73,9 +73,9 @@ pub(super) struct Object {
     cell_size: u64,
     created_ms: u64,
     pub(super) stripes: Vec<Stripe>,
-    /// Whether all blocks are there that its put may have left for later.
+    /// Whether all blocks are stored that the put could leave for later.
     complete: bool,
-    /// The stripes of which some are not.
+    /// The stripes that lack blocks.
     incomplete: Vec<Incomplete>,
     warnings: Vec<String>,
 }
@@ -85,9 +85,9 @@ pub(super) struct Object {
 pub(super) struct Incomplete {
     /// Its number in the object, from 0.
     pub(super) stripe: u64,
-    /// Those that are on their way.
+    /// The blocks that are not stored yet.
     pub(super) blocks: Vec<u32>,
-    /// What came of the last try to rebuild them; empty: none has failed.
+    /// Why the last attempt to rebuild them failed; empty: none has failed.
     why: String,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct Stripe {
     offset: u64,
     /// The term under which the metadata names its blocks.
     term: u64,
-    /// The committed updates of each data block; none: all are 0.
+    /// The number of committed updates of each data block; empty: all are 0.
     seq: Vec<u64>,
     pub(super) blocks: Vec<Block>,
     /// Further copies of the blocks.
@@ -124,7 +124,7 @@ pub(super) struct Block {
     copy: u32,
     generation: u32,
     pub(super) node: String,
-    /// What the operator calls the node.
+    /// The name of the node.
     pub(super) name: String,
     pub(super) rack: String,
     disk: String,
@@ -132,7 +132,7 @@ pub(super) struct Block {
     size: u64,
     /// CRC32C of each MiB.
     crc32c: Vec<u32>,
-    /// Its bytes that are corrupt; none: if it is, all of it is.
+    /// The corrupt byte ranges; empty: the state applies to the whole block.
     corrupt: Vec<Span>,
 }
 
@@ -231,20 +231,20 @@ pub(super) async fn stat(session: &Session, object: &ObjectName) -> Result<Objec
     Ok(Object::new(object, &session.client.status().await?.nodes))
 }
 
-/// The copies of each block beside each other.
+/// All copies of a block next to each other.
 fn in_order(stripe: &Stripe) -> Vec<&Block> {
     let mut all: Vec<&Block> = stripe.blocks.iter().chain(&stripe.copies).collect();
     all.sort_by_key(|block| (block.index, block.copy));
     all
 }
 
-/// The first and the last of the data blocks that have no bytes: they stand between those that have and the parity blocks.
+/// The first and last data block without bytes: these lie between the data blocks with bytes and the parity blocks.
 fn without_bytes(stored: impl Iterator<Item = u32>) -> Option<(u32, u32)> {
     let stored: Vec<u32> = stored.collect();
     stored.windows(2).find_map(|pair| (pair[0] + 1 < pair[1]).then(|| (pair[0] + 1, pair[1] - 1)))
 }
 
-/// A block's state, with the bytes that it is about.
+/// A block's state with the affected bytes.
 fn state(it: &Block) -> String {
     let ranges: Vec<String> = it.corrupt.iter().map(|bytes| format!("{}..{}", bytes.start, bytes.end)).collect();
     if ranges.is_empty() { it.state.clone() } else { format!("{} at bytes {}", it.state, ranges.join(", ")) }
@@ -263,9 +263,9 @@ fn text(it: &Object) -> String {
         });
         let mut shown: Vec<String> = shown.collect();
         if rest > shown.len() {
-            shown.push(format!("others of {} more stripes", rest - shown.len()));
+            shown.push(format!("and blocks of {} more stripes", rest - shown.len()));
         }
-        let _ = writeln!(text, "{} of {all} stripes complete; on their way: {}", all - rest, shown.join(", "));
+        let _ = writeln!(text, "{} of {all} stripes are complete; not stored yet: {}", all - rest, shown.join(", "));
     }
     for stripe in &it.stripes {
         let updates: u64 = stripe.seq.iter().sum();
@@ -289,8 +289,8 @@ fn text(it: &Object) -> String {
         let _ = writeln!(text, "{}", table(heading, &[0, 3, 4], in_order(stripe).into_iter().map(row)));
         if let Some((first, last)) = without_bytes(stripe.blocks.iter().map(|block| block.index)) {
             let _ = match first == last {
-                true => writeln!(text, "block {first} has no bytes: it is stored nowhere"),
-                false => writeln!(text, "blocks {first} to {last} have no bytes: they are stored nowhere"),
+                true => writeln!(text, "block {first} has no bytes and is not stored"),
+                false => writeln!(text, "blocks {first} to {last} have no bytes and are not stored"),
             };
         }
     }

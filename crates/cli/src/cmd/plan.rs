@@ -1,4 +1,4 @@
-//! `weft plan`: plans that were saved, looked at and proved.
+//! `weft plan`: shows and verifies saved plans.
 
 use super::explain;
 use crate::offline;
@@ -13,7 +13,7 @@ use weft_cli::{
 use weft_plan::{JSON_BYTES_MAX, Refusal, Saved};
 use weft_types::{ByteSize, Error, Result};
 
-/// Look at a saved plan, or prove it right
+/// Show a saved plan, or verify it
 #[derive(Debug, Args)]
 pub(super) struct Plan {
     #[command(subcommand)]
@@ -26,7 +26,7 @@ enum Command {
     Verify(Verify),
 }
 
-/// Who sends what to whom, what it costs, and how long it should take
+/// Show a plan's transfers, its cost and its predicted time
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -35,31 +35,31 @@ EXAMPLE
   weft plan show plan.json --dot | dot -Tsvg > plan.svg
 
 EXIT CODES
-  0 done   2 not a saved plan, or one that could not run   3 no FILE")]
+  0 done   2 not a saved plan, or a plan that cannot run   3 no FILE")]
 struct Show {
-    /// A plan that was saved; `-` reads stdin
+    /// Saved plan; `-` reads stdin
     file: PathBuf,
-    /// As a graph in Graphviz' language
+    /// Print a graph in Graphviz' language
     #[arg(long, conflicts_with = "json")]
     dot: bool,
-    /// Predict the time for links of this many bytes a second [default: 125 MB, that is 1 Gbit]
+    /// Predict the time for links of this many bytes per second [default: 125 MB, 1 Gbit/s]
     #[arg(long, value_name = "SIZE")]
     bandwidth: Option<ByteSize>,
 }
 
-/// Prove by algebra that a saved plan does what its job wants
+/// Prove by algebra that a saved plan does its job
 ///
-/// The generator of the plan's code is pushed through its stages, and what reaches each sink is compared with what the code
-/// says must be there.
+/// Pushes the generator matrix of the plan's code through the plan's stages, and compares what reaches each sink with what the code
+/// requires there.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft plan verify plan.json && echo right
 
 EXIT CODES
-  0 proved   2 not a saved plan   3 no FILE   5 refused: the message names the stage that is wrong, or the sink")]
+  0 proved   2 not a saved plan   3 no FILE   5 refused: the message names the wrong stage or sink")]
 struct Verify {
-    /// A plan that was saved; `-` reads stdin
+    /// Saved plan; `-` reads stdin
     file: PathBuf,
 }
 
@@ -106,19 +106,19 @@ impl Verify {
             }
             refused => {
                 let right = if count == 1 { "proved".to_owned() } else { format!("{count} plans proved") };
-                output.result(&verdict, |_| format!("{right}: what reaches every sink is what the job wants"))?;
+                output.result(&verdict, |_| format!("{right}: every sink gets what the job requires"))?;
                 Ok(if refused.is_none() { Exit::Ok } else { Exit::Corrupt })
             }
         }
     }
 }
 
-/// Whether plans are proved, and why not.
+/// Whether plans are proved, and if not, why.
 #[derive(Debug, Serialize)]
 struct Verdict {
     verified: bool,
     plans: usize,
-    /// The number of the plan that is refused, from 0.
+    /// The number of the refused plan, from 0.
     plan: Option<usize>,
     rule: Option<String>,
     refusal: Option<String>,
@@ -156,12 +156,12 @@ fn read(path: &Path) -> Result<Vec<Saved>> {
     let text =
         if path == Path::new("-") { read_bounded(std::io::stdin()) } else { std::fs::File::open(path).and_then(read_bounded) };
     let text = text.map_err(|error| io_error(path, "read", &error))?;
-    let text =
-        String::from_utf8(text).map_err(|_| Error::invalid(format!("{}: not a saved plan: it is no text", path.display())))?;
+    let text = String::from_utf8(text)
+        .map_err(|_| Error::invalid(format!("{}: not a saved plan: the file is not text", path.display())))?;
     explain::read_saved(&text).map_err(|error| Error::new(error.reaction, format!("{}: {}", path.display(), error.message)))
 }
 
-/// Longer files are refused by whoever reads the text; here they are only not read to their end.
+/// The parser refuses longer files; this limit only stops reading them.
 fn read_bounded(from: impl std::io::Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut std::io::Read::take(from, JSON_BYTES_MAX as u64 + 1), &mut bytes)?;

@@ -1,4 +1,4 @@
-//! `weft policy`: names for how objects are stored.
+//! `weft policy`: storage policies.
 
 use super::{
     code_info::short_sub_blocks,
@@ -11,7 +11,7 @@ use weft_cli::{exit::Exit, output::Output, session::Session, table::table, targe
 use weft_client::api;
 use weft_types::{ByteSize, Error, Result};
 
-/// Storage policies: code, sizes, placement; each bucket uses one
+/// Manage storage policies: code, sizes, placement; each bucket uses one
 #[derive(Debug, Args)]
 pub(super) struct Policy {
     #[command(subcommand)]
@@ -30,7 +30,7 @@ enum Command {
     Cool(Cool),
 }
 
-/// Make a policy
+/// Create a policy
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -39,32 +39,32 @@ EXAMPLE
   weft policy create hot --code 'rs(6,3)' --replicas 2
 
 EXIT CODES
-  0 done   2 a code, sizes or a name that make no sense   3 no cluster   4 no coordinator")]
+  0 done   2 an invalid code, size or name   3 no cluster   4 no coordinator")]
 struct Create {
-    /// Its name
+    /// Name of the policy
     name: String,
-    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`; `weft code info` lists all
+    /// Code: `rs(k,m)`, or an HDFS name such as `RS-6-3-1024k`; `weft code info` lists all codes
     #[arg(long, value_name = "SPEC")]
     code: String,
     /// Size of a block, at most 4 GiB [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     block_size: Option<ByteSize>,
-    /// Bytes that go to one block before the next; divides the block size [default: 1MiB, or as in an HDFS spelling; more for codes with
-    /// many sub-blocks]
+    /// Bytes written to one block before the next block's turn [default: 1MiB, or as an HDFS name says; more for codes with many
+    /// sub-blocks]
     #[arg(long, value_name = "SIZE")]
     cell_size: Option<ByteSize>,
-    /// Placement keeps the loss of one of these survivable, if there are enough: a `rack` or a `node`
+    /// Unit that must not hold more blocks of a stripe than the code can lose
     #[arg(long, value_parser = ["node", "rack"], default_value = "rack")]
     failure_domain: String,
-    /// When a put is acknowledged: when `all` blocks are durable; or of each stripe `k+N` blocks, or all but N (`tolerate=N`), from which the
-    /// others can be made, and these follow later
+    /// When a put is acknowledged: when `all` blocks are durable, when N more than k blocks of each stripe are (`k+N`), or when all but
+    /// N are (`tolerate=N`). The remaining blocks follow, or are rebuilt
     #[arg(long, default_value = "all")]
     ack: String,
-    /// Copies of each data block, the first included. Reads are spread over them, and use another if one is lost. Each copy needs a node
-    /// of its own; `weft policy cool` drops them
+    /// Copies of each data block, including the coded one. Reads are spread over the copies, and use another copy if one is lost. Each
+    /// copy needs one more node; `weft policy cool` drops them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     replicas: u32,
-    /// New buckets use it unless they name another
+    /// Make it the default: new buckets use it unless they name another policy
     #[arg(long)]
     default: bool,
 }
@@ -79,7 +79,7 @@ EXIT CODES
   0 done   3 no cluster   4 no coordinator")]
 struct Ls {}
 
-/// What a policy says
+/// Show a policy
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -88,24 +88,24 @@ EXAMPLE
 EXIT CODES
   0 done   3 no such policy, or no cluster   4 no coordinator")]
 struct Show {
-    /// Its name
+    /// Name of the policy
     name: String,
 }
 
-/// Remove a policy that no bucket carries
+/// Remove a policy that no bucket uses
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
   weft policy rm wide
 
 EXIT CODES
-  0 done   2 a bucket carries it, or it is the default   3 no such policy, or no cluster   4 no coordinator")]
+  0 done   2 a bucket uses the policy, or it is the default   3 no such policy, or no cluster   4 no coordinator")]
 struct Rm {
-    /// Its name
+    /// Name of the policy
     name: String,
 }
 
-/// Make a policy the one that new buckets carry
+/// Choose the default policy of new buckets
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -114,7 +114,7 @@ EXAMPLE
 EXIT CODES
   0 done   3 no such policy, or no cluster   4 no coordinator")]
 struct SetDefault {
-    /// Its name
+    /// Name of the policy
     name: String,
 }
 
@@ -126,7 +126,7 @@ struct Report {
     cell_size: u64,
     failure_domain: String,
     ack: String,
-    /// Copies of each data block, with the coded one.
+    /// Copies of each data block, including the coded one.
     replicas: u32,
     default: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -175,8 +175,9 @@ impl Policy {
             Command::Show(Show { name }) => {
                 let policies = Session::with(options, async |session| session.client.policies().await)?;
                 let found = policies.into_iter().find(|policy| policy.name == name);
-                let policy =
-                    found.ok_or_else(|| Error::not_found(format!("there is no policy '{name}': `weft policy ls` lists them")))?;
+                let policy = found.ok_or_else(|| {
+                    Error::not_found(format!("there is no policy '{name}': `weft policy ls` lists all policies"))
+                })?;
                 output.result(&Report::from(policy), shown)?;
             }
             Command::Heat(heat) => return heat.run(options, output),
@@ -187,7 +188,7 @@ impl Policy {
             }
             Command::Default(SetDefault { name }) => {
                 Session::with(options, async |session| session.client.set_default_policy(&name).await)?;
-                output.result(&serde_json::json!({ "default": name }), |_| format!("{name} is the default"))?;
+                output.result(&serde_json::json!({ "default": name }), |_| format!("{name} is the default policy"))?;
             }
         }
         Ok(Exit::Ok)
@@ -196,9 +197,9 @@ impl Policy {
 
 impl Create {
     fn policy(self) -> Result<api::Policy> {
-        // To the coordinator, 0 says that nothing was said.
+        // In the request, 0 stands for "not given".
         if [self.block_size, self.cell_size].contains(&Some(ByteSize(0))) {
-            return Err(Error::invalid("block and cell size must be greater than zero"));
+            return Err(Error::invalid("--block-size and --cell-size must be greater than zero"));
         }
         let size = |size: Option<ByteSize>| size.map_or(0, |size| size.0);
         Ok(api::Policy {

@@ -1,4 +1,4 @@
-//! `weft repair`: rebuilding what is lost.
+//! `weft repair`: rebuilds lost blocks.
 
 use super::{explain, names::ObjectName, repair_node::RepairNode};
 use clap::{Args, Subcommand};
@@ -14,7 +14,7 @@ use weft_cli::{
 use weft_client::{RepairOptions, api, api::repair_event::Event};
 use weft_types::{AutoSize, Error, NodeId, Result, human_bytes};
 
-/// Rebuild what is lost
+/// Rebuild lost blocks
 #[derive(Debug, Args)]
 pub(super) struct Repair {
     #[command(subcommand)]
@@ -29,8 +29,8 @@ enum Command {
 
 /// Rebuild lost blocks of an object on other nodes
 ///
-/// What is rebuilt is compared with recorded checksums before it counts. If a helper fails on the way, the repair goes on around
-/// it with what is missing.
+/// A rebuilt block counts only after its checksums match the recorded ones. If a helper fails, the repair continues around it with
+/// the parts that are still missing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -41,52 +41,51 @@ EXAMPLE
   weft repair object photos/cat.jpg --explain --json > plan.json && weft plan verify plan.json
 
 EXIT CODES
-  0 nothing of the object is lost any more (or nothing was)   1 failed on the way   2 a block, node or scheme that makes no sense   \
+  0 nothing of the object is lost (any more)   1 failed   2 an invalid block, node or scheme   \
   3 no such object, or no cluster   \
-  4 more is lost than the code recovers, or no node is free; what could be rebuilt was, the rest is named   \
-  5 what was rebuilt is not what was recorded")]
+  4 more is lost than the code recovers, or no node is free; other blocks were rebuilt, and the message names the rest   \
+  5 a rebuilt block does not match its checksums")]
 struct RepairObject {
-    /// Rebuild this block, also if it is not lost (of one that has copies, those that are lost, or else the first); several are rebuilt
-    /// together; without it, whatever is lost
+    /// Rebuild this block, even if it is not lost (of a block with copies: the lost copies, or else the first one); several blocks are
+    /// rebuilt together [default: all lost blocks]
     #[arg(long, value_name = "I", value_delimiter = ',')]
     block: Vec<u8>,
-    /// How: auto (what is predicted to be the quickest), conventional, ppr, pipeline, cyclic, or direct (a copy of a block that is not
-    /// lost, to compare with); without it, the coordinator's setting says, which is auto unless it was changed
+    /// Repair scheme: auto (whichever is predicted to be fastest), conventional, ppr, pipeline, cyclic, or direct (copies a block that is
+    /// not lost, for comparison) [default: the coordinator's setting, normally auto]
     #[arg(long)]
     scheme: Option<String>,
-    /// Where the rebuilt block goes, by name or number, or one node for each of several; without it, the coordinator chooses
+    /// Node for the rebuilt block (name or number), or one node per block [default: the coordinator chooses]
     #[arg(long, value_name = "NODE", value_delimiter = ',')]
     to: Vec<String>,
-    /// Bytes of a slice, a multiple of 4 KiB, or auto: with which it should be the quickest; without it, the coordinator's setting
-    /// says
+    /// Bytes of a slice, a multiple of 4 KiB; or auto: the size predicted to be fastest [default: the coordinator's setting]
     #[arg(long, value_name = "SIZE|auto")]
     slice_size: Option<AutoSize>,
-    /// Who helps, and in which order: best (the quickest path through any of them), ordered (the first ones, in the order of the
-    /// quickest path), preferred (the first ones as they come) or random
+    /// Helpers and their order: best (the fastest path through any of them), ordered (the first ones, in the order of the fastest path),
+    /// preferred (the first ones as they come) or random
     #[arg(long, default_value = "best")]
     select: String,
-    /// Over how many paths each lost block comes, or auto: as many as should be the quickest. No two share a link, and nodes only where
-    /// there are not enough others
+    /// Number of paths for each lost block; or auto: the number predicted to be fastest. Paths share no link, and share nodes only if
+    /// there are too few
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = paths)]
     paths: u32,
-    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    /// Show the plan with its cost and do nothing (with --json: in the form that `weft plan verify` reads)
     #[arg(long)]
     explain: bool,
-    /// The object: BUCKET/KEY
+    /// Object: BUCKET/KEY
     object: ObjectName,
 }
 
 /// A number of paths; 0 stands for `auto`.
 fn paths(text: &str) -> Result<u32, String> {
     let count = if text == "auto" { Some(0) } else { text.parse().ok().filter(|count| *count > 0) };
-    count.ok_or_else(|| format!("'{text}' is not a number of paths: 1, 2 and auto are"))
+    count.ok_or_else(|| format!("'{text}' is not a number of paths: write 1, 2, … or auto"))
 }
 
-/// What a repair did.
+/// The result of a repair.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
     pub(super) blocks: Vec<Rebuilt>,
-    /// How often it went on around a failure.
+    /// How often the repair continued around a failure.
     resumed: u32,
     bytes_read: u64,
     bytes_written: u64,
@@ -99,7 +98,7 @@ pub(super) struct Report {
     pub(super) plans: Vec<Vec<u8>>,
 }
 
-/// A block that was rebuilt.
+/// A rebuilt block.
 #[derive(Debug, Serialize)]
 pub(super) struct Rebuilt {
     /// The stripe's number in the object, from 0.
@@ -108,7 +107,7 @@ pub(super) struct Rebuilt {
     copy: u32,
     generation: u32,
     pub(super) node: String,
-    /// What the operator calls the node.
+    /// The name of the node.
     name: String,
     size: u64,
 }
@@ -124,7 +123,7 @@ pub(super) struct Left {
 }
 
 impl Report {
-    /// With the names of the nodes.
+    /// Adds the names of the nodes.
     pub(super) fn named(mut self, nodes: &[api::Node]) -> Self {
         for block in &mut self.blocks {
             let node = nodes.iter().find(|node| NodeId(node.id).to_string() == block.node);
@@ -134,7 +133,7 @@ impl Report {
         self
     }
 
-    /// Why blocks are lost still, if some are.
+    /// The error that names the blocks that are still lost, if any.
     pub(super) fn still_lost(&self) -> Option<Error> {
         let mut reasons: Vec<&str> = Vec::new();
         for left in &self.left {
@@ -176,7 +175,7 @@ impl Repair {
         if asked.explain {
             return explain::show_saved(&report.plans, &report.messages, &nodes, output);
         }
-        // Of what could not be rebuilt the error tells.
+        // The error names what could not be rebuilt.
         if report.left.is_empty() || output.json || !report.blocks.is_empty() {
             output.result(&report, text)?;
         }
@@ -184,7 +183,7 @@ impl Repair {
     }
 }
 
-/// Repairs an object, and shows how far it is.
+/// Repairs an object and shows the progress.
 pub(super) async fn repair(session: &Session, bucket: &str, key: &str, options: &RepairOptions, quiet: bool) -> Result<Report> {
     let progress = Progress::new("repairing", 0, quiet);
     let mut repair = session.client.repair(bucket, key, options).await?;
@@ -214,7 +213,9 @@ pub(super) async fn repair(session: &Session, bucket: &str, key: &str, options: 
         }
     }
     if !is_done {
-        return Err(Error::retry("the coordinator broke off without saying how the repair ended"));
+        return Err(Error::retry(
+            "the connection to the coordinator ended before the repair did; `weft stat` shows which blocks are lost",
+        ));
     }
     report.seconds = progress.finish();
     Ok(report)
@@ -240,7 +241,7 @@ fn text(it: &Report) -> String {
     rebuilt_text(it)
 }
 
-/// What was rebuilt, and what that took.
+/// The rebuilt blocks and their cost.
 pub(super) fn rebuilt_text(it: &Report) -> String {
     let mut lines: Vec<String> = it.messages.clone();
     for block in &it.blocks {

@@ -1,4 +1,4 @@
-//! `weft repair node`: a job that rebuilds what a lost node held.
+//! `weft repair node`: a job that rebuilds the blocks of a lost node.
 
 use super::{explain, job};
 use clap::Args;
@@ -9,15 +9,14 @@ use weft_types::{ByteSize, Error, Result};
 
 /// Rebuild all blocks of a lost node on other nodes
 ///
-/// This is a job: it goes on when nobody waits for it, and under the next coordinator too (see `weft job`). Stripe after stripe,
-/// several at a time, the block that the node held is rebuilt, compared with recorded checksums, and takes the lost one's place.
-/// If a stripe has lost blocks of other nodes too, those stay as they are: repair these nodes as well, if they do not come back.
-/// What cannot be rebuilt is told, and the others are rebuilt all the same. If the node comes back meanwhile, what is not lost any
-/// more is left alone.
+/// This is a job: it survives disconnects and coordinator restarts (see `weft job`). It repairs several stripes at a time: it
+/// rebuilds the node's block, compares it with the recorded checksums, and replaces the lost block by it. Lost blocks of other nodes
+/// stay lost: repair these nodes as well if they do not come back. Blocks that cannot be rebuilt are reported; the job rebuilds all
+/// others. If the node comes back during the repair, the job leaves blocks alone that are no longer lost.
 ///
-/// A node that is up is refused, as nothing of it is lost; of one that is up with a failed disk, the blocks on that disk are
-/// rebuilt. With --force all blocks of a node that is up are rebuilt elsewhere as if it were gone, and removed from it afterwards;
-/// it does not stop new blocks from being placed there.
+/// A node that is up is refused, because none of its blocks is lost; if one of its disks has failed, the blocks of that disk are
+/// rebuilt. With --force, all blocks of a node that is up are rebuilt elsewhere and then removed from it; the node can still get new
+/// blocks.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -26,50 +25,50 @@ EXAMPLE
   weft repair node node-03 --explain --json > plans.json && weft plan verify plans.json
 
 EXIT CODES
-  0 nothing of the node is lost any more (or nothing was); with --no-wait: the job has begun   1 failed on the way, or cancelled   \
-  2 the node is up, or an option makes no sense   3 no such node, or no cluster   \
-  4 blocks are left that could not be rebuilt; the others were, and the last reason is named   130 broken off; the job goes on")]
+  0 nothing of the node is lost (any more); with --no-wait: the job has begun   1 failed or cancelled   \
+  2 the node is up, or an invalid option   3 no such node, or no cluster   \
+  4 some blocks could not be rebuilt; the others were, and the message names the last reason   130 interrupted; the job continues")]
 pub(super) struct RepairNode {
-    /// Which nodes help, of those that could: lru (those that have not for the longest time, so that all get as much to do), random
-    /// or index (those of the lowest numbers, each time)
+    /// Helpers, if there is a choice: lru (the least recently used nodes, so all do the same work), random, or index (always the lowest
+    /// indexes)
     #[arg(long, value_name = "HOW", default_value = "lru")]
     select: String,
-    /// A node that gets rebuilt blocks, by name or number; several can be named, and get them evenly. Without it, the coordinator
-    /// chooses, as evenly as racks let it
+    /// Node for rebuilt blocks (name or number); can be repeated, and the blocks are spread evenly [default: the coordinator chooses,
+    /// as evenly as the racks allow]
     #[arg(long, value_name = "NODE")]
     to: Vec<String>,
-    /// How: auto (what is predicted to be the quickest), conventional, ppr, pipeline or cyclic; without it, the coordinator's setting
-    /// says, which is auto unless it was changed
+    /// Repair scheme: auto (whichever is predicted to be fastest), conventional, ppr, pipeline or cyclic [default: the coordinator's
+    /// setting, normally auto]
     #[arg(long)]
     scheme: Option<String>,
-    /// How many stripes are repaired at the same time, 1 to 64; without it, 4
+    /// Number of stripes repaired at the same time, 1 to 64 [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     concurrency: Option<u32>,
-    /// Bytes of a slice, a multiple of 4 KiB; without it, the coordinator's setting says
+    /// Bytes of a slice, a multiple of 4 KiB [default: the coordinator's setting]
     #[arg(long, value_name = "SIZE")]
     slice_size: Option<ByteSize>,
-    /// Also if the node is up, and then all of its blocks
+    /// Repair also a node that is up: move all its blocks
     #[arg(long)]
     force: bool,
-    /// Wait for the job's end, and show how far it is (this is so unless --no-wait is said)
+    /// Wait until the job has ended, and show its progress (the default)
     #[arg(long, overrides_with = "no_wait")]
     wait: bool,
-    /// Only begin the job
+    /// Start the job and return
     #[arg(long, overrides_with = "wait")]
     no_wait: bool,
-    /// Show the plan of the first stripe with its cost, and do nothing (with --json: the plans of the first 256 stripes, as
-    /// `weft plan verify` reads them)
+    /// Show the plan of the first stripe with its cost and do nothing (with --json: the plans of the first 256 stripes, in the form that
+    /// `weft plan verify` reads)
     #[arg(long)]
     explain: bool,
-    /// The node, by name or number
+    /// Node to repair (name or number)
     node: String,
 }
 
 impl RepairNode {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
-        // To the coordinator, 0 says that nothing was said.
+        // In the request, 0 stands for "not given".
         if self.slice_size == Some(ByteSize(0)) {
-            return Err(Error::invalid("a slice must be greater than zero"));
+            return Err(Error::invalid("--slice-size must be greater than zero"));
         }
         if self.explain {
             return self.explain(options, output);

@@ -1,4 +1,4 @@
-//! Who is in a cluster, and how much is stored: what `weft cluster status` and `weft node ls` show.
+//! The nodes of a cluster and how much they store: the output of `weft cluster status` and `weft node ls`.
 
 use serde::Serialize;
 use weft_cli::table::table;
@@ -15,9 +15,9 @@ pub(super) struct Report {
     objects: u64,
     stripes: u64,
     data_bytes: u64,
-    /// Durable ones of the metadata, since the coordinator has started.
+    /// Durable commits of the metadata since the coordinator started.
     commits: u64,
-    /// Of all nodes together, as their last heartbeats told: each since its agent has started.
+    /// The fsyncs of all nodes, from their last heartbeats: each node counts since its agent started.
     fsyncs: u64,
     pub(super) nodes: Vec<Node>,
     warnings: Vec<String>,
@@ -99,13 +99,13 @@ impl From<api::Node> for Node {
 }
 
 impl Report {
-    /// Whether every node is there.
+    /// Whether every node is up.
     pub(super) fn all_up(&self) -> bool {
         self.nodes.iter().all(|node| node.state == "up")
     }
 }
 
-/// A few lines.
+/// A summary of a few lines.
 pub(super) fn summary(it: &Report) -> String {
     let up = it.nodes.iter().filter(|node| node.state == "up").count();
     let mut racks: Vec<&str> = it.nodes.iter().map(|node| node.rack.as_str()).collect();
@@ -127,7 +127,7 @@ pub(super) fn summary(it: &Report) -> String {
     text
 }
 
-/// All of it.
+/// The whole report.
 pub(super) fn text(it: &Report) -> String {
     format!("{}\n\n{}", summary(it), nodes_text(&it.nodes))
 }
@@ -150,7 +150,7 @@ pub(super) fn nodes_text(nodes: &[Node]) -> String {
     table(columns, &[3, 4, 5, 6], nodes.iter().map(row))
 }
 
-/// What is out of service and still on the node's disks.
+/// Blocks that are out of service but still on the node's disks.
 fn quarantined(node: &Node) -> String {
     let bytes: u64 = node.disks.iter().map(|disk| disk.quarantined_bytes).sum();
     match node.disks.iter().map(|disk| disk.quarantined_blocks).sum::<u64>() {

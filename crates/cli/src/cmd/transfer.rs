@@ -27,8 +27,8 @@ use weft_types::{AutoSize, ByteSize, Error, Result, human_bytes};
 
 /// Store FILE as an object
 ///
-/// It is acknowledged when all its blocks are durable, or as many as --ack says, and the cluster's metadata says so; before that nothing
-/// of it can be seen. Blocks that are on their way then come afterwards, or are rebuilt: `weft stat` tells.
+/// The put is acknowledged when all blocks are durable, or as many as --ack requires, and the metadata is committed; the object is
+/// invisible before that. With --ack, the remaining blocks follow or are rebuilt; `weft stat` shows which are missing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -39,45 +39,45 @@ EXAMPLE
   weft put cat.jpg photos/cat.jpg --code 'rs(10,4)' --ack k+2
 
 EXIT CODES
-  0 stored   1 failed on the way; nothing is left behind   2 a code, sizes or a name that make no sense, or more blocks than nodes   \
+  0 stored   1 failed; nothing is left behind   2 an invalid code, size or name, or more blocks than nodes   \
   3 no FILE, no such bucket, or no cluster   4 too few nodes are up   5 a block did not arrive as it was sent")]
 pub(super) struct Put {
-    /// The code: `rs(k,m)`, or as HDFS spells it, `RS-6-3-1024k`; `weft code info` lists all. Without it, the bucket's policy says
+    /// Code: `rs(k,m)`, or an HDFS name such as `RS-6-3-1024k`; `weft code info` lists all codes [default: the bucket's policy]
     #[arg(long, value_name = "SPEC")]
     code: Option<String>,
-    /// Bytes of a block; without it, the bucket's policy says
+    /// Bytes of a block [default: the bucket's policy]
     #[arg(long, value_name = "SIZE")]
     block_size: Option<ByteSize>,
-    /// Bytes that go to one block before the next one's turn; without it, the bucket's policy says
+    /// Bytes written to one block before the next block's turn [default: the bucket's policy]
     #[arg(long, value_name = "SIZE")]
     cell_size: Option<ByteSize>,
-    /// How the data gets to its nodes: direct (the writer sends every block), mist (it sends the data, and nodes make the rest of it),
-    /// or auto (what is predicted to be the quicker); without it, the coordinator's setting says, which is auto unless it was changed
+    /// How the data reaches its nodes: direct (the writer sends every block), mist (the writer sends the data, and nodes compute the
+    /// other blocks), or auto (whichever is predicted to be faster) [default: the coordinator's setting, normally auto]
     #[arg(long)]
     scheme: Option<String>,
-    /// Bytes of a slice of a block, a multiple of 4 KiB; without it, the coordinator's setting says
+    /// Bytes of a slice of a block, a multiple of 4 KiB [default: the coordinator's setting]
     #[arg(long, value_name = "SIZE")]
     slice_size: Option<ByteSize>,
-    /// When it is acknowledged: `all` blocks are durable, or of each stripe N more than k, `k+N`, or all but N, `tolerate=N`, from which
-    /// the rest can be made; without it, the bucket's policy says. A slow disk or a dead node is not waited for then; a slow link is, as
-    /// it slows down the sending to all
+    /// When the put is acknowledged: when `all` blocks are durable, when N more than k blocks of each stripe are (`k+N`), or when all but
+    /// N are (`tolerate=N`). A put then does not wait for slow disks or dead nodes; a slow link still slows down the whole put [default:
+    /// the bucket's policy]
     #[arg(long, value_name = "all|k+N|tolerate=N")]
     ack: Option<String>,
-    /// Copies of each data block in all, with the coded one; without it, the bucket's policy says
+    /// Copies of each data block, including the coded one [default: the bucket's policy]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     replicas: Option<u32>,
-    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    /// Show the plan with its cost and do nothing (with --json: in the form that `weft plan verify` reads)
     #[arg(long)]
     explain: bool,
-    /// What to store; `-` is stdin
+    /// File to store; `-` reads stdin
     file: PathBuf,
-    /// The object: BUCKET/KEY
+    /// Object: BUCKET/KEY
     object: ObjectName,
 }
 
 /// Fetch an object, or a range of it, into FILE
 ///
-/// Blocks that are lost are rebuilt on the way; what is rebuilt is compared with recorded checksums before it is handed out.
+/// Lost blocks are rebuilt during the read; rebuilt bytes are compared with recorded checksums before they are returned.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -87,26 +87,27 @@ EXAMPLE
   weft get photos/cat.jpg cat.jpg --scheme pipeline --explain
 
 EXIT CODES
-  0 done; FILE is complete   1 failed on the way   2 a range outside the object, or a scheme that does not exist   \
-  3 no such object, or no cluster   4 more is lost than the code recovers; the message names the blocks   5 what was rebuilt is wrong")]
+  0 done; FILE is complete   1 failed   2 a range outside the object, or an unknown scheme   \
+  3 no such object, or no cluster   4 more is lost than the code recovers; the message names the blocks   \
+  5 rebuilt bytes do not match their checksums")]
 pub(super) struct Get {
-    /// The bytes A to B, both included; also `A-`, to the end, and `-N`, the last N
+    /// Bytes A to B, both included; also `A-`, to the end, and `-N`, the last N
     #[arg(long, value_name = "A-B", allow_hyphen_values = true)]
     range: Option<ByteRange>,
-    /// How lost blocks are rebuilt: auto (what is predicted to be the quickest), conventional, ppr, pipeline or cyclic; without it,
-    /// the coordinator's setting says, which is auto unless it was changed
+    /// How lost blocks are rebuilt: auto (whichever is predicted to be fastest), conventional, ppr, pipeline or cyclic [default: the
+    /// coordinator's setting, normally auto]
     #[arg(long)]
     scheme: Option<String>,
-    /// Bytes of a slice of what is lost, a multiple of 4 KiB, or auto: with which it should be the quickest; without it, the
-    /// coordinator's setting says
+    /// Bytes of a slice of a lost block, a multiple of 4 KiB; or auto: the size predicted to be fastest [default: the coordinator's
+    /// setting]
     #[arg(long, value_name = "SIZE|auto")]
     slice_size: Option<AutoSize>,
-    /// Show the plan with its cost, and do nothing (with --json: as `weft plan verify` reads it)
+    /// Show the plan with its cost and do nothing (with --json: in the form that `weft plan verify` reads)
     #[arg(long)]
     explain: bool,
-    /// The object: BUCKET/KEY
+    /// Object: BUCKET/KEY
     object: ObjectName,
-    /// Where it goes; `-` is stdout. The file appears only when it is whole; a device or pipe is written to as it comes
+    /// File to write; `-` is stdout. A file appears only when it is complete; a device or pipe gets the bytes as they arrive
     file: PathBuf,
 }
 
@@ -120,11 +121,11 @@ struct Stored {
     cell_size: u64,
     stripes: u64,
     seconds: f64,
-    /// Whether all blocks were durable when it was acknowledged.
+    /// Whether all blocks were durable when the put was acknowledged.
     complete: bool,
-    /// How many stripes were not.
+    /// The number of incomplete stripes.
     incomplete_stripes: u64,
-    /// The last of them.
+    /// The last incomplete stripe.
     incomplete: Option<Incomplete>,
     /// Blocks of a stripe.
     #[serde(skip)]
@@ -137,9 +138,9 @@ struct Fetched {
     object: String,
     version: u64,
     bytes: u64,
-    /// Blocks that were rebuilt on the way.
+    /// Blocks that were rebuilt during the read.
     rebuilt: Vec<String>,
-    /// What was got around.
+    /// Errors that the get recovered from.
     errors: Vec<String>,
     plans: u64,
     seconds: f64,
@@ -148,9 +149,9 @@ struct Fetched {
 impl Put {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
         let is_pipe = self.file == Path::new("-");
-        // To the coordinator, 0 says that nothing was said.
+        // In the request, 0 stands for "not given".
         if [self.block_size, self.cell_size, self.slice_size].contains(&Some(ByteSize(0))) {
-            return Err(Error::invalid("sizes of blocks, cells and slices must be greater than zero"));
+            return Err(Error::invalid("--block-size, --cell-size and --slice-size must be greater than zero"));
         }
         let size = if is_pipe { 0 } else { size_of(&self.file)? };
         if self.explain {
@@ -288,13 +289,13 @@ fn stored_text(it: &Stored) -> String {
     let mut text = format!("{}  {size} under {} in {stripes}, {:.2} s, {rate}", it.object, it.code, it.seconds);
     if let Some(last) = &it.incomplete {
         text += &format!(
-            "\nacknowledged with {} of {} blocks of stripe {} on their way",
+            "\nacknowledged before {} of {} blocks of stripe {} were stored",
             last.blocks.len(),
             it.stripe_blocks,
             last.stripe
         );
         if it.incomplete_stripes > 1 {
-            text += &format!(", and others of {} more stripes", it.incomplete_stripes - 1);
+            text += &format!(", and blocks of {} more stripes", it.incomplete_stripes - 1);
         }
     }
     for warning in &it.warnings {
@@ -306,15 +307,15 @@ fn stored_text(it: &Stored) -> String {
 fn fetched_text(it: &Fetched) -> String {
     let mut text = format!("{}  {}, {:.2} s, {}", it.object, human_bytes(it.bytes), it.seconds, human_rate(it.bytes, it.seconds));
     if !it.rebuilt.is_empty() {
-        text += &format!("\nrebuilt on the way: {}", it.rebuilt.join(", "));
+        text += &format!("\nrebuilt during the read: {}", it.rebuilt.join(", "));
     }
     for error in &it.errors {
-        text += &format!("\ngot around: {error}");
+        text += &format!("\nrecovered from: {error}");
     }
     text
 }
 
-/// Tells a bar how far a put or get is.
+/// Reports the progress of a put or get to a progress bar.
 fn told(progress: &Progress) -> ProgressFn {
     let progress = progress.clone();
     ProgressFn::new(move |at| progress.set(at.done_bytes, at.total_bytes))
@@ -323,13 +324,16 @@ fn told(progress: &Progress) -> ProgressFn {
 fn size_of(file: &Path) -> Result<u64> {
     let metadata = std::fs::metadata(file).map_err(|error| io_error(file, "read", &error))?;
     if !metadata.is_file() {
-        return Err(Error::invalid(format!("{} is not a plain file; from a pipe, name it -", file.display())));
+        return Err(Error::invalid(format!(
+            "{} is not a regular file; to store the output of a pipe, pass - as FILE",
+            file.display()
+        )));
     }
     Ok(metadata.len())
 }
 
-/// Standard input or output as a file, without the buffer that the library puts around it.
+/// Standard input or output as an unbuffered file.
 fn standard(end: impl AsFd) -> Result<File> {
     let owned = end.as_fd().try_clone_to_owned();
-    owned.map(File::from).map_err(|error| Error::fatal(format!("no standard input or output: {error}")))
+    owned.map(File::from).map_err(|error| Error::fatal(format!("cannot use standard input or output: {error}")))
 }

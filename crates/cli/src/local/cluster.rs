@@ -1,4 +1,4 @@
-//! A cluster's directory: what it says, and its processes.
+//! The directory of a local cluster, and the cluster's processes.
 
 use super::{
     namespaces::{COORDINATOR, Namespaces, TESTBED_FILE},
@@ -31,17 +31,17 @@ pub struct LocalCluster {
     pub(super) dir: PathBuf,
     /// The agents' names, sorted.
     pub(super) nodes: Vec<String>,
-    /// The network of its own in which its processes run, where it is a testbed.
+    /// The network namespaces of its processes, if it is a testbed.
     pub(super) namespaces: Option<Namespaces>,
 }
 
 impl LocalCluster {
-    /// The cluster in `dir`.
+    /// Opens the cluster in `dir`.
     pub fn open(dir: &Path) -> Result<Self> {
         if !Self::is_in(dir) {
             let dir = dir.display();
             return Err(Error::not_found(format!(
-                "there is no cluster in {dir}: `weft cluster up --dir {dir} --nodes 16` makes one"
+                "there is no cluster in {dir}: create one with `weft cluster up --dir {dir} --nodes 16`"
             )));
         }
         let nodes_dir = dir.join("nodes");
@@ -54,7 +54,7 @@ impl LocalCluster {
             }
         }
         nodes.sort();
-        // Processes get absolute paths: what they are told must not depend on where they were started.
+        // Processes get absolute paths, so their working directory does not matter.
         let dir = std::path::absolute(dir).map_err(|error| io_error(dir, "find", &error))?;
         let is_testbed = dir.join(TESTBED_FILE).is_file();
         let namespaces = is_testbed.then(|| real_path(&dir).map(|dir| Namespaces::of(&dir))).transpose()?;
@@ -63,12 +63,12 @@ impl LocalCluster {
         Ok(cluster)
     }
 
-    /// Whether there is one in `dir`.
+    /// Whether `dir` holds a cluster.
     pub fn is_in(dir: &Path) -> bool {
         dir.join(FILE_NAME).is_file()
     }
 
-    /// Settings that lead out of the directory are another cluster's, or would be as soon as this one is copied.
+    /// Settings that point outside of the directory belong to another cluster, or would after this one is copied.
     fn check_dirs(&self) -> Result<()> {
         let mut coordinator: CoordinatorConfig = settings::parse(&self.settings(COORDINATOR))?;
         self.check_inside(COORDINATOR, settings::coordinator_paths(&mut coordinator))?;
@@ -89,7 +89,7 @@ impl LocalCluster {
                 full.starts_with(&self.dir) || real(&full).zip(real(&self.dir)).is_some_and(|(it, dir)| it.starts_with(dir));
             if !is_inside {
                 return Err(Error::invalid(format!(
-                    "{} names {}, which is not in {}: if the cluster was moved or copied here, write it relative to the file",
+                    "{} names {}, which is not in {}: if the cluster was moved or copied here, make the path relative to the file",
                     file.display(),
                     path.display(),
                     self.dir.display()
@@ -109,33 +109,34 @@ impl LocalCluster {
         &self.nodes
     }
 
-    /// What `weft.toml` says.
+    /// The contents of `weft.toml`.
     pub fn file(&self) -> Result<ClusterFile> {
         ClusterFile::read(&self.dir.join(FILE_NAME))
     }
 
-    /// Nobody else may make, start or stop a cluster in `dir` meanwhile. The directory is made if there is none.
+    /// Locks `dir`, so no other process creates, starts or stops a cluster there. Creates the directory if necessary.
     pub fn lock(dir: &Path) -> Result<File> {
         let mut builder = DirBuilder::new();
-        // What is stored is nobody else's to read.
+        // Other users must not read stored data.
         builder.recursive(true).mode(0o700).create(dir).map_err(|error| io_error(dir, "create", &error))?;
         let path = dir.join(LOCK);
         let file = File::options().create(true).append(true).open(&path).map_err(|error| io_error(&path, "open", &error))?;
         match file.try_lock() {
             Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => {
-                Err(Error::retry(format!("another weft starts or stops the cluster in {}", dir.display())))
-            }
+            Err(TryLockError::WouldBlock) => Err(Error::retry(format!(
+                "another weft process is starting or stopping the cluster in {}; try again later",
+                dir.display()
+            ))),
             Err(TryLockError::Error(error)) => Err(io_error(&path, "lock", &error)),
         }
     }
 
-    /// Whether it has never been up as a whole.
+    /// Whether the whole cluster has never been up.
     pub(crate) fn is_new(&self) -> bool {
         self.dir.join("run").join(FIRST_UP).exists()
     }
 
-    /// It has been up, with all that belongs to it.
+    /// Records that the whole cluster has been up.
     pub(crate) fn was_up(&self) -> Result<()> {
         let path = self.dir.join("run").join(FIRST_UP);
         match std::fs::remove_file(&path) {
@@ -144,13 +145,13 @@ impl LocalCluster {
         }
     }
 
-    /// The coordinator's and all agents' processes, by name; none where nothing runs.
+    /// The processes of the coordinator and all agents, by name; None if a process is not running.
     pub fn processes(&self) -> Result<Vec<(String, Option<Process>)>> {
         let names = std::iter::once(COORDINATOR).chain(self.nodes.iter().map(String::as_str));
         names.map(|name| Ok((name.to_owned(), self.pid_file(name).alive()?))).collect()
     }
 
-    /// Starts the process of that name, unless it runs.
+    /// Starts the process of that name unless it is running.
     pub fn start(&self, name: &str) -> Result<()> {
         let pid_file = self.pid_file(name);
         if pid_file.alive()?.is_some() {
@@ -163,14 +164,14 @@ impl LocalCluster {
         process::spawn(&args, namespace.as_deref(), &self.log(name), &pid_file)
     }
 
-    /// The last thing that a process said before it ended.
+    /// Why a process has ended: the last line of its log.
     pub(crate) fn ended(&self, name: &str) -> String {
         let log = self.log(name);
         let said = last_line(&log).unwrap_or_default();
         format!("{name} has ended: {said} (more in {})", log.display())
     }
 
-    /// Ends all processes: agents first, then the coordinator. How many there were.
+    /// Stops all processes, agents first and the coordinator last. Returns their number.
     pub fn stop(&self) -> Result<usize> {
         let (coordinator, agents): (Vec<_>, Vec<_>) = self.processes()?.into_iter().partition(|(name, _)| name == COORDINATOR);
         let (mut stopped, mut left) = (0, Vec::new());
@@ -191,19 +192,19 @@ impl LocalCluster {
             }
         }
         if !left.is_empty() {
-            return Err(Error::fatal(format!("these did not end, though they were killed: {}", left.join(", "))));
+            return Err(Error::fatal(format!("these processes did not end after SIGKILL: {}", left.join(", "))));
         }
         Ok(stopped)
     }
 
-    /// Sends one process a signal.
+    /// Sends a signal to one process.
     pub fn signal(&self, name: &str, signal: Signal) -> Result<()> {
         let process = self.pid_file(name).alive()?;
-        let process = process.ok_or_else(|| Error::not_found(format!("{name} does not run")))?;
+        let process = process.ok_or_else(|| Error::not_found(format!("{name} is not running")))?;
         process.signal(signal)
     }
 
-    /// The settings of the process of that name.
+    /// The settings file of the process of that name.
     pub(super) fn settings(&self, name: &str) -> PathBuf {
         match name {
             COORDINATOR => self.dir.join(COORDINATOR).join(COORDINATOR_FILE),
@@ -220,7 +221,7 @@ impl LocalCluster {
     }
 }
 
-/// A path without `.` and `..`, as far as that can be told without looking.
+/// A path without `.` and `..`, resolved without looking at the file system.
 fn lexical(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
@@ -233,7 +234,7 @@ fn lexical(path: &Path) -> PathBuf {
     plain
 }
 
-/// The last line of a file, of its last 4 KiB.
+/// The last line of a file, from its last 4 KiB.
 fn last_line(path: &Path) -> Option<String> {
     let mut file = File::open(path).ok()?;
     let len = file.metadata().ok()?.len();

@@ -1,4 +1,4 @@
-//! Making a cluster's directory: certificates, settings, ports.
+//! Creates the directory of a cluster: certificates, settings, ports.
 
 use super::{
     cluster::{AGENT_FILE, COORDINATOR_FILE, FIRST_UP, LOCK, LocalCluster},
@@ -25,36 +25,36 @@ use weft_coordinator::CoordinatorConfig;
 use weft_proto::{Peer, certs::Authority};
 use weft_types::{ClusterId, Error, Result};
 
-/// Below the ports that connections take for themselves, so that nobody takes it between two starts.
+/// Below the ephemeral ports, so no connection takes the port between two starts.
 const PORTS: std::ops::Range<u16> = 17_000..32_000;
 const PORT_TRIES_MAX: usize = 1000;
-/// How often, and how far apart, it is seen whether a port is free by now.
+/// How often, and at which interval, to check whether a port is free again.
 const PORT_WAITS_MAX: u32 = 40;
 const PORT_WAIT: Duration = Duration::from_millis(50);
 const CERTIFICATES: &str = "certificates";
-/// Where a cluster is made, before it is moved to its place.
+/// Where a cluster is built before it is moved to its place.
 const NEW: &str = ".new";
-/// What a cluster consists of, the last one last.
+/// The parts of a cluster, in the order in which they are moved.
 const PARTS: [&str; 6] = [CERTIFICATES, COORDINATOR, "nodes", "log", "run", FILE_NAME];
-/// A machine runs so many agents at most.
+/// Most agents on one machine.
 const NODES_MAX: u32 = 512;
-/// And an agent has so many disks.
+/// Most disks of an agent.
 const DISKS_MAX: u32 = 64;
 
-/// The settings of a process that is about to be made, to be changed.
+/// The settings of a process to be created; they can be changed.
 pub enum DaemonSettings<'a> {
-    /// The coordinator's.
+    /// The coordinator's settings.
     Coordinator(&'a mut CoordinatorConfig),
-    /// Those of the agent of that number, from 0.
+    /// The settings of the agent with that number, from 0.
     Agent(u32, &'a mut AgentConfig),
 }
 
-/// How large a cluster is made.
+/// The size of a new cluster.
 #[derive(Debug, Clone, Copy)]
 pub struct Size {
     /// Agents.
     pub nodes: u32,
-    /// Racks, among which they are dealt out in turn.
+    /// Racks; agents are assigned to them in turn.
     pub racks: u32,
     /// Disks of each agent.
     pub disks_per_node: u32,
@@ -63,9 +63,9 @@ pub struct Size {
 }
 
 impl LocalCluster {
-    /// Makes a cluster in `dir`, which must hold nothing but what [`LocalCluster::lock`] and an earlier attempt have put there. The
-    /// caller holds that lock. All is made in a directory beside the places where it belongs, and only then moved there,
-    /// `weft.toml` last: whenever this breaks off, the next attempt begins anew or goes on.
+    /// Creates a cluster in `dir`, which must hold nothing except what [`LocalCluster::lock`] and an earlier attempt put there. The
+    /// caller holds that lock. The cluster is built in a directory beside its place and then moved, `weft.toml` last: after an
+    /// interruption, the next attempt starts again or continues.
     pub fn make(dir: &Path, size: Size, seed: u64, adjust: impl Fn(DaemonSettings<'_>)) -> Result<Self> {
         Self::check_free(dir, size)?;
         let mode = Permissions::from_mode(0o700);
@@ -80,7 +80,7 @@ impl LocalCluster {
         for name in PARTS {
             let (from, to) = (new.join(name), dir.join(name));
             match std::fs::rename(&from, &to) {
-                // It was moved before the last attempt broke off.
+                // An earlier attempt moved it before it was interrupted.
                 Err(error) if error.kind() == ErrorKind::NotFound && to.exists() => {}
                 moved => moved.map_err(|error| io_error(&to, "make", &error))?,
             }
@@ -89,7 +89,7 @@ impl LocalCluster {
         Self::open(dir)
     }
 
-    /// Whether a cluster of this size can be made in `dir`.
+    /// Whether a cluster of this size can be created in `dir`.
     pub fn check_free(dir: &Path, size: Size) -> Result<()> {
         size.check()?;
         let entries = match std::fs::read_dir(dir) {
@@ -110,7 +110,7 @@ impl LocalCluster {
         Ok(())
     }
 
-    /// How large it was made.
+    /// The size with which it was created.
     pub fn size(&self) -> Result<Size> {
         let (mut racks, mut disks_per_node) = (BTreeSet::new(), 0);
         for name in &self.nodes {
@@ -122,17 +122,17 @@ impl LocalCluster {
         Ok(Size { nodes, racks, disks_per_node, insecure })
     }
 
-    /// Sees to it that the coordinator's port is free. If somebody else took it while the cluster was down, another is chosen and
-    /// told to everybody: agents that still run are stopped, because they look for the coordinator where it was.
+    /// Ensures that the coordinator's port is free. If another process took it while the cluster was down, chooses a new port and writes
+    /// it to all settings. Agents that are still running are stopped, because they call the coordinator at its old address.
     pub(crate) fn settle_port(&self, seed: u64) -> Result<()> {
-        // In a network of its own nobody else takes it.
+        // In its own network namespace, no other process can take the port.
         if self.namespaces.is_some() {
             return Ok(());
         }
         let path = self.settings(COORDINATOR);
         let mut config: CoordinatorConfig = settings::parse(&path)?;
         let is_free = || TcpListener::bind(&config.listen).is_ok();
-        // A coordinator that was killed a moment ago may hold its port for another one.
+        // A coordinator that was killed a moment ago can still hold its port.
         for _ in 0..PORT_WAITS_MAX {
             if is_free() {
                 return Ok(());
@@ -151,7 +151,7 @@ impl LocalCluster {
         let mut file: ClusterFile = settings::parse(&file_path)?;
         file.coordinator.clone_from(&listen);
         write_toml(&file_path, &file)?;
-        // Last: while it names the port that is taken, the next start comes here again.
+        // Written last: until then the file names the taken port, and the next start comes here again.
         config.listen = listen;
         write_toml(&path, &config)
     }
@@ -161,15 +161,16 @@ impl Size {
     fn check(self) -> Result<()> {
         let between = |what: &str, count: u32, max: u32| {
             let fits = (1..=max).contains(&count);
-            fits.then_some(()).ok_or_else(|| Error::invalid(format!("{count} {what} make no cluster: 1 to {max} do")))
+            fits.then_some(())
+                .ok_or_else(|| Error::invalid(format!("a cluster cannot have {count} {what}: the range is 1 to {max}")))
         };
         between("nodes", self.nodes, NODES_MAX)?;
         between("racks", self.racks, self.nodes)?;
-        between("disks a node", self.disks_per_node, DISKS_MAX)
+        between("disks per node", self.disks_per_node, DISKS_MAX)
     }
 }
 
-/// Everything that makes a cluster, in a new directory.
+/// Creates all parts of a cluster in a new directory.
 fn fill(new: &Path, size: Size, seed: u64, adjust: impl Fn(DaemonSettings<'_>)) -> Result<()> {
     let mut random = StdRng::seed_from_u64(seed);
     let cluster = ClusterId(random.random());
@@ -228,7 +229,7 @@ fn node(
         zone: "default".to_owned(),
         cluster: Some(cluster),
         coordinators: vec![coordinator.to_owned()],
-        // Any free port: the coordinator learns which when the agent registers.
+        // Any free port: the coordinator learns it when the agent registers.
         data_listen: format!("{}:0", Ipv4Addr::LOCALHOST),
         control_listen: format!("{}:0", Ipv4Addr::LOCALHOST),
         data_advertise: None,
@@ -251,14 +252,14 @@ fn make_node(dir: &Path, config: &AgentConfig) -> Result<()> {
 fn free_port(random: &mut StdRng) -> Result<u16> {
     let mut tries = (0..PORT_TRIES_MAX).map(|_| random.random_range(PORTS));
     let free = tries.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
-    free.ok_or_else(|| Error::unavailable("no free port was found on 127.0.0.1"))
+    free.ok_or_else(|| Error::unavailable("found no free port on 127.0.0.1"))
 }
 
 fn make_dir(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))
 }
 
-/// Whole or not at all: the file may be there already, and in use.
+/// Replaces the file atomically: it can exist and be in use.
 fn write_toml(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = toml::to_string_pretty(value).map_err(Error::fatal)?;
     let temporary = path.with_extension("toml.new");

@@ -1,4 +1,4 @@
-//! Processes that outlive the command that started them: spawned, found again, and stopped without ever hitting a stranger.
+//! Processes that outlive the command that started them: spawned, found again, and stopped without ever signalling another process.
 
 use crate::{beside, files::io_error};
 use serde::{Deserialize, Serialize};
@@ -14,58 +14,57 @@ use std::{
 use tokio::time::Instant;
 use weft_types::{Error, Result};
 
-/// A process that was started has named itself within this time.
+/// A started process must write its pid file within this time.
 const START_MAX: Duration = Duration::from_secs(20);
-/// The option by which a process learns of its file: so daemons are told from what people start.
+/// The option that names the pid file: a process is told from its command line.
 const PID_FILE: &str = "--pid-file";
 const START_POLL: Duration = Duration::from_millis(2);
 const END_POLL: Duration = Duration::from_millis(20);
-/// Processes that were asked to end have this long before they are made to.
+/// Processes have this long to end after SIGTERM; then they are killed.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// And to what was killed, the system gives an end within this time, unless a disk or a mount hangs.
+/// The system must remove a killed process within this time, unless a disk or a mount hangs.
 const KILL_GRACE: Duration = Duration::from_secs(5);
-/// How often, and how far apart, it is tried to lock a file that is locked.
+/// How often, and at which interval, to try to lock a locked file.
 const LOCK_TRIES_MAX: u32 = 50;
 const LOCK_POLL: Duration = Duration::from_millis(20);
 
-/// A process, so described that no other process can be taken for it: numbers are used again, but not with the same start
-/// in the same boot.
+/// A process, identified so that it cannot be confused with another one: process ids are reused, but not with the same start time in
+/// the same boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// The process id.
     pub(crate) pid: u32,
-    /// When it started, in the kernel's ticks since boot.
+    /// Its start time, in kernel ticks since boot.
     started_ticks: u64,
-    /// The boot.
+    /// The id of the boot.
     boot: String,
 }
 
-/// Linux tells of CPU time in hundredths of a second, whatever its own ticks are.
+/// Linux reports CPU time in hundredths of a second on every machine.
 const TICKS_PER_S: f64 = 100.0;
 
-/// What to do to a process.
+/// A signal for a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Ask it to end.
+    /// SIGTERM: end in order.
     Term,
-    /// End it at once, as a power cut would.
+    /// SIGKILL: end at once, like a power cut.
     Kill,
-    /// Hold it up, with its connections as they are.
+    /// SIGSTOP: pause; the connections stay open.
     Stop,
-    /// Let it go on.
+    /// SIGCONT: continue.
     Continue,
 }
 
-/// Starts `weft` with `args`, in a process group of its own, so that a ctrl-C here is not one there. What it prints goes
-/// to the end of `log`. When this returns, `pid_file` names the process, or it has ended: there is no moment in which it runs and
-/// nobody could find it again, as it names itself before it does anything else.
-/// With a `namespace`, it runs in that network.
+/// Starts `weft` with `args` in its own process group, so a ctrl-C of this command does not reach it. Its output is appended to
+/// `log`. On return, `pid_file` names the process, or the process has ended: a process writes its pid file before it does anything
+/// else, so it never runs without being found again. With a `namespace`, it runs in that network namespace.
 pub(super) fn spawn<S: AsRef<OsStr>>(args: &[S], namespace: Option<&str>, log: &Path, pid_file: &PidFile) -> Result<()> {
     let binary = beside::weft()?;
     let log_file = File::options().create(true).append(true).open(log).map_err(|error| io_error(log, "open", &error))?;
     let also = log_file.try_clone().map_err(|error| io_error(log, "open", &error))?;
     let mut command = match namespace {
-        // It becomes the binary: the number stays.
+        // `exec` keeps the process id.
         Some(namespace) => {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", namespace]).arg(&binary);
@@ -85,11 +84,11 @@ pub(super) fn spawn<S: AsRef<OsStr>>(args: &[S], namespace: Option<&str>, log: &
         std::thread::sleep(START_POLL);
     }
     let _killed = child.kill().and_then(|()| child.wait());
-    Err(Error::fatal(format!("a process did not get to its first step within {START_MAX:?}; see {}", log.display())))
+    Err(Error::fatal(format!("a process did not write its pid file within {START_MAX:?}; see {}", log.display())))
 }
 
 impl Process {
-    /// The process that has this number now; none, if there is none or it has ended and nobody has fetched its exit code.
+    /// The running process with this id; None if there is none, or if it has ended and is a zombie.
     pub fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
@@ -97,26 +96,26 @@ impl Process {
         (!matches!(state, 'Z' | 'X')).then_some(Self { pid, started_ticks, boot })
     }
 
-    /// Whether it runs still.
+    /// Whether it is still running.
     pub fn is_alive(&self) -> bool {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
-    /// Whether it was started by `LocalCluster::start`, with its number in a file below `dir`.
+    /// Whether `LocalCluster::start` started it with a pid file below `dir`.
     pub fn is_daemon_of(&self, dir: &Path) -> bool {
         let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let mut words = line.split(|byte| *byte == 0).skip_while(|word| *word != PID_FILE.as_bytes());
         words.nth(1).is_some_and(|file| Path::new(OsStr::from_bytes(file)).starts_with(dir))
     }
 
-    /// The CPU time that it has used so far, user and system together, in seconds, to a hundredth; none: it has ended.
+    /// Its CPU time so far, user and system, in seconds, to a hundredth; None if it has ended.
     pub fn cpu_seconds(&self) -> Option<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
         let ((_, started_ticks), cpu_ticks) = (parse_stat(&stat)?, parse_cpu_ticks(&stat)?);
         (started_ticks == self.started_ticks).then_some(cpu_ticks as f64 / TICKS_PER_S)
     }
 
-    /// Waits until it runs no more, and tells whether it came to that.
+    /// Waits until it has ended; false if it has not within the limit.
     fn ends_by(&self, deadline: Instant) -> bool {
         while self.is_alive() {
             if Instant::now() > deadline {
@@ -127,12 +126,12 @@ impl Process {
         true
     }
 
-    /// Sends it a signal, if it is alive still.
+    /// Sends it a signal if it is still alive.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         if !self.is_alive() {
             return Ok(());
         }
-        // The shell's own `kill` is everywhere; ours would be unsafe code.
+        // The shell's `kill` is everywhere; a call of kill(2) would be unsafe code.
         let name = match signal {
             Signal::Term => "TERM",
             Signal::Kill => "KILL",
@@ -146,12 +145,12 @@ impl Process {
             .status();
         match ended {
             Ok(status) if status.success() || !self.is_alive() => Ok(()),
-            _ => Err(Error::fatal(format!("process {} cannot be stopped: is it somebody else's?", self.pid))),
+            _ => Err(Error::fatal(format!("cannot signal process {}: it may belong to another user", self.pid))),
         }
     }
 }
 
-/// Asks all of them to end, and makes those that do not; whether each did.
+/// Asks all of them to end, then kills those that did not; for each, whether it has ended.
 pub fn end<'a>(processes: impl IntoIterator<Item = &'a Process> + Clone) -> Result<Vec<bool>> {
     processes.clone().into_iter().try_for_each(|process| process.signal(Signal::Term))?;
     let deadline = Instant::now() + STOP_GRACE;
@@ -164,56 +163,56 @@ pub fn end<'a>(processes: impl IntoIterator<Item = &'a Process> + Clone) -> Resu
     processes.into_iter().map(end).collect()
 }
 
-/// State and start from /proc/PID/stat. The name, in brackets, can contain anything.
+/// State and start time from /proc/PID/stat. The name, in brackets, can contain any character.
 fn parse_stat(stat: &str) -> Option<(char, u64)> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_whitespace();
     let state = fields.next()?.chars().next()?;
-    // The state is field 3, the start field 22.
+    // The state is field 3, the start time field 22.
     let started = fields.nth(18)?.parse().ok()?;
     Some((state, started))
 }
 
-/// User time and system time from /proc/PID/stat, together.
+/// The sum of user time and system time from /proc/PID/stat.
 fn parse_cpu_ticks(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
-    // Fields 14 and 15; the first after the name is field 3.
+    // Fields 14 and 15; the first field after the name is field 3.
     let ticks: Vec<u64> = after_name.split_whitespace().skip(11).take(2).filter_map(|field| field.parse().ok()).collect();
     (ticks.len() == 2).then(|| ticks.iter().sum())
 }
 
-/// A file that says which process is in charge of something, and on which that process holds a lock (flock) as long as it runs:
-/// a copy of the file, or one that was left behind, names nobody.
+/// A file that names the process in charge of something. That process holds a lock (flock) on it as long as it runs, so a copy of
+/// the file, or a file that was left behind, names no process.
 #[derive(Debug)]
 pub struct PidFile {
     path: PathBuf,
 }
 
 impl PidFile {
-    /// At this path.
+    /// The pid file at this path.
     pub fn new(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// Names this process, until the file that is returned is closed.
+    /// Names this process until the returned file is closed.
     pub fn take(&self) -> Result<File> {
         let mut options = File::options();
         let mut file =
             options.create(true).truncate(false).write(true).open(&self.path).map_err(|error| self.error("open", &error))?;
-        // Who looks whether it is locked holds it for a moment, and so does a process that is just ending.
+        // Checking the lock holds it for a moment, and so does a process that is just ending.
         let mut tries = 0;
         while let Err(error) = file.try_lock() {
             match error {
                 TryLockError::WouldBlock if tries < LOCK_TRIES_MAX => std::thread::sleep(LOCK_POLL),
                 TryLockError::WouldBlock => {
                     let who = self.read().map_or_else(|| "another process".to_owned(), |other| format!("process {}", other.pid));
-                    return Err(Error::invalid(format!("{who} runs already: {} is its file", self.path.display())));
+                    return Err(Error::invalid(format!("{who} is already running with the pid file {}", self.path.display())));
                 }
                 TryLockError::Error(error) => return Err(self.error("lock", &error)),
             }
             tries += 1;
         }
-        let own = Process::of(std::process::id()).ok_or_else(|| Error::fatal("/proc does not tell of this process"))?;
+        let own = Process::of(std::process::id()).ok_or_else(|| Error::fatal("/proc has no entry for this process"))?;
         let text = toml::to_string(&own).map_err(Error::fatal)?;
         let written = file.set_len(0).and_then(|()| file.write_all(text.as_bytes()));
         written.map(|()| file).map_err(|error| self.error("write", &error))
@@ -232,16 +231,16 @@ impl PidFile {
                 Err(TryLockError::Error(error)) => return Err(self.error("lock", &error)),
                 Err(TryLockError::WouldBlock) => {}
             }
-            // Who has just taken it has yet to write its name, and who has just ended to let go.
+            // A process that has just taken the file has yet to write its id; one that has just ended has yet to release it.
             if let Some(process) = self.read().filter(Process::is_alive) {
                 return Ok(Some(process));
             }
             std::thread::sleep(LOCK_POLL);
         }
-        Err(Error::retry(format!("{} is locked by a process that it does not name", self.path.display())))
+        Err(Error::retry(format!("{} is locked by a process whose id it does not contain", self.path.display())))
     }
 
-    /// The process that it names; none, if it was not written to its end.
+    /// The process that the file names; None if the file was not written completely.
     fn read(&self) -> Option<Process> {
         toml::from_str(&std::fs::read_to_string(&self.path).ok()?).ok()
     }
@@ -250,7 +249,7 @@ impl PidFile {
         io_error(&self.path, what, error)
     }
 
-    /// Names nobody.
+    /// Clears the file.
     pub fn remove(&self) -> Result<()> {
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error(&self.path, "remove", &error)),
@@ -273,9 +272,9 @@ mod tests {
         assert!(!earlier.is_alive() && !last_boot.is_alive());
         earlier.signal(Signal::Kill).unwrap();
         last_boot.signal(Signal::Kill).unwrap();
-        assert!(process.is_alive(), "a stranger was hit");
+        assert!(process.is_alive(), "a signal reached another process");
         process.signal(Signal::Kill).unwrap();
-        // Not waited for yet: it is a zombie, and as good as gone.
+        // Nothing has waited for it yet: it is a zombie, and counts as ended.
         for _ in 0..100 {
             if !process.is_alive() {
                 break;
@@ -304,8 +303,8 @@ mod tests {
         let own = Process::of(std::process::id()).unwrap();
         assert_eq!(file.alive().unwrap(), Some(own.clone()));
         let second = file.take().unwrap_err();
-        assert!(second.message.contains(&format!("process {} runs already", own.pid)), "{second}");
-        // A copy names the same process, which has nothing to do with it.
+        assert!(second.message.contains(&format!("process {} is already running", own.pid)), "{second}");
+        // A copy names the same process, but that process does not hold a lock on it.
         let copy = PidFile::new(dir.path().join("copy"));
         std::fs::copy(dir.path().join("pid"), dir.path().join("copy")).unwrap();
         assert_eq!(copy.alive().unwrap(), None);

@@ -1,4 +1,4 @@
-//! A local cluster for a short while: in a directory of its own, and gone afterwards with its processes.
+//! A temporary local cluster in its own directory; it is removed together with its processes.
 
 use super::{
     cluster::LocalCluster,
@@ -8,11 +8,11 @@ use crate::{files::io_error, seed::seed};
 use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::PathBuf};
 use weft_types::Result;
 
-/// A cluster below the system's directory for temporary files. Dropped, it is stopped and removed.
+/// A cluster below the system's directory for temporary files. Dropping it stops and removes it.
 #[derive(Debug)]
 pub struct ScratchCluster {
     cluster: LocalCluster,
-    // Dropped after the processes were stopped.
+    // Dropped after the processes have stopped.
     _dir: ScratchDir,
 }
 
@@ -23,10 +23,10 @@ impl ScratchCluster {
     /// Milliseconds between two heartbeats of its agents.
     pub const HEARTBEAT_INTERVAL_MS: u32 = 200;
 
-    /// Makes one whose directory's name begins with `name`; nothing runs yet. A node that is dead is noticed within a second or two.
+    /// Creates one in a directory whose name begins with `name`; nothing runs yet. A dead node is noticed within a second or two.
     pub fn make(name: &str, size: Size) -> Result<Self> {
         let dir = ScratchDir(std::env::temp_dir().join(format!("{name}-{:016x}", seed()?)));
-        // What is stored and read back is nobody else's to read.
+        // Other users must not read stored data.
         DirBuilder::new().mode(0o700).create(&dir.0).map_err(|error| io_error(&dir.0, "create", &error))?;
         let place = dir.0.join("cluster");
         let _lock = LocalCluster::lock(&place)?;
@@ -55,7 +55,7 @@ impl Drop for ScratchCluster {
 impl Drop for ScratchDir {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            eprintln!("weft: {} could not be removed: {error}", self.0.display());
+            eprintln!("weft: cannot remove {}: {error}", self.0.display());
         }
     }
 }

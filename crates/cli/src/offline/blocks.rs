@@ -1,4 +1,4 @@
-//! Block files: what state they are in, and how a rebuilt one takes its place.
+//! Block files: their health, and the replacement by a rebuilt one.
 
 use super::manifest::{Geometry, Manifest, block_name};
 use std::{
@@ -12,11 +12,11 @@ use weft_client::UnitSums;
 use weft_proto::crc32c;
 use weft_types::{CHECKSUM_UNIT_LEN, Error, Result, Span};
 
-/// What a block file is found to be.
+/// The result of checking a block file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Scan {
     pub(crate) health: Health,
-    /// Byte ranges that are not what was recorded, whole checksum units.
+    /// Byte ranges that do not match their checksums, whole checksum units.
     pub(crate) bad: Vec<Span>,
     /// What is wrong, for a person; empty if nothing is.
     pub(crate) reason: String,
@@ -26,15 +26,15 @@ pub(crate) struct Scan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Health {
-    /// Every byte is what was recorded.
+    /// Every byte matches its checksum.
     Ok,
-    /// There is no such file.
+    /// The file does not exist.
     Missing,
-    /// Some bytes are not what was recorded, or their number is not.
+    /// Some bytes do not match their checksums, or the length is wrong.
     Corrupt,
 }
 
-/// Reads every block file and compares it with what was recorded.
+/// Reads every block file and compares it with its checksums.
 pub(crate) fn scan_all(dir: &Path, manifest: &Manifest, quiet: bool) -> Result<Vec<Scan>> {
     let total = manifest.blocks.iter().map(|block| block.size).sum();
     let progress = Progress::new("checking", total, quiet);
@@ -49,12 +49,12 @@ fn scan(path: &Path, size: u64, units: &[u32], progress: &Progress) -> Result<Sc
     let missing = |reason: &str| Scan { health: Health::Missing, bad: vec![Span::new(0, size)], reason: reason.to_owned() };
     let mut file = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(missing("there is no such file")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(missing("the file does not exist")),
         Err(error) => return Err(io_error(path, "open", &error)),
     };
     let metadata = file.metadata().map_err(|error| io_error(path, "look at", &error))?;
     if !metadata.is_file() {
-        return Err(Error::invalid(format!("{} is not a file: move it out of the way", path.display())));
+        return Err(Error::invalid(format!("{} is not a regular file: move it away", path.display())));
     }
     let (mut bad, mut at) = (Vec::new(), 0);
     let mut buffer = Vec::new();
@@ -62,7 +62,7 @@ fn scan(path: &Path, size: u64, units: &[u32], progress: &Progress) -> Result<Sc
         let unit = Span::new(at, (at + CHECKSUM_UNIT_LEN).min(size));
         buffer.resize(unit.len() as usize, 0);
         interrupt::check()?;
-        // A unit that cannot be read, or not to its end, is as good as a wrong one; what follows it fails too.
+        // A unit that cannot be read completely counts as corrupt; so do all units after it.
         if file.read_exact(&mut buffer).is_err() || crc32c(&buffer) != *expected {
             bad.push(unit);
         }
@@ -71,15 +71,15 @@ fn scan(path: &Path, size: u64, units: &[u32], progress: &Progress) -> Result<Sc
     }
     let bad = Span::normalize(bad);
     let reason = match bad.first() {
-        _ if metadata.len() != size => format!("it has {} bytes and should have {size}", metadata.len()),
-        Some(first) => format!("bytes {}-{} are not what was recorded", first.start, first.end - 1),
+        _ if metadata.len() != size => format!("it has {} bytes instead of {size}", metadata.len()),
+        Some(first) => format!("bytes {}-{} do not match their checksum", first.start, first.end - 1),
         None => String::new(),
     };
     let health = if reason.is_empty() { Health::Ok } else { Health::Corrupt };
     Ok(Scan { health, bad, reason })
 }
 
-/// The positions that byte ranges of a block touch: with several sub-blocks, those of whole cells.
+/// The positions that byte ranges of a block touch; with several sub-blocks, the positions of whole cells.
 pub(crate) fn positions_of(geometry: &Geometry, bytes: &[Span]) -> Vec<Span> {
     let layout = geometry.stripe.layout;
     let widen = |span: &Span| {
@@ -92,20 +92,20 @@ pub(crate) fn positions_of(geometry: &Geometry, bytes: &[Span]) -> Vec<Span> {
     Span::normalize(bytes.iter().map(widen).collect())
 }
 
-/// A block file that is being written under another name, and takes its place only when it is whole.
+/// A block file that is written under a temporary name, and takes its place only when it is complete.
 #[derive(Debug)]
 pub(crate) struct NewBlock {
     file: File,
     temporary: PathBuf,
     path: PathBuf,
-    /// Of what was written to it.
+    /// The checksums of what was written to it.
     written: UnitSums,
     placed: bool,
 }
 
 impl NewBlock {
-    /// Begins one of `len` bytes: zeros, and at `keep` what the file that is there has. The caller has [locked](lock) the
-    /// directory: a file under the temporary name is what was left when somebody was killed.
+    /// Begins a file of `len` bytes: zeros, and in the ranges `keep` the bytes of the existing file. The caller has [locked](lock) the
+    /// directory, so a file under the temporary name is a leftover of a killed process.
     pub(crate) fn create(dir: &Path, index: u8, len: u64, keep: &[Span]) -> Result<Self> {
         let path = dir.join(block_name(index));
         let temporary = dir.join(format!(".{}.tmp", block_name(index)));
@@ -129,7 +129,7 @@ impl NewBlock {
         self.file.write_all_at(bytes, offset).map_err(|error| io_error(&self.temporary, "write", &error))
     }
 
-    /// The CRC32C of each MiB, as it can be read back, which must be what was written.
+    /// The CRC32C of each MiB as read back, which must match what was written.
     pub(crate) fn units(&self, len: u64) -> Result<Vec<u32>> {
         let mut buffer = Vec::new();
         let units = (0..len.div_ceil(CHECKSUM_UNIT_LEN)).map(|unit| {
@@ -141,7 +141,7 @@ impl NewBlock {
             if self.written.unit(unit) != Some(read) {
                 let (shown, first, last) = (self.temporary.display(), span.start, span.end - 1);
                 return Err(Error::corrupt(format!(
-                    "bytes {first}-{last} of {shown} are read back other than they were written"
+                    "bytes {first}-{last} of {shown} differ when read back: the disk may be failing"
                 )));
             }
             Ok(read)
@@ -177,19 +177,19 @@ impl NewBlock {
 impl Drop for NewBlock {
     fn drop(&mut self) {
         if !self.placed {
-            // Best effort: what is left behind has a name that nobody reads, and is written over next time.
+            // Best effort: a leftover has a name that nothing reads, and the next attempt overwrites it.
             let _ = std::fs::remove_file(&self.temporary);
         }
     }
 }
 
-/// Nobody else may encode into the same directory, or repair it, at the same time.
+/// Locks the directory against other processes that encode into it or repair it.
 pub(crate) fn lock(dir: &Path) -> Result<File> {
     let file = File::open(dir).map_err(|error| io_error(dir, "open", &error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
-            Err(Error::retry(format!("another weft is at work in {}: wait for it to end", dir.display())))
+            Err(Error::retry(format!("another weft process is working in {}: wait until it has ended", dir.display())))
         }
         Err(TryLockError::Error(error)) => Err(io_error(dir, "lock", &error)),
     }
@@ -209,7 +209,7 @@ mod tests {
         let dir = tempfile::TempDir::new().unwrap();
         let mut new = NewBlock::create(dir.path(), 3, 2000, &[]).unwrap();
         new.write_at(&[7; 1000], 1000).unwrap();
-        assert!(new.units(2000).is_err(), "half of it was never written");
+        assert!(new.units(2000).is_err(), "half of the block was never written");
         new.write_at(&[8; 1000], 0).unwrap();
         assert_eq!(new.units(2000).unwrap(), [crc32c(&[[8; 1000], [7; 1000]].concat())]);
         std::fs::OpenOptions::new().write(true).open(dir.path().join(".block-003.tmp")).unwrap().write_all_at(&[9], 5).unwrap();

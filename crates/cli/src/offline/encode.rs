@@ -12,14 +12,14 @@ use weft_cli::{files::io_error, interrupt, progress::Progress};
 use weft_codes::SharedCode;
 use weft_types::{Error, Result};
 
-/// Sizes that were asked for, bytes.
+/// The requested sizes, bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) block: Option<u64>,
     pub(crate) cell: Option<u64>,
 }
 
-/// What encoding did.
+/// The result of encoding.
 #[derive(Debug, Serialize)]
 pub(crate) struct Encoded {
     pub(crate) code: String,
@@ -38,7 +38,7 @@ pub(crate) fn encode(code: &SharedCode, sizes: Sizes, file: &Path, dir: &Path, q
     let object = Named::open(file)?;
     let before = object.file.metadata().map_err(|error| io_error(file, "look at", &error))?;
     if !before.is_file() {
-        return Err(Error::invalid(format!("{} is not a plain file", file.display())));
+        return Err(Error::invalid(format!("{} is not a regular file", file.display())));
     }
     let geometry = Geometry::new(code, before.len(), sizes.block, sizes.cell)?;
     let plan = (before.len() > 0).then(|| plans::encode(code, &geometry)).transpose()?;
@@ -53,9 +53,12 @@ pub(crate) fn encode(code: &SharedCode, sizes: Sizes, file: &Path, dir: &Path, q
     let units =
         new.iter().map(|(index, block)| block.units(geometry.stripe.block_len((*index).into()))).collect::<Result<_>>()?;
     let after = std::fs::metadata(file).map_err(|error| io_error(file, "look at", &error))?;
-    // Blocks of a file that was written to meanwhile would not belong together.
+    // Blocks of a file that changed during encoding do not belong together.
     if (after.len(), after.modified().ok()) != (before.len(), before.modified().ok()) {
-        return Err(Error::retry(format!("{} was changed while it was encoded: nothing was kept", file.display())));
+        return Err(Error::retry(format!(
+            "{} changed while it was encoded; nothing was written: run the command again",
+            file.display()
+        )));
     }
     let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let record = FileRecord { name, size: before.len(), sha256: sha256.clone() };
@@ -76,7 +79,7 @@ pub(crate) fn encode(code: &SharedCode, sizes: Sizes, file: &Path, dir: &Path, q
     })
 }
 
-/// A directory that is removed again if nothing came into it and it was not there before.
+/// A directory that is removed again if it did not exist before and is still empty.
 struct MadeDir<'a>(Option<&'a Path>);
 
 impl<'a> MadeDir<'a> {
@@ -94,29 +97,29 @@ impl<'a> MadeDir<'a> {
 impl Drop for MadeDir<'_> {
     fn drop(&mut self) {
         if let Some(dir) = self.0 {
-            // Best effort: if it is not empty, it shall stay.
+            // Best effort: a directory that is not empty must stay.
             let _ = std::fs::remove_dir(dir);
         }
     }
 }
 
-/// What has the names of blocks, or of what says whose they are, is somebody's.
+/// Files with the names of blocks or of a manifest belong to an earlier encode.
 fn refuse_blocks(dir: &Path, n: u8) -> Result<()> {
     let path = dir.join(manifest::NAME);
     if path.exists() {
-        return Err(Error::invalid(format!("{} exists: choose a directory that holds no blocks yet", path.display())));
+        return Err(Error::invalid(format!("{} exists: choose a directory without blocks", path.display())));
     }
     let path = (0..n).map(|index| dir.join(block_name(index))).find(|path| path.symlink_metadata().is_ok());
     path.map_or(Ok(()), |path| {
         Err(Error::invalid(format!(
-            "{} exists, and no {} says what it is: remove it, if it was left by an encode that was killed, or choose another directory",
+            "{} exists without a {}: remove it if it is left from a killed encode, or choose another directory",
             path.display(),
             manifest::NAME
         )))
     })
 }
 
-/// Gives blocks their names and writes the manifest, or leaves nothing.
+/// Gives the blocks their names and writes the manifest, or leaves nothing.
 fn place_all(dir: &Path, new: BTreeMap<u8, NewBlock>, manifest: &str) -> Result<()> {
     let mut placed = Vec::new();
     let place = |(index, block): (u8, NewBlock)| {
@@ -128,7 +131,7 @@ fn place_all(dir: &Path, new: BTreeMap<u8, NewBlock>, manifest: &str) -> Result<
     let done = done.and_then(|()| write_whole(&dir.join(manifest::NAME), manifest.as_bytes()));
     if done.is_err() {
         for path in placed {
-            // Best effort: the error that brought us here is the one to tell.
+            // Best effort: the earlier error is the one to report.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -151,18 +154,18 @@ fn encode_blocks(
     }
     match files.target {
         Target::Blocks(new) => Ok(new),
-        Target::Object(_) => Err(Error::fatal("no blocks came out")),
+        Target::Object(_) => Err(Error::fatal("the plan produced no blocks")),
     }
 }
 
-/// The plan by which a file would be encoded; none, if it is empty.
+/// The plan that would encode a file; None if the file is empty.
 pub(crate) fn explain_encode(code: &SharedCode, sizes: Sizes, file: &Path) -> Result<Option<Proved>> {
     let metadata = std::fs::metadata(file).map_err(|error| io_error(file, "look at", &error))?;
     let geometry = Geometry::new(code, metadata.len(), sizes.block, sizes.cell)?;
     (metadata.len() > 0).then(|| plans::encode(code, &geometry)).transpose()
 }
 
-/// Writes a small file so that it is there whole or not at all.
+/// Writes a small file atomically.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = temporary_beside(path);
     let written = std::fs::write(&temporary, bytes).and_then(|()| File::open(&temporary)?.sync_all());

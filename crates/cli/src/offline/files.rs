@@ -1,7 +1,7 @@
-//! Files as the places where a plan's bytes are and go.
+//! Files as the sources and sinks of a plan's bytes.
 //!
-//! Offline there is no node. Block i is held by a party of its own, `n(i+1)`, as it would be in a cluster, and this process is the
-//! client: so the plans are those that a cluster would run, and they are verified and counted in the same way.
+//! Offline there is no node. Each block i is held by its own party, `n(i+1)`, as in a cluster, and this process is the client. So the
+//! plans are the same as a cluster's, and are verified and counted in the same way.
 
 use super::{blocks::NewBlock, manifest::Geometry};
 use sha2::{Digest as _, Sha256};
@@ -19,17 +19,17 @@ use weft_types::{BlockId, Error, Extent, NodeId, Party, Result, StripeId};
 /// This process.
 pub(crate) const SELF: Party = Party::Client(1);
 
-/// Who holds a block.
+/// The holder of a block.
 pub(crate) fn holder(index: u8) -> Party {
     Party::Node(NodeId(u32::from(index) + 1))
 }
 
-/// The one stripe's block of that index.
+/// The block of that index in the only stripe.
 pub(crate) fn block_id(index: u8) -> BlockId {
     BlockId { stripe: StripeId(1), index, copy: 0, generation: 1 }
 }
 
-/// A file and its path, for errors.
+/// A file with its path, for errors.
 #[derive(Debug)]
 pub(crate) struct Named {
     pub(crate) file: File,
@@ -37,17 +37,17 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Opens a file to read it.
+    /// Opens a file for reading.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(|error| io_error(path, "open", &error))?;
         Ok(Self { file, path: path.to_owned() })
     }
 }
 
-/// What comes out goes here.
+/// Where the output goes.
 #[derive(Debug)]
 pub(crate) enum Target {
-    /// Into new block files, by index.
+    /// New block files, by index.
     Blocks(BTreeMap<u8, NewBlock>),
     /// Data blocks, back into one file.
     Object(Named),
@@ -57,9 +57,9 @@ pub(crate) enum Target {
 #[derive(Debug)]
 pub(crate) struct Files<'a> {
     pub(crate) geometry: &'a Geometry,
-    /// The file that is encoded, if one is.
+    /// The file to encode, if any.
     pub(crate) object: Option<Named>,
-    /// Block files that can be read.
+    /// The readable block files.
     pub(crate) blocks: BTreeMap<u8, Named>,
     pub(crate) target: Target,
     pub(crate) progress: &'a Progress,
@@ -70,7 +70,7 @@ pub(crate) struct Files<'a> {
 impl Data for Files<'_> {
     fn read(&mut self, _party: Party, block: BlockId, extent: Extent, into: &mut [u8]) -> Result<()> {
         let named = self.blocks.get(&block.index);
-        let named = named.ok_or_else(|| Error::fatal(format!("block {} is read, but not open", block.index)))?;
+        let named = named.ok_or_else(|| Error::fatal(format!("the plan reads block {}, which is not open", block.index)))?;
         interrupt::check()?;
         named.file.read_exact_at(into, extent.offset).map_err(|error| io_error(&named.path, "read", &error))?;
         *self.read.entry(block.index).or_default() += extent.len;
@@ -79,7 +79,7 @@ impl Data for Files<'_> {
 
     fn input(&mut self, _party: Party, index: u8, _delta: bool, extent: Extent, into: &mut [u8]) -> Result<()> {
         interrupt::check()?;
-        let named = self.object.as_ref().ok_or_else(|| Error::fatal("there is no file to encode"))?;
+        let named = self.object.as_ref().ok_or_else(|| Error::fatal("the plan reads a file, but there is none to encode"))?;
         let mut buffer = Vec::new();
         for run in self.geometry.runs(index, extent) {
             let into = &mut into[run.within(extent)];
@@ -104,7 +104,9 @@ impl Data for Files<'_> {
         interrupt::check()?;
         match &mut self.target {
             Target::Blocks(blocks) => {
-                let new = blocks.get_mut(&index).ok_or_else(|| Error::fatal(format!("block {index} comes out unasked")))?;
+                let new = blocks
+                    .get_mut(&index)
+                    .ok_or_else(|| Error::fatal(format!("the plan produced block {index}, which is not wanted")))?;
                 let len = self.geometry.stripe.block_len(index.into());
                 let kept = len.saturating_sub(extent.offset).min(extent.len) as usize;
                 let (bytes, beyond) = bytes.split_at(kept);
@@ -124,7 +126,7 @@ impl Data for Files<'_> {
                         write(bytes)?;
                         continue;
                     }
-                    // What lies between the pieces is other blocks', and stays.
+                    // The bytes between the pieces belong to other blocks and stay.
                     buffer.resize(run.len as usize, 0);
                     named.file.read_exact_at(&mut buffer, run.offset).map_err(|error| io_error(&named.path, "read", &error))?;
                     for piece in self.geometry.pieces(index, run.extent) {
@@ -143,32 +145,30 @@ impl Data for Files<'_> {
 
 fn check_zero(index: u8, beyond: &[u8]) -> Result<()> {
     if beyond.iter().any(|byte| *byte != 0) {
-        return Err(Error::corrupt(format!(
-            "block {index} came out with bytes beyond its end: the blocks do not belong together"
-        )));
+        return Err(Error::corrupt(format!("block {index} has bytes beyond its end: the blocks do not belong together")));
     }
     Ok(())
 }
 
-/// A run of a data block's bytes that is a run of the file's.
+/// A run of a data block's bytes that is also a run of the file's.
 #[derive(Debug, PartialEq, Eq)]
 struct Piece {
-    /// Where it begins in the run of the block.
+    /// Its start in the run of the block.
     at: usize,
     /// Bytes.
     len: usize,
-    /// Where it begins in the file.
+    /// Its start in the file.
     offset: u64,
-    /// Bytes that the file really has of it; zeros follow.
+    /// Its bytes that exist in the file; zeros follow.
     kept: usize,
 }
 
-/// A run of the file that has a run of a data block in it, and between its cells those of other blocks.
+/// A run of the file that contains a run of a data block, and between its cells those of other blocks.
 #[derive(Debug, PartialEq, Eq)]
 struct FileRun {
-    /// Where it begins in the file.
+    /// Its start in the file.
     offset: u64,
-    /// Bytes that the file really has of it.
+    /// Its bytes that exist in the file.
     len: u64,
     /// The bytes of the block.
     extent: Extent,
@@ -176,27 +176,27 @@ struct FileRun {
 }
 
 impl FileRun {
-    /// Where its bytes of the block are in a longer run of that.
+    /// The place of its bytes in a longer run of the block.
     fn within(&self, longer: Extent) -> Range<usize> {
         let at = (self.extent.offset - longer.offset) as usize;
         at..at + self.extent.len as usize
     }
 
-    /// Where a piece of it is in its bytes of the file.
+    /// The place of a piece in its bytes of the file.
     fn part(&self, piece: &Piece) -> Range<usize> {
         let at = piece.offset.saturating_sub(self.offset).min(self.len) as usize;
         at..at + piece.kept
     }
 }
 
-/// So much of a file is read or written at once at most, where cells are small.
+/// Most bytes of a file that are read or written at once, if cells are small.
 const RUN_BYTES_MAX: u64 = 1 << 20;
-/// The pages of smaller cells are read for their neighbours' sake anyway.
+/// Reading one smaller cell reads the pages of its neighbours too.
 const SMALL_CELL_BYTES: u64 = 4096;
 
 impl Geometry {
-    /// The runs of the file by which a run of a data block's bytes is best read and written: cell by cell, or if cells are small
-    /// many rows of them at once.
+    /// The runs of the file for reading and writing a run of a data block's bytes: cell by cell, or many rows of cells at once if they
+    /// are small.
     fn runs(&self, index: u8, extent: Extent) -> impl Iterator<Item = FileRun> + use<> {
         let (stripe, cell) = (self.stripe, self.stripe.layout.cell_len);
         let row = cell.saturating_mul(stripe.k.into());
@@ -208,7 +208,7 @@ impl Geometry {
                 at = end.min((start / cell + rows) * cell);
                 let last_cell = (at - 1) / cell * cell;
                 let last = start.max(last_cell);
-                // Beyond the end of the file there is nothing to read or write.
+                // There is nothing to read or write beyond the end of the file.
                 let offset = stripe.offset_of(index.into(), start).min(stripe.data_len);
                 let run_end = (stripe.offset_of(index.into(), last) + (at - last)).min(stripe.data_len);
                 let extent = Extent { offset: start, len: at - start };
@@ -217,7 +217,7 @@ impl Geometry {
         })
     }
 
-    /// The pieces of the file of which a run of a data block's bytes consists.
+    /// The pieces of the file that make up a run of a data block's bytes.
     fn pieces(&self, index: u8, extent: Extent) -> impl Iterator<Item = Piece> + use<> {
         let (stripe, end, mut at) = (self.stripe, extent.offset + extent.len, extent.offset);
         std::iter::from_fn(move || {

@@ -1,7 +1,7 @@
-//! `manifest.json`: what a directory of blocks is, version 1.
+//! `manifest.json`: describes a directory of blocks; version 1.
 //!
-//! The blocks of all stripes of a file lie one after another in `block-000`, `block-001`, …: as all stripes but the last are
-//! full, that is byte for byte one long stripe with blocks of `stripes × block_size` and the same cells, and is treated so.
+//! The blocks of all stripes of a file follow one another in `block-000`, `block-001`, …. All stripes except the last are full, so this
+//! equals, byte for byte, one long stripe with blocks of `stripes × block_size` and the same cells, and is treated as such.
 
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -14,7 +14,7 @@ const FORMAT: &str = "weft-blocks";
 const VERSION: u32 = 1;
 const MANIFEST_BYTES_MAX: u64 = 1 << 28;
 
-/// What a directory of blocks is.
+/// The description of a directory of blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     /// Always `weft-blocks`.
@@ -23,7 +23,7 @@ pub(crate) struct Manifest {
     pub(crate) version: u32,
     /// The code's canonical spec.
     pub(crate) code: String,
-    /// Of the code's generator, 16 hex digits.
+    /// The hash of the code's generator, 16 hex digits.
     pub(crate) generator_hash: String,
     /// Data blocks.
     pub(crate) k: u32,
@@ -37,11 +37,11 @@ pub(crate) struct Manifest {
     pub(crate) block_size: u64,
     /// Bytes of a cell.
     pub(crate) cell_size: u64,
-    /// How many stripes' blocks lie in each block file.
+    /// Number of stripes whose blocks each block file holds.
     pub(crate) stripes: u64,
     /// The block files, by index.
     pub(crate) blocks: Vec<BlockRecord>,
-    /// CRC32C of this manifest, serialised without blanks and with 0 here.
+    /// CRC32C of this manifest, serialised without blanks and with 0 in this field.
     pub(crate) manifest_crc32c: u32,
 }
 
@@ -59,22 +59,22 @@ pub(crate) struct BlockRecord {
     pub(crate) index: u8,
     pub(crate) file: String,
     pub(crate) size: u64,
-    /// CRC32C of each MiB; the last one covers what is left.
+    /// CRC32C of each MiB; the last one covers the rest.
     pub(crate) crc32c: Vec<u32>,
 }
 
-/// How a file becomes blocks.
+/// How a file is divided into blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) block_size: u64,
     pub(crate) cell_size: u64,
     pub(crate) stripes: u64,
-    /// All stripes as one. `data_len` may be 0 here.
+    /// All stripes as one. `data_len` can be 0 here.
     pub(crate) stripe: StripeLayout,
 }
 
 impl Geometry {
-    /// For a file of `size` bytes: one stripe that is just large enough, unless a block size is given.
+    /// For a file of `size` bytes: one stripe of just the right size unless a block size is given.
     pub(crate) fn new(code: &SharedCode, size: u64, block_size: Option<u64>, cell_size: Option<u64>) -> Result<Self> {
         let (k, alpha) = (code.k() as u64, code.alpha() as u64);
         let whole = |len: u64, unit: u64| len.max(1).div_ceil(unit.max(1)).checked_mul(unit.max(1));
@@ -89,7 +89,8 @@ impl Geometry {
     }
 
     fn of(code: &SharedCode, size: u64, block_size: u64, cell_size: u64) -> Result<Self> {
-        let too_large = || Error::invalid(format!("{size} bytes in blocks of {block_size} are too many"));
+        let too_large =
+            || Error::invalid(format!("{size} bytes need too many blocks of {block_size}: choose a larger block size"));
         let of_stripe = block_size.checked_mul(code.k() as u64).ok_or_else(too_large)?;
         let stripes = size.div_ceil(of_stripe).max(1);
         let layout = Layout::new(block_size.checked_mul(stripes).ok_or_else(too_large)?, cell_size, code.alpha() as u32)?;
@@ -104,7 +105,7 @@ pub(crate) fn block_name(index: u8) -> String {
 }
 
 impl Manifest {
-    /// Of a file that was just encoded.
+    /// The manifest of a file that was just encoded.
     pub(crate) fn new(code: &SharedCode, geometry: &Geometry, file: FileRecord, units: Vec<Vec<u32>>) -> Self {
         let record = |(index, crc32c): (usize, Vec<u32>)| {
             let size = geometry.stripe.block_len(index as u32);
@@ -129,18 +130,18 @@ impl Manifest {
         manifest
     }
 
-    /// Reads and checks `dir/manifest.json`: all that the rest relies on.
+    /// Reads and checks `dir/manifest.json`, including everything that later steps rely on.
     pub(crate) fn read(dir: &Path) -> Result<(Self, SharedCode, Geometry)> {
         let path = dir.join(NAME);
         let shown = path.display();
         let size = std::fs::metadata(&path).map_err(|error| {
             if dir.is_dir() && error.kind() == std::io::ErrorKind::NotFound {
-                return Error::not_found(format!("{shown} does not exist: this is no directory that `weft code encode` wrote"));
+                return Error::not_found(format!("{shown} does not exist: pass a directory that `weft code encode` wrote"));
             }
             weft_cli::files::io_error(&path, "read", &error)
         })?;
         if size.len() > MANIFEST_BYTES_MAX {
-            return Err(Error::invalid(format!("{shown} is too large to be a manifest")));
+            return Err(Error::invalid(format!("{shown} is too large for a manifest")));
         }
         let text = std::fs::read(&path).map_err(|error| weft_cli::files::io_error(&path, "read", &error))?;
         Self::parse(&text).map_err(|error| Error::new(error.reaction, format!("{shown}: {}", error.message)))
@@ -154,20 +155,23 @@ impl Manifest {
         }
         let head: Head = serde_json::from_slice(text).map_err(|error| Error::corrupt(format!("not a manifest: {error}")))?;
         if head.format != FORMAT {
-            return Err(Error::invalid(format!("its format is '{}', not '{FORMAT}'", head.format)));
+            return Err(Error::invalid(format!("the format is '{}', not '{FORMAT}'", head.format)));
         }
         if head.version != VERSION {
             let version = head.version;
-            return Err(Error::invalid(format!("it is of version {version}; this weft reads version {VERSION}")));
+            return Err(Error::invalid(format!("the manifest has version {version}; this weft reads version {VERSION}")));
         }
-        let manifest: Self = serde_json::from_slice(text).map_err(|error| Error::corrupt(format!("damaged: {error}")))?;
+        let manifest: Self =
+            serde_json::from_slice(text).map_err(|error| Error::corrupt(format!("the manifest is corrupt: {error}")))?;
         if manifest.checksum() != manifest.manifest_crc32c {
-            return Err(Error::corrupt("damaged, or changed by hand: its own checksum (manifest_crc32c) is wrong"));
+            return Err(Error::corrupt("the manifest is corrupt or was edited: its checksum (manifest_crc32c) is wrong"));
         }
         let code = weft_codes::parse(&manifest.code).map_err(Error::invalid)?;
         if generator_hash(&code) != manifest.generator_hash {
             let spec = &manifest.code;
-            return Err(Error::invalid(format!("{spec} was another code when this was written: its generator's hash differs")));
+            return Err(Error::invalid(format!(
+                "the blocks were written with another generator of {spec}: the generator hash differs"
+            )));
         }
         let geometry = Geometry::of(&code, manifest.file.size, manifest.block_size, manifest.cell_size)?;
         let sizes_fit = (manifest.blocks.iter().enumerate()).all(|(at, block)| {
@@ -177,12 +181,12 @@ impl Manifest {
                 && (block.size, block.crc32c.len() as u64) == (len, len.div_ceil(CHECKSUM_UNIT_LEN))
         });
         if manifest.blocks.len() != code.n() || !sizes_fit || geometry.stripes != manifest.stripes {
-            return Err(Error::corrupt("its blocks do not fit its sizes"));
+            return Err(Error::corrupt("the manifest is corrupt: its blocks do not fit its sizes"));
         }
         Ok((manifest, code, geometry))
     }
 
-    /// As it is written.
+    /// Its serialised form.
     pub(crate) fn to_json(&self) -> Result<String> {
         serde_json::to_string_pretty(self).map(|json| json + "\n").map_err(Error::fatal)
     }

@@ -1,7 +1,7 @@
-//! Encoding, repairing and decoding plain files, without a cluster.
+//! Encodes, repairs and decodes plain files without a cluster.
 //!
-//! `DIR/block-000`, `DIR/block-001`, … are the raw bytes of the blocks; `DIR/manifest.json` says what they are. Whatever is read is
-//! checked against recorded checksums first, whatever is written is checked before it takes its name.
+//! `DIR/block-000`, `DIR/block-001`, … are the raw bytes of the blocks; `DIR/manifest.json` describes them. All input is compared with
+//! its checksums before use; all output is checked before it gets its name.
 
 mod blocks;
 mod encode;

@@ -1,4 +1,4 @@
-//! The plans of offline work: made by the same schemes as a cluster's, verified before a byte is touched, and run over files.
+//! The plans of offline work: made by the same schemes as a cluster's, verified before a byte moves, and run over files.
 
 use super::{
     files::{Files, SELF, block_id, holder},
@@ -10,14 +10,14 @@ use weft_plan::{Change, Class, CodeView, Hold, Input, Job, Plan, Refusal, Want, 
 use weft_schemes::{Kind, Request, Run, Select, simplest};
 use weft_types::{Error, PlanId, Result, Span};
 
-/// A plan, and the job that it was proved to do.
+/// A verified plan with its job.
 #[derive(Debug)]
 pub(crate) struct Proved {
     pub(crate) plan: Plan,
     pub(crate) job: Job,
 }
 
-/// All blocks, from the file.
+/// Encodes all blocks from the file.
 pub(crate) fn encode(code: &SharedCode, geometry: &Geometry) -> Result<Proved> {
     let span = geometry.stripe.coded_span();
     let all = sub_blocks(code);
@@ -36,11 +36,11 @@ pub(crate) fn encode(code: &SharedCode, geometry: &Geometry) -> Result<Proved> {
     Proved::new(plan, code, job)
 }
 
-/// The positions `wanted` of blocks, from what `good` says is there: both by block.
+/// Computes the positions `wanted` of blocks from the positions `good`, both by block.
 pub(crate) fn rebuild(code: &SharedCode, geometry: &Geometry, wanted: &Spans, good: &Spans) -> Result<Proved> {
     let all = sub_blocks(code);
     let len = |index: u8| geometry.stripe.block_len(index.into());
-    // Short blocks first: what is not there need not be read.
+    // Short blocks first: bytes beyond their end need not be read.
     let mut order: Vec<u8> = good.keys().copied().collect();
     order.sort_by_key(|index| (len(*index), *index));
     let hold = |index: &u8| {
@@ -65,23 +65,23 @@ pub(crate) type Spans = BTreeMap<u8, Vec<Span>>;
 
 impl Proved {
     fn new(plan: Plan, code: &SharedCode, job: Job) -> Result<Self> {
-        // We made it ourselves: a refusal is a defect of a scheme, and better told than run.
-        prove(&plan, code, &job).map_err(|refusal| Error::fatal(format!("our own plan is refused: {refusal}")))?;
+        // A refusal means that a scheme has a bug: report it instead of running the plan.
+        prove(&plan, code, &job).map_err(|refusal| Error::fatal(format!("the scheme's plan is refused: {refusal}")))?;
         Ok(Self { plan, job })
     }
 
-    /// Runs it over files, in bounded memory.
+    /// Runs it over files in bounded memory.
     pub(crate) fn run(&self, files: &mut Files<'_>) -> Result<()> {
         weft_plan::eval(&self.plan, files)
     }
 
-    /// What it sends over its links, bytes.
+    /// Bytes sent over its links.
     pub(crate) fn bytes_moved(&self) -> Result<u64> {
         Ok(weft_plan::cost(&self.plan)?.moved_bytes())
     }
 }
 
-/// Whether a plan does what the job wants under a code.
+/// Verifies that a plan does its job with a code.
 pub(crate) fn prove(plan: &Plan, code: &SharedCode, job: &Job) -> std::result::Result<(), Refusal> {
     let spec = code.spec();
     let (k, n, alpha, generator, tolerance) = (code.k(), code.n(), code.alpha(), code.generator(), code.tolerance());

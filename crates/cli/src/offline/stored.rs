@@ -1,4 +1,4 @@
-//! From blocks to what is lost of them, or back to the file.
+//! Reads a directory of blocks, rebuilds what is lost, and decodes the file.
 
 use super::{
     blocks::{Health, NewBlock, Scan, lock, positions_of, scan_all, sync_dir},
@@ -17,7 +17,7 @@ use weft_client::Destination;
 use weft_codes::SharedCode;
 use weft_types::{Error, Reaction, Result, Span};
 
-/// A directory of blocks, every one of them checked.
+/// A directory of blocks, all of them checked.
 #[derive(Debug)]
 pub(crate) struct Stored {
     dir: PathBuf,
@@ -25,29 +25,29 @@ pub(crate) struct Stored {
     code: SharedCode,
     geometry: Geometry,
     scans: Vec<Scan>,
-    /// Positions that can be read, by block. Beyond its end a block is known to be zero, even if it is lost.
+    /// Readable positions, by block. Bytes beyond the end of a block are known to be zero, even if the block is lost.
     good: Spans,
-    /// Positions that cannot.
+    /// Positions that cannot be read.
     lost: Spans,
     quiet: bool,
 }
 
-/// What repairing did.
+/// The result of a repair.
 #[derive(Debug, Serialize)]
 pub(crate) struct Repaired {
     pub(crate) repaired: Vec<RepairedBlock>,
     /// The blocks that were read to rebuild others.
     pub(crate) helpers: Vec<u8>,
-    /// What was read of the helpers, after all blocks had been checked.
+    /// Bytes read from the helpers, after all blocks had been checked.
     pub(crate) bytes_read: u64,
-    /// What the helpers handed over: in a cluster, what would have crossed the network.
+    /// Bytes that the helpers sent: in a cluster, the network traffic.
     pub(crate) bytes_moved: u64,
-    /// What was read beforehand, to see which blocks are good.
+    /// Bytes read before the repair, to check all blocks.
     pub(crate) bytes_checked: u64,
     pub(crate) seconds: f64,
 }
 
-/// A block that was rebuilt.
+/// A rebuilt block.
 #[derive(Debug, Serialize)]
 pub(crate) struct RepairedBlock {
     pub(crate) index: u8,
@@ -58,29 +58,29 @@ pub(crate) struct RepairedBlock {
     pub(crate) bytes_rebuilt: u64,
 }
 
-/// What decoding did.
+/// The result of decoding.
 #[derive(Debug, Serialize)]
 pub(crate) struct Decoded {
     pub(crate) file_size: u64,
     pub(crate) sha256: String,
-    /// Data blocks of which something was rebuilt on the way.
+    /// Data blocks that were rebuilt, completely or in part.
     pub(crate) rebuilt: Vec<u8>,
     pub(crate) bytes_read: u64,
     pub(crate) seconds: f64,
 }
 
-/// What the blocks are found to be.
+/// The result of a check.
 #[derive(Debug, Serialize)]
 pub(crate) struct Verified {
     pub(crate) code: String,
     pub(crate) file_size: u64,
     pub(crate) ok: bool,
-    /// Whether everything can be had in spite of what is wrong.
+    /// Whether all data can be recovered.
     pub(crate) recoverable: bool,
     pub(crate) blocks: Vec<VerifiedBlock>,
 }
 
-/// What a block is found to be.
+/// The state of a block.
 #[derive(Debug, Serialize)]
 pub(crate) struct VerifiedBlock {
     pub(crate) index: u8,
@@ -91,7 +91,7 @@ pub(crate) struct VerifiedBlock {
 }
 
 impl Stored {
-    /// Reads the manifest, and every block.
+    /// Reads the manifest and every block.
     pub(crate) fn open(dir: &Path, quiet: bool) -> Result<Self> {
         let (manifest, code, geometry) = Manifest::read(dir)?;
         let scans = scan_all(dir, &manifest, quiet)?;
@@ -107,7 +107,7 @@ impl Stored {
         Ok(Self { dir: dir.to_owned(), manifest, code, geometry, scans, good, lost, quiet })
     }
 
-    /// Rebuilds whatever is missing or corrupt.
+    /// Rebuilds missing and corrupt blocks.
     pub(crate) fn repair(&self) -> Result<Repaired> {
         let _lock = lock(&self.dir)?;
         let plan = self.plan_repair()?;
@@ -117,13 +117,15 @@ impl Stored {
         let new = new.collect::<Result<BTreeMap<_, _>>>()?;
         let (new, read) = match self.run(plan.as_ref(), Target::Blocks(new), &progress)? {
             (Target::Blocks(new), read) => (new, read),
-            (Target::Object(_), _) => return Err(Error::fatal("no blocks came out")),
+            (Target::Object(_), _) => return Err(Error::fatal("the plan produced no blocks")),
         };
         for (record, _) in self.damaged() {
             let units = new.get(&record.index).map(|block| block.units(record.size)).transpose()?;
             if units.as_ref() != Some(&record.crc32c) {
                 let (file, helpers) = (&record.file, read.keys().collect::<Vec<_>>());
-                let message = format!("{file} as rebuilt from blocks {helpers:?} is not what was recorded; it was thrown away");
+                let message = format!(
+                    "{file}, rebuilt from blocks {helpers:?}, does not match its checksums; the rebuilt block was discarded"
+                );
                 return Err(Error::corrupt(message));
             }
         }
@@ -139,10 +141,10 @@ impl Stored {
         })
     }
 
-    /// Writes the file that was encoded to `out`, around whatever is missing or corrupt.
+    /// Writes the encoded file to `out`, and rebuilds missing and corrupt parts.
     pub(crate) fn decode(&self, out: &Path) -> Result<Decoded> {
         let Destination::File(out) = &Destination::of(out)? else {
-            return Err(Error::invalid(format!("{} is not a plain file: decode into one", out.display())));
+            return Err(Error::invalid(format!("{} is not a regular file: pass a regular file as OUT", out.display())));
         };
         let plan = self.plan_decode()?;
         let FileRecord { size, sha256, .. } = self.manifest.file.clone();
@@ -153,7 +155,7 @@ impl Stored {
             Ok(read)
         });
         if written.is_err() {
-            // Best effort: the error that brought us here is the one to tell.
+            // Best effort: the earlier error is the one to report.
             let _ = std::fs::remove_file(&temporary);
         }
         let is_data = |index: &u8| usize::from(*index) < self.code.k();
@@ -161,7 +163,7 @@ impl Stored {
         Ok(Decoded { file_size: size, sha256, rebuilt, bytes_read: written?.values().sum(), seconds: progress.finish() })
     }
 
-    /// What every block was found to be.
+    /// The state of every block.
     pub(crate) fn verify(&self) -> Verified {
         let block = |(record, scan): (&BlockRecord, &Scan)| VerifiedBlock {
             index: record.index,
@@ -179,12 +181,12 @@ impl Stored {
         }
     }
 
-    /// The plan by which what is missing or corrupt is rebuilt; none, if no byte is.
+    /// The plan that rebuilds missing and corrupt bytes; None if there are none.
     pub(crate) fn plan_repair(&self) -> Result<Option<Proved>> {
         (!self.lost.is_empty()).then(|| self.plan(&self.lost)).transpose()
     }
 
-    /// The plan by which the file is decoded; none, if it is empty.
+    /// The plan that decodes the file; None if the file is empty.
     pub(crate) fn plan_decode(&self) -> Result<Option<Proved>> {
         let stripe = self.geometry.stripe;
         let has_bytes = |index: &u8| stripe.block_len(u32::from(*index)) > 0;
@@ -209,11 +211,11 @@ impl Stored {
         let says: Vec<String> = [of(Health::Missing, "missing"), of(Health::Corrupt, "corrupt")].into_iter().flatten().collect();
         let (says, spec, tolerance, why) = (says.join("; "), self.code.spec(), self.code.tolerance(), &error.message);
         Error::unavailable(format!(
-            "too much is lost ({says}): {spec} recovers any {tolerance} blocks; bring back more of them ({why})"
+            "too many blocks are lost ({says}): {spec} recovers any {tolerance} lost blocks; restore some of the block files ({why})"
         ))
     }
 
-    /// Blocks that are not what they should be.
+    /// Missing and corrupt blocks.
     fn damaged(&self) -> impl Iterator<Item = (&BlockRecord, &Scan)> {
         self.manifest.blocks.iter().zip(&self.scans).filter(|(_, scan)| scan.health != Health::Ok)
     }
@@ -229,17 +231,19 @@ impl Stored {
         file.set_len(self.manifest.file.size).map_err(|error| io_error(path, "write", &error))?;
         let target = Target::Object(Named { file, path: path.to_owned() });
         let (Target::Object(target), read) = self.run(plan, target, progress)? else {
-            return Err(Error::fatal("no file came out"));
+            return Err(Error::fatal("the plan produced no file"));
         };
         let FileRecord { size, sha256, .. } = &self.manifest.file;
         if sha256_of(&target, 0..*size)? != *sha256 {
-            return Err(Error::corrupt("the decoded file's SHA-256 is not what was recorded; it was thrown away"));
+            return Err(Error::corrupt(
+                "the SHA-256 of the decoded file does not match the recorded one; the output was discarded",
+            ));
         }
         target.file.sync_all().map_err(|error| io_error(path, "flush", &error))?;
         Ok(read)
     }
 
-    /// Runs a plan over the block files; the bytes that were read of each block.
+    /// Runs a plan over the block files; returns the bytes read from each block.
     fn run(&self, plan: Option<&Proved>, target: Target, progress: &Progress) -> Result<(Target, BTreeMap<u8, u64>)> {
         let there = self.manifest.blocks.iter().zip(&self.scans).filter(|(_, scan)| scan.health != Health::Missing);
         let blocks = there.map(|(record, _)| Ok((record.index, Named::open(&self.dir.join(&record.file))?)));

@@ -1,11 +1,11 @@
-//! `weft code` on plain files, by the real binary.
+//! `weft code` on plain files, with the real binary.
 
 use crate::common::{bytes, flip, weft};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A file that was encoded.
+/// An encoded file.
 struct Encoded {
     _scratch: TempDir,
     file: PathBuf,
@@ -91,7 +91,7 @@ fn every_pattern_up_to_m_is_repaired_and_decoded() {
     let it = encoded("rs(3,2)", 10_001, &[]);
     let blocks = it.blocks();
     assert_eq!(blocks.iter().map(Vec::len).collect::<Vec<_>>(), [3334, 3334, 3333, 3334, 3334]);
-    assert_eq!(blocks[..3].concat(), it.content, "without a cell size the data blocks are the file, cut up");
+    assert_eq!(blocks[..3].concat(), it.content, "without a cell size, the data blocks are consecutive parts of the file");
     for first in 0..5 {
         for second in first..5 {
             std::fs::remove_file(it.block(first)).unwrap();
@@ -105,7 +105,7 @@ fn every_pattern_up_to_m_is_repaired_and_decoded() {
             assert_eq!(lost, if first == second { vec![first as u64] } else { vec![first as u64, second as u64] });
             let helpers = repaired["helpers"].as_array().unwrap();
             assert_eq!(helpers.len(), 3);
-            assert!(helpers.iter().all(|helper| !lost.contains(&helper.as_u64().unwrap())), "a bad block helped");
+            assert!(helpers.iter().all(|helper| !lost.contains(&helper.as_u64().unwrap())), "a corrupt block was used");
         }
     }
     assert_eq!(names(&it.dir).len(), 6, "nothing is left behind");
@@ -144,7 +144,7 @@ fn sizes_of_all_kinds_come_back() {
 
 #[test]
 fn blocks_that_are_corrupt_in_different_places_help_each_other() {
-    // Five of five blocks are damaged, in five different MiBs: each MiB has four good blocks, and three are enough.
+    // Five of five blocks are corrupt, each in another MiB: each MiB has four good blocks, and three are enough.
     let it = encoded("rs(3,2)", 15 << 20, &[]);
     let blocks = it.blocks();
     (0..5).for_each(|index| flip(&it.block(index), (index << 20) + 17));
@@ -164,7 +164,7 @@ fn truncated_and_overlong_blocks_are_found() {
     std::fs::write(it.block(4), [&blocks[4][..], b"more"].concat()).unwrap();
     let verified = weft(["code", "verify", it.dir()]);
     assert_eq!(verified.code, 5);
-    assert!(verified.stdout.contains("block-001 corrupt: it has 100 bytes and should have 3000"), "{}", verified.stdout);
+    assert!(verified.stdout.contains("block-001 corrupt: it has 100 bytes instead of 3000"), "{}", verified.stdout);
     assert!(verified.stdout.contains("block-004 corrupt: it has 3004 bytes"), "{}", verified.stdout);
     it.repair();
     assert!(it.blocks() == blocks);
@@ -178,7 +178,7 @@ fn one_loss_too_many_names_the_blocks_and_writes_nothing() {
     flip(&it.block(4), 0);
     let before = names(&it.dir);
     weft(["code", "repair", it.dir()]).refused(4, "missing: block-000, block-003; corrupt: block-004");
-    weft(["code", "decode", it.dir(), it.out()]).refused(4, "rs(3,2) recovers any 2 blocks");
+    weft(["code", "decode", it.dir(), it.out()]).refused(4, "rs(3,2) recovers any 2 lost blocks");
     assert!(!it.out.exists());
     assert_eq!(names(&it.dir), before);
     assert_eq!(weft(["code", "verify", it.dir()]).code, 4);
@@ -194,9 +194,9 @@ fn a_damaged_or_foreign_manifest_is_refused() {
     let path = it.dir.join("manifest.json");
     let text = std::fs::read_to_string(&path).unwrap();
     for (from, to, code, says) in [
-        ("\"size\": 3000", "\"size\": 3001", 5, "its own checksum"),
-        ("\"code\": \"rs(3,2)\"", "\"code\": \"rs(3,3)\"", 5, "its own checksum"),
-        ("\"version\": 1", "\"version\": 2", 2, "it is of version 2; this weft reads version 1"),
+        ("\"size\": 3000", "\"size\": 3001", 5, "its checksum (manifest_crc32c)"),
+        ("\"code\": \"rs(3,2)\"", "\"code\": \"rs(3,3)\"", 5, "its checksum (manifest_crc32c)"),
+        ("\"version\": 1", "\"version\": 2", 2, "the manifest has version 2; this weft reads version 1"),
         ("\"format\": \"weft-blocks\"", "\"format\": \"tar\"", 2, "its format is 'tar'"),
         ("{", "", 5, "not a manifest"),
     ] {
@@ -206,7 +206,7 @@ fn a_damaged_or_foreign_manifest_is_refused() {
             weft(["code", command, it.dir()]).refused(code, says);
         }
     }
-    // Blanks do not count.
+    // Blanks are ignored.
     std::fs::write(&path, text.replace('\n', "\n\n")).unwrap();
     weft(["code", "verify", it.dir()]).ok();
     std::fs::remove_file(&path).unwrap();
@@ -229,9 +229,9 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
     encode(&[]).refused(2, "--code <SPEC>");
     assert!(!Path::new(&dir).exists());
     weft(["code", "encode", "--code", "rs(3,2)", "/no/such/file", &dir]).refused(3, "/no/such/file: it does not exist");
-    weft(["code", "encode", "--code", "rs(3,2)", "/dev/null", &dir]).refused(2, "is not a plain file");
+    weft(["code", "encode", "--code", "rs(3,2)", "/dev/null", &dir]).refused(2, "is not a regular file");
     encode(&["--code", "rs(3,2)"]).ok();
-    encode(&["--code", "rs(3,2)"]).refused(2, "choose a directory that holds no blocks yet");
+    encode(&["--code", "rs(3,2)"]).refused(2, "choose a directory without blocks");
     weft(["code", "decode", &dir, scratch.path().to_str().unwrap()]).refused(2, "is a directory");
     weft(["code", "info", "rs(9"]).refused(2, "is not a code");
     weft(["frobnicate"]).refused(2, "unrecognized subcommand 'frobnicate'");
@@ -245,7 +245,7 @@ fn info_says_what_a_code_costs() {
     assert!(weft(["code", "info", "rs(10,4)"]).ok().stdout.contains("recovers    any 4 blocks lost"));
     assert_eq!((&info["mds"], info.get("fatal")), (&true.into(), None));
 
-    // Beside Reed-Solomon, and with the cell that a cluster would choose.
+    // Compared with Reed-Solomon, with the cell that a cluster would choose.
     let info = weft(["code", "info", "clay(4,2)", "--json"]).ok().json();
     assert_eq!((&info["average"]["blocks_read"], &info["reed_solomon"]["blocks_read"]), (&2.5.into(), &4.0.into()));
     assert_eq!((&info["cell_size"], &info["sub_block_size"]), (&(1 << 20).into(), &(128 << 10).into()));
@@ -257,16 +257,19 @@ fn info_says_what_a_code_costs() {
         assert!(text.contains(says), "{text}");
     }
     let short = weft(["code", "info", "clay(4,2)", "--cell-size", "64KiB"]).ok().stdout;
-    assert!(short.contains("warning: a cell of 64KiB has 8 sub-blocks of 8KiB: less than 64KiB"), "{short}");
-    weft(["code", "info", "clay(4,2)", "--cell-size", "1001"]).refused(2, "it is not a multiple of 8, its sub-blocks");
+    assert!(short.contains("warning: a cell of 64KiB has 8 sub-blocks of 8KiB: sub-blocks below 64KiB"), "{short}");
+    weft(["code", "info", "clay(4,2)", "--cell-size", "1001"]).refused(2, "the cell size must be a multiple of its 8 sub-blocks");
 
-    // What is not MDS says so, and what it does not recover.
+    // A code that is not MDS says so, with an example that it does not recover.
     let text = weft(["code", "info", "lrc(4,2,2)"]).ok().stdout;
-    assert!(text.contains("not any 4, as rs(4,4) would: it is not MDS, and does not recover blocks 0, "), "{text}");
+    assert!(
+        text.contains("not any 4, unlike rs(4,4): the code is not MDS; for example, it does not recover blocks 0, "),
+        "{text}"
+    );
     let info = weft(["code", "info", "hsrc(7,3)", "--json"]).ok().json();
     assert_eq!((&info["mds"], info["fatal"].as_array().map(Vec::len)), (&false.into(), Some(4)));
 
-    // Without a code: which there are.
+    // Without a code: the list of codes.
     let families = weft(["code", "info", "--json"]).ok().json();
     let names: Vec<&str> = families.as_array().unwrap().iter().map(|family| family["name"].as_str().unwrap()).collect();
     let text = weft(["code", "info"]).ok().stdout;
@@ -294,14 +297,14 @@ fn every_code_rebuilds_files_of_any_size() {
         let info = weft(["code", "info", spec, "--json"]).ok().json();
         assert_eq!((&info["alpha"], &info["tolerance"]), (&alpha.into(), &tolerance.into()), "{spec}");
         let n = info["blocks"].as_array().unwrap().len();
-        // Blocks and cells of odd sizes, of which every byte is a sub-block's; and what the code chooses itself.
+        // Odd sizes of blocks and cells, with sub-blocks of odd sizes; and the code's own choice.
         let [cell, block] = [7 * alpha, 3 * 7 * alpha].map(|len: usize| len.to_string());
         let odd = ["--block-size", block.as_str(), "--cell-size", cell.as_str()];
         for (len, options) in [(0, &[][..]), (1, &[]), (100_003, &[]), (5 * 21 * alpha * 4 + 3, &odd), (13 * alpha, &odd[..2])] {
             let it = encoded(spec, len, options);
             let blocks = it.blocks();
             it.decodes();
-            // As many as it tolerates, data and parity among them.
+            // As many losses as the code tolerates, data and parity.
             for index in (0..tolerance).map(|at| (at * 2 + len) % n) {
                 std::fs::remove_file(it.block(index)).unwrap();
             }
@@ -342,8 +345,8 @@ fn interrupt(child: &std::process::Child) {
     assert!(sent.success());
 }
 
-/// Runs `weft`, breaks it off as soon as a file with this in its name is in `dir`, and sees that it says so.
-fn broken_off(args: &[&str], dir: &Path, name: &str) {
+/// Runs `weft` and interrupts it as soon as `dir` has a file with this in its name; checks that it reports the interruption.
+fn interrupted(args: &[&str], dir: &Path, name: &str) {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_weft"));
     let mut child = command.args(args).arg("--json").stderr(std::process::Stdio::piped()).spawn().unwrap();
     let is_there = || {
@@ -351,7 +354,7 @@ fn broken_off(args: &[&str], dir: &Path, name: &str) {
         entries.map(|entry| entry.file_name().into_string().unwrap()).any(|there| there.starts_with('.') && there.contains(name))
     };
     while !is_there() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be broken off: {args:?}");
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it could be interrupted: {args:?}");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     interrupt(&child);
@@ -361,21 +364,21 @@ fn broken_off(args: &[&str], dir: &Path, name: &str) {
 }
 
 #[test]
-fn what_is_broken_off_leaves_nothing() {
+fn what_is_interrupted_leaves_nothing() {
     let scratch = TempDir::new().unwrap();
     let [file, dir, out] = ["file", "blocks", "out"].map(|name| scratch.path().join(name));
     let text = |path: &Path| path.to_str().unwrap().to_owned();
-    // Holes cost nothing to make, and take their time all the same.
+    // Holes are fast to create, but slow to read.
     std::fs::File::create(&file).unwrap().set_len(160 << 20).unwrap();
     let encode = ["code", "encode", "--code", "rs(3,2)", &text(&file), &text(&dir)];
-    broken_off(&encode, &dir, "block-000");
+    interrupted(&encode, &dir, "block-000");
     assert!(!dir.exists(), "{:?}", names(&dir));
     weft(encode).ok();
-    broken_off(&["code", "decode", &text(&dir), &text(&out)], scratch.path(), "out");
+    interrupted(&["code", "decode", &text(&dir), &text(&out)], scratch.path(), "out");
     assert_eq!(names(scratch.path()), ["blocks", "file"]);
     std::fs::remove_file(dir.join("block-001")).unwrap();
     let before = names(&dir);
-    broken_off(&["code", "repair", &text(&dir)], &dir, "block-001");
+    interrupted(&["code", "repair", &text(&dir)], &dir, "block-001");
     assert_eq!(names(&dir), before);
     weft(["code", "repair", &text(&dir)]).ok();
 }
@@ -389,18 +392,18 @@ fn foreign_files_and_others_work_are_left_alone() {
         std::fs::remove_file(it.block(index)).unwrap();
     }
     std::fs::write(it.block(3), "mine").unwrap();
-    encode().refused(2, "block-003 exists, and no manifest.json says what it is");
+    encode().refused(2, "block-003 exists without a manifest.json");
     assert_eq!(std::fs::read(it.block(3)).unwrap(), b"mine");
     assert_eq!(names(&it.dir), ["block-003"]);
     std::fs::remove_file(it.block(3)).unwrap();
 
-    // What somebody who was killed left, a link even, is not written through.
+    // A leftover of a killed process is never written through, even if it is a link.
     let target = it.dir.with_file_name("target");
     std::fs::write(&target, "mine").unwrap();
     std::os::unix::fs::symlink(&target, it.dir.join(".block-000.tmp")).unwrap();
     let held = std::fs::File::open(&it.dir).unwrap();
     held.lock().unwrap();
-    encode().refused(1, "another weft is at work");
+    encode().refused(1, "another weft process is working");
     drop(held);
     encode().ok();
     assert_eq!(std::fs::read(&target).unwrap(), b"mine");
@@ -416,6 +419,6 @@ fn a_link_is_followed_and_what_is_no_file_is_not_replaced() {
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
     assert!(std::fs::read(&it.out).unwrap() == it.content);
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-    weft(["code", "decode", it.dir(), fifo.to_str().unwrap()]).refused(2, "fifo is not a plain file");
+    weft(["code", "decode", it.dir(), fifo.to_str().unwrap()]).refused(2, "fifo is not a regular file");
     assert!(!std::fs::symlink_metadata(&fifo).unwrap().is_file());
 }

@@ -1,4 +1,4 @@
-//! Runs the real binary, and looks at what a person or a script would see.
+//! Runs the real binary, and checks what a person or a script sees.
 
 use serde_json::Value;
 use std::{
@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What a run of `weft` ended with.
+/// The result of a run of `weft`.
 pub(crate) struct Ended {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -19,7 +19,7 @@ pub(crate) fn weft<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended 
     weft_at(Path::new(env!("CARGO_BIN_EXE_weft")), args)
 }
 
-/// Runs the `weft` that lies there with these arguments.
+/// Runs the `weft` at that path with these arguments.
 pub(crate) fn weft_at<S: AsRef<OsStr>>(path: &Path, args: impl IntoIterator<Item = S>) -> Ended {
     let mut command = Command::new(path);
     let ended = command.args(args).stdin(Stdio::null()).output().expect("weft starts");
@@ -28,28 +28,28 @@ pub(crate) fn weft_at<S: AsRef<OsStr>>(path: &Path, args: impl IntoIterator<Item
 }
 
 impl Ended {
-    /// It must have ended well.
+    /// Checks that it succeeded.
     pub(crate) fn ok(self) -> Self {
         assert_eq!(self.code, 0, "{}{}", self.stdout, self.stderr);
         self
     }
 
-    /// It must have ended with this code, and told why in one line that contains `says`.
+    /// Checks that it failed with this code and a one-line error that contains `says`.
     pub(crate) fn refused(self, code: i32, says: &str) -> Self {
         assert_eq!(self.code, code, "{}{}", self.stdout, self.stderr);
         let lines: Vec<&str> = self.stderr.lines().collect();
         assert!(lines.len() == 1 && lines[0].starts_with("weft: "), "not one line of error: {}", self.stderr);
-        assert!(lines[0].contains(says), "'{says}' is not said: {}", self.stderr);
+        assert!(lines[0].contains(says), "'{says}' is missing: {}", self.stderr);
         self
     }
 
-    /// What it printed, as JSON.
+    /// Its output as JSON.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
     }
 }
 
-/// Bytes that repeat nowhere near, the same for the same seed.
+/// Bytes without short repetitions, the same for the same seed.
 pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! What `weft` says of experiments where no `weft-lab` lies beside it, by the real binary. `crates/lab` tests how it hands them over.
+//! The real `weft` binary without a `weft-lab` beside it. `crates/lab` tests the handover itself.
 
 use crate::common::{Ended, weft, weft_at};
 use serde_json::Value;
@@ -27,7 +27,7 @@ fn without_weft_lab_it_says_how_to_build_it() {
     ] {
         let path = alone.display();
         let says =
-            format!("`weft {command}` is part of weft-lab, which does not lie beside this weft ({path}): `make lab` builds it");
+            format!("`weft {command}` needs weft-lab, and there is none beside this weft ({path}): build it with `make lab`");
         run(args).refused(1, &says);
     }
     for args in [&["--json", "bench", "repair"][..], &["bench", "repair", "--runs", "3", "--json"]] {
@@ -35,7 +35,7 @@ fn without_weft_lab_it_says_how_to_build_it() {
         let error: Value = serde_json::from_str(&ended.stderr).unwrap_or_else(|_| panic!("no JSON: {}", ended.stderr));
         assert_eq!((ended.code, &error["error"]["kind"], &error["error"]["exit_code"]), (1, &"fatal".into(), &1.into()));
     }
-    // All else is there.
+    // All other commands work.
     run(&["help", "exit-codes"]).ok();
     run(&["code", "info", "rs(4,2)"]).ok();
 }

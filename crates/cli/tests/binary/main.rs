@@ -1,4 +1,4 @@
-//! What the binary does by itself: on plain files, with saved plans, and with the binary beside it.
+//! Tests of the binary without a cluster: plain files, saved plans, and the binary beside it.
 
 mod code;
 mod common;

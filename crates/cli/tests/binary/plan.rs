@@ -1,11 +1,11 @@
-//! `weft plan`, and `--explain` where it comes from, by the real binary.
+//! `weft plan` and `--explain`, with the real binary.
 
 use crate::common::{bytes, weft};
 use serde_json::Value;
 use std::path::PathBuf;
 use tempfile::TempDir;
 
-/// The plan that rebuilds block 2 of an rs(3,2), saved.
+/// A saved plan that rebuilds block 2 of an rs(3,2).
 fn saved() -> (TempDir, PathBuf, Value) {
     let scratch = TempDir::new().unwrap();
     let [file, dir, plan] = ["file", "blocks", "plan.json"].map(|name| scratch.path().join(name));
@@ -46,7 +46,7 @@ fn encoding_and_decoding_are_explained_too() {
     assert!(!scratch.path().join("blocks").exists());
     weft(["code", "encode", "--code", "rs(3,2)", &file, &dir]).ok();
     assert!(weft(["code", "decode", "--explain", &dir, "out"]).ok().stdout.contains("takes delivery of block 0"));
-    assert_eq!(weft(["code", "repair", "--explain", &dir]).ok().stdout, "nothing would have to be moved\n");
+    assert_eq!(weft(["code", "repair", "--explain", &dir]).ok().stdout, "nothing to move\n");
 }
 
 #[test]
@@ -78,6 +78,6 @@ fn what_is_no_plan_is_refused() {
     std::fs::write(&other, text.replace("rs(3,2)", "raid(3,2)")).unwrap();
     weft(["plan", "verify", other.to_str().unwrap()]).refused(2, "there is no code 'raid'");
     std::fs::write(&other, [b'{', 0xff, b'}']).unwrap();
-    weft(["plan", "verify", other.to_str().unwrap()]).refused(2, "it is no text");
+    weft(["plan", "verify", other.to_str().unwrap()]).refused(2, "the file is not text");
     weft(["plan", "verify", "/no/such/plan"]).refused(3, "it does not exist");
 }

@@ -1,4 +1,4 @@
-//! A cluster across machines, as README tells it: certificates made by hand, settings in files, every daemon started by itself.
+//! A cluster across machines as in the README: certificates issued by hand, settings in files, each daemon started on its own.
 
 use crate::harness::{Running, bytes, path, wait_for, weft, weft_command};
 use std::{fs, net::TcpListener, process::Stdio};
@@ -61,13 +61,13 @@ fn a_cluster_by_hand_runs_on_certificates_of_its_authority() {
     assert!(fs::read(at("back")).unwrap() == content);
     assert!(daemons.iter_mut().all(Running::is_running));
 
-    // With its certificate, an agent cannot pass for a client.
+    // With its own certificate, an agent cannot act as a client.
     let (address, theirs) = (format!("127.0.0.1:{port}"), out.join("agent-node-01"));
     assert!(!weft(["--cluster", &address, "--certificates", path(&theirs), "node", "ls"]).status.success());
 }
 
 #[test]
-fn certificates_are_made_once_and_for_somebody() {
+fn certificates_are_issued_once_and_for_a_named_owner() {
     let scratch = TempDir::new().unwrap();
     let (authority, out) = (scratch.path().join("authority"), scratch.path().join("out"));
     let issue = |names: &[&str]| {
@@ -82,7 +82,7 @@ fn certificates_are_made_once_and_for_somebody() {
         issue(&["client", name]).refused(2, &[says]);
     }
     issue(&["client", "agent:a", "client"]).refused(2, &["twice"]);
-    assert!(!out.exists(), "something was made");
+    assert!(!out.exists(), "a directory was created");
     issue(&["client"]).ok();
     issue(&["agent:a", "client"]).refused(2, &["out/client"]);
     assert!(!out.join("agent-a").exists());

@@ -1,11 +1,11 @@
-//! Every family of codes on real nodes: objects are written, read around losses and rebuilt by every scheme, and what that costs is
-//! what the code promises.
+//! Every family of codes on real nodes: objects are written, read with losses and rebuilt by every scheme, at the cost that the code
+//! promises.
 
 use crate::harness::{Block, Cluster, Setup, bytes, path, weft};
 use serde_json::Value;
 use std::fs;
 
-/// Codes, and how many sub-blocks a cell of theirs has.
+/// Codes with their number of sub-blocks per cell.
 const CODES: &[(&str, u64)] = &[
     ("rs(4,2,matrix=jerasure)", 1),
     ("xor(3)", 1),
@@ -31,10 +31,10 @@ fn info(spec: &str) -> Value {
 }
 
 fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+    value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// An object of a code.
+/// An object stored with a code.
 struct Object {
     spec: &'static str,
     key: String,
@@ -58,7 +58,7 @@ impl Object {
         Self { spec, key, content, k, n: k + m, tolerance }
     }
 
-    /// It comes back whole and in part, by every scheme.
+    /// Reads it whole and in part, by every scheme.
     fn is_read(&self, cluster: &Cluster) {
         let (from, to) = (self.content.len() / 3 + 5, self.content.len() - 7);
         for scheme in SCHEMES {
@@ -75,14 +75,14 @@ impl Object {
         cluster.expect(&self.key, &self.content, &[]);
     }
 
-    /// The most blocks that one of its stripes would lose.
+    /// The largest number of blocks that one of its stripes would lose.
     fn losses(&self, blocks: &[Block], down: &[&str]) -> u64 {
         let lost = |stripe: &[Block]| stripe.iter().filter(|block| down.contains(&block.node.as_str())).count() as u64;
         blocks.chunks(self.n as usize).map(lost).max().unwrap_or_default()
     }
 }
 
-/// The nodes, `count` of them, without which the most of these objects have a stripe that has lost all that it may.
+/// The `count` nodes whose loss leaves most of these objects with a stripe that has lost as much as it tolerates.
 fn worst(cluster: &Cluster, objects: &[&Object], count: u64) -> Vec<String> {
     let nodes = cluster.nodes();
     let blocks: Vec<Vec<Block>> = objects.iter().map(|object| cluster.blocks(&object.key)).collect();
@@ -145,11 +145,11 @@ fn every_scheme_rebuilds_the_same_bytes_of_every_code() {
     }
 }
 
-/// What the agents read from disks and sent over sockets, counted there, is what the code's recipe says.
+/// What agents read from disks and sent over sockets, by their own counters, matches the code's recipe.
 #[test]
 fn a_repair_reads_and_moves_what_the_code_promises() {
     let cluster = Setup::nodes(10).up();
-    // The last has slices that are cut from cells, and its usual cell.
+    // The last code's slices are cut from cells, and it uses its default cell.
     let codes = [
         ("rs(4,2)", 1 << 20),
         ("lrc(4,2,2)", 1 << 20),
@@ -186,13 +186,13 @@ fn a_repair_reads_and_moves_what_the_code_promises() {
     }
 }
 
-/// Who leaves the choice open is shown among what it was made, and what each would cost.
+/// Without a named scheme, the output shows all considered schemes and their costs.
 fn is_explained(cluster: &Cluster, key: &str, spec: &str) {
     let args = ["repair", "object", key, "--block", "0", "--explain"];
     let text = cluster.weft(args).ok().text().to_owned();
     let schemes = text.split("Schemes considered").nth(1).unwrap_or_else(|| panic!("{spec}: {text}"));
     let lines: Vec<&str> = schemes.lines().skip(1).take(4).map(str::trim).collect();
-    assert!(lines[0].ends_with("chosen: the quickest"), "{spec}: {text}");
+    assert!(lines[0].ends_with("chosen: the fastest"), "{spec}: {text}");
     for scheme in &SCHEMES[..3] {
         let line = lines.iter().find(|line| line.starts_with(scheme)).unwrap_or_else(|| panic!("{spec}: {text}"));
         assert!(["takes", "reads", "moves"].iter().all(|word| line.contains(word)), "{spec}: {text}");
@@ -202,5 +202,5 @@ fn is_explained(cluster: &Cluster, key: &str, spec: &str) {
     let seconds: Vec<f64> = considered.iter().map(|it| it["seconds"].as_f64().expect("a time")).collect();
     assert!(seconds.is_sorted() && lines[0].starts_with(considered[0]["scheme"].as_str().expect("a name")), "{spec}: {text}");
     let named = cluster.weft(args.iter().chain(&["--scheme", "ppr"])).ok();
-    assert!(!named.text().contains("considered"), "nothing else was considered: {}", named.text());
+    assert!(!named.text().contains("considered"), "only the named scheme was considered: {}", named.text());
 }

@@ -126,9 +126,9 @@ fn replicas_become_coded_data_and_are_replicas_again() {
     refused("hot/", "cold", 2, &["has no key"]);
     cluster.weft(["policy", "create", "wide", "--code", "rs(7,2)"]).ok();
     refused("hot", "wide", 2, &["rs(7,2)", "9", "8"]);
-    assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "what was refused has begun");
+    assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "a refused job has begun");
 
-    // One object, and the bucket stays as it is.
+    // One object: the bucket keeps its policy.
     let before = cluster.stat("hot/3000001");
     let one = world.convert("hot/3000001", "cold", &["--wait"]).end().ok().json();
     assert_eq!((counts(&one), &one["kind"], &one["key"]), ([1, 1, 0], &"convert".into(), &"3000001".into()), "{one}");
@@ -145,10 +145,10 @@ fn replicas_become_coded_data_and_are_replicas_again() {
     let begun = world.convert("hot", "cold", &[]).end().ok().json();
     assert_eq!((&begun["state"], bucket()), (&"running".into(), "cold".into()));
     let job = world.done(2);
-    assert_eq!((counts(&job), &job["bytes_per_s"]), ([5, 5, 0], &Value::Null), "what was converted already was not skipped");
+    assert_eq!((counts(&job), &job["bytes_per_s"]), ([5, 5, 0], &Value::Null), "a converted object was not skipped");
     world.is("rs(4,2)", COLD);
     let again = cluster.weft(["policy", "convert", "hot", "--to", "cold", "--wait"]).ok();
-    assert!(again.text().contains("all is as the policy says"), "{}", again.text());
+    assert!(again.text().contains("all objects already match the policy"), "{}", again.text());
     world.convert("hot", "triple", &["--wait", "--concurrency", "5"]).end().ok();
     world.is("replication(3)", TRIPLE);
     world.put("hot/new", bytes(70_000, 9), &[]);
@@ -170,12 +170,12 @@ fn data_get_the_copies_of_the_new_policy_and_lose_them_again() {
     let (double, single) = ((5, 256 << 10), (3, 256 << 10));
     assert_eq!(convert("double"), [3, 3, 0]);
     world.is("rs(2,1)", double);
-    // Nothing of an empty object has copies.
-    assert_eq!(convert("single"), [2, 2, 0], "what has more copies than it shall have");
+    // An empty object has no copies.
+    assert_eq!(convert("single"), [2, 2, 0], "objects with too many copies");
     world.is("rs(2,1)", single);
-    assert_eq!(convert("double"), [2, 2, 0], "what has fewer");
+    assert_eq!(convert("double"), [2, 2, 0], "objects with too few copies");
     world.cluster.weft(["policy", "cool", "hot/700000"]).ok();
-    assert_eq!(convert("double"), [1, 1, 0], "what was cooled down");
+    assert_eq!(convert("double"), [1, 1, 0], "objects without copies");
     world.is("rs(2,1)", double);
     assert_eq!(convert("double"), [0, 0, 0]);
 }
@@ -200,15 +200,15 @@ fn stripes_that_are_too_large_for_memory_are_converted_too() {
     policy("pair", "replication(2)", "16MiB");
     world.convert("hot", "large", &["--wait"]).end().ok();
     world.is("rs(4,2)", (6, 16 << 20));
-    // From whole MiB to whole MiB: every byte is compared.
+    // Block sizes of whole MiB before and after: every byte is compared.
     world.convert("hot", "pair", &["--wait"]).end().ok();
     world.is("replication(2)", (2, 16 << 20));
 }
 
 #[test]
-fn who_reads_meanwhile_reads_on_and_who_writes_meanwhile_wins() {
+fn reads_continue_during_a_conversion_and_concurrent_writes_win() {
     let mut world = World::new(Setup::nodes(8).gated(), &[3 << 20, 100_000, 200_000, 300_000]);
-    // The first of the keys is being converted now: another content, and a removal later on.
+    // The first key is being converted now: overwrite it, and remove another one later.
     let (overwritten, removed) = ("hot/100000", "hot/300000");
     world.cluster.links.let_pass(PASSED);
     let job = world.convert("hot", "cold", &["--concurrency", "1"]).end().ok().json();
@@ -227,7 +227,7 @@ fn who_reads_meanwhile_reads_on_and_who_writes_meanwhile_wins() {
     world.cluster.weft(["stat", removed]).code(3);
     world.is("rs(4,2)", COLD);
 
-    // A large object is overwritten in its middle.
+    // A large object is overwritten in the middle of its conversion.
     let key = "hot/3145728";
     let converted = world.cluster.log("coordinator").matches("a stripe was converted").count() as u64;
     world.cluster.links.let_pass(PASSED);
@@ -237,7 +237,7 @@ fn who_reads_meanwhile_reads_on_and_who_writes_meanwhile_wins() {
     world.put(key, bytes(600_000, 99), &["--code", "rs(4,2)", "--block-size", "128KiB", "--cell-size", "64KiB"]);
     world.cluster.weft(["job", "resume", "2"]).ok();
     world.done(2);
-    assert_eq!(world.cluster.stat(key)["code"], "replication(3)", "what was put meanwhile is converted in its turn");
+    assert_eq!(world.cluster.stat(key)["code"], "replication(3)", "an object that was put meanwhile is converted in its turn");
     world.reads_well();
 }
 
@@ -268,7 +268,7 @@ fn a_conversion_outlives_coordinators_and_waits_while_it_is_paused() {
     assert_eq!(cluster.log("coordinator").matches("a job is taken up").count(), 2);
     world.is("rs(4,2)", COLD);
 
-    // Cancelled, an object in its middle stays as it was.
+    // Cancelled in its middle, an object stays as it was.
     cluster.links.let_pass(0);
     world.convert("hot", "triple", &["--concurrency", "1"]).end().ok();
     wait_for("a stripe", || world.job(2)["stripes_under_way"].as_u64() > Some(0));
@@ -294,7 +294,7 @@ fn an_agent_that_dies_or_stands_still_is_replaced() {
     let job = world.done(1);
     assert!(is_alive(stopped_pid) && counts(&job) == [1, 1, 0], "{job}");
     let log = cluster.log("coordinator");
-    assert!(log.matches("another node is asked").count() >= 2, "nobody was replaced");
+    assert!(log.matches("another node is asked").count() >= 2, "no node was replaced");
     cluster.signal(&stopped, "CONT");
     cluster.up().ok();
     cluster.wait_for_state(&[&dead, &stopped], "up");
@@ -328,7 +328,7 @@ fn a_conversion_that_is_cancelled_does_not_wait_for_its_stripe() {
     let world = World::new(Setup::nodes(9).gated(), &[16 << 20]);
     let sizes = ["--block-size", "4MiB", "--cell-size", "1MiB"];
     world.cluster.weft(["policy", "create", "large", "--code", "rs(4,2)"].iter().chain(&sizes)).ok();
-    // Nothing gets there.
+    // Nothing reaches the agents.
     world.cluster.links.let_pass(0);
     world.convert("hot", "large", &[]).end().ok();
     world.worker(&[]);
@@ -346,6 +346,6 @@ fn more_stripes_at_once_than_all_agents_take_wait_for_their_turns() {
     world.is("rs(4,2)", COLD);
     let log = world.cluster.log("coordinator");
     assert!(!log.contains("an object could not be converted"), "{log}");
-    // Whoever has just said that it is done may not have let go of it yet.
-    assert!(log.matches("conversions are under way").count() <= 4, "agents that were busy have been asked again and again");
+    // An agent that has just reported the end of a conversion may not have released it yet.
+    assert!(log.matches("conversions are under way").count() <= 4, "busy agents were asked repeatedly");
 }

@@ -1,4 +1,4 @@
-//! A coordinator that is killed at any moment.
+//! A coordinator that is killed at random moments.
 
 use crate::harness::{Setup, bytes, path, wait_for};
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
@@ -19,7 +19,7 @@ fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
     let cluster = Setup::nodes(6).up();
     let agents: Vec<u32> = cluster.nodes().iter().map(|node| cluster.pid(node)).collect();
     let (stop, stored) = (AtomicBool::new(false), AtomicUsize::new(0));
-    // By key: what was acknowledged last, and what was tried since.
+    // By key: the last acknowledged content, and the contents tried since.
     let mut told: BTreeMap<String, (Option<u64>, Vec<u64>)> = BTreeMap::new();
     thread::scope(|scope| {
         let puts = scope.spawn(|| {
@@ -58,7 +58,7 @@ fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
 
     let nodes = cluster.nodes();
     cluster.wait_for_state(&nodes.iter().map(String::as_str).collect::<Vec<_>>(), "up");
-    assert_eq!(agents, nodes.iter().map(|node| cluster.pid(node)).collect::<Vec<_>>(), "an agent was started anew");
+    assert_eq!(agents, nodes.iter().map(|node| cluster.pid(node)).collect::<Vec<_>>(), "an agent was restarted");
     for (key, (acknowledged, tried)) in told {
         let out = cluster.file("out");
         let got = cluster.weft(["get", &key, path(&out)]);
@@ -66,7 +66,7 @@ fn what_was_acknowledged_survives_whenever_the_coordinator_dies() {
             continue;
         }
         got.ok();
-        // A put whose answer was lost may have been committed all the same: as a whole.
+        // A put whose answer was lost can still have been committed, as a whole.
         let found = fs::read(&out).unwrap();
         let candidates = acknowledged.iter().chain(&tried);
         assert!(candidates.into_iter().any(|seed| found == content(*seed)), "{key} is none of {acknowledged:?}, {tried:?}");

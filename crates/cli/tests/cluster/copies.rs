@@ -1,4 +1,4 @@
-//! Objects with copies of their data: the life of one, from hot to cold and back, while nodes die.
+//! Objects with copies of their data, from hot to cold and back, while nodes die.
 
 use crate::harness::{Block, Cluster, Setup, bytes, texts, wait_for};
 use std::{collections::BTreeSet, fs, process::Stdio};
@@ -16,7 +16,7 @@ fn cluster(setup: Setup) -> Cluster {
     cluster
 }
 
-/// All blocks and copies are there, each on a node of its own, and copies are what they are copies of.
+/// All blocks and copies are stored, each on its own node, and copies equal their block.
 fn is_whole(cluster: &Cluster, key: &str, copies: usize) {
     let (blocks, others) = (cluster.blocks(key), cluster.copies(key));
     assert_eq!(others.len(), blocks.len() / 5 * 3 * copies, "{others:?}");
@@ -43,7 +43,7 @@ fn an_object_is_hot_loses_nodes_cools_down_and_is_heated_again() {
     let stat = cluster.weft(["stat", "hot/mist"]).ok();
     assert!(stat.text().contains("0 copy 1"), "{}", stat.text());
 
-    // With the node of a data block a reader loses nothing, and a repair reads one block.
+    // Losing the node of a data block costs a reader nothing, and a repair reads one block.
     let lost = cluster.blocks("hot/mist")[0].node.clone();
     cluster.take_down(&[&lost]);
     for (key, content) in [("hot/direct", &two_stripes[..]), ("hot/mist", one_stripe)] {
@@ -91,7 +91,7 @@ fn a_put_with_copies_goes_on_without_a_node_that_dies() {
         cluster.links.let_pass(4 * MIB);
         let put = cluster.start(args, Stdio::null());
         let mut found = None;
-        wait_for("somebody to write", || {
+        wait_for("a node to write", || {
             found = cluster.nodes().into_iter().find(|node| cluster.is_writing(node));
             found.is_some()
         });

@@ -1,4 +1,4 @@
-//! Blocks on disks that are not what was stored.
+//! Corrupt blocks on disks.
 
 use crate::harness::{Block, Cluster, Setup, bytes, path, texts, wait_for};
 use std::{
@@ -35,7 +35,7 @@ fn damage_on_a_disk_is_found_named_read_around_and_mended() {
         wait_for(&format!("{key} to be named in the log"), || said(&cluster.log("coordinator")));
         if key == "flipped" {
             let errors = texts(&got["errors"]);
-            assert!(errors.contains(&named) && errors.contains(says), "{key}: the reader is not told what it got around: {got}");
+            assert!(errors.contains(&named) && errors.contains(says), "{key}: the report does not name the failure: {got}");
             assert!(said(&cluster.log(&victim.node)));
         }
         let stat = cluster.blocks(key);
@@ -55,8 +55,8 @@ fn damage_on_a_disk_is_found_named_read_around_and_mended() {
     }
 }
 
-/// Bytes that were changed together with all that the disk knows of them look right there. They are compared with what the
-/// metadata knows before any of them is read.
+/// Bytes that were changed together with their checksums look correct on the disk. The node compares them with the metadata before it
+/// reads them.
 #[test]
 fn wrong_bytes_with_the_right_page_checksums_are_never_handed_out_or_kept() {
     let cluster = Setup::nodes(8).up();
@@ -65,7 +65,7 @@ fn wrong_bytes_with_the_right_page_checksums_are_never_handed_out_or_kept() {
         cluster.put(key, &content, &CODING).ok();
         let blocks = cluster.blocks(key);
         forge(&cluster.payload(&blocks[forged]));
-        // With one of the others lost there is a way around it, and with two there is none.
+        // With one more lost block there is a way around it, with two there is none.
         cluster.take_down(&[blocks[0].node.as_str()]);
         for scheme in ["conventional", "ppr", "pipeline"] {
             let got = cluster.expect(key, &content, &["--scheme", scheme]);
@@ -107,7 +107,7 @@ fn sidecar(payload: &Path) -> PathBuf {
     payload.with_file_name(format!("{}.meta", payload.file_name().unwrap().to_str().unwrap()))
 }
 
-/// Changes a byte and everything on the disk that would tell of it.
+/// Changes a byte and every checksum of it on the disk.
 fn forge(payload: &Path) {
     flip(payload, 70_000);
     let pages = fs::read(payload).unwrap().chunks(4096).map(crc32c).collect();

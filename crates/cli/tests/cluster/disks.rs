@@ -1,4 +1,4 @@
-//! Disks that are really full, and what lies in quarantine.
+//! Disks that are really full, and the quarantine.
 
 use crate::harness::{Cluster, Setup, bytes, path, wait_for};
 use std::{fs, path::PathBuf};
@@ -7,7 +7,7 @@ const MIB: usize = 1 << 20;
 const CODING: [&str; 6] = ["--code", "rs(2,1)", "--block-size", "4MiB", "--cell-size", "1MiB"];
 const NO_RESERVE: (&str, &str) = ("WEFT_COORDINATOR_DISK_RESERVE", "0");
 
-/// Gives nodes small disks in place of those that they have, of so many bytes and files; not where that is not allowed.
+/// Replaces the disks of nodes by small ones of that many bytes and files; None if the machine does not allow it.
 fn small_disks(cluster: &mut Cluster, disks: &[(&str, usize, u32)]) -> Option<Vec<PathBuf>> {
     let nodes: Vec<&str> = disks.iter().map(|(node, _, _)| *node).collect();
     cluster.take_down(&nodes);
@@ -25,7 +25,7 @@ fn small_disks(cluster: &mut Cluster, disks: &[(&str, usize, u32)]) -> Option<Ve
     Some(mounted)
 }
 
-/// Leaves so many bytes on a disk, and waits until the coordinator knows.
+/// Leaves that many bytes free on a disk, and waits until the coordinator knows.
 fn fill_up(cluster: &Cluster, disk: &std::path::Path, left: u64) {
     let filler = disk.join("filler");
     let free = || rustix::fs::statvfs(disk).map(|stat| stat.f_bavail * stat.f_frsize).expect("a disk");
@@ -35,7 +35,7 @@ fn fill_up(cluster: &Cluster, disk: &std::path::Path, left: u64) {
     wait_for_free(cluster, disk, |bytes| bytes == left);
 }
 
-/// Waits until the coordinator knows what is left on a disk.
+/// Waits until the coordinator knows the free space of a disk.
 fn wait_for_free(cluster: &Cluster, disk: &std::path::Path, holds: impl Fn(u64) -> bool) {
     wait_for("the coordinator to know", || {
         let nodes = cluster.weft(["node", "ls", "--json"]).ok().json();
@@ -49,7 +49,7 @@ fn a_disk_that_fills_up_during_a_put_is_gone_around() {
     let mut cluster = Setup { racks: 1, ..Setup::nodes(4) }.with(&[NO_RESERVE]).up();
     let disks = [("node-01", 16, 0), ("node-02", 6, 0), ("node-03", 16, 0), ("node-04", 16, 0)];
     let Some(disks) = small_disks(&mut cluster, &disks.map(|(node, size, files)| (node, size * MIB, files))) else { return };
-    // It is the emptiest by far, and has room for a block, and none for what describes it.
+    // The disk is the emptiest by far: it has room for a block, but not for its sidecar.
     fill_up(&cluster, &disks[1], 4 * MIB as u64);
     for disk in [&disks[0], &disks[2], &disks[3]] {
         fill_up(&cluster, disk, 9 * MIB as u64);
@@ -57,11 +57,11 @@ fn a_disk_that_fills_up_during_a_put_is_gone_around() {
     let content = bytes(8 * MIB, 1);
     put_around(&cluster, "key", &content);
 
-    // With room again, it is a disk like any other.
+    // With free space again, it is a disk like any other.
     fs::remove_file(disks[1].join("filler")).expect("it was there");
     let content = bytes(MIB, 9);
     wait_for("a block to go there", || {
-        // The others are nearly full, and what is overwritten is removed a little later: now and then there is no room.
+        // The other disks are nearly full, and overwritten blocks are removed with a delay: sometimes there is no room.
         let put = cluster.put("more", &content, &CODING);
         put.status.success() && cluster.blocks("more").iter().any(|block| block.node == "node-02")
     });
@@ -75,19 +75,23 @@ fn a_disk_that_takes_no_more_files_is_gone_around() {
     let filler = disks[0].join("filler");
     fs::create_dir(&filler).expect("there is room");
     let full = (0..64).find(|number| fs::write(filler.join(number.to_string()), "").is_err());
-    assert!(full.is_some(), "it takes any number of files");
+    assert!(full.is_some(), "the disk accepts any number of files");
     for number in 0..3 {
         put_around(&cluster, &format!("key-{number}"), &bytes(8 * MIB, number));
     }
 }
 
-/// Puts an object, of which node-02 gets nothing although it was tried.
+/// Puts an object of which node-02 gets nothing, although the put tried.
 fn put_around(cluster: &Cluster, key: &str, content: &[u8]) {
     cluster.put(key, content, &CODING).ok();
     let blocks = cluster.blocks(key);
     assert!(blocks.len() == 3 && blocks.iter().all(|block| block.state == "ok" && block.node != "node-02"), "{blocks:?}");
     cluster.expect(key, content, &[]);
-    assert!(cluster.log("coordinator").contains("the disk is full"), "nobody tried: {}", cluster.log("coordinator"));
+    assert!(
+        cluster.log("coordinator").contains("the disk is full"),
+        "no put tried the full disk: {}",
+        cluster.log("coordinator")
+    );
     wait_for("what was begun to be gone", || cluster.files_of("node-02").is_empty());
 }
 
@@ -104,13 +108,13 @@ fn a_put_that_has_nowhere_else_to_go_names_the_node_and_the_disk_that_is_full() 
         let refused = cluster.put("new", &bytes(8 * MIB, 2), &CODING);
         assert_eq!(refused.status.code(), Some(4), "{}", refused.stderr);
         for said in ["node-03", path(disk), "new"] {
-            assert!(refused.stderr.contains(said), "'{said}' is not said with {left} bytes left: {}", refused.stderr);
+            assert!(refused.stderr.contains(said), "'{said}' is missing with {left} bytes left: {}", refused.stderr);
         }
         wait_for("what was sent to be gone", || cluster.files().len() == before);
         fs::remove_file(disk.join("filler")).expect("it was there");
     }
     wait_for_free(&cluster, disk, |bytes| bytes > 4 * MIB as u64);
-    // What was there can be read, and what needs less room can be written.
+    // Stored data can be read, and smaller objects can be written.
     cluster.expect("kept", &kept, &[]);
     cluster.put("small", &bytes(MIB, 3), &CODING).ok();
     cluster.expect("small", &bytes(MIB, 3), &[]);

@@ -1,4 +1,4 @@
-//! A cluster of real processes in a directory of its own, that is gone when the test is over, however it ends.
+//! A cluster of real processes in its own directory; both are removed when the test ends, however it ends.
 
 use crate::links::Links;
 use serde_json::Value;
@@ -16,15 +16,15 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// No command takes longer, or the test has failed.
+/// A command that takes longer fails the test.
 const COMMAND_MAX: Duration = Duration::from_secs(90);
-/// Nothing that is waited for takes longer.
+/// A wait that takes longer fails the test.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// A killed process is gone within this time.
+/// A killed process ends within this time.
 const KILL_MAX: Duration = Duration::from_secs(5);
 
-/// What makes a cluster quick enough for a test.
+/// Settings that make a cluster fast enough for tests.
 const QUICK: &[(&str, &str)] = &[
     ("WEFT_COORDINATOR_HEARTBEAT_INTERVAL_MS", "250"),
     ("WEFT_COORDINATOR_DOWN_AFTER_MS", "2500"),
@@ -34,7 +34,7 @@ const QUICK: &[(&str, &str)] = &[
     ("WEFT_COORDINATOR_STALL_MS", "5500"),
     ("WEFT_COORDINATOR_FAILURE_GRACE_MS", "1000"),
     ("WEFT_COORDINATOR_DISK_RESERVE", "1MiB"),
-    // Whatever else is on the machine's own disk.
+    // Whatever else is on the machine's disk.
     ("WEFT_COORDINATOR_CONVERSION_FREE_PERCENT", "0"),
     ("WEFT_COORDINATOR_CONVERSION_RESTART_MS", "4000"),
 ];
@@ -45,7 +45,7 @@ pub(crate) struct Setup {
     pub(crate) racks: u32,
     pub(crate) disks_per_node: u32,
     pub(crate) insecure: bool,
-    /// Data reach the agents through a gate: see [`Cluster::links`].
+    /// Data reaches the agents through a gate: see [`Cluster::links`].
     pub(crate) gated: bool,
     /// Settings of all its daemons, as environment variables.
     pub(crate) settings: Vec<(&'static str, &'static str)>,
@@ -53,22 +53,22 @@ pub(crate) struct Setup {
 
 /// A running cluster.
 pub(crate) struct Cluster {
-    /// Gone after the processes, and before the directory.
+    /// Dropped after the processes and before the directory.
     mounts: Vec<Mount>,
     root: TempDir,
     settings: Vec<(&'static str, &'static str)>,
-    /// The gate before its agents, if it was set up with one.
+    /// The gate in front of its agents, if any.
     pub(crate) links: Links,
 }
 
-/// What a run of `weft` ended with.
+/// The result of a run of `weft`.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
 }
 
-/// A `weft` that runs; killed when it is dropped.
+/// A running `weft`; killed on drop.
 pub(crate) struct Running {
     child: Child,
     told: String,
@@ -98,7 +98,7 @@ impl Setup {
         self
     }
 
-    /// A cluster whose data reach the agents through [`Cluster::links`].
+    /// A cluster whose agents are behind [`Cluster::links`].
     pub(crate) fn gated(self) -> Self {
         Self { gated: true, ..self }
     }
@@ -121,7 +121,7 @@ impl Setup {
 }
 
 impl Cluster {
-    /// One that is yet to be made.
+    /// A cluster that does not exist yet.
     pub(crate) fn new(settings: &[(&'static str, &'static str)]) -> Self {
         let root = TempDir::new().expect("a directory");
         Self { mounts: Vec::new(), root, settings: QUICK.iter().chain(settings).copied().collect(), links: Links::open() }
@@ -160,7 +160,7 @@ impl Cluster {
         Running::start(self.command(args), stdin)
     }
 
-    /// Starts what does not run.
+    /// Starts the processes that are not running.
     pub(crate) fn up(&self) -> Ended {
         self.weft(["cluster", "up"])
     }
@@ -169,7 +169,7 @@ impl Cluster {
         self.weft(["cluster", "down"])
     }
 
-    /// From its next start on, an agent is reached through the gate.
+    /// From its next start on, an agent is behind the gate.
     fn gate(&self, node: &str) {
         let file = self.dir().join("nodes").join(node).join("agent.toml");
         let mut config: toml::Table = fs::read_to_string(&file).expect("its settings").parse().expect("TOML");
@@ -187,12 +187,12 @@ impl Cluster {
         ended
     }
 
-    /// Runs `weft` with `--json` on this cluster; it must end well.
+    /// Runs `weft` with `--json` on this cluster; it must succeed.
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         self.weft(args.iter().chain(&["--json"])).ok().json()
     }
 
-    /// Fetches an object and compares it; returns what the fetch told.
+    /// Fetches an object and compares it; returns the report of the get.
     pub(crate) fn expect(&self, key: &str, bytes: &[u8], options: &[&str]) -> Value {
         let file = self.file(&format!("got-{}", key.replace('/', "-")));
         let ended = self.weft(["get", key, path(&file), "--json"].iter().chain(options)).ok();
@@ -205,7 +205,7 @@ impl Cluster {
         self.weft(["stat", key, "--json"]).ok().json()
     }
 
-    /// All blocks of an object, of each the first copy.
+    /// The first copy of each block of an object.
     pub(crate) fn blocks(&self, key: &str) -> Vec<Block> {
         self.listed(key, "blocks")
     }
@@ -249,7 +249,7 @@ impl Cluster {
         names
     }
 
-    /// Whether the block that an agent is writing has bytes at this place.
+    /// Whether the block that an agent is writing has bytes at this offset.
     pub(crate) fn has_written(&self, node: &str, offset: u64) -> bool {
         let home = self.dir().join("nodes").join(node);
         let disks = fs::read_dir(&home).expect("a node").map(|entry| entry.unwrap().path().join("tmp"));
@@ -262,7 +262,7 @@ impl Cluster {
         temporary.filter(|path| path.extension().is_none()).any(written)
     }
 
-    /// All files of blocks on an agent's disks: payloads, sidecars, and what is being written.
+    /// All block files on an agent's disks: payloads, sidecars, and unfinished ones.
     pub(crate) fn files_of(&self, node: &str) -> Vec<PathBuf> {
         let home = self.dir().join("nodes").join(node);
         let disks = fs::read_dir(&home).expect("a node").map(|entry| entry.unwrap().path());
@@ -274,7 +274,7 @@ impl Cluster {
         files
     }
 
-    /// All files of blocks on all disks.
+    /// All block files on all disks.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         self.nodes().iter().flat_map(|node| self.files_of(node)).collect()
     }
@@ -286,14 +286,14 @@ impl Cluster {
         disks.any(|tmp| fs::read_dir(tmp).is_ok_and(|mut entries| entries.next().is_some()))
     }
 
-    /// What a process has printed.
+    /// The output of a process.
     pub(crate) fn log(&self, name: &str) -> String {
         fs::read_to_string(self.dir().join("log").join(format!("{name}.log"))).unwrap_or_default()
     }
 
-    /// The number of the process of that name.
+    /// The id of the process of that name.
     pub(crate) fn pid(&self, name: &str) -> u32 {
-        self.pids().get(name).copied().unwrap_or_else(|| panic!("{name} does not run"))
+        self.pids().get(name).copied().unwrap_or_else(|| panic!("{name} is not running"))
     }
 
     fn pids(&self) -> BTreeMap<String, u32> {
@@ -301,7 +301,7 @@ impl Cluster {
         let pid = |path: &Path| {
             let file: toml::Table = fs::read_to_string(path).ok()?.parse().ok()?;
             let pid = u32::try_from(file.get("pid")?.as_integer()?).ok()?;
-            // A number can be somebody else's by now.
+            // The process id may have been reused.
             let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             let dir = self.dir().into_os_string().into_encoded_bytes();
             command.windows(dir.len()).any(|part| part == dir).then_some(pid)
@@ -315,7 +315,7 @@ impl Cluster {
         send_signal(self.pid(name), signal);
     }
 
-    /// Kills a process as a power cut would, and waits until it is gone.
+    /// Kills a process with SIGKILL, and waits until it has ended.
     pub(crate) fn kill(&self, name: &str) {
         let pid = self.pid(name);
         send_signal(pid, "KILL");
@@ -328,8 +328,8 @@ impl Cluster {
         self.wait_for_state(nodes, "down");
     }
 
-    /// Puts a disk of `size` bytes and `files` files in place of a directory, with what is in it. Root can; others are told why
-    /// not, and everything is as it was.
+    /// Replaces a directory by a disk of `size` bytes and `files` files with the same content. Needs root; otherwise prints why not and
+    /// changes nothing.
     pub(crate) fn mount(&mut self, dir: &Path, size: usize, files: u32) -> Result<(), String> {
         let content = self.file(&format!("before-{}", self.mounts.len()));
         fs::rename(dir, &content).expect("it is a directory of ours");
@@ -373,12 +373,12 @@ impl Drop for Cluster {
     }
 }
 
-/// A file system that is mounted until this is dropped.
+/// A mounted file system; unmounted on drop.
 struct Mount(PathBuf);
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Lazily if need be: whoever still uses it is being killed.
+        // Lazily if necessary: processes that still use it are being killed.
         let dir = path(&self.0);
         if run("umount", &[dir]).is_err()
             && let Err(why) = run("umount", &["-l", dir])
@@ -413,7 +413,7 @@ impl Running {
         self.child.try_wait().expect("it is our child").is_none()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until it has ended.
     pub(crate) fn end(mut self) -> Ended {
         drop(self.child.stdin.take());
         let begin = now();
@@ -433,7 +433,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended, or it shall.
+        // It has ended, or must end.
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }
@@ -450,7 +450,7 @@ impl Ended {
         self
     }
 
-    /// It must have ended with this code, and told why in one line that says all of this.
+    /// Checks that it failed with this code and a one-line error that contains all of this.
     pub(crate) fn refused(self, code: i32, says: &[&str]) -> Self {
         let ended = self.code(code);
         let lines: Vec<&str> = ended.stderr.lines().collect();
@@ -460,12 +460,12 @@ impl Ended {
             ended.stderr
         );
         for said in says {
-            assert!(lines[0].contains(said), "'{said}' is not said: {}", ended.stderr);
+            assert!(lines[0].contains(said), "'{said}' is missing: {}", ended.stderr);
         }
         ended
     }
 
-    /// What it printed.
+    /// Its output.
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.stdout).expect("what weft prints is UTF-8")
     }
@@ -490,7 +490,7 @@ pub(crate) fn weft<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended 
     Running::start(command, Stdio::null()).end()
 }
 
-/// The real binary, with nothing of whoever runs the tests.
+/// The real binary, without the environment of the test run.
 pub(crate) fn weft_command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("WEFT_")) {
@@ -499,7 +499,7 @@ pub(crate) fn weft_command() -> Command {
     command
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = now();
     while !is_so() {
@@ -517,13 +517,13 @@ pub(crate) fn path(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
 
-/// The words of a JSON list of texts, as one text.
+/// The elements of a JSON list of texts, joined.
 pub(crate) fn texts(list: &Value) -> String {
     let list = list.as_array().expect("a list");
     list.iter().map(|text| text.as_str().expect("a text")).collect::<Vec<_>>().join("\n")
 }
 
-/// Bytes that repeat nowhere near, the same for the same seed.
+/// Bytes without short repetitions, the same for the same seed.
 pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut words = Vec::with_capacity(len + 8);

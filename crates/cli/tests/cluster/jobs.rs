@@ -1,11 +1,11 @@
-//! Jobs: a whole node is rebuilt while coordinators, requestors and those who look on come and go.
+//! Jobs: node repairs while coordinators, requestors and observers come and go.
 
 use crate::harness::{Cluster, Running, Setup, bytes, path, send_signal, wait_for, weft};
 use serde_json::Value;
 use std::{collections::BTreeMap, process::Stdio};
 
 const KEYS: [&str; 2] = ["a", "b"];
-/// What a chain of rs(2,1) moves for a block of 4 MiB, from helper to helper to target, and half of that: the next one stands in its
+/// What a chain of rs(2,1) moves for a block of 4 MiB, from helper to helper to requestor, and half of it: the next chain stops in its
 /// middle.
 const A_CHAIN_AND_A_HALF: usize = 12 << 20;
 
@@ -20,7 +20,7 @@ impl World {
         let cluster = setup.up();
         let k: usize = code.split(['(', ',']).nth(1).unwrap().parse().unwrap();
         let block = format!("{block_kib}KiB");
-        // The last stripe is short: not all of its blocks are as long.
+        // The last stripe is short: its blocks differ in length.
         let len = (stripes * k * block_kib * 1024) / KEYS.len() - 5000;
         let coding = ["--code", code, "--block-size", &block, "--cell-size", "16KiB"];
         let contents: Vec<(&str, Vec<u8>)> = (0..).zip(KEYS).map(|(seed, key)| (key, bytes(len, seed))).collect();
@@ -41,7 +41,7 @@ impl World {
         self.holdings().iter().filter(|((holder, _), _)| holder == node).map(|(_, count)| count).sum()
     }
 
-    /// Nothing is on the node any more, all else is well, and what is read is what was written.
+    /// The node holds nothing, all other blocks are good, and reads return what was written.
     fn is_rebuilt(&self, node: &str) {
         let holdings = self.holdings();
         assert!(holdings.keys().all(|(holder, state)| holder != node && state == "ok"), "{holdings:?}");
@@ -62,7 +62,7 @@ impl World {
         self.cluster.start(slow.iter().chain(options), Stdio::null())
     }
 
-    /// Waits until a job has rebuilt so many blocks. The gate holds up the others.
+    /// Waits until a job has rebuilt this many blocks. The gate stops the others.
     fn wait_for_middle(&self, job: u64, blocks: u64) {
         wait_for("the middle of a job", || {
             let listed = self.cluster.json(&["job", "ls"]);
@@ -77,7 +77,7 @@ fn amounts(job: &Value) -> [u64; 3] {
 }
 
 #[test]
-fn a_lost_node_is_rebuilt_whoever_helps_and_every_block_is_accounted_for() {
+fn a_lost_node_is_rebuilt_with_any_helpers_and_every_block_is_accounted_for() {
     let world = World::new(Setup::nodes(10), "rs(4,2)", 24, 64);
     let cluster = &world.cluster;
     let nodes = cluster.nodes();
@@ -88,7 +88,7 @@ fn a_lost_node_is_rebuilt_whoever_helps_and_every_block_is_accounted_for() {
     cluster.weft(["repair", "node", &nodes[0], "--force", "--to", &nodes[0]]).refused(2, &["cannot go to itself"]);
     cluster.weft(["repair", "node", &nodes[0], "--scheme", "direct"]).refused(2, &["'direct' copies", "has lost"]);
     cluster.weft(["job", "show", "7"]).refused(3, &["there is no job 7", "weft job ls"]);
-    assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "what was refused has begun");
+    assert_eq!(cluster.json(&["job", "ls"]), serde_json::json!([]), "a refused job has begun");
 
     for (number, select) in ["lru", "random", "index"].into_iter().enumerate() {
         let lost = &nodes[number];
@@ -100,7 +100,11 @@ fn a_lost_node_is_rebuilt_whoever_helps_and_every_block_is_accounted_for() {
             let explained = cluster.weft(["repair", "node", lost, "--explain", "--json"]).ok();
             let plans = cluster.write("plans.json", &explained.stdout);
             assert!(weft(["plan", "verify", path(&plans)]).ok().text().contains("proved"));
-            assert_eq!((world.held_by(lost), cluster.json(&["job", "ls"])), (held, serde_json::json!([])), "it did something");
+            assert_eq!(
+                (world.held_by(lost), cluster.json(&["job", "ls"])),
+                (held, serde_json::json!([])),
+                "--explain changed something"
+            );
         }
         let job = cluster.json(&["repair", "node", lost, "--select", select]);
         assert_eq!((amounts(&job), &job["state"]), ([held, held, 0], &"done".into()), "{job}");
@@ -109,7 +113,7 @@ fn a_lost_node_is_rebuilt_whoever_helps_and_every_block_is_accounted_for() {
     }
     let again = cluster.weft(["repair", "node", &nodes[1]]).ok();
     assert!(again.text().contains("nothing is lost"), "{}", again.text());
-    // A node that is up is emptied as if it were gone, onto others.
+    // A node that is up is emptied as if it were lost, onto other nodes.
     let forced = &nodes[3];
     let held = world.held_by(forced);
     let job = cluster.json(&["repair", "node", forced, "--force"]);
@@ -127,7 +131,7 @@ fn named_requestors_get_as_much_as_each_other_and_what_none_can_take_is_left() {
     let (lost, to) = (&nodes[0], [nodes[1].as_str(), nodes[2].as_str()]);
     let before = to.map(|node| world.held_by(node));
     let held = world.held_by(lost);
-    // Where both have a block of the stripe already, neither can take another.
+    // A node that already has a block of the stripe cannot take another.
     let blocks: Vec<_> = KEYS.iter().flat_map(|key| cluster.blocks(key)).collect();
     let has = |stripe: u64, node: &str| blocks.iter().any(|block| block.stripe == stripe && block.node == node);
     let lost_in = blocks.iter().filter(|block| block.node == *lost).map(|block| block.stripe);
@@ -144,7 +148,7 @@ fn named_requestors_get_as_much_as_each_other_and_what_none_can_take_is_left() {
         );
         assert_eq!(job["state"], "failed");
     }
-    // Each of them is named, with its reason.
+    // Each block is named with its reason.
     let mut named: Vec<String> = Vec::new();
     for it in job["left_blocks"].as_array().unwrap() {
         assert!(it["reason"].as_str().unwrap().contains("only the nodes that were named"), "{it}");
@@ -202,7 +206,7 @@ fn a_job_outlives_coordinators_and_stays_paused_if_it_was() {
     cluster.up().ok();
     let found = world.job(1);
     assert_eq!((&found["state"], amounts(&found)), (&"paused".into(), [held, done, 0]));
-    assert_eq!(world.held_by(&lost), held - done, "it went on although it was paused");
+    assert_eq!(world.held_by(&lost), held - done, "a paused job continued");
     let waiting = cluster.start(["job", "wait", "1", "--json"], Stdio::null());
     cluster.links.let_pass(A_CHAIN_AND_A_HALF);
     cluster.weft(["job", "resume", "1"]).ok();
@@ -229,7 +233,7 @@ fn who_breaks_off_the_waiting_leaves_the_job_and_who_cancels_keeps_what_was_done
     let mut waiting = world.begin(&lost, &[]);
     world.wait_for_middle(1, 1);
     send_signal(waiting.child().id(), "INT");
-    waiting.end().refused(130, &["job 1 goes on", "weft job wait 1"]);
+    waiting.end().refused(130, &["job 1 continues", "weft job wait 1"]);
     assert_eq!(world.job(1)["state"], "running");
     cluster.weft(["job", "cancel", "1"]).ok();
     cluster.weft(["job", "cancel", "1"]).ok();

@@ -1,5 +1,5 @@
-//! What agents are sent, through a gate that a test opens and closes: what moves data stops in its middle for as long as the test
-//! wants, however fast the machine is.
+//! A gate in front of the agents that a test opens and closes: transfers stop in their middle for as long as the test needs, on any
+//! machine.
 
 use std::{
     io::{Read as _, Write as _},
@@ -10,53 +10,53 @@ use std::{
 
 /// Bytes that pass at once.
 const CHUNK: usize = 16 << 10;
-/// All that comes passes.
+/// Everything passes.
 const ALL: usize = usize::MAX;
 
 /// The links to all agents of a cluster.
 #[derive(Debug)]
 pub(crate) struct Links(Arc<Gate>);
 
-/// How many bytes may pass still, to all agents together.
+/// How many more bytes may pass, to all agents together.
 #[derive(Debug)]
 struct Gate {
     left: Mutex<usize>,
     more: Condvar,
 }
 
-/// Where an agent listens, and where others find it.
+/// Where an agent listens, and the address that it advertises.
 pub(crate) struct Addresses {
     pub(crate) listen: String,
     pub(crate) advertise: String,
 }
 
 impl Links {
-    /// All that comes passes.
+    /// Everything passes.
     pub(crate) fn open() -> Self {
         Self(Arc::new(Gate { left: Mutex::new(ALL), more: Condvar::new() }))
     }
 
-    /// From now on so many bytes reach agents. The rest waits.
+    /// From now on only this many bytes reach agents. The rest waits.
     pub(crate) fn let_pass(&self, bytes: usize) {
         *self.0.left.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
         self.0.more.notify_all();
     }
 
-    /// All that waits passes, and all that comes.
+    /// Everything passes, including what waits.
     pub(crate) fn let_all_pass(&self) {
         self.let_pass(ALL);
     }
 
-    /// A gate before one more agent. It stands until the tests have ended.
+    /// Puts a gate in front of one more agent, until the tests end.
     pub(crate) fn add(&self) -> Addresses {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let outer = listener.local_addr().expect("it listens");
-        // The same port of another address is free: nothing else asks for that address.
+        // The same port of another address is free, because nothing else uses that address.
         let inner = SocketAddr::from(([127, 0, 0, 2], outer.port()));
         let gate = Arc::clone(&self.0);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // A connection to an agent that is gone is closed.
+                // A connection to an agent that is down is closed.
                 let Ok(agent) = TcpStream::connect(inner) else { continue };
                 let [from, to] = [&stream, &agent].map(|it| it.try_clone().expect("a second handle"));
                 let gate = Arc::clone(&gate);
@@ -84,7 +84,7 @@ impl Gate {
     }
 }
 
-/// Moves bytes until one end is gone, and then neither is there.
+/// Moves bytes until one end closes, then closes the other.
 fn pump(mut from: &TcpStream, mut to: &TcpStream, pass: impl Fn(usize)) {
     let mut chunk = [0; CHUNK];
     while let Ok(len @ 1..) = from.read(&mut chunk) {

@@ -1,4 +1,4 @@
-//! A cluster's directory and processes: made, moved, copied, broken off, and never anybody else's.
+//! The directory and processes of a local cluster: created, moved, copied, interrupted, and never confused with another cluster's.
 
 use crate::harness::{Cluster, Ended, Running, Setup, bytes, is_alive, path, send_signal, wait_for, weft, weft_command};
 use std::{
@@ -19,13 +19,13 @@ fn a_directory_that_was_moved_or_copied_is_a_cluster_of_its_own() {
     let elsewhere = cluster.file("elsewhere");
     fs::rename(cluster.dir(), &elsewhere).unwrap();
     weft(["cluster", "up", "--dir", path(&elsewhere)]).ok();
-    assert!(!cluster.dir().exists(), "something was made where it was");
+    assert!(!cluster.dir().exists(), "something was created at its old place");
     weft(["cluster", "down", "--dir", path(&elsewhere)]).ok();
     fs::rename(&elsewhere, cluster.dir()).unwrap();
     cluster.up().ok();
     cluster.expect("kept", &content, &[]);
 
-    // The copy is made while all of the other runs, and has its pid files too.
+    // The copy is made while the whole other cluster runs, and includes its pid files.
     let copied = std::process::Command::new("cp").arg("-a").arg(cluster.dir()).arg(&elsewhere).status().unwrap();
     assert!(copied.success());
     let pids = |dir: &Path| fs::read_to_string(dir.join("run/coordinator.pid")).unwrap();
@@ -51,16 +51,16 @@ fn settings_that_lead_out_of_the_directory_are_refused() {
         cluster.up().refused(2, &["node-01/agent.toml", outside, "relative to the file"]);
         cluster.down().refused(2, &["node-01/agent.toml"]);
     }
-    // As it was written before: absolute, and inside.
+    // The older form: absolute paths inside of the directory.
     let inside = cluster.dir().join("nodes/node-01/disk-0");
     fs::write(&file, settings.replace("\"disk-0\"", &format!("\"{}\"", path(&inside)))).unwrap();
     cluster.up().ok();
 }
 
 #[test]
-fn a_demo_that_is_broken_off_leaves_nothing_behind() {
+fn a_demo_that_is_interrupted_leaves_nothing_behind() {
     let scratch = tempfile::TempDir::new().unwrap();
-    // So far, and a little further each time.
+    // Interrupt it a little later each time.
     for reached in ["", "cluster", "cluster/run/coordinator.pid", "cluster/run/node-03.pid", "cluster/run/node-16.pid"] {
         for signal in ["INT", "TERM"] {
             let mut command = weft_command();
@@ -76,7 +76,7 @@ fn a_demo_that_is_broken_off_leaves_nothing_behind() {
     }
 }
 
-/// Processes whose command line names something in `dir`.
+/// Processes whose command line contains a path in `dir`.
 fn processes_of(dir: &Path) -> Vec<u32> {
     let dir = dir.as_os_str().as_encoded_bytes();
     let numbers = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -88,7 +88,7 @@ fn processes_of(dir: &Path) -> Vec<u32> {
 }
 
 #[test]
-fn a_first_start_that_was_broken_off_is_taken_up_again() {
+fn a_first_start_that_was_interrupted_is_taken_up_again() {
     let cluster = Cluster::new(&[]);
     let begin = |reached: &str| {
         let mut up = cluster.start(["cluster", "up", "--nodes", "3", "--json"], Stdio::null());
@@ -104,7 +104,7 @@ fn a_first_start_that_was_broken_off_is_taken_up_again() {
     let nodes = cluster.json(&["node", "ls"]);
     let names: Vec<String> = nodes.as_array().unwrap().iter().map(|node| format!("{} {}", node["id"], node["name"])).collect();
     assert_eq!(names, ["\"n1\" \"node-01\"", "\"n2\" \"node-02\"", "\"n3\" \"node-03\""]);
-    // Who removes the bucket later has meant it.
+    // A bucket that the user removed stays removed.
     cluster.weft(["bucket", "rm", "default"]).ok();
     cluster.down().ok();
     cluster.up().ok();
@@ -119,7 +119,7 @@ fn a_directory_that_was_half_made_is_made_whole() {
     fs::write(new.join("certificates/ca.pem"), "half a").unwrap();
     cluster.weft(["cluster", "up", "--nodes", "2"]).ok();
     cluster.down().ok();
-    // It broke off when some was in its place already.
+    // An earlier attempt was interrupted when some parts were in place already.
     fs::create_dir(&new).unwrap();
     for part in ["nodes", "run", "weft.toml"] {
         fs::rename(dir.join(part), new.join(part)).unwrap();
@@ -141,7 +141,7 @@ fn two_that_make_one_cluster_do_not_get_in_each_others_way() {
     let ended: Vec<Ended> = [up(), up(), up()].into_iter().map(Running::end).collect();
     assert!(ended.iter().any(|ended| ended.status.success()));
     for ended in ended.into_iter().filter(|ended| !ended.status.success()) {
-        ended.refused(1, &["another weft starts or stops the cluster"]);
+        ended.refused(1, &["another weft process is starting or stopping the cluster"]);
     }
     assert_eq!(cluster.json(&["node", "ls"]).as_array().unwrap().len(), 3);
 }

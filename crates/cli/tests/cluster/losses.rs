@@ -6,7 +6,7 @@ use crate::harness::{Setup, bytes, path, texts};
 fn up_to_m_losses_are_read_and_rebuilt_by_every_scheme_and_one_more_is_named() {
     let schemes = ["conventional", "ppr", "pipeline"];
     let cluster = Setup::nodes(11).up();
-    // The second stripe is short: it has blocks of all lengths, also without a byte.
+    // The second stripe is short: its blocks have different lengths, some of them 0.
     let content = bytes((4 << 20) + 70_000, 6);
     cluster.put("data", &content, &["--code", "rs(4,3)", "--block-size", "1MiB", "--cell-size", "64KiB"]).ok();
     for losses in 1..=3 {
@@ -27,7 +27,7 @@ fn up_to_m_losses_are_read_and_rebuilt_by_every_scheme_and_one_more_is_named() {
         cluster.up().ok();
     }
 
-    // Four nodes of the first stripe, as few of the second as can be: that one must stay readable.
+    // Four nodes of the first stripe, and as few as possible of the second, which must stay readable.
     let blocks = cluster.blocks("data");
     let (mut lost, second) = (blocks[..7].to_vec(), &blocks[7..]);
     lost.sort_by_key(|block| second.iter().any(|other| other.node == block.node));
@@ -45,9 +45,9 @@ fn up_to_m_losses_are_read_and_rebuilt_by_every_scheme_and_one_more_is_named() {
     let ended = cluster.weft(["get", "data", path(&out), "--json"]).refused(4, &says);
     let error: serde_json::Value = serde_json::from_str(&ended.stderr).expect("one object");
     assert_eq!((&error["error"]["kind"], &error["error"]["exit_code"]), (&"unavailable".into(), &4.into()));
-    // What is there still is handed out.
+    // The rest can still be read.
     cluster.expect("data", &content[4 << 20..], &["--range", &format!("{}-", 4 << 20)]);
-    // Nothing of it is gone for good.
+    // Nothing is lost for good.
     cluster.up().ok();
     cluster.expect("data", &content, &[]);
 }

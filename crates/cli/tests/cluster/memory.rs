@@ -1,4 +1,4 @@
-//! What a repair costs an agent.
+//! The memory that a repair needs at an agent.
 
 use crate::harness::{Setup, bytes};
 use std::{collections::BTreeMap, fs};
@@ -10,14 +10,14 @@ fn a_large_block_in_a_chain_costs_each_agent_little_memory() {
     let cluster = Setup::nodes(6).up();
     let content = bytes(3 * (64 << 20), 8);
     cluster.put("large", &content, &["--code", "rs(3,2)", "--block-size", "64MiB", "--cell-size", "1MiB"]).ok();
-    // What the put took and gave back must not be counted as idle.
+    // Memory that the put used and freed must not count as idle.
     cluster.down().ok();
     cluster.up().ok();
     let nodes = cluster.nodes();
     let mut idle = BTreeMap::new();
     for node in &nodes {
         let pid = cluster.pid(node);
-        // From now on the peak counts anew.
+        // Reset the peak.
         fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("our own process");
         idle.insert(node, kib(pid, "VmRSS"));
     }
@@ -29,7 +29,7 @@ fn a_large_block_in_a_chain_costs_each_agent_little_memory() {
     }
     println!("KiB above idle: {costs:?}");
     assert!(costs.values().all(|cost| *cost < LIMIT_KIB), "KiB above idle: {costs:?}");
-    // The chain went over four of them: they did something.
+    // The chain used four of them.
     assert!(costs.values().filter(|cost| **cost > 0).count() >= 4, "{costs:?}");
     cluster.expect("large", &content, &[]);
 }

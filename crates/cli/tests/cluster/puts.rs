@@ -88,14 +88,14 @@ fn a_put_whose_data_is_slow_to_come_outlives_its_lease() {
 }
 
 #[test]
-fn a_put_that_is_broken_off_is_given_up_at_once() {
+fn a_put_that_is_interrupted_is_aborted_at_once() {
     // The lease is ten minutes: only the client's own word can end the put sooner.
     let cluster = Setup::nodes(6).up();
     let mut put = cluster.start(["put", "-", "data", "--json"].iter().chain(&CODING), Stdio::piped());
     put.child().stdin.as_mut().expect("a pipe").write_all(&bytes(4 * STRIPE, 6)).expect("it reads on");
     wait_for("a stripe to be stored", || cluster.files().len() >= 2 * 6);
     send_signal(put.child().id(), "INT");
-    // Its standard input stays open: nobody waits for it.
+    // Its standard input stays open, and the command does not wait for it.
     wait_for("the put to end", || !put.is_running());
     let ended = put.end().refused(130, &["interrupted"]);
     let told: serde_json::Value = serde_json::from_str(&ended.stderr).expect("one object");
@@ -106,7 +106,7 @@ fn a_put_that_is_broken_off_is_given_up_at_once() {
 /// A node that has got more than a MiB of its block. The gate holds up the rest.
 fn node_in_the_middle(cluster: &Cluster) -> String {
     let mut found = None;
-    wait_for("somebody to have got something", || {
+    wait_for("a node to have received something", || {
         found = cluster.nodes().into_iter().find(|node| cluster.has_written(node, 1 << 20));
         found.is_some()
     });
@@ -144,7 +144,7 @@ fn a_put_with_an_early_ack_does_not_wait_for_who_stands_still_and_is_completed()
     let blocks = cluster.blocks("data");
     assert!(blocks.iter().all(|block| block.state == "ok"), "{blocks:?}");
     let text = String::from_utf8(cluster.weft(["stat", "data"]).ok().stdout).expect("text");
-    assert!(!text.contains("on their way"), "{text}");
+    assert!(!text.contains("not stored yet"), "{text}");
     // It is as good as any other object: m losses do no harm.
     let two: Vec<&str> = blocks[..2].iter().map(|block| block.node.as_str()).collect();
     cluster.take_down(&two);
@@ -167,9 +167,9 @@ fn what_is_on_its_way_is_told() {
     cluster.signal(&victim, "STOP");
     cluster.links.let_all_pass();
     let told = String::from_utf8(put.end().ok().stdout).expect("text");
-    assert!(told.contains("acknowledged with 1 of 6 blocks of stripe 0 on their way"), "{told}");
+    assert!(told.contains("acknowledged before 1 of 6 blocks of stripe 0 were stored"), "{told}");
     let text = String::from_utf8(cluster.weft(["stat", "quick/data"]).ok().stdout).expect("text");
-    assert!(text.contains("0 of 1 stripes complete; on their way: block "), "{text}");
+    assert!(text.contains("0 of 1 stripes are complete; not stored yet: block "), "{text}");
     cluster.signal(&victim, "CONT");
     wait_for("it to be complete", || cluster.stat("quick/data")["complete"] == true);
     cluster.expect("quick/data", &content, &[]);

@@ -1,4 +1,4 @@
-//! Repairs in the middle of which somebody dies or stands still.
+//! Repairs during which a node dies or stalls.
 
 use crate::harness::{Block, Cluster, Ended, Running, Setup, bytes, texts, wait_for};
 use serde_json::Value;
@@ -7,12 +7,12 @@ use std::{collections::BTreeSet, fs, process::Stdio};
 const BLOCK: u64 = 16 << 20;
 const CODING: [&str; 6] = ["--code", "rs(4,2)", "--block-size", "16MiB", "--cell-size", "1MiB"];
 
-/// A cluster with one object of one stripe. Its agents send slowly, so that no buffer takes all that a helper has to send.
+/// A cluster with one object of one stripe. Its agents send slowly, so no buffer holds all that a helper has to send.
 struct Repair {
     cluster: Cluster,
     content: Vec<u8>,
     blocks: Vec<Block>,
-    /// Nodes that hold nothing of it.
+    /// Nodes without a block of it.
     free: Vec<String>,
 }
 
@@ -26,7 +26,7 @@ impl Repair {
         repair
     }
 
-    /// Looks where the blocks are now.
+    /// Looks up where the blocks are now.
     fn refresh(&mut self) {
         self.blocks = self.cluster.blocks("data");
         let held: BTreeSet<&String> = self.blocks.iter().map(|block| &block.node).collect();
@@ -47,9 +47,9 @@ impl Repair {
         self.cluster.start(args.iter().chain(options), Stdio::null())
     }
 
-    /// Begins to rebuild block 0 at `to`, and waits until a part of it has arrived. The gate holds up the rest.
+    /// Begins to rebuild block 0 at `to`, and waits until a part of it has arrived. The gate stops the rest.
     fn repair_half(&self, to: &str) -> Running {
-        // Three helpers get something of a chain, and its end.
+        // Three helpers, and the end of the chain, receive something.
         self.cluster.links.let_pass(BLOCK as usize);
         let repair = self.repair(&["--to", to]);
         wait_for("the middle of a repair", || self.cluster.has_written(to, BLOCK / 8));
@@ -65,7 +65,7 @@ impl Repair {
     }
 }
 
-/// The repair went on, and what had arrived was not moved again.
+/// The repair continued, and bytes that had arrived were not moved again.
 fn resumed(ended: Ended) {
     let told = ended.ok().json();
     assert!(told["resumed"].as_u64() >= Some(1), "{told}");
@@ -102,7 +102,7 @@ fn a_chain_goes_on_around_a_helper_that_was_killed_or_stands_still() {
 #[test]
 fn a_target_that_was_killed_is_replaced_or_named() {
     let repair = Repair::new(9);
-    // Where it must go was said: there is no other way.
+    // The target was named, so no other node can replace it.
     let to = repair.free[0].clone();
     let running = repair.repair_half(&to);
     repair.cluster.kill(&to);

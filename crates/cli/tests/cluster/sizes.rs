@@ -1,4 +1,4 @@
-//! Objects of all sizes, whole and in parts, and what becomes of them when everybody dies at once.
+//! Objects of all sizes, whole and in parts, also after all processes were killed at once.
 
 use crate::harness::{Setup, bytes, path};
 use std::{fs, io::Write as _, process::Stdio};
@@ -39,7 +39,7 @@ fn every_size_comes_back_whole_and_in_parts_even_after_all_were_killed() {
         cluster.expect(&format!("pipe-{size}"), &content, &[]);
     }
 
-    // The same ranges from all blocks, and around a lost one.
+    // The same ranges from all blocks, and with one block lost.
     let key = format!("file-{large}");
     let content = bytes(large, large as u64);
     for lost in [false, true] {

@@ -1,4 +1,4 @@
-//! Who does not belong here: other clusters' disks and certificates, other versions, garbage.
+//! What does not belong to the cluster: other clusters' disks and certificates, other versions, garbage.
 
 use crate::harness::{Cluster, Running, Setup, bytes, path, weft_command};
 use std::{
@@ -32,7 +32,7 @@ fn a_disk_of_another_cluster_is_refused() {
     let label = fs::read(disk.join("disk")).unwrap();
     let mut settings: Table = fs::read_to_string(&config).unwrap().parse().unwrap();
     settings.insert("disks".into(), vec![path(&disk).to_owned()].into());
-    // Beside the other, as it names the rest relative to itself.
+    // Beside the other file, because the rest of its paths are relative.
     let strange = config.with_file_name("strange.toml");
     fs::write(&strange, settings.to_string()).unwrap();
     let mut command = weft_command();
@@ -82,11 +82,11 @@ fn an_agent_of_another_version_is_told_both() {
         "{error}"
     );
     let status = cluster.weft(["node", "ls", "--json"]).ok().json();
-    assert_eq!(status.as_array().map(Vec::len), Some(1), "it was taken all the same");
+    assert_eq!(status.as_array().map(Vec::len), Some(1), "the agent was accepted");
 }
 
 #[test]
-fn without_a_certificate_of_the_cluster_nobody_comes_in_and_garbage_harms_nobody() {
+fn only_certificates_of_the_cluster_are_accepted_and_garbage_is_harmless() {
     let (cluster, other) = (Setup::nodes(5).up(), Setup::nodes(1).up());
     let before: Vec<u32> = cluster.nodes().iter().map(|node| cluster.pid(node)).collect();
     let address = setting(&cluster, "coordinator");
@@ -95,7 +95,7 @@ fn without_a_certificate_of_the_cluster_nobody_comes_in_and_garbage_harms_nobody
         command.args(["node", "ls", "--cluster", &address]).args(options);
         Running::start(command, Stdio::null()).end()
     };
-    // It trusts us, and we do not know it; or neither knows the other.
+    // It trusts our authority but we do not trust its; or neither trusts the other.
     let mixed = cluster.file("mixed");
     fs::create_dir(&mixed).unwrap();
     let certificates = |cluster: &Cluster| cluster.dir().join("certificates");
@@ -131,11 +131,11 @@ fn without_a_certificate_of_the_cluster_nobody_comes_in_and_garbage_harms_nobody
     assert_eq!(before, cluster.nodes().iter().map(|node| cluster.pid(node)).collect::<Vec<_>>(), "an agent died");
 }
 
-/// Says something that is not TLS; nothing but an alert may come back.
+/// Sends something that is not TLS; only an alert may come back.
 fn plain(port: &str, says: &[u8]) {
     let mut stream = TcpStream::connect(port).expect("it listens");
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // It may hang up before it has heard everything.
+    // The peer may close before it has read everything.
     let _cut = stream.write_all(says);
     let _cut = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
@@ -143,7 +143,7 @@ fn plain(port: &str, says: &[u8]) {
     assert!(answer.is_empty() || (answer[0] == 0x15 && answer.len() < 64), "{port} answered {answer:?}");
 }
 
-/// Whoever trusts us and has a certificate of another authority does not come in.
+/// A peer with a certificate of another authority is refused, even if it trusts ours.
 fn is_refused(port: &str, authority: &std::path::Path, theirs: PathBuf) {
     let files = CertificateFiles { authority: authority.to_owned(), ..CertificateFiles::in_dir(&theirs, &Peer::Client) };
     let security = Security::load(&files).unwrap();
@@ -151,14 +151,14 @@ fn is_refused(port: &str, authority: &std::path::Path, theirs: PathBuf) {
         let peers = ["node-01", "node-02", "node-03", "node-04", "node-05"].map(|name| Peer::Agent(name.into()));
         let mut met = false;
         for expected in peers.iter().chain([&Peer::Coordinator]) {
-            // Only who has that name passes our own check.
+            // Only a peer with that name passes our own check.
             let Ok(mut stream) = security.dial(&TcpNet::default(), port, expected).await else { continue };
             met = true;
             let _cut = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
             let answer = tokio::time::timeout(Duration::from_secs(20), stream.read_u8()).await.expect("an end");
             assert!(answer.is_err(), "{port} talks to a stranger");
         }
-        assert!(met, "nobody answers at {port}");
+        assert!(met, "there was no answer at {port}");
     });
 }
 

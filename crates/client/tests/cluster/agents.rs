@@ -17,11 +17,11 @@ const STALL: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 pub(crate) struct Faults {
-    /// Nodes that are gone.
+    /// Nodes that are down.
     pub(crate) dead: BTreeSet<NodeId>,
-    /// Nodes that go after so many more slices.
+    /// Nodes that die after this many more slices.
     pub(crate) dying: BTreeMap<NodeId, u32>,
-    /// Nodes that read a wrong byte in so many more slices.
+    /// Nodes that read a wrong byte in this many more slices.
     pub(crate) lying: BTreeMap<NodeId, u32>,
 }
 
@@ -104,7 +104,7 @@ impl Agents {
                 arrived.await;
             }
         };
-        tokio::time::timeout(STALL, waiting).await.map_err(|_| Error::replan("nobody came").link(link, 0))
+        tokio::time::timeout(STALL, waiting).await.map_err(|_| Error::replan("no link was opened").link(link, 0))
     }
 
     pub(crate) async fn run(self: Arc<Self>, node: NodeId, task: Task) -> Outcome {
@@ -112,7 +112,7 @@ impl Agents {
         weft_engine::run(&task, &ports).await
     }
 
-    /// One slice more, unless the node dies of it.
+    /// Counts one more slice, and fails if the node dies now.
     fn step(&self, node: NodeId) -> Result<()> {
         let mut faults = self.faults.lock().unwrap();
         if let Some(left) = faults.dying.get_mut(&node) {
@@ -184,7 +184,7 @@ impl Ports for AgentPorts<'_> {
                 let receiver = LinkReceiver::new(frames, link.id(), link.width, STALL);
                 Ok(Box::new(LinkEnd { agents: self.agents.clone(), node: self.node, end: Some(receiver) }))
             }
-            Source::Input { .. } => panic!("an agent was asked for new data"),
+            Source::Input { .. } => panic!("an agent got a stage that reads new data"),
         }
     }
 
@@ -204,7 +204,7 @@ impl Ports for AgentPorts<'_> {
                 let sender = LinkSender::new(frames, link.id(), link.width, STALL);
                 Ok(Box::new(LinkEnd { agents: self.agents.clone(), node: self.node, end: Some(sender) }))
             }
-            other => panic!("an agent was asked for {other:?}"),
+            other => panic!("an agent got the stage {other:?}"),
         }
     }
 }
@@ -243,7 +243,7 @@ impl SliceSink for StoreSink {
         let place = there(slice.start)..there(slice.end);
         let (stored, beyond) = rows.split_at(place.len());
         self.bytes[place].copy_from_slice(stored);
-        assert!(beyond.iter().all(|byte| *byte == 0), "there is something beyond the block's end");
+        assert!(beyond.iter().all(|byte| *byte == 0), "bytes beyond the block's end are not zero");
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! A coordinator that makes plans with the real schemes and remembers what it was told.
+//! A coordinator that makes plans with the real schemes and remembers its calls.
 
 use crate::{CLUSTER, agents::Agents};
 use std::{
@@ -35,20 +35,20 @@ pub(crate) struct State {
     running: BTreeMap<u64, Vec<(NodeId, JoinHandle<Outcome>)>>,
     pub(crate) aborted: Vec<u64>,
     pub(crate) ended_reads: usize,
-    /// Tells nothing of the pages of units that are read in part.
+    /// Sends no page checksums for units that are read in part.
     pub(crate) tells_no_pages: bool,
-    /// Answers Busy to so many calls of ReadStripe more.
+    /// Answers Busy to this many more calls of ReadStripe.
     pub(crate) busy: u32,
     committed: BTreeMap<u64, ObjectReply>,
-    /// After so many calls more of ReadStripe, `b/k` is what was stored as `b/new`, or nothing if nothing was.
+    /// After this many more calls of ReadStripe, `b/k` is the object stored as `b/new`, or is removed if there is none.
     pub(crate) replaced_after: Option<u32>,
-    /// … which says the same.
+    /// … with the same bytes.
     pub(crate) is_conversion: bool,
-    /// Does what so many calls more of EndStripe and CommitPut ask for, and then answers as if it had not.
+    /// Executes this many more calls of EndStripe and CommitPut, but answers with an error.
     pub(crate) answers_lost: u32,
-    /// Nodes that a client said it waits for.
+    /// Nodes that a client reported to wait for.
     pub(crate) complaints: Vec<u32>,
-    /// Errors that clients have told of when their stripes ended.
+    /// Errors that clients reported at the end of their stripes.
     pub(crate) errors: usize,
 }
 
@@ -128,7 +128,7 @@ impl Coordinator {
                 Party::Node(node) => running.push((*node, tokio::spawn(self.agents.clone().run(*node, task)))),
                 Party::Client(_) => {
                     let peer = |link: &weft_plan::TaskLink| {
-                        let Party::Node(node) = link.peer else { panic!("a client talks to agents") };
+                        let Party::Node(node) = link.peer else { panic!("a client's links lead to agents") };
                         let node = self.agents.node(node);
                         LinkPeer { link: link.id(), address: node.address.clone(), token: vec![0; 32], name: node.name.clone() }
                     };
@@ -159,7 +159,7 @@ impl Coordinator {
             let (kind, party, index) = (WantKind::Store, *party, block.index);
             Want { kind, party, index, sub_blocks: vec![0], span }
         };
-        // The writer sums up all blocks.
+        // The writer computes the checksums of all blocks.
         let sums = stores.iter().map(|(_, block)| Want { kind: WantKind::Output, ..want(&(READER, *block)) });
         let job = Job {
             inputs: (0..k as u8).map(|index| Input { party: READER, index }).collect(),
@@ -191,13 +191,13 @@ impl Coordinator {
         for (index, units) in stored.iter().enumerate() {
             let sent = request.sent.iter().find(|sent| sent.index as usize == index).map(|sent| &sent.checksums);
             if units.is_some() {
-                assert_eq!(sent, units.as_ref(), "block {index} was stored otherwise than it was sent");
+                assert_eq!(sent, units.as_ref(), "block {index} was stored with other bytes than were sent");
             }
         }
         let missing = stored.iter().filter(|units| units.is_none()).count();
         if missing > 0 {
-            // What was sent is not yet received: a node may die with it in its sockets.
-            assert_eq!(request.sent.len(), stored.len(), "the checksums of the blocks that were lost are not told");
+            // Sent bytes may not have been received: a node may die with them in its sockets.
+            assert_eq!(request.sent.len(), stored.len(), "the checksums of the lost blocks are missing");
             return Err(Error::replan(format!("{missing} blocks are missing")));
         }
         assert!(request.errors.is_empty(), "{} errors, and nothing is missing", request.errors.len());
@@ -279,7 +279,7 @@ impl Coordinator {
         Ok((plan, reply))
     }
 
-    /// As agents tell them: of the units in which a range begins or ends.
+    /// As agents report them: for the units in which a range begins or ends.
     fn pages(&self, stripe: &StoredStripe, ranges: &[BlockRange]) -> Vec<UnitPages> {
         let blocks = self.agents.blocks.lock().unwrap();
         let edges = ranges.iter().flat_map(|range| [range.start, range.end].map(|at| (range.index, at)));
@@ -436,7 +436,7 @@ impl Weft for Coordinator {
         let fits = |(bucket, key): &(String, String)| {
             *bucket == request.bucket && key.starts_with(&request.prefix) && *key > request.after
         };
-        // Pages of two, whatever was asked for.
+        // Pages of two objects, whatever was requested.
         let mut keys = state.objects.keys().filter(|name| fits(name)).map(|(_, key)| key.clone());
         let objects: Vec<_> = keys.by_ref().take(2).map(|key| ObjectEntry { key, ..ObjectEntry::default() }).collect();
         let more = keys.next().is_some();

@@ -1,4 +1,4 @@
-//! Gets: around what is lost, what dies on the way, and what is wrong.
+//! Gets with lost blocks, failing nodes and wrong bytes.
 
 use crate::{World, random_bytes};
 use std::{
@@ -9,7 +9,7 @@ use tokio::io::AsyncReadExt;
 use weft_client::{Client, ClientConfig, GetOptions, Got, PutOptions};
 use weft_types::{ClusterId, NodeId, Party, Reaction};
 
-/// An object of two and a half stripes in blocks of 2 MiB, so that checksum units, cells and slices all differ.
+/// An object of two and a half stripes in blocks of 2 MiB, so checksum units, cells and slices all differ.
 async fn stored(cell_len: u64) -> (World, Vec<u8>) {
     let world = World::insecure().await;
     let data = random_bytes((20 << 20) - 12345, cell_len);
@@ -87,7 +87,7 @@ async fn who_dies_on_the_way_is_got_around_and_told() {
         let path = world.dir.path().join("out");
         let options = GetOptions { progress: told, ..GetOptions::default() };
         let got = world.client.get_file("b", "k", &path, &options).await.unwrap();
-        assert!(world.agents.is_dead(NodeId(dying)), "nobody died");
+        assert!(world.agents.is_dead(NodeId(dying)), "no node died");
         assert!(std::fs::read(&path).unwrap() == data);
         assert!(!got.errors.is_empty() && got.plans > 3, "{got:?}");
         assert_eq!(*progress.lock().unwrap(), data.len() as u64);
@@ -102,7 +102,7 @@ async fn no_byte_that_is_wrong_is_handed_out() {
         for file in [false, true] {
             let (world, data) = stored(cell_len).await;
             world.agents.kill(NodeId(1));
-            // The bytes of a parity block are wrong for a while; only the rebuilt block's checksums can tell.
+            // The bytes of a parity block are wrong for a while; only the rebuilt block's checksums reveal it.
             world.agents.faults.lock().unwrap().lying.insert(NodeId(5), 2);
             let path = world.dir.path().join("out");
             let (got, bytes) = if file {
@@ -139,12 +139,12 @@ async fn parts_of_units_are_checked() {
             let (got, bytes) = get(&world, &options).await.unwrap();
             assert!(bytes == part && got.errors.is_empty(), "{range:?}: {:?}", got.errors);
 
-            // A node, or what is between it and the reader, changes a byte.
+            // A node, or the network, changes a byte.
             world.agents.faults.lock().unwrap().lying.insert(NodeId(1), 1);
             let (got, bytes) = get(&world, &options).await.unwrap();
             assert!(bytes == part, "{range:?}: a wrong byte was handed out");
             let lies = world.agents.faults.lock().unwrap().lying[&NodeId(1)];
-            // Without pages, what came of a unit in part is not looked at.
+            // Without page checksums, a unit that arrives in part is not checked.
             assert!(tells_no_pages || lies == 0 && got.errors.iter().any(is_named), "{range:?}: {got:?}");
         }
         world.agents.faults.lock().unwrap().lying.insert(NodeId(1), u32::MAX);
@@ -160,7 +160,7 @@ async fn an_object_that_is_replaced_is_read_from_its_new_start_or_not_at_all() {
     let options = PutOptions { block_len: 1 << 20, cell_len: 64 << 10, ..PutOptions::default() };
     let replaced_after = |world: &World, calls| world.coordinator.state.lock().unwrap().replaced_after = Some(calls);
 
-    // To a file, of which nobody sees anything before it is complete: in the first stripe, and after two of three.
+    // To a file, which is invisible before it is complete: in the first stripe, and after two of three.
     let (world, data) = stored(64 << 10).await;
     let path = world.dir.path().join("out");
     for (calls, old) in [(0, true), (2, false)] {
@@ -186,20 +186,20 @@ async fn an_object_that_is_replaced_is_read_from_its_new_start_or_not_at_all() {
     let mut bytes = Vec::new();
     let error = world.client.get("b", "k", &mut bytes, &GetOptions::default()).await.unwrap_err();
     assert_eq!((error.reaction, error.object.as_deref()), (Reaction::Retry, Some("b/k")), "{error}");
-    assert!(error.message.contains("was replaced while it was read"), "{error}");
-    assert!(!bytes.is_empty() && new.starts_with(&bytes), "two objects became one");
+    assert!(error.message.contains("was replaced during the read"), "{error}");
+    assert!(!bytes.is_empty() && new.starts_with(&bytes), "two objects were mixed");
 
     // Removed for good.
     let (world, _) = stored(64 << 10).await;
     replaced_after(&world, 1);
     let error = world.client.get_file("b", "k", world.dir.path().join("out"), &GetOptions::default()).await.unwrap_err();
     assert_eq!((error.reaction, error.object.as_deref()), (Reaction::NotFound, Some("b/k")), "{error}");
-    assert!(error.message.contains("removed while"), "{error}");
+    assert!(error.message.contains("removed during"), "{error}");
     assert_eq!(world.files(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_object_that_is_converted_meanwhile_is_read_on_from_where_it_was() {
+async fn a_read_continues_when_its_object_is_converted() {
     let (world, data) = stored(64 << 10).await;
     let options = PutOptions { block_len: 1 << 20, cell_len: 256 << 10, ..PutOptions::default() };
     for (calls, range) in [(0, None), (5, None), (9, Some(3 << 20..(19 << 20) + 17)), (u32::MAX, None)] {
@@ -225,11 +225,11 @@ async fn a_busy_coordinator_is_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_reader_fails_nobody() {
+async fn a_slow_reader_fails_no_node() {
     let (world, data) = stored(64 << 10).await;
     let (writer, mut reader) = tokio::io::duplex(64 << 10);
     let slow = async {
-        // Longer than any agent would wait for one who takes nothing.
+        // Longer than an agent waits for a peer that accepts nothing.
         tokio::time::sleep(Duration::from_secs(7)).await;
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).await.unwrap();
@@ -255,16 +255,20 @@ async fn explaining_moves_nothing() {
 }
 
 #[tokio::test]
-async fn another_cluster_or_nobody_is_named() {
+async fn another_cluster_and_an_unreachable_one_are_refused() {
     let world = World::secured().await;
     let files = weft_proto::certs::CertificateFiles::in_dir(world.dir.path(), &weft_proto::Peer::Client);
     let security = weft_proto::Security::load(&files).unwrap();
     let address = world.coordinator_address.clone();
     let config = ClientConfig { cluster: Some(ClusterId(5)), ..ClientConfig::new([address], security.clone()) };
-    let Err(error) = Client::connect(config).await else { panic!("another cluster was taken") };
+    let Err(error) = Client::connect(config).await else { panic!("another cluster was accepted") };
     assert!(error.message.contains(&ClusterId(5).to_string()), "{error}");
-    let Err(error) = Client::connect(ClientConfig::new(Vec::<String>::new(), security.clone())).await else { panic!("nobody") };
+    let Err(error) = Client::connect(ClientConfig::new(Vec::<String>::new(), security.clone())).await else {
+        panic!("no coordinator was there")
+    };
     assert_eq!(error.reaction, Reaction::InvalidInput);
-    let Err(error) = Client::connect(ClientConfig::new(["127.0.0.1:1"], security)).await else { panic!("nobody") };
+    let Err(error) = Client::connect(ClientConfig::new(["127.0.0.1:1"], security)).await else {
+        panic!("no coordinator was there")
+    };
     assert!(error.message.contains("127.0.0.1:1"), "{error}");
 }

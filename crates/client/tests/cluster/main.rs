@@ -1,5 +1,5 @@
-//! Puts and gets over real sockets, with the real plans and the real engine: agents that keep their blocks in memory and fail
-//! where they are told to, and a coordinator that makes plans and remembers what it was told.
+//! Puts and gets over real sockets, with the real plans and the real engine: agents that keep their blocks in memory and fail on
+//! command, and a coordinator that makes plans and remembers its calls.
 
 mod agents;
 mod coordinator;
@@ -64,7 +64,7 @@ impl World {
         Self { agents, coordinator, client, config, coordinator_address: address, dir }
     }
 
-    /// The names of what lies in the world's directory, but for certificates.
+    /// The names of the files in the world's directory, except certificates.
     pub(crate) fn files(&self) -> Vec<String> {
         let names = std::fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| !name.ends_with(".pem")).collect()

@@ -59,13 +59,13 @@ async fn a_receiver_that_dies_is_replaced_and_progress_ends_at_the_total() {
     let progress = ProgressFn::new(move |progress| listener.lock().unwrap().push(progress));
     let options = PutOptions { progress, ..options(256 << 10, 4096) };
     world.client.put_file("b", "k", &path, &options).await.unwrap();
-    assert!(world.agents.is_dead(NodeId(3)), "nobody died");
+    assert!(world.agents.is_dead(NodeId(3)), "no node died");
     let last = *told.lock().unwrap().last().unwrap();
     assert_eq!(last, Progress { done_bytes: data.len() as u64, total_bytes: Some(data.len() as u64) });
     assert!(get(&world, "k").await == data);
 }
 
-/// Holds back all that passes, until then.
+/// Holds back everything until then.
 struct HeldBack(Instant);
 
 #[async_trait]
@@ -83,7 +83,7 @@ impl Uplink for HeldBack {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_held_back_at_its_uplink_blames_no_receiver() {
     let world = World::insecure().await;
-    // Longer than a receiver has to take what is sent, and than nothing may move.
+    // Longer than a receiver may take to accept data, and than a transfer may stall.
     let uplink: Arc<dyn Uplink> = Arc::new(HeldBack(Instant::now() + Duration::from_secs(4)));
     let held_back = Client::connect(ClientConfig { uplink: Some(uplink), ..world.config.clone() }).await.unwrap();
     let data = random_bytes(3 << 20, 11);
@@ -101,8 +101,8 @@ async fn what_is_done_is_done_also_if_its_answer_is_lost() {
     world.coordinator.state.lock().unwrap().answers_lost = 1;
     world.client.put("b", "k", &data[..], &options(64 << 10, 4096)).await.unwrap();
     assert!(get(&world, "k").await == data);
-    // A file's first stripe is started with the put, and the put is committed with its last one: that answer is lost too often to be
-    // asked for the same way again.
+    // A file's first stripe is started with the put, and the put is committed with its last stripe: that answer is lost more often than
+    // the call is retried.
     let path = world.dir.path().join("data");
     std::fs::write(&path, &data).unwrap();
     let told: Arc<Mutex<Vec<Progress>>> = Arc::default();
@@ -112,7 +112,7 @@ async fn what_is_done_is_done_also_if_its_answer_is_lost() {
     world.client.put_file("b", "file", &path, &PutOptions { progress, ..options(64 << 10, 4096) }).await.unwrap();
     assert!(get(&world, "file").await == data);
     assert_eq!(told.lock().unwrap().last().unwrap().done_bytes, data.len() as u64);
-    // Nothing has no stripe.
+    // An empty object has no stripe.
     world.coordinator.state.lock().unwrap().answers_lost = 1;
     world.client.put("b", "nothing", &[][..], &options(64 << 10, 4096)).await.unwrap();
     assert!(get(&world, "nothing").await.is_empty());
@@ -129,7 +129,7 @@ async fn of_a_known_size_so_many_bytes_are_stored_and_no_fewer() {
         let options = PutOptions { size: Some(size), ..options(64 << 10, 4096) };
         assert_eq!(world.client.put("b", "k", &mut reader, &options).await.unwrap().size, size);
         assert!(get(&world, "k").await == data[..size as usize], "{size}");
-        assert_eq!(reader.len() as u64, 700_000 - size, "what follows stays in the reader");
+        assert_eq!(reader.len() as u64, 700_000 - size, "the rest stays in the reader");
     }
     for size in [700_001, 786_432, 10 << 20] {
         let options = PutOptions { size: Some(size), ..options(64 << 10, 4096) };
@@ -145,7 +145,7 @@ async fn a_put_that_is_given_up_or_fails_is_aborted() {
     let world = World::insecure().await;
     let aborted = || world.coordinator.state.lock().unwrap().aborted.len();
     {
-        // The pipe gives a stripe and then nothing more.
+        // The pipe delivers a stripe and then stalls.
         let (mut pipe, reader) = tokio::io::duplex(4 << 20);
         pipe.write_all(&random_bytes(1 << 20, 1)).await.unwrap();
         let options = options(64 << 10, 4096);

@@ -1,4 +1,4 @@
-//! Whether links carry what they say, and whether it was links that were measured.
+//! Checks whether links carry their configured rate, and whether a benchmark measured the links or the processors.
 
 use super::{
     DIRECT, IDLE_MIN, Outcome, Sample,
@@ -10,27 +10,27 @@ use std::fmt;
 use weft_cli::session::Session;
 use weft_types::{AutoSize, ByteSize, Error, Result};
 
-/// A direct send may be so far from what its link says.
+/// Largest accepted deviation of a direct send from the predicted time of its link.
 pub(crate) const TOLERANCE: f64 = 0.03;
 /// The check stores three blocks and copies one of them to a fourth node.
 const CHECK_NODES_MIN: u32 = 4;
-/// How often it does that, until once it takes what it should.
+/// Most attempts, until one takes the expected time.
 const CHECKS_MAX: u32 = 3;
-/// What links say that takes no longer does not go over a limited one.
+/// A shorter predicted time means that no link on the way is limited.
 const UNLIMITED_S: f64 = 1e-3;
 
-/// A direct send beside what its link says.
+/// A direct send, compared with the predicted time of its link.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct LinkCheck {
     seconds: f64,
     bound_s: f64,
-    /// The part of the processors' time in which they had nothing to do.
+    /// The fraction of time in which the processors were idle.
     cpu_idle: f64,
-    /// What was sent.
+    /// The bytes that were sent.
     bytes: u64,
 }
 
-/// What the reader should know before believing the results.
+/// What the reader must know to judge the results.
 pub(crate) fn warnings(results: &[Outcome]) -> Vec<String> {
     let mut warnings = Vec::new();
     let direct = results.iter().find(|outcome| outcome.scheme == DIRECT);
@@ -42,31 +42,31 @@ pub(crate) fn warnings(results: &[Outcome]) -> Vec<String> {
     warnings
 }
 
-/// Says so, if it may be the processors that were measured.
+/// A warning if the processors may have limited the results.
 pub(crate) fn too_busy(results: &[Outcome]) -> Option<String> {
     let busy = || results.iter().filter(|outcome| outcome.cpu_idle < IDLE_MIN);
     let most = busy().min_by(|a, b| a.cpu_idle.total_cmp(&b.cpu_idle))?;
     let (count, all, least, idle) = (busy().count(), results.len(), IDLE_MIN * 100.0, most.cpu_idle * 100.0);
     Some(format!(
-        "the processors were idle for less than {least:.0} % of {count} of {all} results ({idle:.0} % of {}): slower links would \
-         show the links, not them",
+        "the processors were idle for less than {least:.0} % of {count} of {all} results ({idle:.0} % of {}): use slower links to \
+         measure the links and not the processors",
         most.scheme
     ))
 }
 
 impl LinkCheck {
-    /// Sends a block from one node to another, and looks what it took; or why that would say nothing.
+    /// Sends a block from one node to another and measures the time; or the reason why that would tell nothing.
     pub(crate) async fn run(session: &Session, testbed: &Testbed) -> Result<Result<Self, &'static str>> {
         let settings = testbed.settings();
         if !settings.slow.is_empty() {
-            return Ok(Err("nodes are slow, and not their links alone"));
+            return Ok(Err("nodes are slow, not only their links"));
         }
         if settings.nodes < CHECK_NODES_MIN {
-            return Ok(Err("that takes four nodes"));
+            return Ok(Err("the check needs four nodes"));
         }
-        // Between which nodes it goes is not known before it is stored: what the fastest link carries in about a second is enough for
-        // any, and what the slowest does in ten is not too much for any.
-        let Some((slowest, fastest)) = settings.range()? else { return Ok(Err("nothing limits them")) };
+        // The blocks are placed only when they are stored. So the length suits all links: a second's worth of the fastest link, but at
+        // most ten seconds' worth of the slowest.
+        let Some((slowest, fastest)) = settings.range()? else { return Ok(Err("no link is limited")) };
         let bytes = fastest.goodput_bytes_per_s().min(10.0 * slowest.goodput_bytes_per_s());
         let block_len = (bytes as u64).clamp(1 << 18, 64 << 20) >> 18 << 18;
         let case = Case::parse(DIRECT, AutoSize::Bytes(ByteSize(256 << 10)), block_len)?.remove(0);
@@ -74,7 +74,7 @@ impl LinkCheck {
         let mut best: Option<Self> = None;
         for _ in 0..CHECKS_MAX {
             let (Sample { seconds, cpu_idle, bytes_moved: bytes }, plan) = subject.rebuild(session, &case).await?;
-            // There and back again: each way has a bound of its own.
+            // There and back: each direction has its own bound.
             let bound_s = subject.bound_s(&plan, settings)?.filter(|bound_s| *bound_s > UNLIMITED_S);
             let check = bound_s.map(|bound_s| Self { seconds, bound_s, cpu_idle, bytes });
             best = Self::better(best, check);
@@ -83,28 +83,28 @@ impl LinkCheck {
             }
         }
         subject.remove(session).await?;
-        Ok(best.ok_or("nothing limits some of them"))
+        Ok(best.ok_or("some links are not limited"))
     }
 
-    /// The quicker one, each beside its own bound.
+    /// The faster of two sends, each relative to its own bound.
     fn better(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         one.into_iter().chain(other).min_by(|a, b| a.over().total_cmp(&b.over()))
     }
 
-    /// How much longer it took than its link says, as a part of that.
+    /// How much longer the send took than predicted, as a fraction.
     fn over(self) -> f64 {
         self.seconds / self.bound_s - 1.0
     }
 
-    /// Says so, if the machine does not carry what its links say.
+    /// A warning if the machine does not carry the configured rates.
     pub(crate) fn error(self) -> Option<Error> {
-        // A shaper that was idle lets some of it pass at once: of a small block that is much.
+        // An idle shaper passes a burst at once, which is a large part of a small block.
         let at_once = BURST_BYTES / self.bytes.max(1) as f64;
         (!(-TOLERANCE - at_once..=TOLERANCE).contains(&self.over())).then(|| {
             let percent = self.over() * 100.0;
             Error::unavailable(format!(
-                "a direct send of one block is {percent:+.1} % off what its link says: this machine cannot carry this setting \
-                 (slower links or fewer nodes, e.g. --link {DEFAULT_LINK}, may do)"
+                "a direct send of one block is {percent:+.1} % off the predicted time of its link: this machine cannot carry this \
+                 setting (try slower links or fewer nodes, for example --link {DEFAULT_LINK})"
             ))
         })
     }
@@ -114,10 +114,7 @@ impl fmt::Display for LinkCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seconds, bound_s, cpu_idle, .. } = self;
         let (ratio, idle) = (seconds / bound_s, cpu_idle * 100.0);
-        write!(
-            f,
-            "a direct send of one block took {seconds:.3} s, and the link says {bound_s:.3} s ({ratio:.3} x); CPU idle {idle:.0} %"
-        )
+        write!(f, "a direct send of one block took {seconds:.3} s; predicted {bound_s:.3} s ({ratio:.3} x); CPU idle {idle:.0} %")
     }
 }
 
@@ -128,7 +125,7 @@ mod tests {
     #[test]
     fn a_send_is_put_beside_the_bound_of_its_own_way() {
         let check = |seconds, bound_s| Some(LinkCheck { seconds, bound_s, cpu_idle: 0.5, bytes: 128 << 20 });
-        // There the link carries a third of what it carries back.
+        // One direction carries a third of the other.
         let (there, back) = (check(3.03, 3.0), check(1.01, 1.0));
         for (one, other) in [(there, back), (back, there), (None, back), (there, None)] {
             let best = LinkCheck::better(one, other).unwrap();
@@ -137,6 +134,6 @@ mod tests {
         assert!(LinkCheck::better(check(3.3, 3.0), check(1.2, 1.0)).unwrap().error().unwrap().message.contains("+10.0 % off"));
         let too_quick = LinkCheck::better(check(0.9, 1.0), back).unwrap();
         assert!(too_quick.error().is_some());
-        assert!(LinkCheck { bytes: 1 << 20, ..too_quick }.error().is_none(), "an eighth of it may pass at once");
+        assert!(LinkCheck { bytes: 1 << 20, ..too_quick }.error().is_none(), "an eighth of it can pass at once");
     }
 }

@@ -1,5 +1,5 @@
-//! Measures what failures in the middle of a repair cost: a helper or the requestor that is killed or stops, at each place of the
-//! chain in turn, and blocks that turn out to be damaged.
+//! Measures the cost of failures in the middle of a repair: a helper or the requestor is killed or stopped, at each place of the chain
+//! in turn, and blocks turn out to be damaged.
 
 use super::{
     IdleMeter, Outcome, Sample,
@@ -23,32 +23,32 @@ use weft_client::{RepairOptions, api::repair_event::Event};
 use weft_plan::{Plan, Sink, Source};
 use weft_types::{BlockId, Error, NodeId, Party, Result};
 
-/// What happens to whom.
+/// What fails, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing.
     None,
-    /// Its process is gone at once.
+    /// The process is killed.
     Kill(Place),
-    /// Its process does nothing any more, and its connections stay.
+    /// The process is stopped; its connections stay open.
     Stop(Place),
-    /// A bit of its block is another, in the middle.
+    /// One bit in the middle of its block is flipped.
     Flip(Place),
-    /// The second half of its block is gone.
+    /// The second half of its block is missing.
     Truncate(Place),
 }
 
 /// A place in the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A helper, the first is 1.
+    /// A helper; the first is 1.
     Helper(usize),
-    /// Who gets the block.
+    /// The node that gets the block.
     Requestor,
 }
 
 impl Fault {
-    /// How it is called in the results.
+    /// Its name in the results.
     pub(crate) fn label(self) -> String {
         let place = |place| match place {
             Place::Helper(number) => format!("helper {number}"),
@@ -71,22 +71,22 @@ impl Fault {
     }
 }
 
-/// Who takes part in a plan of one chain.
+/// The nodes that take part in a plan of one chain.
 struct Chain {
-    /// From the first to the last.
+    /// From first to last.
     helpers: Vec<(NodeId, BlockId)>,
     requestor: NodeId,
 }
 
 impl Chain {
     fn of(plan: &Plan) -> Result<Self> {
-        let lane = plan.shape.lanes.first().ok_or_else(|| Error::fatal("a plan without lanes"))?;
+        let lane = plan.shape.lanes.first().ok_or_else(|| Error::fatal("the plan has no lanes"))?;
         let node = |vertex: u16| match plan.binding.parties.get(usize::from(vertex)) {
             Some(Party::Node(node)) => Ok(*node),
-            _ => Err(Error::fatal("a repair in which a client takes part")),
+            _ => Err(Error::fatal("a client takes part in the repair")),
         };
         let (mut helpers, mut requestor) = (Vec::new(), None);
-        // From the stage that receives nothing along the links.
+        // Follow the links, starting at the stage without inputs.
         let receives = |source: &Source| matches!(source, Source::Link(_));
         let mut at = lane.stages.iter().position(|stage| !stage.sources.iter().any(receives));
         while let Some(stage) = at.and_then(|at| lane.stages.get(at)).filter(|_| helpers.len() <= lane.stages.len()) {
@@ -102,12 +102,12 @@ impl Chain {
                 _ => None,
             });
         }
-        let requestor = requestor.ok_or_else(|| Error::fatal("a repair that stores nothing"))?;
+        let requestor = requestor.ok_or_else(|| Error::fatal("the repair stores nothing"))?;
         Ok(Self { helpers, requestor })
     }
 }
 
-/// Repairs once, with a fault half-way, and sees to it that all is well again. Also how often the repair went on.
+/// Repairs once with a fault half-way, then undoes the fault. Also returns how often the repair continued around it.
 pub(crate) async fn run(
     session: &Session,
     testbed: &Testbed,
@@ -116,7 +116,7 @@ pub(crate) async fn run(
     fault: Fault,
 ) -> Result<(Sample, u32)> {
     let cluster = testbed.cluster()?;
-    // A requestor that dies is exchanged, unless it was asked for by name.
+    // A requestor that dies is replaced, unless it was named.
     let named = fault.place() != Some(Place::Requestor);
     let chain = preview(session, subject, case, named).await?;
     let victim = match fault.place() {
@@ -150,21 +150,24 @@ pub(crate) async fn run(
             _ => {}
         }
     }
-    let (done, seconds) = done.ok_or_else(|| Error::retry("the coordinator broke off a repair"))?;
+    let (done, seconds) = done.ok_or_else(|| Error::retry("the connection to the coordinator ended before the repair did"))?;
     let cpu_idle = idle.share();
     mend(session, &cluster, fault, &name).await?;
     if done.blocks.is_empty() || !done.left.is_empty() {
-        return Err(Error::fatal(format!("{}: the block was to be rebuilt, and was not", fault.label())));
+        return Err(Error::fatal(format!("{}: the block was not rebuilt", fault.label())));
     }
     if !struck && matches!(fault, Fault::Kill(_) | Fault::Stop(_)) {
-        return Err(Error::fatal(format!("{}: the repair was over before its half was told: take larger blocks", fault.label())));
+        return Err(Error::fatal(format!(
+            "{}: the repair ended before it reported half of its progress: use larger blocks",
+            fault.label()
+        )));
     }
     subject.refresh(session).await?;
     let bytes_moved = done.traffic.map_or(0, |traffic| traffic.sent_bytes);
     Ok((Sample { seconds, bytes_moved, cpu_idle }, done.resumed))
 }
 
-/// Who will take part.
+/// The nodes that will take part.
 async fn preview(session: &Session, subject: &Subject, case: &Case, named: bool) -> Result<Chain> {
     let options = RepairOptions { explain: true, ..subject.options(case, named) };
     let mut repair = session.client.repair(Subject::bucket(), subject.key(), &options).await?;
@@ -174,10 +177,10 @@ async fn preview(session: &Session, subject: &Subject, case: &Case, named: bool)
             plan = Some(weft_plan::from_json(&String::from_utf8_lossy(&it.plan))?.plan);
         }
     }
-    Chain::of(&plan.ok_or_else(|| Error::fatal("nobody told the plan"))?)
+    Chain::of(&plan.ok_or_else(|| Error::fatal("the coordinator did not send the plan"))?)
 }
 
-/// Brings back whoever was killed or stopped, and rebuilds what was damaged.
+/// Restarts the process that was killed or stopped, and rebuilds what was damaged.
 async fn mend(session: &Session, cluster: &LocalCluster, fault: Fault, name: &str) -> Result<()> {
     match fault {
         Fault::None => return Ok(()),
@@ -185,12 +188,12 @@ async fn mend(session: &Session, cluster: &LocalCluster, fault: Fault, name: &st
         Fault::Stop(_) => cluster.signal(name, Signal::Continue)?,
         Fault::Flip(_) | Fault::Truncate(_) => return Ok(()),
     }
-    // It is up when it is heard of anew; a moment before, it may still seem to be.
+    // Wait for a new heartbeat: a moment before it, the node can still count as up.
     tokio::time::sleep(Duration::from_secs(1)).await;
     until_nodes(session, &[name], |node| node.state == "up").await
 }
 
-/// The outcome of each fault, and how often its repair went on around it.
+/// The outcome of each fault, and how often its repair continued around it.
 pub(crate) async fn measure(
     session: &Session,
     testbed: &Testbed,
@@ -220,7 +223,7 @@ pub(crate) async fn measure(
     Ok(outcomes)
 }
 
-/// Rebuilds whatever is lost or damaged.
+/// Rebuilds all lost or damaged blocks.
 async fn heal(session: &Session, subject: &mut Subject) -> Result<()> {
     let mut repair = session.client.repair(Subject::bucket(), subject.key(), &RepairOptions::default()).await?;
     let mut healed = 0;
@@ -230,7 +233,7 @@ async fn heal(session: &Session, subject: &mut Subject) -> Result<()> {
         }
     }
     if healed == 0 {
-        return Err(Error::fatal("a damaged block was not found to be one"));
+        return Err(Error::fatal("the damage of a block was not detected"));
     }
     subject.refresh(session).await
 }
@@ -238,7 +241,7 @@ async fn heal(session: &Session, subject: &mut Subject) -> Result<()> {
 /// The file of a block at a node.
 fn block_file(cluster: &LocalCluster, node: &str, block: BlockId) -> Result<PathBuf> {
     let (dir, name) = (cluster.dir().join("nodes").join(node), block.to_string());
-    find(&dir, &name)?.ok_or_else(|| Error::not_found(format!("there is no {name} under {}", dir.display())))
+    find(&dir, &name)?.ok_or_else(|| Error::not_found(format!("there is no block file {name} under {}", dir.display())))
 }
 
 fn find(dir: &Path, name: &str) -> Result<Option<PathBuf>> {

@@ -1,4 +1,4 @@
-//! What all benchmarks have in common: how often, on which machine, and the one form in which results are told.
+//! What all benchmarks share: repetitions, the machine's description, and the common form of results.
 
 pub(crate) mod check;
 pub(crate) mod faults;
@@ -17,13 +17,13 @@ use weft_cli::{session::Session, table::columns};
 use weft_client::api;
 use weft_types::{Error, Result};
 
-/// What a benchmark found out. All `weft bench` commands print this form.
+/// The results of a benchmark. All `weft bench` commands print this form.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Report<S, R = Outcome> {
     pub(crate) machine: Machine,
     pub(crate) settings: S,
     pub(crate) results: Vec<R>,
-    /// What the reader should know before believing the results.
+    /// What the reader must know to judge the results.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
 }
 
-/// How one scheme did.
+/// The results of one scheme.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) scheme: String,
@@ -44,13 +44,13 @@ pub(crate) struct Outcome {
     pub(crate) min_s: f64,
     pub(crate) max_s: f64,
     pub(crate) runs: usize,
-    /// Bytes that agents sent to each other, and got from writers, of the median run.
+    /// Bytes that agents sent to each other and received from writers, in the median run.
     pub(crate) bytes_moved: u64,
-    /// What the links say that it takes at least; none: nobody knows what they carry.
+    /// The least time that the links allow; None: the links are not known.
     pub(crate) bound_s: Option<f64>,
-    /// The part of the processors' time in which they had nothing to do; near 0, it was they who were measured.
+    /// The fraction of time in which the processors were idle; near 0, the processors were measured and not the links.
     pub(crate) cpu_idle: f64,
-    /// The median beside that of a direct send, in the same run.
+    /// The median relative to that of a direct send in the same benchmark.
     pub(crate) ratio: Option<f64>,
 }
 
@@ -64,13 +64,13 @@ pub(crate) struct Sample {
 
 /// The baseline of all repairs.
 pub(crate) const DIRECT: &str = "direct";
-/// A node that was started or stopped is seen to be so within this time, or something is wrong.
+/// A node that was started or stopped must be seen in its new state within this time.
 const NODES_TIMEOUT: Duration = Duration::from_secs(30);
-/// Below this share of idle time, the processors rather than the links may have been measured.
+/// With less idle time than this fraction, the processors may have limited the result.
 pub(crate) const IDLE_MIN: f64 = 0.10;
 
 impl Machine {
-    /// This one.
+    /// This machine.
     pub(crate) fn this() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
@@ -96,7 +96,7 @@ impl std::fmt::Display for Machine {
     }
 }
 
-/// Tells how idle the processors were since it was begun.
+/// Measures how idle the processors are.
 #[derive(Debug)]
 pub(crate) struct IdleMeter {
     idle: u64,
@@ -104,17 +104,17 @@ pub(crate) struct IdleMeter {
 }
 
 impl IdleMeter {
-    /// From now on.
+    /// Starts to measure.
     pub(crate) fn begin() -> Self {
         let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
         let ticks: Vec<u64> =
             stat.lines().next().unwrap_or_default().split_whitespace().skip(1).filter_map(|tick| tick.parse().ok()).collect();
-        // user nice system idle iowait irq softirq steal; what guests take is in user already.
+        // user nice system idle iowait irq softirq steal; guest time is part of user.
         let idle = ticks.iter().skip(3).take(2).sum();
         Self { idle, all: ticks.iter().take(8).sum() }
     }
 
-    /// The share, 0 to 1.
+    /// The idle fraction, 0 to 1.
     pub(crate) fn share(&self) -> f64 {
         let now = Self::begin();
         let (idle, all) = (now.idle.saturating_sub(self.idle), now.all.saturating_sub(self.all));
@@ -123,7 +123,7 @@ impl IdleMeter {
 }
 
 impl Outcome {
-    /// Of at least one run.
+    /// From at least one run.
     pub(crate) fn of(scheme: String, samples: &[Sample], bound_s: Option<f64>) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
@@ -145,7 +145,7 @@ impl Outcome {
     }
 }
 
-/// The one in the middle, or the mean of the two; none: there is nothing.
+/// The median; None if there are no values.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -154,7 +154,7 @@ pub(crate) fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// Waits until all nodes of these names are as they should be.
+/// Waits until all nodes of these names are in the expected state.
 pub(crate) async fn until_nodes<S: AsRef<str>>(session: &Session, names: &[S], are: impl Fn(&api::Node) -> bool) -> Result<()> {
     let until = Instant::now() + NODES_TIMEOUT;
     loop {
@@ -164,14 +164,14 @@ pub(crate) async fn until_nodes<S: AsRef<str>>(session: &Session, names: &[S], a
             None => return Ok(()),
             Some(name) if Instant::now() > until => {
                 let name = name.as_ref();
-                return Err(Error::fatal(format!("{name} did not come or go within {NODES_TIMEOUT:?}, as it was to")));
+                return Err(Error::fatal(format!("{name} did not reach the expected state within {NODES_TIMEOUT:?}")));
             }
             Some(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
 }
 
-/// Puts each median beside that of `base`.
+/// Relates each median to that of `base`.
 pub(crate) fn compare(results: &mut [Outcome], base: &str) {
     let base = results.iter().find(|outcome| outcome.scheme == base).map(|outcome| outcome.median_s);
     for outcome in results {
@@ -181,15 +181,15 @@ pub(crate) fn compare(results: &mut [Outcome], base: &str) {
 
 /// The results for a person.
 pub(crate) fn results(outcomes: &[Outcome], base: &str) -> String {
-    results_beside(outcomes, base, ["links say", "/ that"])
+    results_beside(outcomes, base, ["link bound", "/ bound"])
 }
 
-/// The same; what their bound is called, and how they stand to it.
+/// The same, with names for the bound and the ratio to it.
 pub(crate) fn results_beside(outcomes: &[Outcome], base: &str, bound: [&str; 2]) -> String {
     results_with(outcomes, base, bound, None)
 }
 
-/// The same, with a column of its own.
+/// The same, with an additional column.
 pub(crate) fn results_with(
     outcomes: &[Outcome],
     base: &str,

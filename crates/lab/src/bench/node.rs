@@ -1,7 +1,7 @@
-//! Measures the recovery of a whole node on shaped links: the same blocks, rebuilt again and again on one or more requestors.
+//! Measures the recovery of a whole node on shaped links: the same blocks, rebuilt repeatedly on one or more requestors.
 //!
-//! The requestors hold no other block. Between runs the blocks are brought back to their home over links that are not in the way:
-//! every run finds each of them where it was. What is timed is the coordinator's job, by the coordinator's clock.
+//! The requestors hold no other blocks. Between runs the blocks are moved back to their home over fast links, so every run starts from
+//! the same state. The measured time is that of the coordinator's job, by the coordinator's clock.
 
 use super::{
     IdleMeter, Sample,
@@ -17,23 +17,23 @@ use weft_client::{
 };
 use weft_types::{AutoSize, Error, NodeId, Party, Result};
 
-/// What was stored has more stripes than this only if something is wrong.
+/// More stripes than this mean that something is wrong.
 const STRIPES_MAX: usize = 256;
-/// Blocks that are brought back at the same time.
+/// Blocks that are moved back at the same time.
 const BROUGHT_TOGETHER: u32 = 8;
 
-/// What is stored where.
+/// The placement of the stored blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout<'a> {
     pub(crate) code: &'a str,
     pub(crate) block_len: u64,
-    /// The first nodes, which hold blocks; all others are requestors.
+    /// The first nodes hold blocks; all others are requestors.
     pub(crate) holders: u32,
     /// Blocks that the lost node held.
     pub(crate) lost: usize,
 }
 
-/// The node whose blocks are rebuilt.
+/// The node to recover.
 #[derive(Debug)]
 pub(crate) struct LostNode {
     node: NodeId,
@@ -45,7 +45,7 @@ pub(crate) struct LostNode {
 }
 
 impl LostNode {
-    /// Stores stripe after stripe while the requestors are away, until a node has so many blocks: that is the one.
+    /// Stores stripes, while the requestors are down, until one node has enough blocks: that is the lost one.
     pub(crate) async fn store(session: &Session, testbed: &mut Testbed, layout: Layout<'_>, seed: u64) -> Result<Self> {
         let cluster = testbed.cluster()?;
         let away = cluster.nodes().get(layout.holders as usize..).unwrap_or_default();
@@ -56,7 +56,7 @@ impl LostNode {
         let link = testbed.settings().link;
         set_links(testbed, None)?;
         let (mut keys, mut held): (_, BTreeMap<u32, usize>) = (Vec::new(), BTreeMap::new());
-        // Nobody's else: the cluster may be in use.
+        // The prefix avoids other objects: the cluster may be in use.
         let run = seed::seed()?;
         let node = loop {
             if let Some((node, _)) = held.iter().find(|(_, blocks)| **blocks >= layout.lost) {
@@ -77,7 +77,7 @@ impl LostNode {
         Ok(Self { node, blocks: layout.lost, block_len: layout.block_len, keys, requestors })
     }
 
-    /// Nodes that can get blocks.
+    /// Nodes that can receive blocks.
     pub(crate) fn requestors(&self) -> usize {
         self.requestors.len()
     }
@@ -87,7 +87,7 @@ impl LostNode {
         self.blocks as u64 * self.block_len
     }
 
-    /// Rebuilds all blocks of the node on so many requestors, all at the same time, and brings them back.
+    /// Rebuilds all blocks of the node on that many requestors, all at the same time, and moves them back.
     pub(crate) async fn rebuild(
         &self,
         session: &Session,
@@ -116,16 +116,16 @@ impl LostNode {
         let cpu_idle = idle.share();
         let done = done_blocks(&job);
         if done != self.blocks as u64 {
-            return Err(Error::fatal(format!("{done} blocks of node {} were rebuilt, and it had {}", self.node, self.blocks)));
+            return Err(Error::fatal(format!("{done} blocks of node {} were rebuilt instead of {}", self.node, self.blocks)));
         }
-        // By both times as the coordinator wrote them: whoever looks on sees the end later.
+        // The coordinator's timestamps: an observer sees the end later.
         let seconds = job.changed_ms.saturating_sub(job.created_ms) as f64 / 1e3;
         let bound_s = testbed.settings().link.map(|link| load.seconds(link.goodput_bytes_per_s()));
         let most = self.bring_back(session, testbed, to).await?;
         Ok(Recovered { sample: Sample { seconds, bytes_moved: load.moved_bytes, cpu_idle }, bound_s, most })
     }
 
-    /// Every block goes back to where it was; how many the requestor with the most had.
+    /// Moves every block back to its home; returns how many the busiest requestor had.
     async fn bring_back(&self, session: &Session, testbed: &mut Testbed, from: &[NodeId]) -> Result<usize> {
         let link = testbed.settings().link;
         set_links(testbed, None)?;
@@ -147,13 +147,13 @@ impl LostNode {
             (brought, most) = (brought + blocks, blocks.max(most));
         }
         if brought != self.blocks as u64 {
-            return Err(Error::fatal(format!("{brought} of {} blocks came back to {}", self.blocks, self.node)));
+            return Err(Error::fatal(format!("only {brought} of {} blocks were moved back to {}", self.blocks, self.node)));
         }
         set_links(testbed, link)?;
         Ok(most as usize)
     }
 
-    /// Takes what was stored away again.
+    /// Removes the stored objects.
     pub(crate) async fn remove(self, session: &Session) -> Result<()> {
         for key in &self.keys {
             session.client.remove(super::repair::Subject::bucket(), key).await?;
@@ -162,17 +162,17 @@ impl LostNode {
     }
 }
 
-/// How a recovery went.
+/// The result of a recovery.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) sample: Sample,
-    /// What the links say that it takes at least.
+    /// The least time that the links allow.
     pub(crate) bound_s: Option<f64>,
-    /// Blocks that the requestor with the most got.
+    /// Blocks that the busiest requestor received.
     pub(crate) most: usize,
 }
 
-/// What the plans of a recovery have each node send and receive.
+/// What each node sends and receives by the plans of a recovery.
 #[derive(Debug, Default)]
 struct Load {
     up: BTreeMap<Party, u64>,
@@ -181,7 +181,7 @@ struct Load {
 }
 
 impl Load {
-    /// Of the plans that it would begin with.
+    /// For the plans with which the recovery would begin.
     async fn of(session: &Session, node: NodeId, options: &RepairNodeOptions) -> Result<Self> {
         let mut load = Self::default();
         let mut plans = session.client.explain_repair_node(node, options).await?;
@@ -202,7 +202,7 @@ impl Load {
         }
     }
 
-    /// How long the busiest link takes, if all carry so much.
+    /// The time of the busiest link, if all links have this rate.
     fn seconds(&self, bytes_per_s: f64) -> f64 {
         let most = self.up.values().chain(self.down.values()).max().copied().unwrap_or(0);
         most as f64 / bytes_per_s

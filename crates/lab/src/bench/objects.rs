@@ -1,8 +1,8 @@
-//! Measures many objects: several clients in this process put, get and remove them, each client one object after another.
+//! Measures many objects: several clients in this process put, get and remove objects, each client one after another.
 //!
-//! The bytes of all objects lie in memory before the clock runs, and what was read is compared with them between two gets, when it is
-//! stopped. A phase takes as long as the client that worked longest. CPU time is read at once when a phase ends; counters are
-//! read two heartbeats later, because agents tell theirs with these.
+//! The bytes of all objects lie in memory before the clock starts. Between two gets the clock is stopped to compare the result. A phase
+//! takes as long as its slowest client. CPU time is read as soon as a phase ends; counters are read two heartbeats later, because
+//! agents report them with heartbeats.
 
 use super::{
     place::Place,
@@ -29,9 +29,9 @@ use weft_cli::{
 use weft_client::{Client, GetOptions, PutOptions};
 use weft_types::{Error, Result};
 
-/// An object begins so many bytes after the last one, in the bytes that all share.
+/// Consecutive objects begin this many bytes apart in the shared random bytes.
 const STEP_BYTES: usize = 64;
-/// The node that is killed is chosen by so many objects at most.
+/// At most this many objects decide which node is killed.
 const STATS_MAX: u64 = 1024;
 
 /// What is measured.
@@ -39,7 +39,7 @@ const STATS_MAX: u64 = 1024;
 pub(crate) struct Work {
     /// Bytes of an object.
     pub(crate) size: usize,
-    /// Objects of a round.
+    /// Objects per round.
     pub(crate) count: u64,
     pub(crate) clients: usize,
     pub(crate) code: String,
@@ -47,7 +47,7 @@ pub(crate) struct Work {
     pub(crate) seed: u64,
 }
 
-/// What is done to all objects, one phase after another.
+/// The operations on all objects, in the order of the phases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Job {
@@ -58,47 +58,47 @@ pub(crate) enum Job {
     Remove,
 }
 
-/// What one phase took, all rounds together.
+/// The totals of one phase over all rounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Phase {
     pub(crate) phase: Job,
     pub(crate) objects: usize,
-    /// Of them, those of which a block was rebuilt on the way.
+    /// Operations in which a block was rebuilt.
     pub(crate) rebuilt: usize,
     pub(crate) seconds: f64,
     pub(crate) objects_per_s: f64,
-    /// In the slowest round, and in the fastest.
+    /// In the slowest and the fastest round.
     pub(crate) objects_per_s_min: f64,
     pub(crate) objects_per_s_max: f64,
-    /// None: it moves no bytes.
+    /// None: the operation moves no bytes.
     pub(crate) bytes_per_s: Option<f64>,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) max_ms: f64,
-    /// Of this process, with what it took to compare.
+    /// Of this process, including the comparison of results.
     pub(crate) client_cpu_s: f64,
-    /// None: the cluster's processes are not on this machine.
+    /// None: the cluster's processes are on other machines.
     pub(crate) agents_cpu_s: Option<f64>,
     pub(crate) coordinator_cpu_s: Option<f64>,
-    /// Durable ones, of the metadata.
+    /// Durable commits of the metadata.
     pub(crate) commits: u64,
     /// Of the agents' disks.
     pub(crate) fsyncs: u64,
 }
 
-/// What an object takes on the agents' disks.
+/// The space of an object on the agents' disks.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct OnDisk {
     pub(crate) files_per_object: f64,
-    /// That the file system has given to these files.
+    /// Allocated by the file system.
     pub(crate) bytes_per_object: f64,
 }
 
-/// What was found out.
+/// The results.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) phases: Vec<Phase>,
-    /// None: the disks are not on this machine.
+    /// None: the disks are on other machines.
     pub(crate) on_disk: Option<OnDisk>,
 }
 
@@ -120,8 +120,8 @@ struct Turn {
     rebuilt: usize,
 }
 
-/// The bytes of all objects: each is a piece of one run of random bytes. None is kept twice, and at no place do two have the
-/// same bytes.
+/// The bytes of all objects: each object is another piece of one run of random bytes, so all objects differ and none needs memory of its
+/// own.
 #[derive(Debug)]
 struct Data {
     bytes: Vec<u8>,
@@ -132,11 +132,11 @@ struct Data {
 struct Shared {
     data: Data,
     options: PutOptions,
-    /// Keys begin so: the cluster may be in use.
+    /// The prefix of all keys: the cluster may be in use.
     prefix: String,
 }
 
-/// A benchmark under way.
+/// A benchmark in progress.
 struct Bench<'a> {
     work: &'a Work,
     place: &'a Place<'a>,
@@ -144,7 +144,7 @@ struct Bench<'a> {
     shared: Arc<Shared>,
 }
 
-/// Measures it; `says` which phase of which round comes. What was put is removed again.
+/// Runs the benchmark; calls `says` before each phase of each round. Removes all objects at the end.
 pub(crate) async fn measure(place: &Place<'_>, work: &Work, says: &dyn Fn(usize, Job)) -> Result<Measured> {
     put::make_bucket(place.session).await?;
     let mut clients = Vec::with_capacity(work.clients);
@@ -192,28 +192,28 @@ impl Bench<'_> {
         Ok(Measured { phases: phases.collect(), on_disk })
     }
 
-    /// Whether a node may be killed, and what it holds be rebuilt.
+    /// Whether a node may be killed and its blocks rebuilt.
     fn may_kill(&self) -> bool {
         self.place.is_own && weft_codes::parse(&self.work.code).is_ok_and(|code| code.tolerance() > 0)
     }
 
-    /// Connections are made, and code is read for the first time, by an object of each client that does not count.
+    /// Warm-up: each client opens its connections and runs the code once with an object that is not counted.
     async fn warm_up(&self) -> Result<()> {
         let own: Arc<[u64]> = self.work.warm_up_objects().collect();
         self.turns(Job::Put, &own).await?;
         self.turns(Job::Get, &own).await.map(drop)
     }
 
-    /// Removes what does not count; and, if something failed, whatever is still there.
+    /// Removes the warm-up objects; after a failure, all remaining objects.
     async fn clean_up(&self, failed: bool) {
         let counted = if failed { 0..self.work.count } else { 0..0 };
         for number in counted.chain(self.work.warm_up_objects()) {
-            // It may never have been put.
+            // The put of this object may not have happened.
             let _gone = self.place.session.client.remove(BUCKET, &self.shared.key(number)).await;
         }
     }
 
-    /// One phase, with its counters.
+    /// One phase with its counters.
     async fn phase(&self, job: Job, numbers: &Arc<[u64]>) -> Result<Sample> {
         let (commits, fsyncs) = self.counters().await?;
         let cpu = Cpu::now(self.place.local)?;
@@ -231,10 +231,10 @@ impl Bench<'_> {
         })
     }
 
-    /// All clients do a job, each on the next of the objects that none has taken yet.
+    /// All clients work at the same time, each on the next object that no other has taken.
     async fn turns(&self, job: Job, numbers: &Arc<[u64]>) -> Result<Vec<Turn>> {
         let next = Arc::new(AtomicUsize::new(0));
-        // Dropped, it ends them all.
+        // Dropping the set ends all of them.
         let mut under_way = JoinSet::new();
         for client in &self.clients {
             let (client, shared) = (client.clone(), Arc::clone(&self.shared));
@@ -248,7 +248,7 @@ impl Bench<'_> {
         Ok(turns)
     }
 
-    /// Gets while the node is down that holds data of most objects: only of these, as often as it takes to read as many.
+    /// Reads while the node is down that holds data of most objects: only these objects, repeatedly, to get the same number of reads.
     async fn degraded(&self, cluster: &LocalCluster) -> Result<Sample> {
         let (node, held) = self.node_with_most().await?;
         let numbers: Arc<[u64]> = held.iter().copied().cycle().take(self.work.count as usize).collect();
@@ -271,7 +271,7 @@ impl Bench<'_> {
             let blocks = object.stripes.iter().flat_map(|stripe| &stripe.blocks);
             for block in blocks.filter(|block| (block.index as usize) < k && block.len > 0) {
                 let numbers = held.entry(block.node).or_default();
-                // An object of several stripes may have several blocks there.
+                // An object of several stripes can have several blocks on a node.
                 if numbers.last() != Some(&number) {
                     numbers.push(number);
                 }
@@ -280,18 +280,19 @@ impl Bench<'_> {
         let (id, numbers) =
             held.into_iter().max_by_key(|(_, numbers)| numbers.len()).ok_or_else(|| Error::fatal("no node holds data"))?;
         let node = client.status().await?.nodes.into_iter().find(|node| node.id == id);
-        let node = node.ok_or_else(|| Error::fatal(format!("the coordinator does not know node n{id}, which holds data")))?;
+        let node =
+            node.ok_or_else(|| Error::fatal(format!("the coordinator does not know node n{id}, although it holds data")))?;
         Ok((node.name, numbers))
     }
 
-    /// Durable commits of the metadata and fsyncs of the agents so far, once all agents have told theirs.
+    /// Durable commits of the metadata and fsyncs of the agents so far, after all agents have reported.
     async fn counters(&self) -> Result<(u64, u64)> {
         tokio::time::sleep(self.place.heartbeat * 2).await;
         let status = self.place.session.client.status().await?;
         Ok((status.commits, status.fsyncs))
     }
 
-    /// What is on the agents' disks; none: they are not on this machine.
+    /// The use of the agents' disks; None: they are on other machines.
     async fn used(&self) -> Result<Option<Files>> {
         if self.place.local.is_none() {
             return Ok(None);
@@ -307,7 +308,7 @@ impl Bench<'_> {
 }
 
 impl Work {
-    /// The numbers of the objects that do not count: one for each client.
+    /// The numbers of the warm-up objects, one per client.
     fn warm_up_objects(&self) -> std::ops::Range<u64> {
         self.count..self.count + self.clients as u64
     }
@@ -321,7 +322,7 @@ impl Shared {
     /// What one client does in a phase.
     async fn turn(&self, client: &Client, job: Job, numbers: &[u64], next: &AtomicUsize) -> Result<Turn> {
         let mut turn = Turn::default();
-        // Memory that is used for the first time takes longer: not while the clock runs.
+        // Touch the memory before the clock starts: first use is slower.
         let mut back = if job.reads() { vec![1; self.data.size] } else { Vec::new() };
         while let Some(number) = numbers.get(next.fetch_add(1, Relaxed)).copied() {
             let (key, bytes) = (self.key(number), self.data.of(number));
@@ -337,7 +338,7 @@ impl Shared {
             }
             turn.latencies.push(begun.elapsed());
             if job.reads() && back != bytes {
-                return Err(Error::corrupt("what was read back is not what was put").object(format!("{BUCKET}/{key}")));
+                return Err(Error::corrupt("the object read back differs from the stored one").object(format!("{BUCKET}/{key}")));
             }
         }
         Ok(turn)
@@ -380,7 +381,7 @@ impl Phase {
     fn of(phase: Job, size: usize, samples: &[Sample]) -> Self {
         let mut ms: Vec<f64> = samples.iter().flat_map(|sample| &sample.latencies).map(|it| it.as_secs_f64() * 1e3).collect();
         ms.sort_by(f64::total_cmp);
-        // The smallest that is not below so many hundredths of all.
+        // The smallest value that is not below this percentage of all values.
         let at = |percent: usize| ms.get((ms.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(f64::NAN);
         let rates = || samples.iter().map(|sample| sample.latencies.len() as f64 / sample.seconds);
         let seconds = samples.iter().map(|sample| sample.seconds).sum::<f64>();

@@ -1,4 +1,4 @@
-//! Where a benchmark runs: in the testbed or cluster that is named, or in one of its own that is gone afterwards.
+//! Where a benchmark runs: in the named testbed or cluster, or in a temporary one of its own.
 
 use crate::testbed::{Settings, Testbed, scratch};
 use std::{
@@ -17,7 +17,7 @@ use weft_client::Client;
 use weft_coordinator::CoordinatorConfig;
 use weft_types::Result;
 
-/// Does `work` in the testbed or cluster that the options name, or in one of its own.
+/// Runs `work` in the testbed or cluster that the options name, or in a temporary one.
 pub(crate) fn in_testbed<T>(
     options: &target::Options,
     settings: Settings,
@@ -26,7 +26,7 @@ pub(crate) fn in_testbed<T>(
     in_testbed_with(options, settings, |_| {}, work)
 }
 
-/// The same; the coordinator of a testbed of its own is as `adjust` has it.
+/// The same; `adjust` changes the coordinator's settings of a temporary testbed.
 pub(crate) fn in_testbed_with<T>(
     options: &target::Options,
     settings: Settings,
@@ -45,7 +45,7 @@ pub(crate) fn in_testbed_with<T>(
     let _lock = LocalCluster::lock(&scratch.dir)?;
     let (mut testbed, cluster) = Testbed::make(&scratch.dir, settings, seed()?, |it| {
         if let DaemonSettings::Coordinator(config) = it {
-            // An experiment should not have to wait for a dead node to be noticed.
+            // Experiments must not wait long for a dead node to be noticed.
             (config.heartbeat_interval_ms, config.down_after_ms) = (500, 2500);
             adjust(config);
         }
@@ -60,33 +60,33 @@ pub(crate) fn in_testbed_with<T>(
     })
 }
 
-/// A cluster whose links nobody shapes.
+/// A cluster whose links are not shaped.
 pub(crate) struct Place<'a> {
     pub(crate) session: &'a Session,
-    /// Its directory and its processes, where they are on this machine.
+    /// Its directory and processes, if they are on this machine.
     pub(crate) local: Option<&'a LocalCluster>,
-    /// It was made for this, so its processes may be killed.
+    /// It was created for this benchmark, so its processes may be killed.
     pub(crate) is_own: bool,
-    /// Its agents send heartbeats so often.
+    /// The interval of its agents' heartbeats.
     pub(crate) heartbeat: Duration,
     target: &'a dyn Fn() -> Result<Target>,
 }
 
 impl Place<'_> {
-    /// One more client, with connections of its own.
+    /// A further client with connections of its own.
     pub(crate) async fn client(&self) -> Result<Client> {
         Ok(Session::open((self.target)()?).await?.client)
     }
 }
 
-/// Does `work` in the cluster that the options name, or in one of its own of this size.
+/// Runs `work` in the cluster that the options name, or in a temporary one of this size.
 pub(crate) fn in_cluster<T>(options: &target::Options, size: Size, work: impl AsyncFnOnce(&Place<'_>) -> Result<T>) -> Result<T> {
     if let Some(named) = &options.cluster {
         if let Ok(testbed) = Testbed::open(Path::new(named)) {
             testbed.enter()?;
         }
         let (local, target) = (LocalCluster::open(Path::new(named)).ok(), || options.target());
-        // What another cluster's interval is, its coordinator tells nobody: the usual one is waited for.
+        // A coordinator does not report the interval of its cluster: assume the default.
         let heartbeat = Duration::from_millis(CoordinatorConfig::default().heartbeat_interval_ms.into());
         return Session::with(options, async |session| {
             work(&Place { session, local: local.as_ref(), is_own: false, heartbeat, target: &target }).await
@@ -104,7 +104,7 @@ pub(crate) fn in_cluster<T>(options: &target::Options, size: Size, work: impl As
     })
 }
 
-/// A testbed's directory that is gone when this is, with the testbed.
+/// The directory of a temporary testbed; dropping it removes directory and testbed.
 struct Scratch {
     dir: PathBuf,
 }
@@ -112,7 +112,7 @@ struct Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = Testbed::down(&self.dir) {
-            eprintln!("weft: {error}; `weft testbed down --dir {}` tries again", self.dir.display());
+            eprintln!("weft: {error}; try again with `weft testbed down --dir {}`", self.dir.display());
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Measures puts of one stripe on shaped links: the same data, stored again and again, in turn by each scheme.
+//! Measures puts of one stripe on shaped links: the same data, stored repeatedly by each scheme in turn.
 //!
-//! The data lies in memory before the clock runs, and what was stored is removed after each run. What is timed is the whole command:
-//! planning, coding, moving, storing, committing. Several writers put an object each at the same time; the time is that of all.
+//! The data is in memory before the clock starts, and each object is removed after its run. The measured time covers the whole command:
+//! planning, coding, moving, storing, committing. Several writers put one object each at the same time; the time is that of all.
 
 use super::{
     IdleMeter, Outcome, Sample,
@@ -28,29 +28,30 @@ use weft_types::{AutoSize, ByteSize, Error, Party, Result};
 
 /// The bucket of the objects that are measured.
 pub(crate) const BUCKET: &str = "bench";
-/// What a case says as `select` that leaves to chance which node gets which block.
+/// The `select` of a case that places blocks on random nodes.
 pub(crate) const AT_RANDOM: &str = "random";
-/// What the page of a disk is: blocks are whole ones.
+/// The page size of a disk: blocks consist of whole pages.
 const PAGE: u64 = 4096;
-/// Bytes that are made up at once.
+/// Random bytes generated at once.
 const CHUNK: usize = 1 << 20;
 
-/// One stripe's worth of random bytes: a file in memory, which no disk holds up and which is gone with this.
+/// One stripe of random bytes: a file in memory, so no disk slows down the put; it is freed on drop.
 #[derive(Debug)]
 pub(crate) struct Data {
     file: File,
     pub(crate) code: String,
     pub(crate) size: u64,
     pub(crate) block_len: u64,
-    /// Copies of each data block, with the coded one.
+    /// Copies of each data block, including the coded one.
     pub(crate) replicas: u32,
 }
 
 impl Data {
-    /// `size` bytes for a code; its blocks are as long as that takes.
+    /// `size` bytes for a code, with blocks of matching length.
     pub(crate) fn make(code: &str, size: ByteSize, seed: u64) -> Result<Self> {
         let block_len = block_len(code, size)?;
-        let failed = |error: std::io::Error| Error::unavailable(format!("{size} of data do not go into memory: {error}"));
+        let failed =
+            |error: std::io::Error| Error::unavailable(format!("cannot allocate {size} of memory for the data: {error}"));
         let mut file = File::from(memfd_create("weft-bench", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?);
         let (mut random, mut chunk) = (StdRng::seed_from_u64(seed), vec![0; CHUNK]);
         let mut left = size.0;
@@ -63,17 +64,17 @@ impl Data {
         Ok(Self { file, code: code.to_owned(), size: size.0, block_len, replicas: 1 })
     }
 
-    /// With so many copies of each data block.
+    /// With this many copies of each data block.
     pub(crate) fn copied(self, replicas: u32) -> Self {
         Self { replicas, ..self }
     }
 
-    /// Where this process finds it.
+    /// Its path in this process.
     pub(crate) fn path(&self) -> PathBuf {
         Path::new("/proc/self/fd").join(self.file.as_raw_fd().to_string())
     }
 
-    /// What the links say that a put from outside takes at least, by its plan.
+    /// The least time that the links allow for a put from outside, by its plan.
     pub(crate) async fn predicted_s(&self, session: &Session, settings: &Settings, case: &Case) -> Result<Option<f64>> {
         let plan = session.client.explain_put(BUCKET, "data", self.size, &self.options(case)).await?.plan;
         let Ok(saved) = weft_plan::from_json(&String::from_utf8_lossy(&plan)) else { return Ok(None) };
@@ -86,7 +87,7 @@ impl Data {
         Ok(Some(weft_plan::predict(&saved.plan, &network)?).filter(|seconds| seconds.is_finite()))
     }
 
-    /// How it is put.
+    /// The options of its put.
     pub(crate) fn options(&self, case: &Case) -> PutOptions {
         PutOptions {
             code: self.code.clone(),
@@ -104,22 +105,22 @@ impl Data {
     }
 }
 
-/// Bytes of the blocks of an object of so many bytes and one stripe: whole pages, of which each sub-block has as many.
+/// The block size of an object of that size in one stripe: each sub-block has whole pages.
 pub(crate) fn block_len(code: &str, size: ByteSize) -> Result<u64> {
     let code = weft_codes::parse(code).map_err(Error::invalid)?;
     match size.0 {
-        0 => Err(Error::invalid("nothing is to be put: --size says how much")),
+        0 => Err(Error::invalid("--size must be greater than zero")),
         size => Ok(size.div_ceil(code.k() as u64).next_multiple_of(PAGE * code.alpha() as u64)),
     }
 }
 
-/// What the writer's link says that the data takes at least, however it goes on from there.
+/// The least time of the data on the writer's link, whatever happens behind it.
 pub(crate) fn bound_s(testbed: Option<&Testbed>, size: u64) -> Option<f64> {
     let link = testbed?.settings().outside_link?;
     Some(size as f64 / link.goodput_bytes_per_s())
 }
 
-/// Makes the bucket, unless it is there.
+/// Creates the bucket unless it exists.
 pub(crate) async fn make_bucket(session: &Session) -> Result<()> {
     if !session.client.buckets().await?.iter().any(|bucket| bucket.name == BUCKET) {
         session.client.create_bucket(BUCKET, "").await?;
@@ -127,7 +128,7 @@ pub(crate) async fn make_bucket(session: &Session) -> Result<()> {
     Ok(())
 }
 
-/// What somebody's part of a put spent its time on, seconds.
+/// How one party's part of a put spent its time, seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct StageSeconds {
     pub(crate) scheme: String,
@@ -135,15 +136,15 @@ pub(crate) struct StageSeconds {
     pub(crate) party: String,
     /// Links from the writer.
     pub(crate) level: u32,
-    /// Its own disk, or the data that is put in.
+    /// Its own disk, or the data of the put.
     pub(crate) read_s: f64,
-    /// What comes over its links.
+    /// Waiting for its incoming links.
     pub(crate) wait_s: f64,
     /// Arithmetic.
     pub(crate) combine_s: f64,
-    /// Room in the links that it sends over.
+    /// Waiting for room in its outgoing links.
     pub(crate) send_s: f64,
-    /// What it stores, or sums up.
+    /// Storing, or computing checksums.
     pub(crate) write_s: f64,
 }
 
@@ -165,7 +166,7 @@ impl StageSeconds {
     }
 }
 
-/// What everybody's part of one put of each case spends its time on, from the writer on.
+/// How all parties of one put of each case spend their time, starting with the writer.
 pub(crate) async fn stages(session: &Session, writers: &[Writer], data: &Data, cases: &[Case]) -> Result<Vec<StageSeconds>> {
     let mut all = Vec::new();
     for case in cases {
@@ -177,14 +178,14 @@ pub(crate) async fn stages(session: &Session, writers: &[Writer], data: &Data, c
     Ok(all)
 }
 
-/// Puts the data once, by each of the writers, or without any by the session's own client; and removes it again.
+/// Puts the data once from each writer, or without writers from the session's own client; then removes it.
 pub(crate) async fn put(session: &Session, writers: &[Writer], data: &Data, case: &Case) -> Result<Sample> {
     Ok(store(session, writers, data, case).await?.0)
 }
 
 async fn store(session: &Session, writers: &[Writer], data: &Data, case: &Case) -> Result<(Sample, Vec<ObjectReply>)> {
     let options = data.options(case);
-    // Nobody's else: the cluster may be in use.
+    // The prefix avoids other objects: the cluster may be in use.
     let run = seed()?;
     let keys: Vec<String> = (0..writers.len().max(1)).map(|number| format!("put-{run:016x}/{number}")).collect();
     let (idle, begun) = (IdleMeter::begin(), Instant::now());
@@ -201,17 +202,17 @@ async fn store(session: &Session, writers: &[Writer], data: &Data, case: &Case) 
         }
     };
     let (seconds, cpu_idle) = (begun.elapsed().as_secs_f64(), idle.share());
-    // What was stored goes also if another writer failed.
+    // Stored objects are removed also if another writer failed.
     for (key, _) in keys.iter().zip(&came_of_it).filter(|(_, it)| it.is_ok()) {
         session.client.remove(BUCKET, key).await?;
     }
     let stored = came_of_it.into_iter().collect::<Result<Vec<_>>>()?;
-    // Whatever an agent received, a writer or an agent has sent.
+    // Whatever an agent received, a writer or an agent sent.
     let received = |object: &ObjectReply| object.traffic.unwrap_or_default().received_bytes;
     Ok((Sample { seconds, bytes_moved: stored.iter().map(received).sum(), cpu_idle }, stored))
 }
 
-/// Runs all cases in turn, `runs` times each; `says` which run of which case comes. For each case what its runs took.
+/// Runs all cases in turn, `runs` times each, and calls `says` before each run. Returns the times of each case.
 pub(crate) async fn measure(
     session: &Session,
     writers: &[Writer],
@@ -222,7 +223,7 @@ pub(crate) async fn measure(
 ) -> Result<Vec<Vec<Sample>>> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
     for run in 0..runs {
-        // Whoever comes first is not always the same.
+        // The order of cases rotates.
         for at in (0..cases.len()).map(|at| (at + run) % cases.len()) {
             says(run, at);
             samples[at].push(put(session, writers, data, &cases[at]).await?);
@@ -231,7 +232,7 @@ pub(crate) async fn measure(
     Ok(samples)
 }
 
-/// Each case's outcome beside its bound.
+/// The outcome of each case, with its bound.
 pub(crate) fn outcomes(cases: &[Case], samples: &[Vec<Sample>], bounds: &[Option<f64>]) -> Vec<Outcome> {
     let outcomes = cases.iter().zip(samples).zip(bounds);
     outcomes.map(|((case, samples), bound_s)| Outcome::of(case.label.clone(), samples, *bound_s)).collect()

@@ -1,7 +1,7 @@
-//! Measures repairs of one block on shaped links: the same block, rebuilt again and again, in turn by each scheme.
+//! Measures repairs of one block on shaped links: the same block, rebuilt repeatedly by each scheme in turn.
 //!
-//! The block goes back and forth between its home and a spare node, so that the requestor never holds a block of the stripe and
-//! every run finds the same helpers. What is timed is the whole command: planning, moving, checking, storing, committing.
+//! The block moves back and forth between its home and a spare node. So the requestor never holds a block of the stripe, and every run
+//! has the same helpers. The measured time covers the whole command: planning, moving, checking, storing, committing.
 
 use super::{IdleMeter, Outcome, Sample, median};
 use crate::testbed::{Settings, Testbed};
@@ -22,13 +22,13 @@ use weft_types::{AutoSize, ByteSize, Error, NodeId, Party, Result};
 
 /// The bucket of the objects that are measured.
 const BUCKET: &str = "bench";
-/// What the page of a disk is: blocks are whole ones.
+/// The page size of a disk: blocks consist of whole pages.
 const PAGE: u64 = 4096;
 
 /// What is measured.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
-    /// How it is called in the results.
+    /// Its name in the results.
     pub(crate) label: String,
     pub(crate) scheme: String,
     pub(crate) slice_len: AutoSize,
@@ -40,21 +40,21 @@ pub(crate) struct Case {
 #[derive(Debug)]
 pub(crate) struct Subject {
     key: String,
-    /// What it is an object of.
+    /// Its key.
     kind: String,
     /// The blocks that are rebuilt.
     blocks: Vec<u8>,
-    /// Names by number.
+    /// Names by node id.
     names: BTreeMap<u32, String>,
-    /// Who holds them now.
+    /// The nodes that hold them.
     homes: Vec<NodeId>,
-    /// Where they go next.
+    /// Their next nodes.
     spares: Vec<NodeId>,
 }
 
 impl Case {
-    /// `pipeline`, or `pipeline@1MiB`, or `ppr@block`; slices are of `slice_len` otherwise. PPR goes block by block, as its paper
-    /// has it, and sliced.
+    /// `pipeline`, `pipeline@1MiB`, or `ppr@block`; the default slice is `slice_len`. PPR runs block by block, as in its paper, and also in
+    /// slices.
     pub(crate) fn parse(text: &str, slice_len: AutoSize, block_len: u64) -> Result<Vec<Self>> {
         let block = AutoSize::Bytes(ByteSize(block_len));
         let case = |label: &str, scheme: &str, slice_len| Self {
@@ -74,7 +74,7 @@ impl Case {
 }
 
 impl Case {
-    /// A copy of the block, so that the next case begins where the last one did.
+    /// A copy of the block, so the next case begins in the same state.
     fn back() -> Self {
         let slice_len = AutoSize::Bytes(ByteSize(256 << 10));
         Self { label: String::new(), scheme: "direct".to_owned(), slice_len, select: String::new(), paths: 1 }
@@ -110,24 +110,24 @@ impl Subject {
         }
     }
 
-    /// Looks up where the block is, and where it can go.
+    /// Looks up the holders of the blocks, and their next nodes.
     pub(crate) async fn refresh(&mut self, session: &Session) -> Result<()> {
         let nodes = session.client.status().await?.nodes;
         self.names = nodes.iter().map(|node| (node.id, node.name.clone())).collect();
         let object = session.client.stat(BUCKET, &self.key).await?;
         let blocks = object.stripes.first().map(|stripe| stripe.blocks.as_slice()).unwrap_or_default();
         let home = |index: &u8| blocks.iter().find(|it| it.index == u32::from(*index)).map(|it| NodeId(it.node));
-        let none = || Error::fatal("what was stored has no such block");
+        let none = || Error::fatal("the stored object has no such block");
         self.homes = self.blocks.iter().map(|index| home(index).ok_or_else(none)).collect::<Result<_>>()?;
         let is_spare = |node: &&api::Node| node.state == "up" && !blocks.iter().any(|block| block.node == node.id);
         self.spares = nodes.iter().filter(is_spare).map(|node| NodeId(node.id)).take(self.blocks.len()).collect();
         if self.spares.len() < self.blocks.len() {
-            return Err(Error::invalid("every node holds a block of the stripe: a requestor needs a node of its own"));
+            return Err(Error::invalid("every node holds a block of the stripe: the requestor needs one more node"));
         }
         Ok(())
     }
 
-    /// From now on a block that lies there is rebuilt, on another node there.
+    /// From now on, blocks at this place are rebuilt on another node of the same place.
     pub(crate) async fn settle(&mut self, session: &Session, is_there: impl Fn(&str) -> bool) -> Result<()> {
         let nodes = session.client.status().await?.nodes;
         let object = session.client.stat(BUCKET, &self.key).await?;
@@ -136,18 +136,18 @@ impl Subject {
         let there = || nodes.iter().filter(|node| node.state == "up" && is_there(&node.name));
         let home = there().find_map(|node| Some((node.id, holds(&node)?.index)));
         let spare = there().find(|node| holds(node).is_none()).map(|node| node.id);
-        let none = || Error::invalid("a block and a node without one are not at the same place: more nodes would do");
+        let none = || Error::invalid("no place has both a block and a node without one: use more nodes");
         let ((home, block), spare) = home.zip(spare).ok_or_else(none)?;
         (self.blocks, self.homes, self.spares) = (vec![block as u8], vec![NodeId(home)], vec![NodeId(spare)]);
         Ok(())
     }
 
-    /// The names of the nodes between which the blocks go back and forth.
+    /// The names of the nodes between which the blocks move.
     pub(crate) fn requestors(&self) -> Vec<String> {
         self.homes.iter().chain(&self.spares).map(|node| self.name(*node)).collect()
     }
 
-    /// Whether it is an object of such blocks.
+    /// Whether the object has such blocks.
     pub(crate) fn is_of(&self, code: &str, block_len: u64) -> bool {
         self.kind == kind(code, block_len)
     }
@@ -160,12 +160,12 @@ impl Subject {
         &self.key
     }
 
-    /// What a node is called.
+    /// The name of a node.
     pub(crate) fn name(&self, node: NodeId) -> String {
         self.names.get(&node.0).cloned().unwrap_or_default()
     }
 
-    /// The repair of a case; onto the spare node, or onto whichever the coordinator takes.
+    /// The repair of a case, to the spare node, or to a node that the coordinator chooses.
     pub(crate) fn options(&self, case: &Case, onto_spare: bool) -> RepairOptions {
         RepairOptions {
             blocks: self.blocks.clone(),
@@ -180,12 +180,12 @@ impl Subject {
         }
     }
 
-    /// Takes it away again.
+    /// Removes the object.
     pub(crate) async fn remove(self, session: &Session) -> Result<()> {
         session.client.remove(BUCKET, &self.key).await
     }
 
-    /// Rebuilds the block once; what it took, and the plan.
+    /// Rebuilds the block once; returns the time and the plan.
     pub(crate) async fn rebuild(&mut self, session: &Session, case: &Case) -> Result<(Sample, Vec<u8>)> {
         let options = self.options(case, true);
         let (idle, begun) = (IdleMeter::begin(), Instant::now());
@@ -198,16 +198,17 @@ impl Subject {
                 _ => {}
             }
         }
-        let (done, seconds) = done.ok_or_else(|| Error::retry("the coordinator broke off a repair"))?;
+        let (done, seconds) =
+            done.ok_or_else(|| Error::retry("the connection to the coordinator ended before the repair did"))?;
         if done.blocks.len() != self.blocks.len() || !done.left.is_empty() {
-            return Err(Error::fatal(format!("blocks {:?} were to be rebuilt, and were not", self.blocks)));
+            return Err(Error::fatal(format!("blocks {:?} were not rebuilt", self.blocks)));
         }
         std::mem::swap(&mut self.homes, &mut self.spares);
         let bytes_moved = done.traffic.map_or(0, |traffic| traffic.sent_bytes);
         Ok((Sample { seconds, bytes_moved, cpu_idle: idle.share() }, plan))
     }
 
-    /// What the links say that a plan takes at least.
+    /// The least time that the links allow for a plan.
     pub(crate) fn bound_s(&self, plan: &[u8], settings: &Settings) -> Result<Option<f64>> {
         let Ok(saved) = weft_plan::from_json(&String::from_utf8_lossy(plan)) else { return Ok(None) };
         let network = network(settings, &self.names)?;
@@ -215,7 +216,7 @@ impl Subject {
     }
 }
 
-/// The testbed's network, as plans are predicted on it; the nodes' names by number.
+/// The testbed's network for predictions; the nodes' names by id.
 pub(crate) fn network(settings: &Settings, names: &BTreeMap<u32, String>) -> Result<weft_plan::Network> {
     let shaping = settings.shaping()?;
     let mut network = weft_plan::Network::uniform(f64::MAX);
@@ -244,7 +245,7 @@ pub(crate) fn network(settings: &Settings, names: &BTreeMap<u32, String>) -> Res
     Ok(network)
 }
 
-/// Has the links measured, so that plans are made for them.
+/// Lets the coordinator measure the links, so its plans use them.
 pub(crate) async fn probe(session: &Session, quiet: bool) -> Result<()> {
     let mut probe = session.client.probe_links(&[], &[]).await?;
     let (mut total, mut probed) = (0, 0u32);
@@ -262,7 +263,7 @@ pub(crate) async fn probe(session: &Session, quiet: bool) -> Result<()> {
     Ok(())
 }
 
-/// Stores an object of one stripe; where its blocks are.
+/// Stores an object of one stripe; returns the places of its blocks.
 pub(crate) async fn store_stripe(
     session: &Session,
     key: &str,
@@ -274,7 +275,7 @@ pub(crate) async fn store_stripe(
     let parsed = weft_codes::parse(code).map_err(Error::invalid)?;
     let (k, alpha) = (parsed.k() as u64, parsed.alpha() as u64);
     if !block_len.is_multiple_of(PAGE * alpha) {
-        return Err(Error::invalid(format!("blocks of {code} are multiples of {}", ByteSize(PAGE * alpha))));
+        return Err(Error::invalid(format!("the block size for {code} must be a multiple of {}", ByteSize(PAGE * alpha))));
     }
     if !session.client.buckets().await?.iter().any(|bucket| bucket.name == BUCKET) {
         session.client.create_bucket(BUCKET, "").await?;
@@ -299,8 +300,8 @@ fn kind(code: &str, block_len: u64) -> String {
     format!("{code} {}", ByteSize(block_len))
 }
 
-/// Runs all cases in turn, `runs` times each, and tells each one's outcome; `says` which run of which case comes. On links that are
-/// not all alike, a copy that does not count brings the block back each time: all cases then have the same requestor.
+/// Runs all cases in turn, `runs` times each, and returns the outcomes; calls `says` before each run. If the links differ, an uncounted
+/// copy moves the block back each time, so all cases have the same requestor.
 pub(crate) async fn measure(
     session: &Session,
     testbed: Option<&Testbed>,
@@ -312,14 +313,14 @@ pub(crate) async fn measure(
 ) -> Result<Vec<Outcome>> {
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
     let mut bounds: Vec<Vec<f64>> = vec![Vec::new(); cases.len()];
-    // Connections are made and code is read for the first time in a run that does not count.
+    // Warm-up: the first run opens connections and is not counted.
     if let Some(first) = cases.first() {
         subject.rebuild(session, first).await?;
         subject.rebuild(session, first).await?;
     }
     let back = Case::back();
     for run in 0..runs {
-        // Whoever comes first is not always the same.
+        // The order of cases rotates.
         for at in (0..cases.len()).map(|at| (at + run) % cases.len()) {
             says(run, at);
             let (sample, plan) = subject.rebuild(session, &cases[at]).await?;
@@ -336,7 +337,7 @@ pub(crate) async fn measure(
     Ok(outcomes.map(|((case, samples), bounds)| Outcome::of(case.label.clone(), samples, median(bounds))).collect())
 }
 
-/// So many random bytes, the same for the same seed.
+/// Random bytes that depend only on the seed.
 struct Noise {
     random: StdRng,
     left: u64,

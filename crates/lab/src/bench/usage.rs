@@ -1,4 +1,4 @@
-//! What processes and files of this machine take: CPU time, and room on disks.
+//! Resources that processes and files of this machine use: CPU time and disk space.
 
 use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
 use weft_cli::{
@@ -7,10 +7,10 @@ use weft_cli::{
 };
 use weft_types::{Error, Result};
 
-/// What stat(2) counts a file's blocks in.
+/// The unit of a file's blocks in stat(2).
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// CPU seconds; none: of processes on another machine.
+/// CPU seconds; None for processes on other machines.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cpu {
     pub(crate) client: f64,
@@ -18,7 +18,7 @@ pub(crate) struct Cpu {
     pub(crate) coordinator: Option<f64>,
 }
 
-/// Files, and the bytes that the file system has given to them.
+/// Files, and the bytes that the file system has allocated to them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Files {
     pub(crate) files: u64,
@@ -26,10 +26,10 @@ pub(crate) struct Files {
 }
 
 impl Cpu {
-    /// Used so far by this process, and by those of the cluster that run.
+    /// The CPU time so far of this process and of the cluster's running processes.
     pub(crate) fn now(cluster: Option<&LocalCluster>) -> Result<Self> {
         let client = Process::of(std::process::id()).and_then(|own| own.cpu_seconds());
-        let client = client.ok_or_else(|| Error::fatal("/proc does not tell of this process"))?;
+        let client = client.ok_or_else(|| Error::fatal("/proc has no entry for this process"))?;
         let Some(cluster) = cluster else { return Ok(Self { client, ..Self::default() }) };
         let (mut agents, mut coordinator) = (0.0, 0.0);
         for (name, process) in cluster.processes()? {
@@ -39,7 +39,7 @@ impl Cpu {
         Ok(Self { client, agents: Some(agents), coordinator: Some(coordinator) })
     }
 
-    /// Used between two moments.
+    /// The use between two moments.
     pub(crate) fn since(self, before: Self) -> Self {
         let each = |now: Option<f64>, before: Option<f64>| now.zip(before).map(|(now, before)| now - before);
         let (agents, coordinator) = (each(self.agents, before.agents), each(self.coordinator, before.coordinator));
@@ -48,7 +48,7 @@ impl Cpu {
 }
 
 impl Files {
-    /// All that are below these directories. Those that go meanwhile are not counted.
+    /// All files below these directories. Files that disappear meanwhile are not counted.
     pub(crate) fn below<'a>(dirs: impl IntoIterator<Item = &'a Path>) -> Result<Self> {
         let mut all = Self::default();
         for dir in dirs {

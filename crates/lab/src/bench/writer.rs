@@ -1,4 +1,4 @@
-//! A client that stands on a node of a testbed: a thread of its own, in the node's namespace, whose sockets use the node's links.
+//! A client on a node of a testbed: a thread in the node's namespace, whose sockets use the node's links.
 
 use crate::testbed::{Testbed, enter};
 use std::{
@@ -12,18 +12,18 @@ use weft_cli::{session::Session, target::Target};
 use weft_client::{PutOptions, api::ObjectReply};
 use weft_types::{Error, Result};
 
-/// Writers that are to end are waited for so often, for so long: their clients tell the coordinator what they gave up.
+/// How often, and at which interval, to wait for writers to end: their clients report aborted puts to the coordinator.
 const END_POLLS: u32 = 500;
 const END_POLL: Duration = Duration::from_millis(20);
 
-/// A client on a node. It gives up what it puts, and ends, once nobody can give it another order.
+/// A client on a node. When it can get no more orders, it aborts its puts and ends.
 #[derive(Debug)]
 pub(crate) struct Writer {
     orders: Option<mpsc::UnboundedSender<Order>>,
     thread: JoinHandle<()>,
 }
 
-/// Writers that end together: dropped, each gives up what it puts.
+/// Writers that end together: dropping them aborts their puts.
 #[derive(Debug, Default)]
 pub(crate) struct Writers(Vec<Writer>);
 
@@ -35,7 +35,7 @@ impl Deref for Writers {
     }
 }
 
-/// An object that is to be put.
+/// An object to put.
 struct Order {
     bucket: String,
     key: String,
@@ -45,13 +45,13 @@ struct Order {
 }
 
 impl Writer {
-    /// One on the node of that name, connected.
+    /// Starts one on the node of that name and connects it.
     pub(crate) async fn start(testbed: &Testbed, node: &str) -> Result<Self> {
         let (namespace, target) = (testbed.namespace(node)?, testbed.cluster()?.file()?.target()?);
         let ((orders, todo), (ready, is_ready)) = (mpsc::unbounded_channel(), oneshot::channel());
         let work = move || {
             if let Err(error) = serve(&namespace, target, todo, ready) {
-                // Whoever gives the next order learns that nobody is there.
+                // The next order fails, because the receiver is gone.
                 tracing::warn!(%error, "a writer on a node has ended");
             }
         };
@@ -62,7 +62,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Puts a file from there; it is under way when this returns, and what comes of it is in the future.
+    /// Puts a file from there. The put is in progress on return; its result is in the future.
     pub(crate) fn put(
         &self,
         bucket: &str,
@@ -84,10 +84,10 @@ pub(crate) async fn on_nodes(testbed: Option<&Testbed>, count: u32) -> Result<Wr
     if count == 0 {
         return Ok(writers);
     }
-    let testbed = testbed.ok_or_else(|| Error::invalid("writers can stand on nodes only in a testbed"))?;
+    let testbed = testbed.ok_or_else(|| Error::invalid("--writers needs a testbed"))?;
     let cluster = testbed.cluster()?;
     let nodes = cluster.nodes().get(..count as usize);
-    let nodes = nodes.ok_or_else(|| Error::invalid(format!("{count} writers need as many nodes to stand on")))?;
+    let nodes = nodes.ok_or_else(|| Error::invalid(format!("--writers {count} needs at least {count} nodes")))?;
     for node in nodes {
         writers.0.push(Writer::start(testbed, node).await?);
     }
@@ -97,7 +97,7 @@ pub(crate) async fn on_nodes(testbed: Option<&Testbed>, count: u32) -> Result<Wr
 impl Drop for Writers {
     fn drop(&mut self) {
         self.0.iter_mut().for_each(|writer| writer.orders = None);
-        // A namespace is gone only when nobody is in it any more; but those who hang keep nobody from taking the testbed away.
+        // A namespace is removed only when no thread is in it; a thread that hangs must not prevent the removal of the testbed.
         for _ in 0..END_POLLS {
             if self.iter().all(|writer| writer.thread.is_finished()) {
                 return;
@@ -109,7 +109,7 @@ impl Drop for Writers {
     }
 }
 
-/// Connects, and puts one order after another until there are no more.
+/// Connects, then puts one order after another until there are no more.
 fn serve(
     namespace: &str,
     target: Target,
@@ -117,7 +117,7 @@ fn serve(
     ready: oneshot::Sender<Result<()>>,
 ) -> Result<()> {
     let open = || -> Result<_> {
-        // Whatever this thread starts is there too.
+        // Threads that this thread starts are in the namespace too.
         enter(namespace)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(|error| Error::fatal(format!("cannot start: {error}")))?;
@@ -126,7 +126,7 @@ fn serve(
     };
     let (runtime, session) = match open() {
         Ok(opened) => opened,
-        // Nobody waits for it: it is given up already.
+        // No one waits for the result: the put is already aborted.
         Err(error) => return ready.send(Err(error)).map_err(|_| gone()),
     };
     if ready.send(Ok(())).is_err() {
@@ -139,7 +139,7 @@ fn serve(
                 came_of_it = put => came_of_it,
                 () = done.closed() => continue,
             };
-            // Whoever asked may be gone by now.
+            // The sender of the order may have ended.
             let _told = done.send(came_of_it);
         }
         session.client.close().await;
@@ -148,7 +148,7 @@ fn serve(
 }
 
 fn gone() -> Error {
-    Error::fatal("a writer on a node has ended before its time")
+    Error::fatal("a writer on a node has ended unexpectedly")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `weft bench`: what schemes take on links of a given rate, beside a direct send; and what many objects take.
+//! `weft bench`: measures schemes on links of a given rate, relative to a direct send, and workloads of many objects.
 
 use super::{bench_objects::BenchObjects, bench_put::BenchPut, links::Links};
 use crate::{
@@ -22,7 +22,7 @@ const BLOCK: u8 = 3;
 
 /// Measure schemes on links of a given rate, or many objects
 ///
-/// Makes a testbed (for objects, a plain cluster) of its own, and takes it away again; with --cluster, the testbed (or cluster) that is named is used.
+/// Creates a temporary testbed (for `objects`, a plain cluster) and removes it afterwards. With --cluster, uses that testbed or cluster.
 #[derive(Debug, Args)]
 pub(super) struct Bench {
     #[command(subcommand)]
@@ -37,10 +37,10 @@ enum Command {
     Objects(BenchObjects),
 }
 
-/// Repair one block by each scheme in turn, beside a direct send of a block
+/// Repair one block by each scheme in turn, relative to a direct send of a block
 ///
-/// The requestor is a node that holds no block of the stripe. What is timed is the whole command: planning, moving, checking,
-/// storing and committing. `ppr` goes block by block, as its paper has it, and is shown in slices too.
+/// The requestor is a node without a block of the stripe. The measured time covers the whole command: planning, moving, checking,
+/// storing and committing. `ppr` runs block by block, as in its paper, and is also shown in slices.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -49,13 +49,13 @@ EXAMPLE
   sudo weft bench repair --schemes direct,pipeline,cyclic --racks 4 --rack-link 100mbit --probe
 
 EXIT CODES
-  0 measured   1 failed on the way   2 settings that make no sense   \
-  4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 broken off, and nothing is left behind")]
+  0 measured   1 failed   2 invalid settings   \
+  4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 interrupted; nothing is left behind")]
 struct BenchRepair {
-    /// What is measured, in turn: SCHEME, SCHEME@SLICE, or SCHEME@block for slices as large as the block
+    /// Schemes to measure, in turn: SCHEME, SCHEME@SLICE, or SCHEME@block for slices as large as the block
     #[arg(long, value_delimiter = ',', default_value = "direct,conventional,ppr,pipeline,cyclic", value_name = "SCHEME")]
     schemes: Vec<String>,
-    /// The code
+    /// Code
     #[arg(long, default_value = "rs(10,4)")]
     code: String,
     /// Bytes of a block
@@ -64,36 +64,36 @@ struct BenchRepair {
     /// Bytes of a slice, or auto
     #[arg(long, default_value = "32KiB", value_name = "SIZE")]
     slice_size: AutoSize,
-    /// How often each is measured
+    /// Number of measured runs of each scheme
     #[arg(long, default_value_t = 5, value_name = "N")]
     runs: usize,
-    /// Blocks of the stripe that are rebuilt together, each at a requestor of its own
+    /// Number of blocks of the stripe that are rebuilt together, each at its own requestor
     #[arg(long, default_value_t = 1, value_name = "N")]
     lost: u8,
-    /// Who helps, and in which order: best, ordered, preferred or random
+    /// Helpers and their order: best, ordered, preferred or random
     #[arg(long, default_value = "best")]
     select: String,
-    /// Over how many paths the block comes; 0: as many as should be the quickest. No two share a link, and nodes only where there are
-    /// not enough others
+    /// Number of paths for the block; 0: the number predicted to be fastest. Paths share no link, and share nodes only if there are too
+    /// few
     #[arg(long, default_value_t = 1, value_name = "N")]
     paths: u32,
-    /// Measure the links first, and let plans go by that
+    /// Measure the links first, and use the result for plans
     #[arg(long)]
     probe: bool,
-    /// Agents; without it, as many as the code needs and two more
+    /// Number of agents [default: the code's blocks and two more]
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
     #[command(flatten)]
     links: Links,
-    /// The data, and all else that is left to chance
+    /// Seed of the data and of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// Repair one block while something fails half-way: what does that cost?
+/// Measure the cost of failures half-way through the repair of one block
 ///
-/// A helper is killed, or stops, at each place of the chain in turn; then the requestor; then a helper's block turns out to be
-/// damaged. Each time the block must come out right. "went on" (JSON: resumed) is how often the repair went on around what failed.
+/// Kills, and then stops, a helper at each place of the chain in turn; then the requestor; then damages a helper's block. Each time the
+/// rebuilt block must be correct. The column "resumed" is how often the repair continued around a failure.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -101,13 +101,13 @@ EXAMPLE
   sudo weft bench faults --scheme pipeline --code 'rs(6,3)' --places 1,6 --json
 
 EXIT CODES
-  0 measured, and every block came out right   1 failed on the way   2 settings that make no sense   \
-  4 no root, no `ip`, no `tc`   130 broken off, and nothing is left behind")]
+  0 measured, and every rebuilt block was correct   1 failed   2 invalid settings   \
+  4 no root, no `ip`, no `tc`   130 interrupted; nothing is left behind")]
 struct BenchFaults {
-    /// How the block is repaired
+    /// Repair scheme
     #[arg(long, default_value = "pipeline")]
     scheme: String,
-    /// The code
+    /// Code
     #[arg(long, default_value = "rs(10,4)")]
     code: String,
     /// Bytes of a block
@@ -116,20 +116,20 @@ struct BenchFaults {
     /// Bytes of a slice, or auto
     #[arg(long, default_value = "32KiB", value_name = "SIZE")]
     slice_size: AutoSize,
-    /// Helpers by their places in the chain, from 1; without it, all
+    /// Helpers by their place in the chain, from 1 [default: all]
     #[arg(long, value_delimiter = ',', value_name = "N")]
     places: Vec<usize>,
-    /// How often each is measured
+    /// Number of measured runs of each fault
     #[arg(long, default_value_t = 1, value_name = "N")]
     runs: usize,
     #[command(flatten)]
     links: Links,
-    /// The data, and all else that is left to chance
+    /// Seed of the data and of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// What was asked for.
+/// The settings of a measurement.
 #[derive(Debug, Serialize)]
 struct Asked {
     code: String,
@@ -143,22 +143,22 @@ struct Asked {
     paths: u32,
     /// Whether links were measured first.
     probed: bool,
-    /// None: a cluster whose links nobody here has shaped.
+    /// None: a cluster whose links are not shaped.
     testbed: Option<Settings>,
 }
 
-/// What it took when something failed half-way.
+/// The results with failures.
 #[derive(Debug, Serialize)]
 struct Disturbed {
     #[serde(flatten)]
     outcome: Outcome,
-    /// How often the repair went on around it, at most.
+    /// How often the repair continued around a failure, at most.
     resumed: u32,
 }
 
 impl Bench {
     pub(super) fn run(self, options: &target::Options, output: Output) -> Result<Exit> {
-        // Also while a testbed is made: nothing of it stays.
+        // From the start, so an interruption while the testbed is created leaves nothing.
         let _watch = interrupt::Watch::begin()?;
         match self.command {
             Command::Repair(it) => it.run(options, output),
@@ -175,7 +175,7 @@ impl BenchRepair {
             self.schemes.iter().map(|text| Case::parse(text, self.slice_size, self.block_size.0)).collect::<Result<_>>()?;
         let mut cases = cases.concat();
         for case in &mut cases {
-            // What has no path is what it is.
+            // A direct send has no path to choose.
             if case.scheme != DIRECT {
                 case.select.clone_from(&self.select);
             }
@@ -184,16 +184,11 @@ impl BenchRepair {
             }
         }
         if self.runs == 0 || cases.is_empty() || self.lost == 0 {
-            return Err(Error::invalid("nothing is to be measured: --runs, --schemes and --lost say what"));
+            return Err(Error::invalid("nothing to measure: --runs, --schemes and --lost must not be zero or empty"));
         }
         let code = weft_codes::parse(&self.code).map_err(Error::invalid)?;
         if usize::from(self.lost) > code.tolerance() {
-            return Err(Error::invalid(format!(
-                "{} cannot rebuild {} blocks: {} at most",
-                self.code,
-                self.lost,
-                code.tolerance()
-            )));
+            return Err(Error::invalid(format!("{} cannot rebuild {} blocks, only {}", self.code, self.lost, code.tolerance())));
         }
         let nodes = self.nodes.unwrap_or(code.n() as u32 + 1 + u32::from(self.lost));
         let settings = self.links.settings(nodes, options.insecure)?;
@@ -208,7 +203,7 @@ impl BenchRepair {
                     eprintln!("run {} of {}: {}", run + 1, self.runs, cases[case].label);
                 }
             };
-            // Of a cluster whose links nobody here has shaped, nothing is known.
+            // The rates of a cluster without shaped links are unknown.
             let uneven = testbed.as_ref().is_none_or(|testbed| testbed.settings().is_uneven());
             let measured = measure(session, testbed.as_deref(), &mut subject, &cases, self.runs, uneven, &mut says).await;
             let removed = subject.remove(session).await;
@@ -245,7 +240,7 @@ impl BenchFaults {
         let code = weft_codes::parse(&self.code).map_err(Error::invalid)?;
         if self.runs == 0 || self.places.iter().any(|place| !(1..=code.k()).contains(place)) {
             return Err(Error::invalid(format!(
-                "{} runs with helpers {:?}: a chain has 1 to {}",
+                "invalid --runs {} or --places {:?}: at least one run, and places 1 to {}",
                 self.runs,
                 self.places,
                 code.k()
@@ -253,7 +248,7 @@ impl BenchFaults {
         }
         if code.tolerance() < 2 {
             let message = format!(
-                "{} tolerates the loss of {}: one block is lost, and a helper is to fail too",
+                "{} recovers only {} lost blocks, but this benchmark loses one and a helper fails too",
                 self.code,
                 code.tolerance()
             );
@@ -266,11 +261,11 @@ impl BenchFaults {
         faults.extend(helpers().chain([Place::Requestor]).map(Fault::Kill));
         faults.extend(helpers().chain([Place::Requestor]).map(Fault::Stop));
         faults.extend([Fault::Flip(middle), Fault::Truncate(middle)]);
-        // One more than the code needs stays free while a requestor is exchanged and the last one's process comes back.
+        // One node more than necessary is free while a requestor is replaced and the last one restarts.
         let settings = self.links.settings(code.n() as u32 + 3, options.insecure)?;
         if options.cluster.is_some() {
             return Err(Error::invalid(
-                "processes are killed and blocks damaged: only in a testbed of its own, so without --cluster and WEFT_CLUSTER",
+                "this benchmark kills processes and damages blocks, so it needs a testbed of its own: omit --cluster and WEFT_CLUSTER",
             ));
         }
         in_testbed(options, settings, async |session, testbed| {
@@ -288,13 +283,13 @@ impl BenchFaults {
             let asked = Asked { code, block_size, slice_size, seed, lost, select, paths, probed, testbed };
             let warnings: Vec<String> = too_busy(&results).into_iter().collect();
             let went_on: Vec<String> = resumed.iter().map(u32::to_string).collect();
-            let table = bench::results_with(&results, &undisturbed, ["links say", "/ that"], Some(("went on", went_on)));
+            let table = bench::results_with(&results, &undisturbed, ["link bound", "/ bound"], Some(("resumed", went_on)));
             let results = results.into_iter().zip(resumed).map(|(outcome, resumed)| Disturbed { outcome, resumed }).collect();
             let report = Report { machine: Machine::this(), settings: asked, warnings, results };
             output.result(&report, |it| {
                 let warnings: String = it.warnings.iter().map(|warning| format!("\nwarning: {warning}")).collect();
                 let Asked { block_size, code, .. } = &it.settings;
-                format!("one block of {block_size} of {code}, detection included\n{table}\n{}{warnings}", it.machine)
+                format!("one block of {block_size} of {code}, including detection\n{table}\n{}{warnings}", it.machine)
             })
         })?;
         Ok(Exit::Ok)

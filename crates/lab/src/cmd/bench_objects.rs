@@ -1,4 +1,4 @@
-//! `weft bench objects`: what it takes to put, get and remove many objects at the same time.
+//! `weft bench objects`: measures puts, gets and removals of many objects at the same time.
 
 use crate::bench::{
     Machine, Report,
@@ -20,20 +20,20 @@ use weft_types::{ByteSize, Error, Result, human_bytes};
 const COUNT_MAX: u64 = 1_000_000;
 const CLIENTS_MAX: usize = 256;
 const ROUNDS_MAX: usize = 1000;
-/// What all clients have read back lies in memory, with the data.
+/// Limit for the objects in memory: the data and what all clients have read back.
 const READ_BYTES_MAX: u64 = 4 << 30;
-/// More nodes than the code has blocks: where one is down, a put or a repair has a choice.
+/// More nodes than the code has blocks, so puts and repairs have a choice when a node is down.
 const MORE_NODES: u32 = 3;
 
-/// Put, get and remove many objects, by several clients at once
+/// Put, get and remove many objects with several clients at once
 ///
-/// Starts a cluster of its own in the directory for temporary files, and removes it; it needs no root. Clients work at the same time,
-/// each with connections of its own, in four phases: put, get, degraded get, remove. Before the degraded get a node is killed and has been
-/// noticed as down; only objects that have data on it are read, some of them several times. All that is read is compared with what
-/// was put. With --cluster, the cluster that is named is used: nothing is killed there.
+/// Starts a temporary cluster and removes it afterwards; needs no root. The clients work at the same time, each with its own
+/// connections, in four phases: put, get, degraded get, remove. Before the degraded get, a node is killed and noticed as down; only
+/// objects with data on it are read, some of them several times. Everything that is read is compared with what was stored. With
+/// --cluster, uses that cluster and kills nothing.
 ///
-/// CPU time is that of the clients (with comparing), of all agents together and of the coordinator. Commits are durable transactions of
-/// the metadata; fsyncs are those of the agents' disks.
+/// CPU time is that of the clients (including the comparison), of all agents together and of the coordinator. Commits are durable
+/// transactions of the metadata; fsyncs are those of the agents' disks.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -42,37 +42,37 @@ EXAMPLE
   weft bench objects --cluster weft-cluster --code 'rs(4,2)'
 
 EXIT CODES
-  0 measured   1 failed on the way   2 settings that make no sense   3 no such cluster   4 too few nodes are up   \
-  5 a byte came back wrong   130 interrupted: its own cluster is removed; in a cluster named by --cluster, objects may stay in the \
-  bucket `bench`")]
+  0 measured   1 failed   2 invalid settings   3 no such cluster   4 too few nodes are up   \
+  5 a byte came back wrong   130 interrupted: the temporary cluster is removed; with --cluster, objects can stay in the bucket \
+  `bench`")]
 pub(super) struct BenchObjects {
     /// Bytes of an object
     #[arg(long, default_value = "4MiB", value_name = "SIZE")]
     size: ByteSize,
-    /// Objects of a round
+    /// Objects per round
     #[arg(long, default_value_t = 256, value_name = "N")]
     count: u64,
-    /// Clients that work at the same time
+    /// Number of concurrent clients
     #[arg(long, default_value_t = 4, value_name = "N")]
     clients: usize,
-    /// The code
+    /// Code
     #[arg(long, default_value = "rs(4,2)")]
     code: String,
-    /// Agents; without it, three more than the code has blocks
+    /// Number of agents [default: the code's blocks and three more]
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
-    /// Racks, to which the agents are dealt out in turn
+    /// Number of racks
     #[arg(long, default_value_t = 1, value_name = "N")]
     racks: u32,
-    /// How often all phases are measured
+    /// Number of rounds of all phases
     #[arg(long, default_value_t = 1, value_name = "R")]
     rounds: usize,
-    /// The data
+    /// Seed of the data
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// What was asked for, and of which cluster.
+/// The settings, and the kind of cluster.
 #[derive(Debug, Serialize)]
 struct Asked {
     size: ByteSize,
@@ -84,11 +84,11 @@ struct Asked {
     nodes: usize,
     racks: usize,
     insecure: bool,
-    /// None: one of its own.
+    /// None: a temporary cluster.
     cluster: Option<String>,
 }
 
-/// What was found out.
+/// The results.
 #[derive(Debug, Serialize)]
 struct Found {
     #[serde(flatten)]
@@ -135,13 +135,13 @@ impl BenchObjects {
         Ok(Exit::Ok)
     }
 
-    /// How large a cluster of its own is.
+    /// The size of a temporary cluster.
     fn cluster_size(&self, insecure: bool) -> Result<Size> {
         let n = weft_codes::parse(&self.code).map_err(Error::invalid)?.n() as u32;
         let nodes = self.nodes.unwrap_or(n + MORE_NODES);
         let between = |what: &str, value: u64, max: u64| {
             let fits = (1..=max).contains(&value);
-            fits.then_some(()).ok_or_else(|| Error::invalid(format!("--{what} is {value}: 1 to {max} can be measured")))
+            fits.then_some(()).ok_or_else(|| Error::invalid(format!("--{what} is {value}: the range is 1 to {max}")))
         };
         between("count", self.count, COUNT_MAX)?;
         between("clients", self.clients as u64, CLIENTS_MAX as u64)?;
@@ -149,22 +149,22 @@ impl BenchObjects {
         if self.size.0 == 0 || self.size.0.saturating_mul(self.clients as u64) > READ_BYTES_MAX {
             let most = human_bytes(READ_BYTES_MAX);
             return Err(Error::invalid(format!(
-                "--size is {}: 1 byte or more, and what {} clients read, {most} at most, lies in memory",
+                "--size is {}: the least is 1 byte, and the objects that {} clients read must fit into {most} of memory",
                 self.size, self.clients
             )));
         }
         if nodes < n {
-            return Err(Error::invalid(format!("{nodes} nodes are too few for {}, which has {n} blocks", self.code)));
+            return Err(Error::invalid(format!("--nodes {nodes} is too few for {}, which has {n} blocks", self.code)));
         }
         Ok(Size { nodes, racks: self.racks, disks_per_node: 1, insecure })
     }
 
-    /// Which phase was not measured, and why.
+    /// A warning if a phase was not measured, with the reason.
     fn warnings(&self, is_own: bool) -> Vec<String> {
         let tolerance = weft_codes::parse(&self.code).map_or(0, |code| code.tolerance());
         let why = match (is_own, tolerance) {
-            (false, _) => "nothing is killed in a cluster that is named".to_owned(),
-            (true, 0) => format!("{} tolerates no loss", self.code),
+            (false, _) => "the cluster was given by --cluster, so no node is killed".to_owned(),
+            (true, 0) => format!("{} recovers no lost block", self.code),
             (true, _) => return Vec::new(),
         };
         vec![format!("degraded get was not measured: {why}")]
@@ -176,11 +176,11 @@ fn text(Found { report: it, on_disk }: &Found) -> String {
     let (rack_word, tls) = (if *racks == 1 { "rack" } else { "racks" }, if *insecure { "no TLS" } else { "TLS" });
     let warnings: String = it.warnings.iter().map(|warning| format!("\nwarning: {warning}")).collect();
     let on_disk = on_disk.map_or_else(String::new, |it| {
-        format!("on disk, of each object: {:.1} files, {}\n", it.files_per_object, human_bytes(it.bytes_per_object as u64))
+        format!("on disk, per object: {:.1} files, {}\n", it.files_per_object, human_bytes(it.bytes_per_object as u64))
     });
     format!(
         "{count} objects of {size} as {code} by {clients} clients; {nodes} nodes in {racks} {rack_word}, {tls}; rounds: {rounds}\n\
-         {}\nCPU time, commits and fsyncs are of each object\n{on_disk}{}{warnings}",
+         {}\nCPU time, commits and fsyncs are per object\n{on_disk}{}{warnings}",
         phases(&it.results, *rounds > 1),
         it.machine
     )
@@ -247,6 +247,6 @@ mod tests {
     #[test]
     fn a_phase_that_is_left_out_is_told_with_its_reason() {
         assert!(parsed(&[]).warnings(true).is_empty());
-        assert!(parsed(&[]).warnings(false)[0].contains("degraded get was not measured: nothing is killed"));
+        assert!(parsed(&[]).warnings(false)[0].contains("degraded get was not measured: the cluster was given"));
     }
 }

@@ -1,4 +1,4 @@
-//! `weft bench put`: what it takes to write new data by each scheme, beside a direct put.
+//! `weft bench put`: measures writes of new data by each scheme, relative to a direct put.
 
 use super::links::Links;
 use crate::{
@@ -18,11 +18,11 @@ use weft_cli::{exit::Exit, output::Output, table::table, target};
 use weft_schemes::Kind;
 use weft_types::{AutoSize, ByteSize, Error, Result};
 
-/// Write one object by each scheme in turn, beside a direct put
+/// Write one object by each scheme in turn, relative to a direct put
 ///
-/// The object is one stripe. Its writer stands outside of the nodes, and its link is shaped as theirs are; or several writers put an
-/// object each at the same time, from a node each. What is timed is the whole command: planning, coding, moving, storing and
-/// committing. The bound is what the writer's link takes for the data alone.
+/// The object is one stripe. Its writer is outside of the nodes, with a link shaped like theirs; or several writers on nodes put one
+/// object each at the same time. The measured time covers the whole command: planning, coding, moving, storing and committing. The
+/// bound is the time of the data alone on the writer's link.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -34,13 +34,13 @@ EXAMPLE
   sudo weft bench put --code 'rs(8,2)' --slow node-03:coding=20MiB
 
 EXIT CODES
-  0 measured   1 failed on the way   2 settings that make no sense   \
-  4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 broken off, and nothing is left behind")]
+  0 measured   1 failed   2 invalid settings   \
+  4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 interrupted; nothing is left behind")]
 pub(super) struct BenchPut {
-    /// What is measured, in turn: SCHEME, SCHEME@SLICE, or SCHEME@block for slices as large as the block
+    /// Schemes to measure, in turn: SCHEME, SCHEME@SLICE, or SCHEME@block for slices as large as the block
     #[arg(long, value_delimiter = ',', default_value = "direct,mist", value_name = "SCHEME")]
     schemes: Vec<String>,
-    /// The code
+    /// Code
     #[arg(long, default_value = "rs(4,4)")]
     code: String,
     /// Bytes of the object
@@ -49,45 +49,44 @@ pub(super) struct BenchPut {
     /// Bytes of a slice of a block
     #[arg(long, default_value = "256KiB", value_name = "SIZE")]
     slice_size: ByteSize,
-    /// So many writers at once, one on each of the first nodes; 0: one, outside of them
+    /// Number of concurrent writers, one on each of the first nodes; 0: one writer outside of the nodes
     #[arg(long, default_value_t = 0, value_name = "N")]
     writers: u32,
-    /// Show also what everybody's part of one put spends its time on: reading, waiting for what comes, arithmetic, waiting for room to
-    /// send, writing
+    /// Show also how each party of one put spends its time: reading, waiting for input, arithmetic, waiting to send, writing
     #[arg(long)]
     stages: bool,
-    /// Measure the links first, and let plans go by that
+    /// Measure the links first, and use the result for plans
     #[arg(long)]
     probe: bool,
-    /// How often each is measured
+    /// Number of measured runs of each scheme
     #[arg(long, default_value_t = 5, value_name = "N")]
     runs: usize,
-    /// Agents; without it, as many as the code has blocks
+    /// Number of agents [default: the code's blocks]
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
     #[command(flatten)]
     links: Links,
-    /// The data, and all else that is left to chance
+    /// Seed of the data and of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
-/// What was asked for.
+/// The settings of a measurement.
 #[derive(Debug, Serialize)]
 struct Asked {
     code: String,
     size: ByteSize,
     block_size: ByteSize,
     slice_size: ByteSize,
-    /// None: one, outside of the nodes.
+    /// None: one writer outside of the nodes.
     writers: u32,
     probed: bool,
     seed: u64,
-    /// None: a cluster whose links nobody here has shaped.
+    /// None: a cluster whose links are not shaped.
     testbed: Option<Settings>,
 }
 
-/// What was found out.
+/// The results.
 #[derive(Debug, Serialize)]
 struct Measured {
     #[serde(flatten)]
@@ -124,7 +123,7 @@ impl BenchPut {
                     eprintln!("run {} of {}: {}", run + 1, self.runs, cases[case].label);
                 }
             };
-            // Connections are made and code is read for the first time in a run that does not count.
+            // Warm-up: the first run opens connections and is not counted.
             for case in &cases {
                 put::put(session, &writers, &data, case).await?;
             }
@@ -159,18 +158,18 @@ impl BenchPut {
         let cases = cases.concat();
         cases.iter().try_for_each(|case| weft_schemes::check_name(Kind::Write, &case.scheme))?;
         if self.runs == 0 || cases.is_empty() || self.slice_size.0 == 0 {
-            return Err(Error::invalid("nothing is to be measured: --runs, --schemes and --slice-size say what"));
+            return Err(Error::invalid("nothing to measure: --runs, --schemes and --slice-size must not be zero or empty"));
         }
         Ok(cases)
     }
 
-    /// A testbed for it, if none is named.
+    /// The testbed for it, if none is named.
     fn settings(&self, insecure: bool) -> Result<Settings> {
         let n = weft_codes::parse(&self.code).map_err(Error::invalid)?.n() as u32;
         let nodes = self.nodes.unwrap_or(n);
         if nodes < n || self.writers > nodes {
             let (code, writers) = (&self.code, self.writers);
-            return Err(Error::invalid(format!("{nodes} nodes are too few for {code} and {writers} writers on a node each")));
+            return Err(Error::invalid(format!("--nodes {nodes} is too few for {code} and {writers} writers")));
         }
         let settings = self.links.settings(nodes, insecure)?;
         let outside_link = settings.outside_link.or(settings.link);
@@ -179,10 +178,10 @@ impl BenchPut {
         Ok(settings)
     }
 
-    /// What the reader should know before believing the results.
+    /// What the reader must know to judge the results.
     fn warnings(&self, results: &[Outcome], data: &Data, testbed: Option<&Settings>) -> Vec<String> {
         let direct = results.iter().find(|outcome| outcome.scheme == DIRECT).and_then(|it| Some((it.median_s, it.bound_s?)));
-        // Where nodes are not alike, or writers are in each other's way, the writer's link is not all that counts.
+        // If nodes differ, or writers share links, the writer's link is not the only bound.
         let is_plain = testbed.is_some_and(|it| !it.is_uneven() && it.slow.is_empty()) && self.writers == 0;
         let mut warnings = Vec::new();
         if let Some((seconds, bound_s)) = direct.filter(|_| is_plain) {
@@ -191,8 +190,8 @@ impl BenchPut {
             let over = seconds / link_s - 1.0;
             if over.abs() > TOLERANCE {
                 warnings.push(format!(
-                    "a direct put is {:+.1} % off what the writer's link says ({link_s:.3} s for {n} blocks): this machine cannot \
-                     carry this setting (slower links, fewer nodes or more data may do)",
+                    "a direct put is {:+.1} % off the predicted time of the writer's link ({link_s:.3} s for {n} blocks): this machine \
+                     cannot carry this setting (try slower links, fewer nodes or more data)",
                     over * 100.0
                 ));
             }
@@ -234,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_has_a_link_like_the_nodes_unless_told_otherwise() {
+    fn a_writer_has_a_link_like_the_nodes_by_default() {
         let of = |args: &[&str]| {
             let settings = parsed(args).settings(false).unwrap();
             (settings.nodes, settings.outside_link.unwrap().to_string())
@@ -267,7 +266,7 @@ mod tests {
             let sample = bench::Sample { seconds, bytes_moved: 3 << 20, cpu_idle: 0.5 };
             put.warnings(&[Outcome::of(DIRECT.to_owned(), &[sample], Some(2.0))], &data, Some(&settings))
         };
-        // Three blocks for two of data.
+        // Three blocks for two blocks of data.
         assert_eq!(warned(&put, 3.05), Vec::<String>::new());
         assert!(warned(&put, 3.3)[0].contains("+10.0 % off"), "{:?}", warned(&put, 3.3));
         assert!(warned(&parsed(&["--code", "rs(2,1)", "--writers", "2"]), 9.0).is_empty());

@@ -1,4 +1,4 @@
-//! The options by which commands are told how the links of a testbed are.
+//! The options that describe the links of a testbed.
 
 use crate::testbed::{DEFAULT_LINK, Limit, LinkRate, Matrix, Settings, Slow};
 use clap::Args;
@@ -6,50 +6,50 @@ use std::path::PathBuf;
 use weft_cli::files::io_error;
 use weft_types::{Error, Result};
 
-/// How the links are.
+/// The links.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Links {
-    /// What each agent sends, and what it receives; of a new testbed 200mbit unless told otherwise
+    /// Rate that each agent sends and receives [default for a new testbed: 200mbit]
     #[arg(long, value_name = "RATE")]
     link: Option<LinkRate>,
-    /// Racks, among which the agents are dealt out in turn; of a new testbed one unless told otherwise
+    /// Number of racks [default for a new testbed: 1]
     #[arg(long, value_name = "R")]
     racks: Option<u32>,
-    /// What each rack sends, and what it receives, over its uplink
+    /// Rate that each rack sends and receives over its uplink
     #[arg(long, value_name = "RATE")]
     rack_link: Option<LinkRate>,
-    /// Rate, each way, of the link that the coordinator and the commands share; unlimited unless given
+    /// Rate, each way, of the link that the coordinator and the commands share [default: unlimited]
     #[arg(long, value_name = "RATE")]
     outside_link: Option<LinkRate>,
-    /// What a link carries instead: node-03:*=40mbit (what it sends), *:node-03=40mbit (what it receives), node-03:node-05=40mbit; can
-    /// be given several times, and all together take the place of those that were there
+    /// Exceptions: node-03:*=40mbit (what it sends), *:node-03=40mbit (what it receives), node-03:node-05=40mbit; can be repeated; all of
+    /// them together replace earlier ones
     #[arg(long = "limit", value_name = "FROM:TO=RATE")]
     limits: Vec<Limit>,
-    /// A slow disk or processor, bytes a second: node-03:disk=50MiB, or *:coding=20MiB for all
+    /// A slow disk or processor, bytes per second: node-03:disk=50MiB, or *:coding=20MiB for all nodes
     #[arg(long, value_name = "NODE:PART=SIZE")]
     slow: Vec<Slow>,
-    /// What pairs carry, in Mbit/s: rows send, columns receive; of nodes, or of places among which the nodes are dealt out
+    /// Rates between pairs in Mbit/s, a CSV file: rows send, columns receive; of nodes, or of places to which the nodes are assigned in turn
     ///
-    /// The first line is `from/to,node-01,node-02,...` or `from/to,California,Ohio,...`; then a line for each sender. With it, --link
-    /// does not count; --link alone takes the place of a matrix that was there.
+    /// The first line is `from/to,node-01,node-02,...` or `from/to,California,Ohio,...`; then one line per sender. --link is ignored with it; a
+    /// later --link alone replaces the matrix.
     #[arg(long, value_name = "FILE.csv")]
     matrix: Option<PathBuf>,
 }
 
 impl Links {
-    /// As settings of a new testbed of so many nodes.
+    /// The settings of a new testbed with this many nodes.
     pub(super) fn settings(&self, nodes: u32, insecure: bool) -> Result<Settings> {
         self.onto(Self::usual(nodes, insecure)?)
     }
 
-    /// The settings where nothing is said.
+    /// The default settings.
     pub(super) fn usual(nodes: u32, insecure: bool) -> Result<Settings> {
         let link = Some(DEFAULT_LINK.parse().map_err(Error::invalid)?);
         let (limits, slow) = (Vec::new(), Vec::new());
         Ok(Settings { nodes, racks: 1, link, rack_link: None, outside_link: None, limits, insecure, slow, matrix: None })
     }
 
-    /// What there is, with what is said changed.
+    /// Existing settings, changed by the given options.
     fn onto(&self, mut it: Settings) -> Result<Settings> {
         let Self { link, racks, rack_link, outside_link, limits, slow, matrix } = self.clone();
         it.racks = racks.unwrap_or(it.racks);
@@ -71,14 +71,14 @@ impl Links {
         Ok(Settings { link: None, ..it }.with_matrix(matrix))
     }
 
-    /// The same for a testbed that is there: only what links carry can change.
+    /// The same for an existing testbed: only the rates of links can change.
     pub(super) fn reshaped(&self, there: &Settings, base: Settings) -> Result<Settings> {
         let settings = self.onto(base)?;
         if settings.racks != there.racks || settings.slow != there.slow {
             let racks = there.racks;
             return Err(Error::invalid(format!(
-                "the testbed has its {racks} racks and its slow nodes as it was made: only what links carry can change; choose \
-                 another directory for another one"
+                "the racks ({racks}) and the slow nodes of an existing testbed cannot change, only the rates of its links: choose \
+                 another directory to create a new testbed"
             )));
         }
         settings.check().map(|()| settings)

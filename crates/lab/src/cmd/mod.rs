@@ -1,4 +1,4 @@
-//! The command line: what `weft-lab` has of the commands of `weft`.
+//! The command line of `weft-lab`.
 
 mod bench;
 mod bench_objects;
@@ -16,7 +16,7 @@ use weft_cli::{
     shell::{self, Globals, Help},
 };
 
-/// Shaped links on one machine, and what is measured on them.
+/// Shaped links on one machine, and measurements on them.
 #[derive(Debug, Parser)]
 #[command(
     name = "weft-lab",

@@ -1,4 +1,4 @@
-//! `weft reproduce`: experiments of papers, run again on a testbed of this machine.
+//! `weft reproduce`: runs experiments of papers on a testbed of this machine.
 
 use crate::{
     bench::{check::warnings, place::in_testbed_with},
@@ -19,10 +19,10 @@ use weft_cli::{
 };
 use weft_types::{ByteSize, Error, Result};
 
-/// Run experiments of papers again, and put our numbers beside theirs
+/// Run experiments of papers, and compare our results with theirs
 ///
-/// Every figure is measured on a testbed of its own (see `weft testbed`), which is gone afterwards. It is scaled to one machine:
-/// slower links and smaller blocks, and the result says so.
+/// Each figure is measured on a temporary testbed (see `weft testbed`). Experiments are scaled to one machine, with slower links and
+/// smaller blocks; the result says so.
 #[derive(Debug, Args)]
 pub(super) struct Reproduce {
     #[command(subcommand)]
@@ -37,8 +37,8 @@ enum Command {
 
 /// Repair pipelining: figures 6 and 7 of "Repair Pipelining for Erasure-Coded Storage" (USENIX ATC 2017)
 ///
-/// 6a: the size of a slice. 6b: the size of a block. 6c: the code's parameters. 6d: codes that read less to repair. 6e: recovery of
-/// a whole node. 6f: little bandwidth to the requestor. 7: across regions.
+/// 6a: slice size. 6b: block size. 6c: parameters of the code. 6d: codes that read less to repair. 6e: recovery of a whole node. 6f:
+/// little bandwidth to the requestor. 7: several regions.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -47,17 +47,17 @@ EXAMPLE
   sudo weft reproduce ecpipe --figure 6b,6f --quick --json
 
 EXIT CODES
-  0 measured   1 failed on the way   2 settings that make no sense   \
-  4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 broken off, and nothing is left behind")]
+  0 measured   1 failed   2 invalid settings   \
+  4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 interrupted; nothing is left behind")]
 struct Ecpipe {
     #[command(flatten)]
     what: What,
 }
 
-/// New data over several levels of nodes: figures of "Mist: Efficient Dissemination of Erasure-Coded Data in Data Centers"
+/// Dissemination of new data: figures of "Mist: Efficient Dissemination of Erasure-Coded Data in Data Centers"
 ///
-/// 9: how many nodes get a block. 10: the size of the data. 11: what each part takes for itself. 12: the size of a slice. 13: what goes
-/// over all links. 14: copies beside coded blocks. 15: several writers at once. 16: nodes that compute slowly.
+/// 9: number of nodes that get a block. 10: size of the data. 11: time of each part. 12: slice size. 13: traffic over all links. 14:
+/// copies beside coded blocks. 15: several writers at once. 16: nodes that compute slowly.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -66,8 +66,8 @@ EXAMPLE
   sudo weft reproduce mist --figure 13,15 --quick --json
 
 EXIT CODES
-  0 measured   1 failed on the way   2 settings that make no sense   \
-  4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 broken off, and nothing is left behind")]
+  0 measured   1 failed   2 invalid settings   \
+  4 no root, no `ip`, no `tc`, or the machine cannot carry these links   130 interrupted; nothing is left behind")]
 struct Mist {
     #[command(flatten)]
     what: What,
@@ -76,31 +76,31 @@ struct Mist {
 /// What is run, and how.
 #[derive(Debug, Args)]
 struct What {
-    /// Which figures
+    /// Figures to measure
     #[arg(long, value_name = "FIGURE", value_delimiter = ',', required_unless_present = "all")]
     figure: Vec<String>,
-    /// All figures
+    /// Measure all figures
     #[arg(long, conflicts_with = "figure")]
     all: bool,
-    /// Write tables (CSV, JSON), charts (SVG, PNG) and a page of all figures there into this directory
+    /// Write tables (CSV, JSON), charts (SVG, PNG) and a page of all figures in it to this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Measure nothing: draw and compare again what DIR has of these figures
+    /// Measure nothing: draw and compare again the results in DIR
     #[arg(long, requires = "out", conflicts_with_all = ["quick", "runs", "block_size"])]
     redraw: bool,
-    /// Small sizes and two runs: to see that it works, not to be cited
+    /// Use small sizes and two runs: to check that it works, not to cite
     #[arg(long)]
     quick: bool,
-    /// How often each point is measured; without it, as often as the figure says
+    /// Number of measured runs of each point [default: the figure's]
     #[arg(long, value_name = "N")]
     runs: Option<usize>,
-    /// Bytes of the largest block, or of the largest object where new data is written; without it, as the figure says
+    /// Bytes of the largest block, or of the largest object for figures of writes [default: the figure's]
     #[arg(long, visible_alias = "size", value_name = "SIZE")]
     block_size: Option<ByteSize>,
-    /// What each node sends, and what it receives; without it, as the figure says
+    /// Rate that each node sends and receives [default: the figure's]
     #[arg(long, value_name = "RATE")]
     link: Option<LinkRate>,
-    /// The data, and all else that is left to chance
+    /// Seed of the data and of all random choices
     #[arg(long, default_value_t = SEED)]
     seed: u64,
 }
@@ -116,7 +116,7 @@ impl Reproduce {
 
 impl What {
     fn run(&self, paper: &'static Paper, options: &target::Options, output: Output) -> Result<Exit> {
-        // Its testbeds are its own, whatever cluster is the usual one.
+        // It creates its own testbeds, whatever WEFT_CLUSTER says.
         let options = target::Options { cluster: None, ..options.clone() };
         let figures = self.figures(paper)?;
         for figure in &figures {
@@ -151,7 +151,8 @@ impl What {
         }
         let named = |name: &String| {
             let all: Vec<&str> = paper.figures.iter().map(|figure| figure.name).collect();
-            let none = || Error::invalid(format!("there is no figure '{name}' of {}; there are: {}", paper.name, all.join(", ")));
+            let none =
+                || Error::invalid(format!("there is no figure '{name}' of {}; choose from: {}", paper.name, all.join(", ")));
             paper.figure(name).ok_or_else(none)
         };
         self.figure.iter().map(named).collect()

@@ -1,4 +1,4 @@
-//! `weft testbed`: a cluster whose links are shaped, each agent in a network namespace of its own.
+//! `weft testbed`: a cluster with shaped links, each agent in its own network namespace.
 
 use super::links::Links;
 use crate::{
@@ -24,14 +24,14 @@ use weft_cli::{
 };
 use weft_types::{Error, Result};
 
-/// Where a testbed is made unless told otherwise.
+/// Default directory of a testbed.
 const DEFAULT_DIR: &str = "weft-testbed";
-/// Agents, where nobody says how many.
+/// Default number of agents.
 const DEFAULT_NODES: u32 = 16;
 
 /// A cluster with shaped links on this machine: real sockets, real bandwidth limits, one command
 ///
-/// Every agent runs in a network namespace of its own; what it sends and receives is shaped with `tc`. It needs root, `ip` and `tc`.
+/// Every agent runs in its own network namespace; its traffic is shaped with `tc`. Needs root, `ip` and `tc`.
 #[derive(Debug, Args)]
 pub(super) struct TestbedCommand {
     #[command(subcommand)]
@@ -47,9 +47,9 @@ enum Command {
     Ls(Ls),
 }
 
-/// Start a testbed, and check that its links carry what they should
+/// Start a testbed, and check that its links carry their rates
 ///
-/// One that is there already is started again where it does not run; options that are not given leave it as it is.
+/// Starts the processes of an existing testbed again if they are not running; options that are not given leave it unchanged.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -59,18 +59,18 @@ EXAMPLE
   sudo weft testbed up --nodes 8 --outside-link 200mbit
 
 EXIT CODES
-  0 up, and its links are what they should be   1 failed on the way   2 links that make no sense   \
+  0 up, and the links carry their rates   1 failed   2 invalid links   \
   4 no root, no `ip`, no `tc`, or the machine cannot carry this setting")]
 struct Up {
-    /// Where it lies; without it, ./weft-testbed. What is in memory (/dev/shm) is not held up by a disk
+    /// Directory of the testbed [default: ./weft-testbed]. A directory in memory (/dev/shm) is not slowed down by a disk
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Agents; of a new testbed 16 unless told otherwise
+    /// Number of agents [default for a new testbed: 16]
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
     #[command(flatten)]
     links: Links,
-    /// Do not measure a link before it is said to be up
+    /// Skip the measurement of a link
     #[arg(long)]
     no_check: bool,
 }
@@ -84,19 +84,19 @@ EXAMPLE
   sudo weft testbed run -- bash
 
 EXIT CODES
-  the command's; 3 no testbed, or no such command")]
+  the command's own exit code; 3 no testbed, or no such command")]
 struct Run {
-    /// Where the testbed lies; without it, ./weft-testbed
+    /// Directory of the testbed [default: ./weft-testbed]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The command and its arguments
+    /// Command with its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// Shape the links of a testbed anew, while it runs
+/// Change the link rates of a running testbed
 ///
-/// Options that are not given leave what is there as it is.
+/// Options that are not given leave the links unchanged.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -104,19 +104,19 @@ EXAMPLE
   sudo weft testbed shape --reset --link 100mbit
 
 EXIT CODES
-  0 done   1 failed on the way   2 links that make no sense   3 no testbed   4 no root, no `ip`, no `tc`")]
+  0 done   1 failed   2 invalid links   3 no testbed   4 no root, no `ip`, no `tc`")]
 struct Shape {
-    /// Where the testbed lies; without it, ./weft-testbed
+    /// Directory of the testbed [default: ./weft-testbed]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// What is not said is as in a new testbed: links of 200mbit and no other limits
+    /// Start from the settings of a new testbed: links of 200mbit and no other limits
     #[arg(long)]
     reset: bool,
     #[command(flatten)]
     links: Links,
 }
 
-/// Stop a testbed and take its network away, also one whose maker was killed
+/// Stop a testbed and remove its network, even if the process that created it was killed
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLE
@@ -124,12 +124,12 @@ EXAMPLE
   sudo weft testbed down --all
 
 EXIT CODES
-  0 nothing of it runs   1 something could not be stopped   3 no testbed")]
+  0 no process of it is running   1 something could not be stopped   3 no testbed")]
 struct Down {
-    /// Where it lies; without it, ./weft-testbed
+    /// Directory of the testbed [default: ./weft-testbed]
     #[arg(long, value_name = "DIR", conflicts_with = "all")]
     dir: Option<PathBuf>,
-    /// All testbeds of this machine
+    /// Stop all testbeds of this machine
     #[arg(long)]
     all: bool,
 }
@@ -148,14 +148,14 @@ struct Ls {}
 struct UpReport {
     dir: PathBuf,
     settings: Settings,
-    /// A direct send of one block over one link, beside what the link says.
+    /// A direct send of one block over one link, compared with the predicted time.
     check: Option<LinkCheck>,
-    /// Why there is no such check, where one was asked for.
+    /// Why the requested check was not made.
     #[serde(skip_serializing_if = "Option::is_none")]
     unchecked: Option<&'static str>,
 }
 
-/// What came of measuring a link, or why it was not measured.
+/// The result of the check, or why it was not made.
 type Checked = Result<LinkCheck, &'static str>;
 
 #[derive(Debug, Serialize)]
@@ -214,7 +214,7 @@ impl Up {
         let report = match up() {
             Ok(report) => report,
             Err(error) => {
-                // What is half up is of no use to anybody, but what ran before goes on; the first error counts.
+                // A testbed that is half up is useless, but processes that ran before continue; the first error counts.
                 let _down = (!ran).then(|| Testbed::down(&dir));
                 return Err(error);
             }
@@ -226,13 +226,13 @@ impl Up {
         }
     }
 
-    /// The settings of one that is there, with what is said changed.
+    /// Existing settings, changed by the given options.
     fn again(&self, there: &Settings, insecure: bool, dir: &Path) -> Result<Settings> {
         let Settings { nodes, racks, .. } = *there;
         if self.nodes.is_some_and(|asked| asked != nodes) || insecure && !there.insecure {
             let (dir, tls) = (dir.display(), if there.insecure { "without" } else { "with" });
             return Err(Error::invalid(format!(
-                "the testbed in {dir} has {nodes} nodes in {racks} racks, {tls} TLS: choose another directory for another one"
+                "the testbed in {dir} has {nodes} nodes in {racks} racks, {tls} TLS, and that cannot change: choose another directory"
             )));
         }
         self.links.reshaped(there, there.clone())
@@ -259,8 +259,8 @@ fn text(it: &UpReport) -> String {
     let mut lines =
         vec![format!("{nodes} agents in {racks} {}: {}", if racks == 1 { "rack" } else { "racks" }, it.dir.display())];
     lines.extend(it.check.as_ref().map(ToString::to_string));
-    lines.extend(it.unchecked.map(|why| format!("whether links carry what they should was not measured: {why}")));
-    lines.push("use it by: weft testbed run -- COMMAND; take it away by: weft testbed down".to_owned());
+    lines.extend(it.unchecked.map(|why| format!("the links were not checked: {why}")));
+    lines.push("use it with: weft testbed run -- COMMAND; remove it with: weft testbed down".to_owned());
     lines.join("\n")
 }
 
@@ -270,13 +270,13 @@ impl Run {
         let testbed = Testbed::open(&dir)?;
         testbed.enter()?;
         let dir = std::path::absolute(&dir).map_err(|error| io_error(&dir, "find", &error))?;
-        let (program, args) = self.command.split_first().ok_or_else(|| Error::invalid("no command is named"))?;
-        // `weft` is the one beside this, whatever is installed.
+        let (program, args) = self.command.split_first().ok_or_else(|| Error::invalid("no command given"))?;
+        // `weft` is the one beside this binary, whatever else is installed.
         let weft = (program == beside::WEFT).then(beside::weft).transpose()?;
         let mut command = Process::new(weft.as_deref().unwrap_or(Path::new(program)));
-        // Nobody has handed over to what it starts in its turn.
+        // The started command was not handed over to.
         command.args(args).env("WEFT_CLUSTER", &dir).env_remove(beside::HANDED_OVER_BY);
-        // It gets a ctrl-C of its own, and says how it ends.
+        // The command gets its own ctrl-C and sets the exit code.
         let error = std::os::unix::process::CommandExt::exec(&mut command);
         Err(Error::not_found(format!("cannot run {program}: {error}")))
     }
@@ -307,7 +307,7 @@ impl Down {
                 if !testbed::is_known(dir)? {
                     return Testbed::open(dir).map(|_| 0);
                 }
-                // One whose directory is gone has nothing to lock.
+                // Without its directory there is nothing to lock.
                 let _lock = dir.is_dir().then(|| LocalCluster::lock(dir)).transpose()?;
                 Testbed::down(dir)
             };
@@ -319,7 +319,7 @@ impl Down {
         if let Some(error) = first {
             return Err(error);
         }
-        let text = |it: &DownReport| format!("stopped {} processes; no namespace is left", it.stopped);
+        let text = |it: &DownReport| format!("stopped {} processes; removed all namespaces", it.stopped);
         output.result(&DownReport { stopped, dirs }, text).map(|()| Exit::Ok)
     }
 }

@@ -1,5 +1,5 @@
-//! Charts of figures, as SVG and as PNG: the same data gives the same bytes. Both are drawn by the same code, in units of a pixel
-//! of the SVG; the PNG has [`PNG_SCALE`] times as many, and is drawn larger still and scaled down, which smooths its edges.
+//! Charts of figures, as SVG and as PNG: the same data gives the same bytes. The same code draws both, in units of an SVG pixel; the PNG
+//! has [`PNG_SCALE`] times as many pixels, and is drawn larger and scaled down, which smooths its edges.
 
 use super::{Figure, Mark, Paper, Point, Report, Value};
 use crate::testbed::LinkRate;
@@ -16,12 +16,12 @@ use plotters::{
 use std::sync::OnceLock;
 use weft_types::{Error, Result};
 
-/// Of an SVG, in pixels.
+/// Size of an SVG, in pixels.
 const WIDTH: u32 = 800;
 const HEIGHT: u32 = 500;
-/// Pixels of the PNG for one of the SVG.
+/// PNG pixels per SVG pixel.
 const PNG_SCALE: u32 = 2;
-/// Pixels that are drawn for one of the PNG.
+/// Drawn pixels per PNG pixel.
 const SMOOTHING: u32 = 2;
 
 /// Roboto (Apache License 2.0), with the letters of Latin-1 only.
@@ -32,8 +32,8 @@ const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 const FAINT: RGBColor = RGBColor(0x66, 0x66, 0x66);
 const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
-/// A scheme has one colour in all figures. They are those that people who see fewer colours can tell apart too (Okabe and Ito's);
-/// what others are put beside recedes.
+/// A scheme has the same colour in all figures. The colours suit readers with colour blindness (Okabe and Ito's palette); the baseline
+/// is grey.
 const COLOURS: [(&str, RGBColor); 20] = [
     ("direct", RGBColor(0x77, 0x77, 0x77)),
     ("conventional", RGBColor(0xd5, 0x5e, 0x00)),
@@ -56,13 +56,13 @@ const COLOURS: [(&str, RGBColor); 20] = [
     ("MSR, d = 8", RGBColor(0xe6, 0x9f, 0x00)),
     ("MSR, d = 10", RGBColor(0xd5, 0x5e, 0x00)),
 ];
-/// Of a scheme that is in no other figure.
+/// The colours of schemes without a fixed one.
 const COLOUR: RGBColor = RGBColor(0x00, 0x72, 0xb2);
 const MIB: f64 = 1048576.0;
-/// The legend's word for the least time that the links allow.
-const BOUND: &str = "what the links say";
+/// The legend's name of the least time that the links allow.
+const BOUND: &str = "link bound";
 
-/// A chart: series over places of an axis that are equally far apart.
+/// A chart: series over evenly spaced places of an axis.
 #[derive(Debug)]
 pub(crate) struct Chart {
     title: String,
@@ -87,15 +87,15 @@ struct Dot {
     /// None: the same at all places.
     place: Option<usize>,
     value: f64,
-    /// From the least to the most.
+    /// The least and the greatest value.
     spread: (f64, f64),
     bound: Option<f64>,
 }
 
-/// What a chart is drawn on, and where its data lie there.
+/// The canvas of a chart, and where its data is drawn.
 struct Canvas<'a, DB: DrawingBackend> {
     area: &'a DrawingArea<DB, Shift>,
-    /// Pixels for one of the SVG.
+    /// Canvas pixels per SVG pixel.
     scale: u32,
 }
 
@@ -108,14 +108,14 @@ struct Axis {
     ticks: Vec<f64>,
 }
 
-/// Left, top, right and bottom of the place for data.
+/// Left, top, right and bottom of the data area.
 const PLOT: (f64, f64, f64, f64) = (72.0, 104.0, 784.0, 440.0);
 
 impl Chart {
-    /// Of what was measured.
+    /// The chart of a measured figure.
     pub(crate) fn of(paper: &Paper, figure: &Figure, report: &Report) -> Self {
         let places = figure.places(&report.results);
-        // What links take for it says nothing of what goes over them.
+        // Times have a link bound; amounts of traffic have none.
         let has_bound = figure.value != Value::Moved;
         let dot = |point: &Point| {
             let it = &point.outcome;
@@ -142,7 +142,7 @@ impl Chart {
         let asked = &report.settings;
         let links = asked.testbed.link.filter(|_| asked.testbed.racks == 1);
         let links = links.map(|link: LinkRate| format!(", links of {link}")).unwrap_or_default();
-        let quick = if asked.quick { ", quick: not to be cited" } else { "" };
+        let quick = if asked.quick { ", quick: do not cite" } else { "" };
         let (runs, block) = (asked.runs, asked.block_size);
         Self {
             title: format!("{} (figure {} of {})", figure.title, figure.name, paper.name),
@@ -150,8 +150,8 @@ impl Chart {
             x_title: figure.x.to_owned(),
             y_title: match figure.value {
                 Value::Seconds => format!("{}, seconds", paper.time),
-                Value::Ratio => format!("{}, to conventional rs(12,4)", paper.time),
-                Value::Rate => "rebuilt, MiB a second".to_owned(),
+                Value::Ratio => format!("{}, relative to conventional rs(12,4)", paper.time),
+                Value::Rate => "rebuilt, MiB per second".to_owned(),
                 Value::Moved => "sent over all links, MiB".to_owned(),
             },
             mark: figure.mark,
@@ -229,7 +229,7 @@ impl Chart {
         let (mut x, mut y) = (PLOT.0, if is_long { 68.0 } else { 76.0 });
         let has_bound = self.series.iter().flat_map(|series| &series.dots).any(|dot| dot.bound.is_some());
         for (at, (series, width)) in self.series.iter().zip(&widths).enumerate() {
-            // What does not fit into a line goes into another.
+            // Entries that do not fit into a line wrap to the next.
             if x + width > PLOT.2 {
                 (x, y) = (PLOT.0, y + 18.0);
             }
@@ -256,7 +256,7 @@ impl Chart {
         let group = self.step() * 0.76;
         let width = group / self.series.len() as f64;
         for dot in &series.dots {
-            // What is the same everywhere stands in every group.
+            // A value that is the same everywhere appears in every group.
             for place in (0..self.places.len()).filter(|it| dot.place.is_none_or(|place| place == *it)) {
                 let start = PLOT.0 + self.step() * (place as f64 + 0.5) - group / 2.0;
                 let x = start + width * at as f64;
@@ -291,7 +291,7 @@ impl Chart {
         Ok(())
     }
 
-    /// How far apart places are.
+    /// The distance between two places.
     fn step(&self) -> f64 {
         (PLOT.2 - PLOT.0) / self.places.len().max(1) as f64
     }
@@ -308,7 +308,7 @@ impl Chart {
 }
 
 impl Axis {
-    /// From 0.
+    /// An axis that starts at 0.
     fn linear(most: f64) -> Self {
         let rough = most / 6.0;
         let ten = 10f64.powf(rough.log10().floor());
@@ -322,7 +322,7 @@ impl Axis {
         }
     }
 
-    /// From a round number to a round number.
+    /// An axis between two round numbers.
     fn log(least: f64, most: f64) -> Self {
         let (from, to) = (least.log10().floor() as i32, most.log10().ceil() as i32);
         let round = (from..=to).flat_map(|power| [1.0, 2.0, 5.0].map(|it| it * 10f64.powi(power)));
@@ -332,7 +332,7 @@ impl Axis {
         Self { is_log: true, low, high, ticks: round.into_iter().filter(|it| (low..=high).contains(it)).collect() }
     }
 
-    /// Where a value lies, from the top of the chart.
+    /// The place of a value, from the top of the chart.
     fn at(&self, value: f64) -> f64 {
         let part = match self.is_log {
             true => (value / self.low).ln() / (self.high / self.low).ln(),
@@ -360,7 +360,7 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         self.area.draw(&Rectangle::new([self.px(from), self.px(to)], style))
     }
 
-    /// A dot, or a square: lines can be told apart without their colours.
+    /// A dot or a square, so lines can be told apart without their colours.
     fn marker(&self, at: usize, centre: (f64, f64), colour: &RGBColor) -> Drawn<DB> {
         if at.is_multiple_of(2) {
             return self.rectangle((centre.0 - 4.0, centre.1 - 4.0), (centre.0 + 4.0, centre.1 + 4.0), colour);
@@ -369,7 +369,7 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         self.area.draw(&Circle::new(self.px(centre), self.px((4.5, 0.0)).0, style))
     }
 
-    /// From the least to the most, where that can be seen.
+    /// The range of the values, if it is large enough to be visible.
     fn whisker(&self, x: f64, low: f64, high: f64) -> Drawn<DB> {
         if (low - high).abs() < 3.0 {
             return Ok(());
@@ -388,7 +388,7 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
         self.area.draw_text(text, &self.style(size, colour).pos(Pos::new(pos.0, pos.1)), self.px(at))
     }
 
-    /// Text that goes upwards, with its middle there.
+    /// Upright text, centred there.
     fn upright(&self, text: &str, size: f64, at: (f64, f64)) -> Drawn<DB> {
         let style = self.style(size, &INK).transform(FontTransform::Rotate270).pos(Pos::new(HPos::Center, VPos::Top));
         self.area.draw_text(text, &style, self.px(at))
@@ -400,7 +400,7 @@ impl<DB: DrawingBackend> Canvas<'_, DB> {
     }
 }
 
-/// Makes the font known, once.
+/// Registers the font, once.
 fn font<E: std::error::Error + Send + Sync>() -> std::result::Result<(), DrawingAreaErrorKind<E>> {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     match KNOWN.get_or_init(|| register_font(FAMILY, FontStyle::Normal, FONT).is_ok()) {
@@ -409,13 +409,13 @@ fn font<E: std::error::Error + Send + Sync>() -> std::result::Result<(), Drawing
     }
 }
 
-/// As short as it can be read: `0.05`, `20`.
+/// As short as is readable: `0.05`, `20`.
 fn number(value: f64) -> String {
     let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Means of squares of [`SMOOTHING`] pixels, in rows that are `width` pixels wide.
+/// Averages squares of [`SMOOTHING`] pixels, in rows of `width` pixels.
 fn smoothed(pixels: &[u8], width: usize) -> Vec<u8> {
     let (square, row) = (SMOOTHING as usize, width * 3);
     let mut out = Vec::with_capacity(pixels.len() / square / square);

@@ -1,5 +1,5 @@
-//! Figures 6 and 7 of "Repair Pipelining for Erasure-Coded Storage" (Li, Li, Lee, Hu; USENIX ATC 2017), §6.1 and §6.2. The paper
-//! gives numbers in its text only for some of the points; those are the claims here.
+//! Figures 6 and 7 of "Repair Pipelining for Erasure-Coded Storage" (Li, Li, Lee, Hu; USENIX ATC 2017), §6.1 and §6.2. The paper's text
+//! gives numbers for some of the points only; these are the claims here.
 
 use super::{At, Base, Claim, Figure, How, Links, Mark, Paper, Recovery, Setup, Value};
 use crate::{
@@ -10,12 +10,12 @@ use weft_types::{AutoSize, ByteSize, Error};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// The slice of all figures that do not vary it.
+/// The slice size of all figures that do not vary it.
 const SLICE: u64 = 32 * KIB;
-/// The code of all figures that do not vary it; (14,10) to the paper.
+/// The code of all figures that do not vary it; the paper writes (14,10).
 const CODE: &str = "rs(10,4)";
 
-/// Links of this rate two cores carry for all of these nodes.
+/// Two cores can carry links of this rate for all of these nodes.
 const LINK: &str = "200mbit";
 
 const DIRECT: &str = "direct";
@@ -43,14 +43,14 @@ pub(crate) static PAPER: Paper = Paper {
 
 const SLICE_SIZE: Figure = Figure {
     name: "6a",
-    title: "Repair time and the size of a slice",
-    about: "One block of rs(10,4) is rebuilt with slices of different sizes; a direct send, conventional repair and PPR have none \
-            and are lines. The paper has blocks of 64 MiB, and slices from 1 KiB on: ours are whole pages of 4 KiB.",
-    differs: "Small slices cost the paper a request each, and cost us a frame each: ours may be smaller before it shows. At the other \
-              end (k-1)/s of a block's time is spent filling the chain, which is more where blocks are smaller than the paper's. PPR takes \
-              four blocks' time here, which is what its steps need, and by the paper's figures five and a half. A cyclic repair fills its chains, too, and none of its \
-              helpers' links has time to spare: the longer its slices are, the more of it is lost.",
-    x: "size of a slice",
+    title: "Repair time and slice size",
+    about: "Rebuilds one block of rs(10,4) with slices of different sizes; a direct send, conventional repair and PPR use no slices and \
+        appear as lines. The paper uses blocks of 64 MiB and slices from 1 KiB on; our smallest slice is a page of 4 KiB.",
+    differs: "Each slice costs the paper a request, and costs us a frame, so our slices can be smaller before the overhead shows. At the \
+        other end, filling the chain takes (k-1)/s of a block's time, which is more for our smaller blocks. PPR takes the time of four \
+        blocks here, as its steps require; the paper's figures show five and a half. A cyclic repair also fills its chains, and none of \
+        its helpers' links is ever idle, so it loses more with longer slices.",
+    x: "slice size",
     value: Value::Seconds,
     mark: Mark::LogLines,
     schemes: &[DIRECT, CONVENTIONAL, PPR, PIPELINE, CYCLIC],
@@ -82,12 +82,11 @@ const SLICE_SIZE: Figure = Figure {
 
 const BLOCK_SIZE: Figure = Figure {
     name: "6b",
-    title: "Repair time and the size of a block",
-    about: "One block of rs(10,4) is rebuilt, from blocks of different sizes, in slices of 32 KiB. The paper has blocks \
-            of 8 to 256 MiB.",
-    differs: "Smaller blocks have fewer slices, and what every repair costs whatever its size weighs more: most of all with cyclic, which \
-              opens nine chains; with blocks of a MiB that shows, and the paper has none so small.",
-    x: "size of a block",
+    title: "Repair time and block size",
+    about: "Rebuilds one block of rs(10,4) with blocks of different sizes, in slices of 32 KiB. The paper uses blocks of 8 to 256 MiB.",
+    differs: "Smaller blocks have fewer slices, so the fixed cost of a repair weighs more. It is largest for cyclic, which opens nine chains, \
+        and visible with blocks of 1 MiB; the paper has none so small.",
+    x: "block size",
     value: Value::Seconds,
     mark: Mark::LogLines,
     schemes: &[CONVENTIONAL, PPR, PIPELINE, CYCLIC],
@@ -111,11 +110,11 @@ const BLOCK_SIZE: Figure = Figure {
 
 const PARAMETERS: Figure = Figure {
     name: "6c",
-    title: "Repair time and the parameters of the code",
-    about: "One block is rebuilt in slices of 32 KiB. The paper's text names k from 6 to 12; how many parity blocks there are does not \
-            matter, since k blocks are read.",
-    differs: "PPR takes ⌈log2(k+1)⌉ steps of a block each, three with k = 6 and four with k = 12, and here it takes as long; by its \
-              figures the paper's takes 4.4 and 6.4 blocks' time.",
+    title: "Repair time and code parameters",
+    about: "Rebuilds one block in slices of 32 KiB. The paper's text names k from 6 to 12; the number of parity blocks does not matter, \
+        because a repair reads k blocks.",
+    differs: "PPR takes ⌈log2(k+1)⌉ steps of one block each: three with k = 6 and four with k = 12, and here it takes that long; by its \
+        figures, the paper's PPR takes the time of 4.4 and 6.4 blocks.",
     x: "code",
     value: Value::Seconds,
     mark: Mark::Bars,
@@ -142,10 +141,10 @@ const PARAMETERS: Figure = Figure {
 
 const FRIENDLY_CODES: Figure = Figure {
     name: "6d",
-    title: "Codes that read less to repair, and schemes that need no such code",
-    about: "One data block is rebuilt in slices of 32 KiB, and its time is put to that of conventional repair with rs(12,4).",
-    differs: "The layout of Rotated Reed-Solomon as it was published reads 7.5 blocks for a data block (8.6 averaged over all blocks), \
-              not nine; what it sends is counted above.",
+    title: "Repair-efficient codes, and schemes that need none",
+    about: "Rebuilds one data block in slices of 32 KiB; times are relative to conventional repair with rs(12,4).",
+    differs: "The published layout of Rotated Reed-Solomon reads 7.5 blocks for a data block (8.6 on average over all blocks), not nine; the \
+        table counts the blocks that it sends.",
     x: "code",
     value: Value::Ratio,
     mark: Mark::Bars,
@@ -168,20 +167,20 @@ const FRIENDLY_CODES: Figure = Figure {
     ],
 };
 
-/// Nodes that hold blocks; as many as the paper's cluster has.
+/// Nodes that hold blocks; the paper's cluster has as many.
 const HOLDERS: u32 = 18;
 const REQUESTORS_MAX: u32 = 16;
 
 const RECOVERY: Figure = Figure {
     name: "6e",
-    title: "Recovery of a whole node, and on how many requestors",
-    about: "18 nodes hold stripes of rs(10,4), of which one loses its 16 blocks; they are rebuilt all at the same time, in slices of \
-            32 KiB, evenly on 1 to 16 nodes that hold nothing else. The helpers of a stripe are the nodes of the lowest numbers, or those \
-            that have not helped for the longest time. The paper has 64 blocks. Only 8 blocks, and 1 and 4 requestors, with --quick.",
-    differs: "Of 16 stripes, instead of the paper's 64, the nodes of the lowest numbers happen to hold more than their part, so that more is \
-              gained by turns. On 16 requestors the helpers' links are what is busiest, and conventional repair sends as much over them as \
-              a chain does. What links say reckons with full links all the time; with fewer blocks, the beginning and the end, where they \
-              are not, weigh more.",
+    title: "Recovery of a whole node on several requestors",
+    about: "18 nodes hold stripes of rs(10,4). One of them loses its 16 blocks, which are rebuilt at the same time, in slices of 32 KiB, \
+        evenly on 1 to 16 nodes that hold nothing else. The helpers of a stripe are the nodes with the lowest numbers, or the least \
+        recently used ones. The paper has 64 blocks. With --quick: 8 blocks, and 1 and 4 requestors.",
+    differs: "With 16 stripes instead of the paper's 64, the nodes with the lowest numbers happen to hold more than their share, so choosing \
+        helpers in turn gains more. With 16 requestors the helpers' links are the bottleneck, and conventional repair sends as much over \
+        them as a chain. The link bound assumes links that are always full; with fewer blocks, the start and the end, when they are not, \
+        weigh more.",
     x: "requestors",
     value: Value::Rate,
     mark: Mark::Lines,
@@ -222,11 +221,11 @@ const AT_16: At = At::X("16");
 
 const EDGE: Figure = Figure {
     name: "6f",
-    title: "Repair time and what the links to the requestor carry",
-    about: "The requestor sits at the edge: each link from a helper to it carries only a part of what the others do. One block of \
-            rs(10,4) is rebuilt in slices of 32 KiB.",
-    differs: "The links alone say more than the paper's figure, too: its cyclic repair took more of them than they allow.",
-    x: "each link to the requestor",
+    title: "Repair time and the bandwidth of the links to the requestor",
+    about: "The requestor is at the edge: each link from a helper to it carries only a fraction of the others' rate. Rebuilds one block of \
+        rs(10,4) in slices of 32 KiB.",
+    differs: "The link bound is also larger than in the paper's figure: its cyclic repair gained less than its links allow.",
+    x: "rate of each link to the requestor",
     value: Value::Seconds,
     mark: Mark::Lines,
     schemes: &[PIPELINE, CYCLIC],
@@ -246,7 +245,7 @@ const EDGE: Figure = Figure {
         [0.1, 0.2, 0.4, 0.6, 0.8, 1.0].into_iter().map(edge).collect()
     },
     claims: &[claim(
-        "cyclic less than pipeline, links to the requestor of a tenth of the others",
+        "cyclic less than pipeline, links to the requestor at a tenth of the others",
         "80.1 %",
         CYCLIC,
         PIPELINE,
@@ -260,12 +259,13 @@ const IN_ASIA: &[&str] = &["Mumbai", "Seoul", "Singapore", "Tokyo"];
 
 const GEOGRAPHY: Figure = Figure {
     name: "7",
-    title: "Repair across regions, by where the requestor is",
-    about: "The blocks of rs(12,4) lie in four regions, whose links carry what the paper's Table 1 says (the rates are not scaled, the \
-            blocks are); five nodes a region, of which one is the requestor. Best paths are chosen by links that were measured just before. Only North America with --quick.",
-    differs: "The paper's bandwidths changed while it measured; ours stay what its table says. Against PPR less is saved here, as our PPR \
-              comes as near to what its links allow as a path does, and the paper's takes longer than its steps (see figure 6c). A block \
-              has half as many slices as the paper's, as the shortest slice is a page.",
+    title: "Repair across regions, by the requestor's region",
+    about: "The blocks of rs(12,4) lie in four regions, whose links have the rates of the paper's Table 1 (the rates are not scaled, the \
+        blocks are). Each region has five nodes, one of which is the requestor. Best paths use links that were measured just before. \
+        With --quick: only North America.",
+    differs: "The paper's bandwidths changed during its measurements; ours keep the rates of its table. We save less against PPR, because our \
+        PPR comes as close to its link bound as a path does, while the paper's takes longer than its steps (see figure 6c). A block has \
+        half as many slices as the paper's, because the shortest slice is a page.",
     x: "region of the requestor (North America, then Asia)",
     value: Value::Seconds,
     mark: Mark::Bars,
@@ -283,7 +283,7 @@ const GEOGRAPHY: Figure = Figure {
         for table in tables.into_iter().take(if scale.quick { 1 } else { 2 }) {
             let matrix = Matrix::parse(table)?;
             for (number, name) in matrix.names.iter().enumerate() {
-                // As many slices as a block of the paper has, as far as pages allow.
+                // As many slices per block as in the paper, as far as pages allow.
                 let slice = whole_pages(scale.block_len / (64 * MIB / SLICE));
                 let by = |label: &str, scheme, select: &str| {
                     let case =
@@ -323,20 +323,20 @@ const fn claim(text: &'static str, paper: &'static str, of: &'static str, than: 
     Claim { text, paper, of, than, at, how }
 }
 
-/// One place of the axis on even links, in the usual slices.
+/// One place of the axis on equal links, with the default slices.
 fn setup(x: String, code: &str, block_len: u64, schemes: &[&str]) -> Setup {
     let cases = schemes.iter().map(|scheme| (Some(x.clone()), case(scheme, SLICE, block_len))).collect();
     Setup { code: code.to_owned(), block_len, links: Links::Even, cases }
 }
 
-/// PPR goes block by block, as its paper has it; a chain leads through the helpers over one path.
+/// PPR runs block by block, as in its paper; a chain uses one path through the helpers.
 fn case(scheme: &str, slice_len: u64, block_len: u64) -> Case {
     let slice_len = if scheme == PPR { block_len } else { slice_len.min(block_len) };
     let slice_len = AutoSize::Bytes(ByteSize(slice_len));
     Case { label: scheme.to_owned(), scheme: scheme.to_owned(), slice_len, select: String::new(), paths: 1 }
 }
 
-/// Not less than one; blocks of two sub-blocks fit too.
+/// Not less than one; codes with two sub-blocks fit too.
 fn whole_pages(bytes: u64) -> u64 {
     const PAGES: u64 = 4 * KIB;
     (bytes / PAGES * PAGES).max(PAGES)

@@ -1,5 +1,5 @@
-//! Figures of "Mist: Efficient Dissemination of Erasure-Coded Data in Data Centers" (J. Li, B. Li, B. Li), §7. The paper gives numbers in
-//! its text only for some of the points; those are the claims here.
+//! Figures of "Mist: Efficient Dissemination of Erasure-Coded Data in Data Centers" (J. Li, B. Li, B. Li), §7. The paper's text gives
+//! numbers for some of the points only; these are the claims here.
 
 use super::{At, Base, Claim, Figure, How, Links, Mark, Paper, Setup, Shows, Value, Writing};
 use crate::bench::{put, repair::Case};
@@ -7,7 +7,7 @@ use weft_types::{AutoSize, ByteSize, Result};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Slices of a block in all figures that do not vary them: the paper's 256 MB go in slices of 1 MB.
+/// Slices of a block in all figures that do not vary them: the paper sends 256 MB in slices of 1 MB.
 const SLICES: u64 = 128;
 
 const DIRECT: &str = "direct";
@@ -36,7 +36,7 @@ const AT_RANDOM: &str = "mist, at random";
 pub(crate) static PAPER: Paper = Paper {
     name: "mist",
     title: "Mist: Efficient Dissemination of Erasure-Coded Data in Data Centers (J. Li, B. Li, B. Li)",
-    time: "time of the put",
+    time: "put time",
     sizes: "objects",
     links: "those of EC2",
     figures: &[RECEIVERS, DATA_SIZE, PARTS, SLICE_SIZE, TRAFFIC, REPLICAS, WRITERS, SPEEDS],
@@ -44,11 +44,11 @@ pub(crate) static PAPER: Paper = Paper {
 
 const RECEIVERS: Figure = Figure {
     name: "9",
-    title: "Time of a put and the number of nodes that get a block",
-    about: "An object of one stripe is written from outside of the nodes, with (n,4) codes: Reed-Solomon, MSR with d = 6, LRC with two \
-            groups, and HSRC, as far as there are such codes. The paper writes 256 MB.",
-    differs: "The paper's direct put is held up by encoding at its writer, and not by its link: what mist saves is then more than the \
-              n/k that the links allow.",
+    title: "Put time and the number of nodes that get a block",
+    about: "Writes an object of one stripe from outside of the nodes, with (n,4) codes: Reed-Solomon, MSR with d = 6, LRC with two groups, \
+        and HSRC, where such codes exist. The paper writes 256 MB.",
+    differs: "In the paper, encoding at the writer limits the direct put, not the writer's link: so mist saves more than the n/k that the \
+        links allow.",
     x: "nodes",
     value: Value::Seconds,
     mark: Mark::LogLines,
@@ -88,11 +88,10 @@ const RECEIVERS: Figure = Figure {
 
 const DATA_SIZE: Figure = Figure {
     name: "10",
-    title: "Time of a put and the size of the data",
-    about: "An object of one stripe is written from outside of the nodes, with (8,4) codes: Reed-Solomon, MSR with d = 6, LRC with two \
-            groups.",
-    differs: "What every put costs whatever its size weighs more where there is less data.",
-    x: "size of the data, to the largest",
+    title: "Put time and data size",
+    about: "Writes an object of one stripe from outside of the nodes, with (8,4) codes: Reed-Solomon, MSR with d = 6, LRC with two groups.",
+    differs: "The fixed cost of a put weighs more for less data.",
+    x: "data size, relative to the largest",
     value: Value::Seconds,
     mark: Mark::Lines,
     schemes: &[RS_DIRECT, RS_MIST, MSR_DIRECT, MSR_MIST, LRC_DIRECT, LRC_MIST],
@@ -118,19 +117,19 @@ const DATA_SIZE: Figure = Figure {
         Ok(setups)
     },
     claims: &[
-        claim("8 times the data, RS by mist: times the time", "linear: 8", RS_MIST, "", At::X("1"), How::Ratio),
+        claim("time for 8 times the data, RS by mist", "linear: 8", RS_MIST, "", At::X("1"), How::Ratio),
         claim("mist less than direct, RS, most of the data", "-", RS_MIST, RS_DIRECT, At::X("1"), How::Less),
     ],
 };
 
 const PARTS: Figure = Figure {
     name: "11",
-    title: "What the parts of a put take for themselves",
-    about: "An object of one stripe is written from outside of the nodes with rs(4,7), by mist. What the writer and the busiest node of \
-            each level spend on reading, arithmetic and storing, the time that the data take over the writer's link, and the time of \
-            the put. The paper measures each part by itself, with memory in place of the network.",
-    differs: "Here the writer makes all checksums, also those of blocks that others compute. What the link takes is not measured but \
-              what it is shaped to.",
+    title: "Time of each part of a put",
+    about: "Writes an object of one stripe from outside of the nodes with rs(4,7), by mist. Shows the time that the writer and the busiest \
+        node of each level spend on reading, arithmetic and storing, the time of the data on the writer's link, and the time of the put. \
+        The paper measures each part on its own, with memory in place of the network.",
+    differs: "Here the writer computes all checksums, also those of blocks that nodes compute. The link's time is not measured but computed \
+        from its configured rate.",
     x: "part",
     value: Value::Seconds,
     mark: Mark::Bars,
@@ -149,19 +148,19 @@ const PARTS: Figure = Figure {
         Ok(vec![setup])
     },
     claims: &[
-        claim("the writer, to its link", "much less", RS_MIST, "", At::X("writer"), How::Ratio),
-        claim("a node of level 1, to the link", "much less", RS_MIST, "", At::X("level 1"), How::Ratio),
-        claim("a node of level 2, to the link", "more than of level 1", RS_MIST, "", At::X("level 2"), How::Ratio),
-        claim("the put, to the link", "a little more", RS_MIST, "", At::X("put"), How::Ratio),
+        claim("the writer, relative to its link", "much less", RS_MIST, "", At::X("writer"), How::Ratio),
+        claim("a node of level 1, relative to the link", "much less", RS_MIST, "", At::X("level 1"), How::Ratio),
+        claim("a node of level 2, relative to the link", "more than of level 1", RS_MIST, "", At::X("level 2"), How::Ratio),
+        claim("the put, relative to the link", "a little more", RS_MIST, "", At::X("put"), How::Ratio),
     ],
 };
 
 const SLICE_SIZE: Figure = Figure {
     name: "12",
-    title: "Time of a put and the size of a slice",
-    about: "An object of one stripe is written from outside of the nodes, with (11,4) codes: Reed-Solomon, MSR with d = 9, LRC with two \
-            groups. What the paper calls a stripe is a slice of all k data blocks together; its data are 256 MB.",
-    differs: "With less data there are fewer slices, and the largest ones weigh more: each level of nodes waits for the first.",
+    title: "Put time and slice size",
+    about: "Writes an object of one stripe from outside of the nodes, with (11,4) codes: Reed-Solomon, MSR with d = 9, LRC with two groups. \
+        What the paper calls a stripe is a slice of all k data blocks together; it writes 256 MB.",
+    differs: "Less data means fewer slices, and large slices weigh more: each level of nodes waits for the first slice.",
     x: "a slice of all k data blocks",
     value: Value::Seconds,
     mark: Mark::Lines,
@@ -189,7 +188,7 @@ const SLICE_SIZE: Figure = Figure {
         Ok(setups)
     },
     claims: &[
-        claim("RS by mist, to slices of 256 KiB", "about 1", RS_MIST, "", At::Range(SLICE_SIZES), How::Ratio),
+        claim("RS by mist, relative to slices of 256 KiB", "about 1", RS_MIST, "", At::Range(SLICE_SIZES), How::Ratio),
         claim("mist less than direct, RS, slices of 256 KiB", "-", RS_MIST, RS_DIRECT, At::X("256KiB"), How::Less),
     ],
 };
@@ -197,11 +196,11 @@ const SLICE_SIZES: &[&str] = &["64KiB", "128KiB", "256KiB", "512KiB", "1MiB"];
 
 const TRAFFIC: Figure = Figure {
     name: "13",
-    title: "What a put sends over all links",
-    about: "An object of one stripe is written from outside of the nodes, with (12,4) codes: Reed-Solomon, LRC with two groups, and MSR \
-            with d of 6, 8 and 10. What is counted is what agents got through their sockets. The paper writes 256 MB.",
-    differs: "With d = 6 the paper's topology saves nothing, which is why its text names no number; our plan takes the nodes for each \
-              block from which it needs least.",
+    title: "Traffic of a put over all links",
+    about: "Writes an object of one stripe from outside of the nodes, with (12,4) codes: Reed-Solomon, LRC with two groups, and MSR with \
+        d = 6, 8 and 10. Counts what the agents received through their sockets. The paper writes 256 MB.",
+    differs: "With d = 6 the paper's topology saves nothing, so its text gives no number; our plan computes each block at the node that \
+        needs least for it.",
     x: "scheme",
     value: Value::Moved,
     mark: Mark::Bars,
@@ -229,7 +228,7 @@ const TRAFFIC: Figure = Figure {
         codes.into_iter().map(setup).collect()
     },
     claims: &[
-        claim("RS by mist to direct", "almost 2", RS, "", At::X(MIST), How::Traffic),
+        claim("RS by mist, relative to direct", "almost 2", RS, "", At::X(MIST), How::Traffic),
         claim("LRC less than RS, both mist", "4.2 %", LRC, RS, At::X(MIST), How::LessTraffic),
         claim("MSR with d = 6 less than RS, both mist", "-", MSR_6, RS, At::X(MIST), How::LessTraffic),
         claim("MSR with d = 8 less than RS, both mist", "15 %", MSR_8, RS, At::X(MIST), How::LessTraffic),
@@ -239,10 +238,10 @@ const TRAFFIC: Figure = Figure {
 
 const REPLICAS: Figure = Figure {
     name: "14",
-    title: "Time of a put with copies of the data blocks beside the coded ones",
-    about: "An object of one stripe is written from outside of the nodes with (n,3) Reed-Solomon codes, and with two or three copies of \
-            each data block in all, the coded one among them. n does not count the nodes that have further copies.",
-    differs: "The paper's direct put is held up by encoding at its writer; ours takes as much longer as there is more to send.",
+    title: "Put time with copies of the data blocks beside the coded ones",
+    about: "Writes an object of one stripe from outside of the nodes with (n,3) Reed-Solomon codes and two or three copies of each data \
+        block, including the coded one. n does not count the nodes with further copies.",
+    differs: "In the paper, encoding at the writer limits the direct put; ours grows with the amount of data to send.",
     x: "n",
     value: Value::Seconds,
     mark: Mark::Bars,
@@ -275,12 +274,12 @@ const REPLICAS: Figure = Figure {
 
 const WRITERS: Figure = Figure {
     name: "15",
-    title: "Time of several puts at once",
-    about: "Writers stand on eight nodes, one on each, and write an object of one stripe with rs(4,4) to all of them, at the same time; \
-            the time is that of all. Codes other than Reed-Solomon, which the paper has too, are not measured.",
-    differs: "The paper's direct put is held up by encoding at its writer, and ours by the writer's link: there mist is still ahead with \
-              eight writers. Mist sends more than a direct put over all links together; once all of these are full, a direct put is \
-              quicker. What links say of several plans at once is not known.",
+    title: "Time of concurrent puts",
+    about: "Writers on eight nodes, one on each, write one object of one stripe each with rs(4,4) to all of them, at the same time; the time \
+        is that of all. The other codes of the paper are not measured.",
+    differs: "In the paper, encoding at the writer limits the direct put; here the writer's link does. So in the paper mist is still faster \
+        with eight writers. Mist sends more than a direct put over all links together; once all links are full, a direct put is faster. \
+        There is no link bound for several plans at once.",
     x: "writers",
     value: Value::Seconds,
     mark: Mark::Bars,
@@ -304,7 +303,7 @@ const WRITERS: Figure = Figure {
         counts.iter().map(setup).collect()
     },
     claims: &[
-        claim("8 writers by mist: times the time", "almost linear", RS_MIST, "", At::X("8"), How::Ratio),
+        claim("time of 8 writers by mist", "almost linear", RS_MIST, "", At::X("8"), How::Ratio),
         claim("mist less than direct, 1 writer", "-", RS_MIST, RS_DIRECT, At::X("1"), How::Less),
         claim("mist less than direct, 8 writers", "still less", RS_MIST, RS_DIRECT, At::X("8"), How::Less),
     ],
@@ -312,13 +311,13 @@ const WRITERS: Figure = Figure {
 
 const SPEEDS: Figure = Figure {
     name: "16",
-    title: "Time of puts where some nodes compute slowly",
-    about: "An object of one stripe is written again and again from outside of ten nodes, with rs(8,2) and by mist; two of the nodes add up \
-            only 20 MiB a second. The nodes get their blocks at random, or who computes faster gets what takes more work. The paper \
-            has two slow machines out of ten, and 100 puts of each.",
-    differs: "Without its rule the paper always puts the slow nodes last, where the parities are computed; a random order puts at least one of \
-              them there in 38 of 100 puts.",
-    x: "share of the puts that take no longer",
+    title: "Put time with slow processors",
+    about: "Writes an object of one stripe repeatedly from outside of ten nodes, with rs(8,2) and by mist; two of the nodes code only \
+        20 MiB per second. Blocks are assigned to nodes at random, or by speed, so faster nodes get the blocks that need more work. The \
+        paper has two slow machines out of ten, and 100 puts of each kind.",
+    differs: "Without its rule, the paper always puts the slow nodes last, where the parities are computed; a random order puts at least one \
+        of them there in 38 of 100 puts.",
+    x: "share of puts that take at most this time",
     value: Value::Seconds,
     mark: Mark::Lines,
     schemes: &[BY_SPEED, AT_RANDOM],
@@ -372,7 +371,7 @@ const fn claim(text: &'static str, paper: &'static str, of: &'static str, than: 
     Claim { text, paper, of, than, at, how }
 }
 
-/// One place of the axis: data of `size`, written from outside; what is direct is called the first, and what mist does the second.
+/// One place of the axis: data of `size`, written from outside; the first label is the direct put, the second mist.
 fn written(x: &str, code: &str, size: u64, labels: [&str; 2]) -> Result<Setup> {
     const PAGE: u64 = 4 * KIB;
     let block_len = put::block_len(code, ByteSize(size))?;

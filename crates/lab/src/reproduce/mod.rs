@@ -1,6 +1,6 @@
-//! Experiments of papers, run again on a testbed: what each figure measures and what the paper says of it, as data.
+//! Experiments of papers, run on a testbed: what each figure measures, and what the paper says about it, as data.
 //!
-//! A paper is a file here ([`ecpipe`], [`mist`]), which lists its figures; [`run`] measures one, [`report`] puts our numbers beside the
+//! Each paper has a file here ([`ecpipe`], [`mist`]) with its figures; [`run`] measures a figure, [`report`] compares our numbers with the
 //! paper's and writes the files, [`chart`] draws.
 
 pub(crate) mod chart;
@@ -16,66 +16,66 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use weft_types::{ByteSize, Result};
 
-/// What was measured of a figure: the form of `weft bench`.
+/// The measured results of a figure, in the form of `weft bench`.
 pub(crate) type Report = bench::Report<Asked, Point>;
 
-/// A paper whose experiments can be run.
+/// A paper with experiments.
 #[derive(Debug)]
 pub(crate) struct Paper {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub(crate) name: &'static str,
-    /// Whose it is.
+    /// Its title and authors.
     pub(crate) title: &'static str,
-    /// What its times are of: `repair time`.
+    /// What its times measure: `repair time`.
     pub(crate) time: &'static str,
-    /// Of what the sizes are that are scaled: `blocks`.
+    /// What is scaled: `blocks`.
     pub(crate) sizes: &'static str,
-    /// What its own links carried, or where they were.
+    /// The rates of its links, or their place.
     pub(crate) links: &'static str,
     pub(crate) figures: &'static [Figure],
 }
 
-/// A figure: what is run, and what the paper's text says came of it.
+/// A figure: what is run, and what the paper's text says about the result.
 #[derive(Debug)]
 pub(crate) struct Figure {
-    /// As the paper counts: `6a`.
+    /// The paper's number: `6a`.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// What is measured, and in what it is not what the paper did.
+    /// What is measured, and where the setting differs from the paper's.
     pub(crate) about: &'static str,
-    /// Why ours is not theirs where it is not.
+    /// Why our results differ from the paper's, where they do.
     pub(crate) differs: &'static str,
-    /// What the horizontal axis says, with its unit.
+    /// The label of the horizontal axis, with its unit.
     pub(crate) x: &'static str,
     pub(crate) value: Value,
     pub(crate) mark: Mark,
-    /// In the order of legend and table.
+    /// In the order of the legend and the table.
     pub(crate) schemes: &'static [&'static str],
     pub(crate) base: Base,
-    /// What links carry, unless told otherwise.
+    /// Default rate of the links.
     pub(crate) link: &'static str,
-    /// The largest block, or where new data is written, the largest object; unless told otherwise.
+    /// Default size of the largest block, or for writes, of the largest object.
     pub(crate) block_len: u64,
-    /// How often each point is measured, unless told otherwise.
+    /// Default number of runs of each point.
     pub(crate) runs: usize,
     pub(crate) nodes: u32,
     pub(crate) racks: u32,
-    /// Nodes whose disk or processor is slow: `node-01:coding=20MiB`.
+    /// Nodes with a slow disk or processor: `node-01:coding=20MiB`.
     pub(crate) slow: &'static [&'static str],
     pub(crate) setups: fn(Scale) -> Result<Vec<Setup>>,
     pub(crate) claims: &'static [Claim],
 }
 
-/// What the vertical axis shows.
+/// The quantity on the vertical axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Value {
     /// The median of the runs, in seconds.
     Seconds,
-    /// The same to that of the base.
+    /// The same, relative to the base.
     Ratio,
-    /// MiB rebuilt in a second.
+    /// MiB rebuilt per second.
     Rate,
-    /// MiB that went over all links.
+    /// MiB sent over all links.
     Moved,
 }
 
@@ -88,18 +88,18 @@ pub(crate) enum Mark {
     Bars,
 }
 
-/// What points are put beside: a scheme, at the same place of the axis or always at the one named.
+/// The baseline: a scheme, at the same place of the axis or always at the named one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Base {
     pub(crate) scheme: &'static str,
     pub(crate) x: Option<&'static str>,
 }
 
-/// A statement of the paper's text: `of` took so much less (or more) than `than`.
+/// A statement of the paper's text: `of` took that much less (or more) time than `than`.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) text: &'static str,
-    /// What the paper says, with its unit.
+    /// The paper's number, with its unit.
     pub(crate) paper: &'static str,
     pub(crate) of: &'static str,
     pub(crate) than: &'static str,
@@ -110,94 +110,94 @@ pub(crate) struct Claim {
 /// Where on the axis a claim holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum At {
-    /// There.
+    /// At this place.
     X(&'static str),
-    /// At the smallest (or first) one.
+    /// At the smallest (or first) place.
     First,
-    /// Where it is largest.
+    /// At the place where it is largest.
     Most,
-    /// From the least to the most of these.
+    /// The range over these places.
     Range(&'static [&'static str]),
 }
 
-/// What a claim is about.
+/// The quantity of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
-    /// So many percent less time.
+    /// Percent less time.
     Less,
-    /// So many percent more time.
+    /// Percent more time.
     More,
-    /// So many times as fast.
+    /// Times as fast.
     Times,
-    /// So many percent faster.
+    /// Percent faster.
     Faster,
-    /// Time to the base's.
+    /// Time relative to the base.
     Ratio,
     /// Blocks that helpers sent.
     Blocks,
-    /// Time to the least that the links allow.
+    /// Time relative to the link bound.
     OverBound,
-    /// Bytes sent to the base's.
+    /// Bytes sent relative to the base.
     Traffic,
-    /// So many percent less bytes sent.
+    /// Percent fewer bytes sent.
     LessTraffic,
 }
 
-/// The size in which an experiment is run.
+/// The scale of an experiment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scale {
     pub(crate) link: LinkRate,
     /// The largest block.
     pub(crate) block_len: u64,
-    /// Only as much as shows that it works.
+    /// Just enough to show that it works.
     pub(crate) quick: bool,
 }
 
-/// One object, or one for each writer, on links of one kind, and what is measured with it.
+/// One object, or one per writer, on links of one kind, and its measurements.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) code: String,
     pub(crate) block_len: u64,
     pub(crate) links: Links,
-    /// Where on the axis, and what; no place: the same everywhere on the axis. The first one also warms up.
+    /// Places on the axis with their cases; None: the same at all places. The first one is also the warm-up.
     pub(crate) cases: Vec<(Option<String>, Case)>,
 }
 
-/// What the links carry, and where the requestor stands.
+/// The rates of the links, and the requestor's place.
 #[derive(Debug, Clone)]
 pub(crate) enum Links {
-    /// All the same.
+    /// All equal.
     Even,
-    /// All the same, and from every helper to the requestor so much.
+    /// All equal, except this rate from every helper to the requestor.
     Edge(LinkRate),
-    /// Between places, among which the nodes are dealt out; the requestor is at the one of that number.
+    /// Between places, to which the nodes are assigned in turn; the requestor is at the place of that number.
     Places(Matrix, usize),
-    /// All the same; all blocks of a node are rebuilt, and go to several requestors.
+    /// All equal; all blocks of a node are rebuilt on several requestors.
     Node(Recovery),
-    /// All the same, also that of whoever stands outside; new data is written.
+    /// All equal, also the link of the outside writer; new data is written.
     Written(Writing),
 }
 
-/// Writing new data, an object of one stripe a writer.
+/// A write of new data, one object of one stripe per writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Writing {
     /// Bytes of each object.
     pub(crate) size: u64,
-    /// On a node each, all at once; 0: one, outside of the nodes.
+    /// Concurrent writers, each on its own node; 0: one writer outside of the nodes.
     pub(crate) writers: u32,
-    /// Copies of each data block, with the coded one.
+    /// Copies of each data block, including the coded one.
     pub(crate) replicas: u32,
     pub(crate) shows: Shows,
 }
 
-/// What is shown of puts.
+/// What is shown of the puts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shows {
     /// The median, at one place of the axis.
     Median,
-    /// Also what everybody's part of it takes: the writer's, and on each level that of the busiest node.
+    /// Also the time of each party: the writer, and on each level the busiest node.
     Parts,
-    /// How they are spread: the axis is the share of them that takes no longer.
+    /// The distribution: the axis is the share of puts that take at most this time.
     Spread,
 }
 
@@ -208,23 +208,23 @@ pub(crate) struct Recovery {
     pub(crate) holders: u32,
     /// How many of them get blocks.
     pub(crate) requestors: usize,
-    /// Blocks that the lost node had.
+    /// Blocks that the lost node held.
     pub(crate) lost: usize,
 }
 
 /// One point: an outcome at a place of the axis.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Point {
-    /// The place as its label; none: the same everywhere.
+    /// The label of the place; None: the same everywhere.
     pub(crate) x: Option<String>,
-    /// MiB that were rebuilt in a second, where a node's blocks were.
+    /// MiB rebuilt per second, for recoveries of a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rate_mib_s: Option<f64>,
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
 }
 
-/// What was asked for.
+/// The settings of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Asked {
     pub(crate) paper: String,
@@ -232,42 +232,42 @@ pub(crate) struct Asked {
     /// The largest block.
     pub(crate) block_size: ByteSize,
     pub(crate) runs: usize,
-    /// Small and few: nothing that is worth citing.
+    /// Small and few: not to be cited.
     pub(crate) quick: bool,
     #[serde(default = "seed")]
     pub(crate) seed: u64,
-    /// What the figure's links carried, where that was told otherwise.
+    /// The rate of the links, if it was not the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) link: Option<LinkRate>,
-    /// As it was at the start.
+    /// The testbed at the start.
     pub(crate) testbed: Settings,
 }
 
-/// The data, and all else that is left to chance, where nobody says otherwise.
+/// The default seed of the data and of all random choices.
 pub(crate) const SEED: u64 = 1;
-/// With --quick, blocks are smaller by this.
+/// With --quick, blocks are smaller by this factor.
 const QUICK_PART: u64 = 8;
 const QUICK_RUNS: usize = 2;
 
-/// What was measured before seeds were written down had the usual one.
+/// Older results without a seed used the default one.
 fn seed() -> u64 {
     SEED
 }
 
 impl Paper {
-    /// Its figure of that name.
+    /// The figure of that name.
     pub(crate) fn figure(&self, name: &str) -> Option<&'static Figure> {
         self.figures.iter().find(|figure| figure.name == name)
     }
 }
 
 impl Figure {
-    /// What files about it are called, without an ending: `ecpipe-6a`.
+    /// The base name of its files: `ecpipe-6a`.
     pub(crate) fn stem(&self, paper: &Paper) -> String {
         format!("{}-{}", paper.name, self.name)
     }
 
-    /// The largest block, and how often each point is measured, unless told otherwise.
+    /// The default size of the largest block, and the default number of runs.
     pub(crate) fn usual(&self, quick: bool) -> (u64, usize) {
         if quick { (self.block_len / QUICK_PART, QUICK_RUNS.min(self.runs)) } else { (self.block_len, self.runs) }
     }
@@ -283,7 +283,7 @@ impl Figure {
         places
     }
 
-    /// Puts points in the order of the legend, each beside its base.
+    /// Sorts points in the order of the legend, and relates each to its base.
     pub(crate) fn arrange(&self, points: &mut [Point]) {
         let places = self.places(points);
         let place = |point: &Point| point.x.as_ref().map(|x| places.iter().position(|it| it == x));
@@ -301,7 +301,7 @@ impl Figure {
     }
 }
 
-/// What a scheme took at a place of the axis; what is the same everywhere is so there too.
+/// The outcome of a scheme at a place of the axis, or the one that holds everywhere.
 pub(crate) fn find<'a>(points: &'a [Point], scheme: &str, x: Option<&str>) -> Option<&'a Point> {
     let mut of_scheme = points.iter().filter(|point| point.outcome.scheme == scheme);
     of_scheme.find(|point| point.x.is_none() || point.x.as_deref() == x)

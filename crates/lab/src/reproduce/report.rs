@@ -1,5 +1,5 @@
-//! Our numbers beside the paper's, for a person, and as files: `ecpipe-6a.csv`, `.json`, `.svg`, `.png`, and a page for all
-//! figures of which there are files.
+//! Our numbers beside the paper's, for a person and as files: `ecpipe-6a.csv`, `.json`, `.svg`, `.png`, and a page of all figures that
+//! have files.
 
 use super::{Asked, At, Claim, Figure, How, Paper, Point, Report, SEED, Value, chart, find};
 use crate::bench::{self, Outcome};
@@ -10,20 +10,20 @@ use weft_cli::{
 };
 use weft_types::{Error, Result};
 
-/// A claim, with what came of it here.
+/// A claim with our number.
 struct Beside {
     text: &'static str,
     paper: &'static str,
     ours: String,
-    /// What the links alone would make of it.
+    /// The number that the links alone would give.
     links: String,
 }
 
-/// All of a figure for a person.
+/// A whole figure for a person.
 pub(crate) fn text(paper: &Paper, figure: &Figure, report: &Report) -> String {
     let asked = &report.settings;
     let rows = beside(figure, report).into_iter().map(|it| [it.text.to_owned(), it.paper.to_owned(), it.ours, it.links]);
-    let claims = table(["", "paper", "here", "links say"], &[1, 2, 3], rows);
+    let claims = table(["", "paper", "here", "link bound"], &[1, 2, 3], rows);
     let warnings: String = report.warnings.iter().map(|warning| format!("\nwarning: {warning}")).collect();
     let (name, title, scale, machine) = (figure.name, figure.title, scale(paper, report), &report.machine);
     let results = bench::results(&labelled(&report.results), &base_label(figure));
@@ -32,11 +32,11 @@ pub(crate) fn text(paper: &Paper, figure: &Figure, report: &Report) -> String {
     format!("figure {name} of {paper}: {title}\n{scale}\n{command}\n\n{results}{rates}\n\n{claims}\n\n{machine}{warnings}")
 }
 
-/// What measures it again, as it was measured.
+/// The command that measures it again in the same way.
 fn command(paper: &Paper, figure: &Figure, report: &Report) -> String {
     let Asked { quick, runs, block_size, seed, link, testbed, .. } = &report.settings;
     let (usual_len, usual_runs) = figure.usual(*quick);
-    // Of links between racks, the figure says what they carry; what was measured earlier tells only in its testbed what others did.
+    // If racks have links of their own, the figure sets all rates. Older results record the rates only in their testbed.
     let link = link.or(testbed.link).filter(|link| link.to_string() != figure.link);
     let mut command = format!("sudo weft reproduce {} --figure {}", paper.name, figure.name);
     let options = [
@@ -51,7 +51,7 @@ fn command(paper: &Paper, figure: &Figure, report: &Report) -> String {
     command
 }
 
-/// What was rebuilt in a second, places below each other.
+/// Rebuild rates, one row per place.
 fn rates(figure: &Figure, report: &Report) -> String {
     let points = &report.results;
     let rate = |scheme: &str, x: &str| find(points, scheme, Some(x)).and_then(|point| point.rate_mib_s);
@@ -62,10 +62,10 @@ fn rates(figure: &Figure, report: &Report) -> String {
     };
     let heading: Vec<&str> = std::iter::once(figure.x).chain(figure.schemes.iter().copied()).collect();
     let numbers: Vec<usize> = (1..heading.len()).collect();
-    format!("rebuilt, MiB a second\n{}", columns(heading, &numbers, figure.places(points).into_iter().map(row)))
+    format!("rebuilt, MiB per second\n{}", columns(heading, &numbers, figure.places(points).into_iter().map(row)))
 }
 
-/// Outcomes, each with its place in its name.
+/// Outcomes, each named with its place.
 pub(crate) fn labelled(points: &[Point]) -> Vec<Outcome> {
     let label = |point: &Point| match &point.x {
         Some(x) => format!("{x}  {}", point.outcome.scheme),
@@ -74,14 +74,14 @@ pub(crate) fn labelled(points: &[Point]) -> Vec<Outcome> {
     points.iter().map(|point| Outcome { scheme: label(point), ..point.outcome.clone() }).collect()
 }
 
-/// In which size it was run.
+/// The scale of the experiment.
 fn scale(paper: &Paper, report: &Report) -> String {
     let asked = &report.settings;
     let nodes = asked.testbed.nodes;
     let links = asked.testbed.link.map(|link| format!(", links of {link} (the paper: {})", paper.links)).unwrap_or_default();
     let (runs, block) = (asked.runs, asked.block_size);
     let runs = if runs == 1 { "1 run".to_owned() } else { format!("medians of {runs} runs") };
-    let quick = if asked.quick { "; quick: too small and too few to be cited" } else { "" };
+    let quick = if asked.quick { "; quick: too small and too few runs to cite" } else { "" };
     format!("{nodes} nodes{links}, {} of {block} at most, {runs}{quick}", paper.sizes)
 }
 
@@ -102,7 +102,7 @@ fn beside(figure: &Figure, report: &Report) -> Vec<Beside> {
     figure.claims.iter().map(beside).collect()
 }
 
-/// What a claim says of our numbers; none: they are not all there.
+/// Our number for a claim; None if results are missing.
 fn value(figure: &Figure, claim: &Claim, report: &Report, seconds: fn(&Outcome) -> Option<f64>) -> Option<String> {
     let points = &report.results;
     let of = |scheme: &str, x: Option<&str>| find(points, scheme, x).and_then(|point| seconds(&point.outcome));
@@ -135,7 +135,7 @@ fn value(figure: &Figure, claim: &Claim, report: &Report, seconds: fn(&Outcome) 
     let all: Option<Vec<f64>> = match claim.at {
         At::X(x) => at(x).map(|value| vec![value]),
         At::First => places.first().and_then(|x| at(x)).map(|value| vec![value]),
-        // A scheme may not be at all places.
+        // A scheme may be missing at some places.
         At::Most => Some(places.iter().filter_map(|x| at(x)).collect()),
         At::Range(places) => places.iter().map(|x| at(x)).collect(),
     };
@@ -147,7 +147,7 @@ fn value(figure: &Figure, claim: &Claim, report: &Report, seconds: fn(&Outcome) 
     })
 }
 
-/// Writes what was measured, and the figure, into `dir`.
+/// Writes the results and the figure into `dir`.
 pub(crate) fn write(paper: &Paper, figure: &Figure, report: &Report, dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).map_err(|error| io_error(dir, "create", &error))?;
     let stem = figure.stem(paper);
@@ -163,7 +163,7 @@ pub(crate) fn write(paper: &Paper, figure: &Figure, report: &Report, dir: &Path)
     put("png", &chart.png()?)
 }
 
-/// What was measured of a figure, if `dir` has it.
+/// The results of a figure, if `dir` has them.
 pub(crate) fn read(paper: &Paper, figure: &Figure, dir: &Path) -> Result<Option<Report>> {
     let path = dir.join(format!("{}.json", figure.stem(paper)));
     let text = match fs::read_to_string(&path) {
@@ -197,12 +197,12 @@ fn section(paper: &Paper, figure: &Figure, report: &Report) -> String {
     let (scale, machine) = (scale(paper, report), &report.machine);
     format!(
         "\n### Figure {name}: {title}\n\n{about}\n\n```text\n{command}\n```\n\n\
-         ![{title}]({stem}.svg)\n\n| | paper | here | links say |\n| --- | --: | --: | --: |\n{rows}{differs}{warnings}\n\
+         ![{title}]({stem}.svg)\n\n| | paper | here | link bound |\n| --- | --: | --: | --: |\n{rows}{differs}{warnings}\n\
          {scale}; {machine}. All points: [{stem}.csv]({stem}.csv), [{stem}.json]({stem}.json), [{stem}.png]({stem}.png).\n"
     )
 }
 
-/// A line a point; what is not known is empty.
+/// One line per point; unknown values are empty.
 fn csv(points: &[Point]) -> String {
     let mut text = "x,scheme,median_s,min_s,max_s,runs,bytes_moved,bound_s,cpu_idle,ratio,rate_mib_s\n".to_owned();
     for Point { x, rate_mib_s, outcome: it } in points {
@@ -226,7 +226,7 @@ fn csv(points: &[Point]) -> String {
     text
 }
 
-/// As RFC 4180 has it.
+/// Quoted as in RFC 4180.
 fn quoted(cell: &str) -> String {
     if cell.contains([',', '"', '\n']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
 }

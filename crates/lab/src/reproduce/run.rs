@@ -1,4 +1,4 @@
-//! Measures a figure: one testbed for all of it, whose links are shaped anew where the figure says so.
+//! Measures a figure on one testbed, whose links are reshaped where the figure says so.
 
 use super::{Asked, Figure, Links, Paper, Point, Recovery, Report, Scale, Setup, Shows, Writing};
 use crate::{
@@ -18,9 +18,9 @@ use weft_coordinator::CoordinatorConfig;
 use weft_types::{ByteSize, Error, Result};
 
 const MIB: f64 = 1048576.0;
-/// The shares of puts, in percent, that are shown where they are spread.
+/// The percentages of puts that are shown for distributions.
 pub(crate) const SHARES: &[usize] = &[10, 25, 50, 75, 90, 100];
-/// What only makes connections is smaller than what is measured by this.
+/// Warm-up objects are smaller than measured ones by this factor.
 const LITTLE: u64 = 16;
 
 /// How a figure is run.
@@ -32,19 +32,19 @@ pub(crate) struct Options {
     pub(crate) quiet: bool,
 }
 
-/// Says how far it is.
+/// Reports progress.
 struct Steps {
     what: String,
     quiet: bool,
     steps: usize,
     step: usize,
-    /// What all is estimated to take, and what of it is done, in any unit.
+    /// Estimated work in total, and the part that is done, in any unit.
     weight: f64,
     weight_done: f64,
     begun: Instant,
 }
 
-/// What the testbed of a figure is like at the start. Between racks, the figure says what links carry.
+/// The testbed of a figure at the start. If racks have links of their own, the figure sets all rates.
 pub(crate) fn settings(figure: &Figure, link: LinkRate, insecure: bool) -> Result<Settings> {
     let Figure { nodes, racks, .. } = *figure;
     let slow = figure.slow.iter().map(|slow| slow.parse().map_err(Error::invalid)).collect::<Result<_>>()?;
@@ -52,8 +52,7 @@ pub(crate) fn settings(figure: &Figure, link: LinkRate, insecure: bool) -> Resul
     Ok(Settings { nodes, racks, link, rack_link: None, outside_link: None, limits: Vec::new(), insecure, slow, matrix: None })
 }
 
-/// Figures show how long schemes take. Where many repairs share the link of one requestor, none of them is held up by somebody who
-/// would have to be got around.
+/// No stall detection: figures show how long schemes take, and repairs that share the link of one requestor can look stalled.
 pub(crate) fn adjust(config: &mut CoordinatorConfig) {
     (config.repair_stall_ms, config.stall_ms) = (0, 25_000);
 }
@@ -121,7 +120,7 @@ async fn of_block(
             let case = &setup.cases[at];
             steps.next(case.0.as_deref(), &case.1, run, options.runs, weight(setup, &case.1));
         };
-        // The figures see to it that both requestors have the same links.
+        // Figures give both requestors the same links.
         let outcomes = measure(session, Some(testbed), &mut subject, &cases, options.runs, false, &mut says).await?;
         let point = |((x, _), outcome): (&(Option<String>, Case), _)| Point { x: x.clone(), rate_mib_s: None, outcome };
         results.extend(setup.cases.iter().zip(outcomes).map(point));
@@ -133,7 +132,7 @@ async fn of_block(
     Ok(results)
 }
 
-/// Measures recoveries of a node: always of the same one, onto more and more requestors.
+/// Measures recoveries of the same node, on increasing numbers of requestors.
 async fn of_node(
     setups: &[Setup],
     options: Options,
@@ -145,14 +144,14 @@ async fn of_node(
     let (mut results, mut stored): (Vec<Point>, Option<LostNode>) = (Vec::new(), None);
     for setup in setups {
         let Links::Node(Recovery { holders, requestors, lost }) = setup.links else {
-            return Err(Error::fatal("a figure measures recoveries of a node, or repairs of a block"));
+            return Err(Error::fatal("the figure mixes node recoveries and block repairs"));
         };
         let node = match stored.take() {
             Some(node) => node,
             None => {
                 let layout = Layout { code: &setup.code, block_len: setup.block_len, holders, lost };
                 let node = LostNode::store(session, testbed, layout, options.seed).await?;
-                // Connections are made and code is read for the first time in a run that does not count.
+                // Warm-up: the first run opens connections and is not counted.
                 if let Some((_, first)) = setup.cases.first() {
                     node.rebuild(session, testbed, first, node.requestors()).await?;
                 }
@@ -198,19 +197,19 @@ async fn of_put(
     let (mut results, mut writers) = (Vec::new(), Writers::default());
     for setup in setups {
         let Links::Written(Writing { size, writers: count, replicas, shows }) = setup.links else {
-            return Err(Error::fatal("a figure measures puts, or repairs"));
+            return Err(Error::fatal("the figure mixes puts and repairs"));
         };
         if writers.len() != count as usize {
             writers = writer::on_nodes(Some(testbed), count).await?;
         }
         let data = Data::make(&setup.code, ByteSize(size), options.seed)?.copied(replicas);
-        // Connections and plans are made for the first time in a run that does not count: little data does for that.
+        // Warm-up: the first run opens connections and caches plans, and is not counted; little data is enough.
         let little = Data::make(&setup.code, ByteSize(size.div_ceil(LITTLE)), options.seed)?.copied(replicas);
         let cases: Vec<Case> = setup.cases.iter().map(|(_, case)| case.clone()).collect();
         let mut bounds = Vec::new();
         for case in &cases {
             put::put(session, &writers, &little, case).await?;
-            // What plans take beside each other, nobody predicts.
+            // Nothing predicts the time of concurrent plans.
             bounds.push(if count == 0 { data.predicted_s(session, testbed.settings(), case).await? } else { None });
         }
         let mut says = |run: usize, at: usize| {
@@ -234,7 +233,7 @@ async fn of_put(
     Ok(results)
 }
 
-/// How long so many percent of puts take at most.
+/// The time that this percentage of puts takes at most.
 fn spread(case: &Case, mut samples: Vec<Sample>) -> Vec<Point> {
     samples.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let longest = |percent: &usize| {
@@ -245,7 +244,7 @@ fn spread(case: &Case, mut samples: Vec<Sample>) -> Vec<Point> {
     SHARES.iter().filter_map(longest).collect()
 }
 
-/// What the parts of a put take for themselves: reading, arithmetic and storing, without the network.
+/// The time of each party's part of a put: reading, arithmetic and storing, without the network.
 async fn of_parts(session: &Session, data: &Data, cases: &[(Option<String>, Case)], runs: usize) -> Result<Vec<Point>> {
     let mut points = Vec::new();
     for (_, case) in cases {
@@ -270,21 +269,21 @@ async fn of_parts(session: &Session, data: &Data, cases: &[(Option<String>, Case
     Ok(points)
 }
 
-/// What the writer's link takes for the data: not measured, but what it is shaped to.
+/// The time of the data on the writer's link, computed from its configured rate.
 fn of_link(case: &Case, testbed: &Testbed, size: u64) -> Option<Point> {
     let seconds = put::bound_s(Some(testbed), size)?;
     let sample = Sample { seconds, bytes_moved: size, cpu_idle: 1.0 };
     Some(Point { x: Some("link".into()), rate_mib_s: None, outcome: Outcome::of(case.label.clone(), &[sample], None) })
 }
 
-/// Stores what is repaired, over links that are not in the way.
+/// Stores the objects to repair, over fast links.
 async fn store(session: &Session, testbed: &mut Testbed, setup: &Setup, options: Options) -> Result<Subject> {
     let link = (!matches!(setup.links, Links::Places(..))).then_some(options.scale.link);
     testbed.reshape(|it| *it = Settings { link, limits: Vec::new(), matrix: None, ..it.clone() })?;
     Subject::store(session, &setup.code, setup.block_len, &[0], options.seed, true).await
 }
 
-/// Shapes the links as the figure has them, and puts the requestor where it says.
+/// Shapes the links of the figure, and moves the requestor to its place.
 async fn shape(session: &Session, testbed: &mut Testbed, subject: &mut Subject, links: &Links, quiet: bool) -> Result<()> {
     match links {
         Links::Even | Links::Node(_) | Links::Written(_) => testbed.reshape(|it| it.limits.clear()),
@@ -300,7 +299,7 @@ async fn shape(session: &Session, testbed: &mut Testbed, subject: &mut Subject, 
             testbed.reshape(|it| it.limits = limits)
         }
         Links::Places(matrix, place) => {
-            // Regions are measured one after the other: what is known is good as long as the matrix is.
+            // Regions are measured one after another: measurements stay valid as long as the matrix.
             if testbed.settings().matrix.as_ref() != Some(matrix) {
                 testbed.reshape(|it| *it = Settings { link: None, ..it.clone() }.with_matrix(matrix.clone()))?;
                 probe(session, quiet).await?;
@@ -312,7 +311,7 @@ async fn shape(session: &Session, testbed: &mut Testbed, subject: &mut Subject, 
     }
 }
 
-/// How long a run should take beside others: bytes over its busiest link. Only the time left hangs on it.
+/// The expected time of a run relative to others: bytes over its busiest link. Used for the remaining time only.
 fn weight(setup: &Setup, case: &Case) -> f64 {
     let (k, n) = weft_codes::parse(&setup.code).map_or((1, 1), |code| (code.k(), code.n()));
     let blocks = match case.scheme.as_str() {
@@ -321,12 +320,12 @@ fn weight(setup: &Setup, case: &Case) -> f64 {
         _ => 1.0,
     };
     let blocks = match setup.links {
-        // The requestors share what each repair would have one receive, the helpers what all send.
+        // The requestors share what one repair receives, the helpers what all send.
         Links::Node(Recovery { holders, requestors, lost }) => {
             let (lost, helpers) = (lost as f64, f64::from(holders) - 1.0);
             (blocks * lost / requestors as f64).max(k as f64 * lost / helpers)
         }
-        // From the writer, all blocks or those of the data.
+        // From the writer: all blocks, or only the data.
         Links::Written(_) => (if case.scheme == "direct" { n } else { k }) as f64,
         _ => blocks,
     };
@@ -342,7 +341,7 @@ impl Steps {
         Self { what, quiet: options.quiet, steps, step: 0, weight, weight_done: 0.0, begun: Instant::now() }
     }
 
-    /// The next run, of so much weight, begins.
+    /// The next run begins, with this weight.
     fn next(&mut self, x: Option<&str>, case: &Case, run: usize, runs: usize, weight: f64) {
         self.step += 1;
         let (what, step, steps) = (&self.what, self.step, self.steps);
@@ -357,7 +356,7 @@ impl Steps {
         }
     }
 
-    /// Nothing says how fast it goes before something is done.
+    /// Unknown before the first run ends.
     fn left_s(&self) -> Option<f64> {
         let seconds = self.begun.elapsed().as_secs_f64();
         (self.weight_done > 0.0).then(|| seconds / self.weight_done * (self.weight - self.weight_done))
@@ -370,15 +369,15 @@ impl Steps {
     }
 }
 
-/// Whether a figure can be run so.
+/// Whether a figure can be run with these settings.
 pub(crate) fn check(options: Options) -> Result<()> {
     const MULTIPLE: u64 = 8 << 10;
     let size = ByteSize(options.scale.block_len);
     if size.0 == 0 || !size.0.is_multiple_of(MULTIPLE) {
-        return Err(Error::invalid(format!("a size of {size} does not do: it is a multiple of {}", ByteSize(MULTIPLE))));
+        return Err(Error::invalid(format!("the size {size} is not a multiple of {}", ByteSize(MULTIPLE))));
     }
     match options.runs {
-        0 => Err(Error::invalid("nothing is to be measured: --runs says how often")),
+        0 => Err(Error::invalid("--runs must be at least 1")),
         _ => Ok(()),
     }
 }

@@ -150,7 +150,7 @@ fn the_command_that_is_shown_measures_the_same_again() {
     report.settings = Asked { quick: true, seed: 1, link: None, ..report.settings };
     assert_eq!(shown(&report), format!("{usual} --quick"));
 
-    // Of what was measured before these were written down, the testbed tells what links carried.
+    // Older results lack these fields: the rates come from the testbed settings.
     let mut old = serde_json::to_value(&report.settings).unwrap();
     old["testbed"]["link"] = "100mbit".into();
     assert!(old.as_object_mut().unwrap().remove("seed").is_some() && old.get("link").is_none());
@@ -184,12 +184,12 @@ fn rates_are_shown_as_the_axis_has_them() {
     let ours: Vec<String> = beside(figure, &report).into_iter().map(|it| it.ours).collect();
     assert_eq!(ours, ["2.00 x", "25.0 %", "1.25 x", "1.25 x"]);
     let text = text(&ecpipe::PAPER, figure, &report);
-    let row = text.lines().skip_while(|line| *line != "rebuilt, MiB a second").find(|line| line.starts_with("16 ")).unwrap();
+    let row = text.lines().skip_while(|line| *line != "rebuilt, MiB per second").find(|line| line.starts_with("16 ")).unwrap();
     let rates: Vec<&str> = row.split_whitespace().collect();
     assert_eq!(rates, ["16", "12.0", "15.0", "24.0", "30.0"]);
     // The longest run has the least rate, and the links allow the most.
     let svg = chart::Chart::of(&ecpipe::PAPER, figure, &report).svg().unwrap();
-    assert!(svg.contains("\nrebuilt, MiB a second\n") && svg.contains("\n60\n"), "{svg}");
+    assert!(svg.contains("\nrebuilt, MiB per second\n") && svg.contains("\n60\n"), "{svg}");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn charts_hold_every_series_and_are_the_same_each_time() {
     let chart = || chart::Chart::of(&ecpipe::PAPER, figure, &report);
     let svg = chart().svg().unwrap();
     assert_eq!(svg, chart().svg().unwrap());
-    for name in figure.schemes.iter().chain(&["what the links say", "32KiB", "size of a slice", "repair time, seconds"]) {
+    for name in figure.schemes.iter().chain(&["link bound", "32KiB", "slice size", "repair time, seconds"]) {
         assert!(svg.contains(&format!("\n{name}\n")), "{name} is not in the chart");
     }
     // Elements are closed in the order in which they were opened.

@@ -1,4 +1,4 @@
-//! Bandwidths between pairs, from a CSV file.
+//! Bandwidths between pairs, read from a CSV file.
 //!
 //! ```text
 //! from/to,California,Canada,Ohio,Oregon
@@ -8,64 +8,68 @@
 //! Oregon,297.8,50.2,93.6,250.1
 //! ```
 //!
-//! Rows send, columns receive, in Mbit/s. The names are nodes (`node-01`), or places: then the nodes are dealt out to the
-//! places in turn, each place is a rack, and the diagonal is between two nodes of one place.
+//! Rows send, columns receive, in Mbit/s. The names are nodes (`node-01`) or places. Nodes are assigned to places in turn; each place is
+//! a rack, and the diagonal is the rate between two nodes of one place.
 
 use super::rate::LinkRate;
 use serde::{Deserialize, Serialize};
 use weft_types::{Error, Result};
 
-/// Rows and columns, at most: more than a machine carries.
+/// Most rows and columns: more than a machine can carry.
 const PLACES_MAX: usize = 512;
 
-/// Who sends to whom with which rate.
+/// The rate from each sender to each receiver.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Matrix {
-    /// What the rows and columns are called.
+    /// The names of rows and columns.
     pub(crate) names: Vec<String>,
     /// From (row) to (column).
     pub(crate) rates: Vec<Vec<LinkRate>>,
 }
 
 impl Matrix {
-    /// Reads one.
+    /// Parses a matrix.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let cells = |line: &str| -> Vec<String> { line.split(',').map(|cell| cell.trim().to_owned()).collect() };
         let heading = lines.next().map(cells).unwrap_or_default();
         let names: Vec<String> = heading.into_iter().skip(1).collect();
         if names.len() < 2 || names.len() > PLACES_MAX {
-            return Err(Error::invalid(format!(
-                "the first line names who receives, 2 to {PLACES_MAX} of them: from/to,node-01,node-02"
-            )));
+            return Err(Error::invalid(format!("the first line must name 2 to {PLACES_MAX} receivers: from/to,node-01,node-02")));
         }
         let mut rates = Vec::with_capacity(names.len());
         for line in lines {
             let cells = cells(line);
-            let (from, row) = cells.split_first().ok_or_else(|| Error::invalid("an empty line"))?;
+            let (from, row) = cells.split_first().ok_or_else(|| Error::invalid("a line is empty"))?;
             let expected = names.get(rates.len()).map_or("no more lines", String::as_str);
             if from != expected {
-                return Err(Error::invalid(format!("'{from}' stands where {expected} is due: rows have the columns' order")));
+                return Err(Error::invalid(format!(
+                    "row '{from}' should be '{expected}': rows must have the same order as columns"
+                )));
             }
             if row.len() != names.len() {
-                return Err(Error::invalid(format!("the row of {from} has {} figures, not {}", row.len(), names.len())));
+                return Err(Error::invalid(format!("row '{from}' must have {} values, not {}", names.len(), row.len())));
             }
             rates.push(row.iter().map(|cell| rate(cell, from)).collect::<Result<Vec<_>>>()?);
         }
         if rates.len() != names.len() {
-            return Err(Error::invalid(format!("there are {} rows and {} columns", rates.len(), names.len())));
+            return Err(Error::invalid(format!(
+                "the matrix has {} rows and {} columns: the numbers must be equal",
+                rates.len(),
+                names.len()
+            )));
         }
         Ok(Self { names, rates })
     }
 }
 
-/// Mbit/s, unless a unit is said.
+/// Mbit/s, unless the value has a unit.
 fn rate(cell: &str, from: &str) -> Result<LinkRate> {
     let parsed = match cell.parse::<f64>() {
         Ok(mbit) => LinkRate::new(mbit * 1e6),
         Err(_) => cell.parse(),
     };
-    parsed.map_err(|error| Error::invalid(format!("in the row of {from}: {error}")))
+    parsed.map_err(|error| Error::invalid(format!("row '{from}': {error}")))
 }
 
 #[cfg(test)]
@@ -80,11 +84,11 @@ mod tests {
         assert_eq!(matrix.rates[0][1].to_string(), "57.2mbit");
         for (text, hint) in [
             ("", "first line"),
-            ("x,A,B\nB,1,2\nA,1,2", "where A is due"),
-            ("x,A,B\nA,1\nB,1,2", "figures"),
+            ("x,A,B\nB,1,2\nA,1,2", "should be 'A'"),
+            ("x,A,B\nA,1\nB,1,2", "must have 2 values"),
             ("x,A,B\nA,1,2", "rows"),
             ("x,A,B\nA,1,2\nB,1,2\nC,1,2", "no more lines"),
-            ("x,A,B\nA,1,fast\nB,1,2", "row of A"),
+            ("x,A,B\nA,1,fast\nB,1,2", "row 'A'"),
         ] {
             let error = Matrix::parse(text).unwrap_err();
             assert!(error.message.contains(hint), "{text:?}: {error}");

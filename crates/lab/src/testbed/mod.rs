@@ -1,9 +1,8 @@
-//! A cluster in which every agent has a network namespace of its own and the links between them are shaped: what a plan takes on
-//! links of 200 Mbit/s is then measured and not computed.
+//! A cluster in which every agent has its own network namespace and the links between agents are shaped: so the time of a plan on links
+//! of, for example, 200 Mbit/s is measured and not computed.
 //!
-//! It is a [`LocalCluster`] with a file more, `testbed.toml`, which says what its network is like. Its processes are started in
-//! their namespaces, which carry a name made from the directory's: a testbed whose maker was killed is found again and taken away
-//! by [`Testbed::down`], directory or no directory.
+//! It is a [`LocalCluster`] with one more file, `testbed.toml`, which describes the network. Its processes run in namespaces whose names
+//! derive from the directory: so [`Testbed::down`] finds and removes a testbed whose creator was killed, even without its directory.
 
 mod matrix;
 pub(crate) mod net;
@@ -31,82 +30,82 @@ use weft_cli::{
 };
 use weft_types::{ByteSize, Error, Result};
 
-/// Which testbeds there are on this machine: a file for each, with its directory in it.
+/// The testbeds of this machine: one file for each, which contains its directory.
 const REGISTRY: &str = "/run/weft-testbeds";
-/// Links of this rate a machine of two cores carries for ten agents, and more.
+/// A machine of two cores can carry links of this rate for ten agents, and more.
 pub(crate) const DEFAULT_LINK: &str = "200mbit";
-/// Agents hold whole blocks in memory where an experiment turns pipelining off; repairs may use a part of it.
+/// Experiments without pipelining hold whole blocks in an agent's memory, and repairs may use only a part of it.
 const MEMORY_BUDGET: ByteSize = ByteSize(3 << 30);
 const PORT: u16 = 7400;
-/// The longest that a file of settings can say.
+/// The largest value that a file of settings can express.
 const FOREVER_MS: u64 = i64::MAX as u64;
 
-/// What a testbed is like.
+/// The settings of a testbed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Settings {
     /// Agents.
     pub(crate) nodes: u32,
-    /// Racks, among which they are dealt out in turn.
+    /// Racks, to which the agents are assigned in turn.
     pub(crate) racks: u32,
-    /// What each agent sends and receives; without it, as much as the machine carries.
+    /// What each agent sends and receives; None: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) link: Option<LinkRate>,
     /// What each rack sends and receives over its uplink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rack_link: Option<LinkRate>,
-    /// Rate, each way, of the link that the coordinator and the commands share. Unlimited if `None`.
+    /// Rate, each way, of the link that the coordinator and the commands share; None: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) outside_link: Option<LinkRate>,
-    /// Links that carry something else.
+    /// Links with other rates.
     #[serde(default)]
     pub(crate) limits: Vec<Limit>,
     /// Without TLS.
     #[serde(default)]
     pub(crate) insecure: bool,
-    /// Nodes whose disk or processor is slow.
+    /// Nodes with a slow disk or processor.
     #[serde(default)]
     pub(crate) slow: Vec<Slow>,
-    /// What pairs carry.
+    /// Rates between pairs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) matrix: Option<Matrix>,
 }
 
-/// A link that carries something else: `node-03:*=40mbit` what node-03 sends, `*:node-03=40mbit` what it receives,
+/// A link with another rate: `node-03:*=40mbit` limits what node-03 sends, `*:node-03=40mbit` what it receives,
 /// `node-03:node-05=40mbit` what goes from one to the other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub(crate) struct Limit {
-    /// Who sends; `None`: everybody.
+    /// The sender; `None`: all.
     pub(crate) from: Option<String>,
-    /// Who receives; `None`: everybody.
+    /// The receiver; `None`: all.
     pub(crate) to: Option<String>,
-    /// How much.
+    /// The rate.
     pub(crate) rate: LinkRate,
 }
 
-/// A node whose disk or processor is slow: `node-03:disk=50MiB` reads and writes 50 MiB a second, `*:coding=20MiB` all combine 20.
+/// A node with a slow disk or processor: `node-03:disk=50MiB` reads and writes 50 MiB per second, `*:coding=20MiB`: all code 20.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub(crate) struct Slow {
-    /// Which; `None`: all.
+    /// The node; `None`: all.
     pub(crate) node: Option<String>,
-    /// What of it.
+    /// The slow part.
     pub(crate) part: Part,
-    /// Bytes a second.
+    /// Bytes per second.
     pub(crate) rate: ByteSize,
 }
 
-/// What of a node can be slow.
+/// A part of a node that can be slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Its disk, reading and writing together.
+    /// The disk, reading and writing together.
     Disk,
-    /// Its combinations, counted where they go in.
+    /// Coding, measured at its input.
     Coding,
 }
 
-/// A testbed that exists, or can be made.
+/// A testbed that exists or can be created.
 #[derive(Debug)]
 pub(crate) struct Testbed {
     dir: PathBuf,
@@ -115,19 +114,19 @@ pub(crate) struct Testbed {
 }
 
 impl Testbed {
-    /// Says plainly what is missing: the `weft` that runs the daemons, or a part of the machine.
+    /// Fails if something is missing: the `weft` that runs the daemons, or a tool of the machine.
     pub(crate) fn check_machine() -> Result<()> {
         beside::weft()?;
         Network::check_machine()
     }
 
-    /// The one in `dir`.
+    /// Opens the testbed in `dir`.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let dir = real_path(dir)?;
         if !dir.join(FILE_NAME).is_file() {
             let dir = dir.display();
             return Err(Error::not_found(format!(
-                "there is no testbed in {dir}: `weft testbed up --dir {dir} --nodes 16` makes one"
+                "there is no testbed in {dir}: create one with `weft testbed up --dir {dir} --nodes 16`"
             )));
         }
         let settings: Settings = files::parse(&dir.join(FILE_NAME))?;
@@ -140,8 +139,8 @@ impl Testbed {
         Ok(Self { dir, network, settings })
     }
 
-    /// Makes one in `dir`, with its network and its cluster's files; nothing of it runs yet. If that fails or is broken off, its
-    /// network is gone again. The caller holds the lock of `dir`.
+    /// Creates a testbed in `dir`, with its network and its cluster's files; nothing runs yet. A failure or an interruption removes the
+    /// network again. The caller holds the lock of `dir`.
     pub(crate) fn make(
         dir: &Path,
         settings: Settings,
@@ -153,16 +152,16 @@ impl Testbed {
         let Settings { nodes, racks, insecure, .. } = testbed.settings;
         let size = Size { nodes, racks, disks_per_node: 1, insecure };
         LocalCluster::check_free(&testbed.dir, size)?;
-        // First: whatever happens next, it is known to be a testbed, and can be taken down.
+        // First: from now on the directory counts as a testbed, and can be taken down.
         testbed.save()?;
         let place = |mut it: DaemonSettings<'_>| {
             let listen = |address| format!("{address}:0");
             match &mut it {
                 DaemonSettings::Coordinator(config) => {
                     config.listen = format!("{}:{PORT}", Network::address_outside());
-                    // What an experiment has left behind does not stay in memory for long.
+                    // Removed data of an experiment must not stay in memory for long.
                     (config.garbage_grace_ms, config.sweep_interval_ms) = (2_000, 1_000);
-                    // Links are measured when an experiment says so, and not in the middle of one; they stay what they are.
+                    // Experiments measure links when they choose to; rates do not change by themselves.
                     (config.link_probe_interval_ms, config.link_age_max_ms) = (0, FOREVER_MS);
                 }
                 DaemonSettings::Agent(number, config) => {
@@ -198,13 +197,13 @@ impl Testbed {
         }
     }
 
-    /// Makes the network anew, unless something runs in it. The caller holds the lock, and takes down what is half made.
+    /// Creates the network again unless something runs in it. The caller holds the lock, and removes incomplete networks.
     pub(crate) fn make_network(&self) -> Result<()> {
         Self::check_machine()?;
         let runs =
             LocalCluster::is_in(&self.dir) && LocalCluster::open(&self.dir)?.processes()?.iter().any(|(_, it)| it.is_some());
         if !runs || !self.network.exists()? {
-            // One that was left half made, or whose processes were killed, is of no use.
+            // An incomplete network, or one whose processes were killed, is useless.
             self.network.remove()?;
             self.register()?;
             self.network.make()?;
@@ -212,7 +211,7 @@ impl Testbed {
         self.network.shape(&self.settings.shaping()?)
     }
 
-    /// Shapes the links as `change` has it from now on; what runs goes on.
+    /// Reshapes the links by `change`; running work continues.
     pub(crate) fn reshape(&mut self, change: impl FnOnce(&mut Settings)) -> Result<()> {
         change(&mut self.settings);
         self.network.shape(&self.settings.shaping()?)?;
@@ -224,17 +223,17 @@ impl Testbed {
         LocalCluster::open(&self.dir)
     }
 
-    /// What it is like.
+    /// Its settings.
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// This thread, and what it starts, is in the testbed's network from now on, where the coordinator is.
+    /// Moves this thread, and everything that it starts, into the testbed's network, where the coordinator is.
     pub(crate) fn enter(&self) -> Result<()> {
         enter(&self.network.outside())
     }
 
-    /// The namespace in which a process of the cluster runs.
+    /// The namespace of a process of the cluster.
     pub(crate) fn namespace(&self, name: &str) -> Result<String> {
         if name == COORDINATOR {
             return Ok(self.network.outside());
@@ -242,18 +241,18 @@ impl Testbed {
         Ok(self.network.of_node(self.settings.number(name)?))
     }
 
-    /// Ends the processes of the testbed in `dir` and takes its network away, also if the directory is gone or was never filled;
-    /// how many processes there were. The directory of a benchmark goes too. The caller holds the lock.
+    /// Stops the processes of the testbed in `dir` and removes its network, even if the directory is missing or empty; returns the number
+    /// of processes. Also removes the directory of a benchmark. The caller holds the lock.
     pub(crate) fn down(dir: &Path) -> Result<usize> {
         let dir = real_path(dir)?;
         let mut stopped = if LocalCluster::is_in(&dir) { LocalCluster::open(&dir)?.stop()? } else { 0 };
         let namespaces = Namespaces::of(&dir);
         let entry = Path::new(REGISTRY).join(namespaces.id());
         let network = Network::new(namespaces, 0, 0);
-        // Where the directory is gone, only their network knows them.
+        // Without the directory, only the namespaces know the processes.
         let daemons = network.daemons(&dir)?;
         if local::end(&daemons)?.contains(&false) {
-            return Err(Error::fatal(format!("processes of {} did not end, though they were killed", dir.display())));
+            return Err(Error::fatal(format!("processes of {} did not end after SIGKILL", dir.display())));
         }
         stopped += daemons.len();
         network.remove()?;
@@ -276,7 +275,7 @@ impl Testbed {
             let path = entry.map_err(|error| io_error(registry, "read", &error))?.path();
             match fs::read_to_string(&path) {
                 Ok(dir) => dirs.push(PathBuf::from(dir.trim_end_matches('\n'))),
-                // It was taken down just now.
+                // It was removed just now.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(io_error(&path, "read", &error)),
             }
@@ -299,7 +298,7 @@ impl Testbed {
 }
 
 impl Settings {
-    /// A matrix of places makes racks of them.
+    /// The places of a matrix are racks.
     pub(crate) fn with_matrix(mut self, matrix: Matrix) -> Self {
         if !matrix.names.iter().all(|name| self.number(name).is_ok()) {
             self.racks = matrix.names.len() as u32;
@@ -308,22 +307,22 @@ impl Settings {
         self
     }
 
-    /// Whether it matters which nodes take part.
+    /// Whether the choice of nodes matters.
     pub(crate) fn is_uneven(&self) -> bool {
         let has_racks = self.rack_link.is_some();
         has_racks || self.matrix.is_some() || !self.limits.is_empty() || self.slow.iter().any(|slow| slow.node.is_some())
     }
 
-    /// Whether it makes sense.
+    /// Checks that the settings are valid.
     pub(crate) fn check(&self) -> Result<()> {
         if !(1..=net::NODES_MAX).contains(&self.nodes) || !(1..=self.nodes).contains(&self.racks) {
             let (nodes, racks, most) = (self.nodes, self.racks, net::NODES_MAX);
             return Err(Error::invalid(format!(
-                "{nodes} nodes in {racks} racks make no testbed: 1 to {most} nodes, no more racks than nodes"
+                "a testbed cannot have {nodes} nodes in {racks} racks: use 1 to {most} nodes, and no more racks than nodes"
             )));
         }
         if self.rack_link.is_some() && self.racks == 1 {
-            return Err(Error::invalid("a rack's link needs several racks: --racks 4"));
+            return Err(Error::invalid("--rack-link needs several racks: for example --racks 4"));
         }
         self.slow.iter().filter_map(|slow| slow.node.as_ref()).try_for_each(|node| self.number(node).map(drop))?;
         self.shaping().map(drop)
@@ -331,12 +330,12 @@ impl Settings {
 
     /// The number of a node, from 0.
     pub(crate) fn number(&self, name: &str) -> Result<u32> {
-        node_number(name)
-            .filter(|number| *number < self.nodes)
-            .ok_or_else(|| Error::invalid(format!("there is no node '{name}' among {} nodes: node-01 is the first", self.nodes)))
+        node_number(name).filter(|number| *number < self.nodes).ok_or_else(|| {
+            Error::invalid(format!("there is no node '{name}': the {} nodes are named from node-01 on", self.nodes))
+        })
     }
 
-    /// What goes from one node to another, as far as it is limited.
+    /// The rate from one node to another, if it is limited.
     fn carried(&self, shaping: &Shaping, from: u32, to: u32) -> Option<LinkRate> {
         let pair = shaping.pairs.binary_search_by_key(&(from, to), |(from, to, _)| (*from, *to)).ok();
         let pair = pair.and_then(|at| shaping.pairs.get(at)).map(|(.., rate)| *rate);
@@ -345,7 +344,7 @@ impl Settings {
         ends.into_iter().flatten().min_by(|a, b| a.bits_per_s().total_cmp(&b.bits_per_s()))
     }
 
-    /// What the slowest and the fastest of the limited links between two nodes carry.
+    /// The slowest and the fastest limited link between two nodes.
     pub(crate) fn range(&self) -> Result<Option<(LinkRate, LinkRate)>> {
         let shaping = self.shaping()?;
         let pairs = (0..self.nodes).flat_map(|from| (0..self.nodes).map(move |to| (from, to))).filter(|(from, to)| from != to);
@@ -380,7 +379,9 @@ impl Settings {
         }
         for limit in &self.limits {
             match (&limit.from, &limit.to) {
-                (None, None) => return Err(Error::invalid("a limit names who sends, who receives, or both: --link is for all")),
+                (None, None) => {
+                    return Err(Error::invalid("--limit must name a sender, a receiver or both: use --link for all nodes"));
+                }
                 (Some(from), None) => shaping.up[self.number(from)? as usize] = Some(limit.rate),
                 (None, Some(to)) => shaping.down[self.number(to)? as usize] = Some(limit.rate),
                 (Some(from), Some(to)) => drop(pairs.insert((self.number(from)?, self.number(to)?), limit.rate)),
@@ -394,7 +395,7 @@ impl Settings {
 impl FromStr for Limit {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is no limit: node-03:*=40mbit, *:node-03=40mbit and node-03:node-05=40mbit are");
+        let wrong = || format!("'{text}' is not a limit: write node-03:*=40mbit, *:node-03=40mbit or node-03:node-05=40mbit");
         let (ends, rate) = text.split_once('=').ok_or_else(wrong)?;
         let (from, to) = ends.split_once(':').ok_or_else(wrong)?;
         let end = |name: &str| (name != "*").then(|| name.to_owned());
@@ -419,7 +420,7 @@ impl TryFrom<String> for Limit {
 impl FromStr for Slow {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' makes no node slow: node-03:disk=50MiB and *:coding=20MiB do");
+        let wrong = || format!("'{text}' does not describe a slow node: write node-03:disk=50MiB or *:coding=20MiB");
         let (what, rate) = text.split_once('=').ok_or_else(wrong)?;
         let (node, part) = what.split_once(':').ok_or_else(wrong)?;
         let part = match part.trim() {
@@ -445,7 +446,7 @@ impl TryFrom<String> for Slow {
     }
 }
 
-/// Whether a testbed in `dir` is known on this machine: as long as its directory is there, and longer, if it was not taken down.
+/// Whether this machine knows a testbed in `dir`: until it was taken down, even if its directory is missing.
 pub(crate) fn is_known(dir: &Path) -> Result<bool> {
     let dir = real_path(dir)?;
     Ok(dir.join(FILE_NAME).is_file() || Testbed::all()?.contains(&dir))

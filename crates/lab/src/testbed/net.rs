@@ -1,5 +1,5 @@
-//! The network of a testbed: a namespace for every agent, one for the coordinator and whoever commands the experiment, and one
-//! that is the switch. Nothing of it is in the machine's own namespace.
+//! The network of a testbed: a namespace for every agent, one for the coordinator and the commands, and one for the switch. Nothing of
+//! it is in the machine's own namespace.
 //!
 //! ```text
 //!   weft-ID-01  eth0 ══ p1 ┐
@@ -9,8 +9,8 @@
 //!   weft-ID-out eth0 ══════════════════════════ p0 ┘
 //! ```
 //!
-//! `══` is a veth pair. What a node sends is shaped at its own end, what it receives at the switch's; the uplink of a rack
-//! likewise. A rate between two nodes is a class of the sender's. Without racks all ports are at `core`.
+//! `══` is a veth pair. What a node sends is shaped at its own end, what it receives at the switch's end; the uplink of a rack likewise.
+//! A rate between two nodes is a class of the sender's queue. Without racks, all ports are at `core`.
 
 use super::rate::LinkRate;
 use std::{
@@ -26,19 +26,19 @@ use weft_cli::{
 };
 use weft_types::{Error, Result};
 
-/// With these settings shaped links hold what they say, and a chain of ten over them too: what comes at once must be more than
-/// the largest packet that the kernel hands over as one (64 KiB).
+/// With these settings, shaped links keep their rate, also in a chain of ten: a burst must be larger than the largest packet that the
+/// kernel passes on as one (64 KiB).
 const BURST: &str = "128kb";
 const QUEUE: &str = "200ms";
 const QUEUE_S: f64 = 0.2;
-/// What a class of a sender has for itself: as good as nothing.
+/// The guaranteed rate of a sender's class: almost nothing.
 const OWN: &str = "8kbit";
-/// The same in bytes: so much an idle shaper lets pass at once.
+/// The same in bytes: an idle shaper passes this much at once.
 pub(crate) const BURST_BYTES: f64 = 131_072.0;
-/// More agents do not fit into the testbed's addresses, nor onto a machine.
+/// More agents fit neither into the testbed's addresses nor onto a machine.
 pub(crate) const NODES_MAX: u32 = 250;
 
-/// A network that exists, or can be made.
+/// A network that exists or can be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Network {
     namespaces: Namespaces,
@@ -46,33 +46,33 @@ pub(crate) struct Network {
     racks: u32,
 }
 
-/// What the links carry; `None`: as much as the machine does.
+/// The rates of the links; `None`: as much as the machine can carry.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Shaping {
-    /// Of each node, what it sends.
+    /// What each node sends.
     pub(crate) up: Vec<Option<LinkRate>>,
-    /// Of each node, what it receives.
+    /// What each node receives.
     pub(crate) down: Vec<Option<LinkRate>>,
-    /// From a node to another, by their numbers from 0, where that is less; sorted.
+    /// From node to node, by number from 0, where the rate is lower; sorted.
     pub(crate) pairs: Vec<(u32, u32, LinkRate)>,
     /// Of each rack, up and down.
     pub(crate) rack: Option<LinkRate>,
-    /// Of whoever stands outside, up and down.
+    /// Of the outside link, up and down.
     pub(crate) outside: Option<LinkRate>,
 }
 
 impl Network {
-    /// In these namespaces, with so many nodes in so many racks.
+    /// In these namespaces, with that many nodes and racks.
     pub(crate) fn new(namespaces: Namespaces, nodes: u32, racks: u32) -> Self {
         Self { namespaces, nodes, racks }
     }
 
-    /// What tells it from others.
+    /// The id that distinguishes it from other networks.
     pub(crate) fn id(&self) -> &str {
         self.namespaces.id()
     }
 
-    /// Says plainly what the machine lacks.
+    /// Fails with the reason if the machine lacks something.
     pub(crate) fn check_machine() -> Result<()> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::unavailable("a testbed needs root: it makes network namespaces and shapes links (try sudo)"));
@@ -80,20 +80,18 @@ impl Network {
         for (tool, args) in [("ip", ["-V"]), ("tc", ["-V"])] {
             let found = Command::new(tool).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
             if found.is_err() {
-                return Err(Error::unavailable(format!(
-                    "a testbed needs `{tool}`, and there is none: the package iproute2 has it"
-                )));
+                return Err(Error::unavailable(format!("a testbed needs `{tool}`: install the package iproute2")));
             }
         }
         Ok(())
     }
 
-    /// The namespace in which an agent runs (number from 0).
+    /// The namespace of an agent (number from 0).
     pub(crate) fn of_node(&self, number: u32) -> String {
         self.namespaces.node(number)
     }
 
-    /// The namespace in which the coordinator runs, and whoever commands.
+    /// The namespace of the coordinator and of commands.
     pub(crate) fn outside(&self) -> String {
         self.namespaces.outside()
     }
@@ -108,7 +106,7 @@ impl Network {
         Ipv4Addr::new(10, 77, 1, (number + 1) as u8)
     }
 
-    /// Makes it, unless that is broken off; nothing of it is there before.
+    /// Creates it unless interrupted; nothing of it exists before.
     pub(crate) fn make(&self) -> Result<()> {
         let hub = self.namespaces.hub();
         ip(&["netns", "add", &hub])?;
@@ -136,8 +134,8 @@ impl Network {
             batch("ip", &hub, &[format!("link set {port} master {bridge} up")])?;
             let lines = ["link set lo up".to_owned(), format!("addr add {address}/16 dev eth0"), "link set eth0 up".to_owned()];
             batch("ip", &namespace, &lines)?;
-            // The usual congestion controls pace and probe: they take twice the processor, and shaped runs become unsteady. What
-            // was learned of a path in one run must not matter in the next.
+            // The default congestion controls pace and probe: they need twice the CPU, and runs become unsteady. What was learned about a
+            // path in one run must not affect the next.
             let settings = "echo reno > /proc/sys/net/ipv4/tcp_congestion_control; \
                             echo 1 > /proc/sys/net/ipv4/tcp_no_metrics_save; \
                             echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 2>/dev/null || true";
@@ -146,11 +144,11 @@ impl Network {
         Ok(())
     }
 
-    /// Shapes all links anew.
+    /// Reshapes all links.
     pub(crate) fn shape(&self, shaping: &Shaping) -> Result<()> {
         let hub = self.namespaces.hub();
         let mut lines = Vec::new();
-        // There may be nothing to take away.
+        // There may be nothing to remove.
         let unshape = |namespace: &str, device| drop(run("tc", &["-n", namespace, "qdisc", "del", "dev", device, "root"], ""));
         unshape(&self.outside(), "eth0");
         unshape(&hub, "p0");
@@ -176,19 +174,19 @@ impl Network {
         batch("tc", &hub, &lines)
     }
 
-    /// Whether any of it is there.
+    /// Whether any part of it exists.
     pub(crate) fn exists(&self) -> Result<bool> {
         Ok(!self.namespaces()?.is_empty())
     }
 
-    /// Takes away whatever of it is there. Its processes must have ended.
+    /// Removes all parts of it that exist. Its processes must have ended.
     pub(crate) fn remove(&self) -> Result<()> {
-        // One that cannot be removed keeps no other.
+        // A namespace that cannot be removed must not keep the others.
         let removed: Vec<Result<()>> = self.namespaces()?.iter().map(|namespace| ip(&["netns", "del", namespace])).collect();
         removed.into_iter().collect()
     }
 
-    /// The daemons in it whose directory is `dir`, whoever remembers them. A person's shell in it, or another cluster, is that person's.
+    /// The daemons in it whose directory is `dir`. Other processes in it, such as a shell or another cluster, are left alone.
     pub(crate) fn daemons(&self, dir: &Path) -> Result<Vec<Process>> {
         let mut daemons = Vec::new();
         for namespace in self.namespaces()? {
@@ -207,7 +205,7 @@ impl Network {
     }
 }
 
-/// Moves this thread, and whatever it starts from now on, into a namespace.
+/// Moves this thread, and everything that it starts later, into a namespace.
 pub(crate) fn enter(namespace: &str) -> Result<()> {
     let path = format!("/run/netns/{namespace}");
     let failed = |error: String| Error::fatal(format!("cannot enter {path}: {error}"));
@@ -217,13 +215,13 @@ pub(crate) fn enter(namespace: &str) -> Result<()> {
         .map_err(|error| failed(error.to_string()))
 }
 
-/// What shapes a node's sending: a plain limit, or a class for each peer to whom it has a rate of its own.
+/// The shaping of a node's sending side: a plain limit, or a class for each peer with a rate of its own.
 fn sending(up: Option<LinkRate>, pairs: &[(u32, LinkRate)]) -> Vec<String> {
     if pairs.is_empty() {
         return up.map(|rate| limit("eth0", rate)).into_iter().collect();
     }
     let whole = up.map_or_else(|| "100gbit".to_owned(), LinkRate::tc);
-    // A class may always send at its own rate, whatever its parent has left: so all that they send is borrowed.
+    // A class can always send at its guaranteed rate, whatever its parent has left, so nearly all of its rate is borrowed.
     let shape = |rate: &str, ceil: &str| format!("htb rate {rate} ceil {ceil} burst {BURST} cburst {BURST} quantum 60000");
     let mut lines = vec![
         "qdisc add dev eth0 root handle 1: htb default ffff".to_owned(),
@@ -244,11 +242,11 @@ fn limit(device: &str, rate: LinkRate) -> String {
     format!("qdisc replace dev {device} root handle 1: tbf rate {} burst {BURST} latency {QUEUE}", rate.tc())
 }
 
-/// A port of the switch; without a rate, as fast as it can be.
+/// A port of the switch; without a rate, unlimited.
 fn limited(device: &str, rate: Option<LinkRate>) -> Vec<String> {
     match rate {
         Some(rate) => vec![limit(device, rate)],
-        // A handle of its own: one that is taken cannot be made another kind.
+        // A handle of its own: the kind of an existing handle cannot change.
         None => vec![format!("qdisc replace dev {device} root handle 2: pfifo limit 1000")],
     }
 }
@@ -257,7 +255,7 @@ fn ip(args: &[&str]) -> Result<()> {
     run("ip", args, "").map(drop)
 }
 
-/// Runs the commands of `lines` in a namespace, all of them by one process.
+/// Runs the commands `lines` in a namespace with one process.
 fn batch(tool: &str, namespace: &str, lines: &[String]) -> Result<()> {
     if lines.is_empty() {
         return Ok(());
@@ -265,18 +263,18 @@ fn batch(tool: &str, namespace: &str, lines: &[String]) -> Result<()> {
     run(tool, &["-n", namespace, "-batch", "-"], &(lines.join("\n") + "\n")).map(drop)
 }
 
-/// Runs a tool with `input`; what it prints, or what it complained of.
+/// Runs a tool with `input`; returns its output or its error.
 fn run(tool: &str, args: &[&str], input: &str) -> Result<String> {
     let failed = |why: &str| {
         let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
         Error::unavailable(format!("`{tool} {}` failed: {why}", args.join(" ")))
     };
     let mut command = Command::new(tool);
-    // A ctrl-C is not for it: what is half made could not be taken down either.
+    // A ctrl-C must not reach the tool: an incomplete network could not be removed either.
     command.args(args).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(&error.to_string()))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // It may have ended over the first line already: then it says why.
+        // The tool may end at the first line: then its output tells why.
         let _broken = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output().map_err(|error| failed(&error.to_string()))?;

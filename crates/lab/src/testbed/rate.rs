@@ -1,40 +1,40 @@
-//! Rates of links as people write them: `200mbit`, `1.5gbit`, `800kbit`.
+//! Rates of links as users write them: `200mbit`, `1.5gbit`, `800kbit`.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// Bits a second that a link carries, headers included, as `tc` counts them.
+/// Bits per second on a link, including headers, as `tc` counts them.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub(crate) struct LinkRate(f64);
 
-/// Below this nothing comes through in a person's time; above it the counters of the kernel's shapers overflow.
+/// Below this a transfer takes too long; above it the counters of the kernel's shapers overflow.
 const BITS_PER_S: std::ops::RangeInclusive<f64> = 8e3..=1e11;
 const UNITS: [(&str, f64); 3] = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3)];
 
-/// What of a full Ethernet frame (1500 bytes and its header of 14) TCP carries of ours: 1448, with timestamps.
+/// Payload of a full Ethernet frame (1500 bytes and a header of 14) over TCP: 1448 bytes, with timestamps.
 const GOODPUT: f64 = 1448.0 / 1514.0;
 
 impl LinkRate {
-    /// Of so many bits a second.
+    /// From bits per second.
     pub(crate) fn new(bits_per_s: f64) -> Result<Self, String> {
         match BITS_PER_S.contains(&bits_per_s) {
             true => Ok(Self(bits_per_s)),
-            false => Err(format!("{bits_per_s} bit/s is no rate of a link here: 8kbit to 100gbit are")),
+            false => Err(format!("{bits_per_s} bit/s is outside the range of link rates, 8kbit to 100gbit")),
         }
     }
 
-    /// Bits a second.
+    /// Bits per second.
     pub(crate) fn bits_per_s(self) -> f64 {
         self.0
     }
 
-    /// Bytes of a long transfer over TCP that it carries a second.
+    /// Payload bytes per second of a long TCP transfer.
     pub(crate) fn goodput_bytes_per_s(self) -> f64 {
         self.0 / 8.0 * GOODPUT
     }
 
-    /// As `tc` reads it.
+    /// In the notation of `tc`.
     pub(crate) fn tc(self) -> String {
         format!("{}bit", self.0.round() as u64)
     }
@@ -51,7 +51,7 @@ impl fmt::Display for LinkRate {
 impl FromStr for LinkRate {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is not a rate: 800kbit, 200mbit and 1.5gbit are");
+        let wrong = || format!("'{text}' is not a rate: write a number with a unit, such as 800kbit, 200mbit or 1.5gbit");
         let lower = text.trim().to_ascii_lowercase();
         let lower = lower.strip_suffix("/s").unwrap_or(&lower);
         let (digits, unit) = UNITS.iter().find_map(|(name, unit)| Some((lower.strip_suffix(name)?, *unit))).ok_or_else(wrong)?;

@@ -1,4 +1,4 @@
-//! The directory of a testbed that a benchmark makes for itself: in memory, and gone afterwards.
+//! The directory of a temporary testbed: in memory, and removed afterwards.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -8,12 +8,12 @@ use std::{
 use weft_cli::{files::io_error, local::SCRATCH_FILE as MARK, seed::seed};
 use weft_types::Result;
 
-/// Memory that is a file system: there a disk does not hold up what a link brings.
+/// A file system in memory, so disks do not slow down what links deliver.
 const IN_MEMORY: &str = "/dev/shm";
-/// What such directories are called; 16 digits follow.
+/// The prefix of such directories; 16 digits follow.
 const PREFIX: &str = "weft-bench-";
 
-/// Makes an empty one.
+/// Creates an empty directory.
 pub(crate) fn make() -> Result<PathBuf> {
     let dir = parent().join(format!("{PREFIX}{:016x}", seed()?));
     DirBuilder::new().mode(0o700).create(&dir).map_err(|error| io_error(&dir, "create", &error))?;
@@ -27,7 +27,7 @@ fn parent() -> PathBuf {
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-/// Removes a directory that [`make`] made, also another process's; any other is left alone, also a copy of one.
+/// Removes a directory that [`make`] created, in any process; leaves other directories and copies alone.
 pub(super) fn remove(dir: &Path) -> Result<()> {
     let name = dir.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(PREFIX));
     let is_name = name.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
@@ -49,7 +49,7 @@ mod tests {
     fn only_what_a_benchmark_made_is_removed() {
         let scratch = make().unwrap();
         let place = scratch.parent().unwrap();
-        // As a person may have called his own, and what was copied elsewhere.
+        // A directory of a user with such a name, and a copy elsewhere.
         let own = place.join(format!("{PREFIX}{:016x}", seed().unwrap()));
         let elsewhere = tempfile::tempdir().unwrap();
         let copy = elsewhere.path().join(scratch.file_name().unwrap());
@@ -67,7 +67,7 @@ mod tests {
             assert!(dir.is_dir(), "{}", dir.display());
             fs::remove_dir_all(dir).unwrap();
         }
-        // What is gone already is gone.
+        // Removing a missing directory is no error.
         remove(&scratch).unwrap();
     }
 }

@@ -35,7 +35,7 @@ fn one_directory_is_one_testbed_however_it_is_written() {
     let ids = [dir.clone(), dir.join(""), dir.join("../bed"), dir.join(".")].map(|dir| Namespaces::of(&real_path(&dir).unwrap()));
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     fs::write(dir.join("weft.toml"), "").unwrap();
-    assert!(!is_known(&dir).unwrap(), "a cluster is no testbed");
+    assert!(!is_known(&dir).unwrap(), "a cluster is not a testbed");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The binaries that tests run.
 
-// Every test file is a program of its own, and uses its own part of this.
+// Every test file is its own program and uses only a part of this.
 #![allow(dead_code)]
 
 use std::{path::Path, sync::LazyLock};
@@ -10,7 +10,7 @@ pub(crate) const LAB: &str = env!("CARGO_BIN_EXE_weft-lab");
 
 static WEFT: LazyLock<String> = LazyLock::new(|| {
     let weft = Path::new(LAB).with_file_name("weft");
-    assert!(weft.is_file(), "there is no {}: `cargo build --package weft` makes it, `make test` too", weft.display());
+    assert!(weft.is_file(), "there is no {}: build it with `cargo build --package weft` or `make test`", weft.display());
     weft.to_str().unwrap().to_owned()
 });
 

@@ -1,5 +1,5 @@
-//! How testbeds come and go: what fails, is broken off or is killed leaves nothing that `down` does not take away, and what is there is
-//! changed only where somebody says so.
+//! The life of testbeds: after failures, interruptions and kills, `down` removes everything, and existing testbeds change only where
+//! options say so.
 
 use super::{alone, common::weft_path, json, namespaces, prefix, skipped, weft};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// What is to end by itself has this long.
+/// Most time for a process to end by itself.
 const END_MAX: Duration = Duration::from_secs(30);
 
 fn ours(prefix: &str) -> Vec<String> {
@@ -28,8 +28,8 @@ fn signal(pid: u32, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
-/// Runs `weft` with another `tc`, which does this instead of anything but telling its version, and writes down in which namespaces it
-/// was to do something. Also what their names begin with.
+/// Runs `weft` with a replacement of `tc`, which runs this script for everything but its version, and records the namespaces in which
+/// it was called. Also returns the prefix of their names.
 fn with_tc(root: &Path, does: &str, args: &[&str]) -> (Output, String) {
     let (tools, told) = (root.join("tools"), root.join("told"));
     fs::create_dir_all(&tools).unwrap();
@@ -44,7 +44,7 @@ fn with_tc(root: &Path, does: &str, args: &[&str]) -> (Output, String) {
 }
 
 #[test]
-fn what_fails_or_is_broken_off_on_the_way_up_leaves_nothing() {
+fn what_fails_or_is_interrupted_on_the_way_up_leaves_nothing() {
     let _alone = alone();
     if skipped() {
         return;
@@ -61,25 +61,25 @@ fn what_fails_or_is_broken_off_on_the_way_up_leaves_nothing() {
         said
     };
     let new = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
-    // As on a kernel without the shapers that it takes.
+    // As on a kernel without the necessary shapers.
     let no_shaper = "echo 'Specified qdisc kind is unknown.' >&2; exit 2";
     assert!(up(&new("shaped"), no_shaper, 4).contains("qdisc kind is unknown"));
-    // As if somebody had pressed ctrl-C just then, once.
-    let broken_off = "[ $(wc -l < \"${0%/*}/../told\") = 1 ] && kill -INT $PPID && sleep 0.3; exec tc \"$@\"";
+    // As if the user pressed ctrl-C at this moment, once.
+    let interrupted = "[ $(wc -l < \"${0%/*}/../told\") = 1 ] && kill -INT $PPID && sleep 0.3; exec tc \"$@\"";
     let dir = new("broken-off");
-    up(&dir, broken_off, 130);
+    up(&dir, interrupted, 130);
     assert!(!Path::new(&dir).join("log/coordinator.log").exists(), "a process was started after that");
 
-    // The same where there was one that does not run now.
+    // The same for an existing testbed that is not running.
     let dir = new("again");
     json(&weft(&["--json", "testbed", "up", "--nodes", "3", "--no-check", "--dir", &dir]));
     assert!(weft(&["testbed", "down", "--dir", &dir]).status.success());
     up(&dir, no_shaper, 4);
-    up(&dir, broken_off, 130);
+    up(&dir, interrupted, 130);
 }
 
 #[test]
-fn what_nobody_says_stays_as_it_is() {
+fn settings_without_an_option_stay_unchanged() {
     let _alone = alone();
     if skipped() {
         return;
@@ -90,7 +90,7 @@ fn what_nobody_says_stays_as_it_is() {
     let run = |what: &str, args: &[&str]| weft(&[&["--json", "testbed", what, "--dir", dir][..], args].concat());
     let links = ["--nodes", "3", "--link", "100mbit", "--outside-link", "50mbit", "--limit", "node-01:*=24mbit"];
     let up = json(&run("up", &links));
-    assert_eq!((&up["check"], &up["unchecked"]), (&Value::Null, &"that takes four nodes".into()));
+    assert_eq!((&up["check"], &up["unchecked"]), (&Value::Null, &"the check needs four nodes".into()));
     let config = fs::read_to_string(root.path().join("bed/coordinator/coordinator.toml")).unwrap();
     assert!(config.contains("link_age_max_ms = 9223372036854775807"), "what was measured of a link is forgotten: {config}");
 
@@ -120,26 +120,26 @@ fn a_check_puts_each_way_beside_what_it_carries() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("bed");
     let dir = dir.to_str().unwrap();
-    // Whichever two it is, one way carries more than the other.
+    // Whichever two nodes it uses, one direction is faster than the other.
     let limits = ["*:node-01=20mbit", "*:node-02=35mbit", "*:node-03=60mbit", "*:node-04=100mbit"];
     let up = ["--json", "testbed", "up", "--nodes", "4", "--link", "100mbit", "--dir", dir];
     let up = weft(&[&up[..], &limits.map(|limit| ["--limit", limit]).concat()].concat());
     let report: Value = serde_json::from_slice(&up.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&up.stderr)));
     assert!(weft(&["testbed", "down", "--dir", dir]).status.success());
     let of = |field: &str| report["check"][field].as_f64().unwrap();
-    // That it is slower than it should be is perhaps the machine's doing: beside the bound of the other way it would be far off.
+    // The machine may make it slower than expected; relative to the bound of the other direction it would be far off.
     assert!((0.9..1.5).contains(&(of("seconds") / of("bound_s"))), "{report}");
     assert!((0.0..=1.0).contains(&of("cpu_idle")), "{report}");
 }
 
-/// The state of a process; none: it is gone.
+/// The state of a process; None: it has ended.
 fn state(pid: &str) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next().filter(|state| !"ZX".contains(*state))
 }
 
 #[test]
-fn daemons_whose_directory_is_gone_are_stopped_and_nobody_else() {
+fn daemons_without_their_directory_are_stopped_and_no_other_process() {
     let _alone = alone();
     if skipped() {
         return;
@@ -167,12 +167,12 @@ fn daemons_whose_directory_is_gone_are_stopped_and_nobody_else() {
     persons.kill().unwrap();
     persons.wait().unwrap();
     assert_eq!(json(&down)["stopped"], 4);
-    assert!(is_alive, "a person's own process was killed");
+    assert!(is_alive, "a user's own process was killed");
     assert!(daemons.iter().all(|pid| state(pid).is_none()), "{daemons:?}");
     assert!(ours(&prefix).is_empty() && !is_listed(dir.to_str().unwrap()));
 }
 
-/// A benchmark in its second run of so many.
+/// A benchmark in its second run.
 struct Benchmark {
     child: Child,
     dir: PathBuf,
@@ -198,7 +198,7 @@ impl Benchmark {
         Self { child, dir, prefix }
     }
 
-    /// Its exit code, if it had one. Who does not end is made to.
+    /// Its exit code, if it had one. A process that does not end is killed.
     fn end(&mut self) -> Option<i32> {
         let begun = Instant::now();
         while begun.elapsed() < END_MAX {
@@ -217,13 +217,13 @@ impl Benchmark {
 }
 
 #[test]
-fn a_benchmark_that_is_broken_off_leaves_nothing_and_one_that_was_killed_is_taken_down() {
+fn a_benchmark_that_is_interrupted_leaves_nothing_and_one_that_was_killed_is_taken_down() {
     let _alone = alone();
     if skipped() {
         return;
     }
     for ends in ["-INT", "-HUP"] {
-        // Whoever runs the tests may have SIGHUP ignored.
+        // The test run may have SIGHUP ignored.
         let mut benchmark = Benchmark::begin(&["env", "--default-signal=HUP", weft_path()], "1000");
         signal(benchmark.child.id(), ends);
         assert_eq!(benchmark.end(), Some(130), "{ends}");
@@ -236,7 +236,7 @@ fn a_benchmark_that_is_broken_off_leaves_nothing_and_one_that_was_killed_is_take
     let down = weft(&["testbed", "down", "--dir", benchmark.dir.to_str().unwrap()]);
     assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
     assert!(benchmark.is_gone(), "{:?}", benchmark.dir);
-    // Who says that it is to outlive its terminal is right.
+    // With nohup, it survives the end of its terminal.
     let mut benchmark = Benchmark::begin(&["nohup", weft_path()], "4");
     signal(benchmark.child.id(), "-HUP");
     assert_eq!(benchmark.end(), Some(0));

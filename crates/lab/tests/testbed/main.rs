@@ -1,5 +1,5 @@
-//! The testbed itself: that its links are what they should be, that results have the promised form, and that nothing is left behind,
-//! however it ends. It needs root, `ip` and `tc`, and says so where it is skipped; `objects` needs none of it.
+//! The testbed: its links carry their rates, results have the documented form, and nothing is left behind, however it ends. Needs root,
+//! `ip` and `tc`, and prints why it is skipped without them; `objects` needs none of these.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -19,14 +19,14 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// One at a time: a machine carries only so many links, and each test looks at what the others would make too.
+/// One test at a time: a machine can carry only so many links, and tests check for leftovers.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why testbeds cannot be had here, if they cannot.
+/// Why testbeds cannot be created here, if they cannot.
 fn skipped() -> bool {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|it| std::os::unix::fs::MetadataExt::uid(&it) == 0);
     let has = |tool: &str| Command::new(tool).arg("-V").output().is_ok();
@@ -60,8 +60,7 @@ fn namespaces() -> BTreeSet<String> {
     text.lines().filter_map(|line| line.split_whitespace().next()).map(ToOwned::to_owned).collect()
 }
 
-/// With what the names of the namespaces of a testbed begin. Other programs may have testbeds too: this one is registered with its
-/// directory.
+/// The prefix of a testbed's namespaces. Other programs may have testbeds too: this one is registered with its directory.
 fn prefix(dir: &str) -> String {
     let entries = std::fs::read_dir("/run/weft-testbeds").unwrap().map(|entry| entry.unwrap());
     let entry = entries.into_iter().find(|entry| std::fs::read_to_string(entry.path()).unwrap().trim_end() == dir).unwrap();
@@ -82,13 +81,13 @@ fn without_its_tools_it_says_plainly_what_it_lacks() {
     assert!(said.contains("needs root") || said.contains("needs `ip`"), "{said}");
     for (args, hint) in [
         (&["--link", "fast"][..], "800kbit"),
-        (&["--limit", "node-99:*=1mbit"], "node-01 is the first"),
+        (&["--limit", "node-99:*=1mbit"], "named from node-01 on"),
         (&["--slow", "node-01:memory=1MiB"], "coding"),
         (&["--rack-link", "10mbit"], "--racks"),
     ] {
         let bed = dir.path().join("other");
         let ended = weft(&[&["testbed", "up", "--nodes", "3", "--dir", bed.to_str().unwrap()][..], args].concat());
-        assert!(!bed.exists(), "{args:?}: what makes no sense makes nothing");
+        assert!(!bed.exists(), "{args:?}: invalid options create nothing");
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert!(!ended.status.success() && (said.contains(hint) || said.contains("needs")), "{args:?}: {said}");
     }
@@ -137,7 +136,7 @@ fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("bed");
     let dir = dir.to_str().unwrap();
-    // Not checked here: on a machine that runs other tests besides, a link may seem slower than it is.
+    // No check here: other tests slow down the machine's links.
     let up = json(&weft(&["--json", "testbed", "up", "--nodes", "4", "--link", "100mbit", "--no-check", "--dir", dir]));
     assert_eq!(up["settings"]["link"], "100mbit");
     let prefix = prefix(dir);
@@ -154,7 +153,7 @@ fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
     let repaired = json(&run(&["repair", "object", "default/file", "--block", "0"]));
     assert_eq!(repaired["blocks"].as_array().unwrap().len(), 1);
 
-    // Whoever kills its processes has not taken its network away.
+    // Killing its processes does not remove its network.
     let pids = Command::new("ip").args(["netns", "pids", &format!("{prefix}01")]).output().unwrap();
     for pid in String::from_utf8(pids.stdout).unwrap().split_whitespace() {
         assert!(Command::new("kill").args(["-9", pid]).status().unwrap().success());
@@ -165,7 +164,7 @@ fn a_testbed_comes_up_is_used_and_goes_also_after_a_crash() {
     assert!(!json(&weft(&["--json", "testbed", "ls"])).as_array().unwrap().iter().any(|it| it.as_str() == Some(dir)));
 }
 
-/// Does something in a namespace, from where its sockets stay when it is done.
+/// Does something in a namespace; its sockets stay there afterwards.
 fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     let entered = || {
         let namespace = std::fs::File::open(format!("/run/netns/{namespace}")).unwrap();
@@ -175,7 +174,7 @@ fn within<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(entered).join().unwrap())
 }
 
-/// The bytes a second that come from a node to each of these at the same time, after the first second.
+/// The bytes per second from a node to each of these at the same time, after the first second.
 fn received_at_once(from: &str, to: &[String]) -> Vec<f64> {
     let connect = |to: &String| {
         let shown = Command::new("ip").args(["-n", to, "-4", "-o", "addr", "show", "dev", "eth0"]).output().unwrap();
@@ -188,7 +187,7 @@ fn received_at_once(from: &str, to: &[String]) -> Vec<f64> {
     let connected: Vec<(TcpStream, TcpStream)> = to.iter().map(connect).collect();
     std::thread::scope(|scope| {
         let receiving = connected.into_iter().map(|(mut sending, mut receiving)| {
-            // Until nobody receives any more.
+            // Until no receiver is left.
             scope.spawn(move || while sending.write_all(&[0; 16 << 10]).is_ok() {});
             scope.spawn(move || {
                 receiving.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -225,7 +224,7 @@ fn peers_with_rates_of_their_own_share_what_their_sender_has() {
     let both = received_at_once(&from, &[second, third]);
     let down = weft(&["testbed", "down", "--dir", dir]);
     assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
-    // Of each 1514 bytes that are counted 1448 are ours. That they are slower than they should be is perhaps the machine's doing.
+    // Of each 1514 bytes, 1448 are payload. The machine may make the links slower than configured.
     let mbit = |bytes_per_s: f64| bytes_per_s * 8e-6 * 1514.0 / 1448.0;
     assert!((14.0..20.6).contains(&mbit(alone)), "{alone} bytes/s to one");
     assert!((17.0..24.7).contains(&mbit(both.iter().sum())), "{both:?} bytes/s to two");
@@ -251,8 +250,8 @@ fn a_benchmark_has_the_one_form() {
         }
         assert!((0.0..=1.0).contains(&result["cpu_idle"].as_f64().unwrap()), "{result}");
         assert_eq!(result["runs"], 1);
-        // Nothing is faster than its links, but for what a shaper lets pass at once: 128 KiB at each end of a link, of this 1 MiB. How
-        // much slower it is, is the machine's to say.
+        // Nothing is faster than its links, except for bursts: 128 KiB at each end of a link, of 1 MiB here. The machine decides how much
+        // slower it is.
         assert!(result["median_s"].as_f64().unwrap() > 0.97 * 0.75 * result["bound_s"].as_f64().unwrap(), "{result}");
     }
     let moved = |name: usize| report["results"][name]["bytes_moved"].as_u64().unwrap();
@@ -267,7 +266,7 @@ fn what_fails_half_way_is_measured_in_the_same_form() {
     }
     let refused = weft(&["bench", "faults", "--code", "rs(2,1)"]);
     let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(2) && said.contains("tolerates the loss of 1"), "{said}");
+    assert!(refused.status.code() == Some(2) && said.contains("recovers only 1 lost block"), "{said}");
     let args = ["bench", "faults", "--code", "rs(2,2)", "--places", "1", "--block-size", "4MiB", "--link", "20mbit", "--json"];
     let report = json(&weft(&args));
     let results = report["results"].as_array().unwrap();
@@ -281,7 +280,7 @@ fn what_fails_half_way_is_measured_in_the_same_form() {
         let (name, resumed) = (result["scheme"].as_str().unwrap(), result["resumed"].as_u64().unwrap());
         match name {
             "undisturbed" => assert_eq!(resumed, 0),
-            // What a helper has given to the system by then comes all the same, and of so small a block that may be all.
+            // Bytes that a helper has given to the system still arrive, and for such a small block these may be all.
             "helper 1 killed" | "helper 1 stalls" => {}
             _ => assert!(resumed > 0, "{result}"),
         }
@@ -319,10 +318,10 @@ fn puts_are_measured_from_outside_and_from_nodes_and_are_gone_afterwards() {
         // 2 MiB of data, of which TCP carries 1448 bytes in each 1514.
         let expected = f64::from(2 << 20) * 8.0 / 100e6 * 1514.0 / 1448.0;
         assert!((bound_s / expected - 1.0).abs() < 0.01, "{bound_s}");
-        // But for what shapers let pass at once: 128 KiB at each end of a link, of which the writer has one.
+        // Except for bursts: 128 KiB at each end of a link, of which the writer has one.
         assert!(result["median_s"].as_f64().unwrap() > 0.85 * bound_s, "{result}");
     }
-    // From outside it would take far longer now.
+    // From outside it would take much longer now.
     let slow = ["--link", "100mbit", "--outside-link", "2mbit"];
     assert!(weft(&[&["testbed", "shape", "--dir", bed][..], &slow].concat()).status.success());
     let report = bench(&["--schemes", "direct", "--runs", "1", "--writers", "2"]);
@@ -336,7 +335,7 @@ fn puts_are_measured_from_outside_and_from_nodes_and_are_gone_afterwards() {
     assert!(weft(&["testbed", "down", "--dir", bed]).status.success());
 }
 
-/// What a writer's nodes would send for it they cannot send for eight: so nobody has them do it. One alone does.
+/// Nodes can send for one writer what they cannot send for eight: so auto uses mist for one writer and direct for eight.
 #[test]
 fn writers_that_begin_at_once_keep_out_of_each_others_way() {
     let _alone = alone();
@@ -396,7 +395,7 @@ fn a_figure_is_measured_again_and_written_in_all_its_forms() {
     let page = std::fs::read_to_string(out.join("ecpipe.md")).unwrap();
     assert!(page.contains("90.9 %") && page.contains("ecpipe-6a.svg"), "{page}");
 
-    // Traffic is the same on every machine: what the paper's text says of it comes out here.
+    // Traffic is the same on every machine and matches the paper's text.
     let args = ["--json", "reproduce", "mist", "--figure", "13", "--quick", "--size", "64KiB", "--out"];
     let reports = json(&weft(&[&args[..], &[out.to_str().unwrap()]].concat()));
     let results = reports[0]["results"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! Many objects, on a plain cluster of the benchmark's own: this needs no root.
+//! Many objects, on a temporary plain cluster; needs no root.
 
 use super::{alone, common::weft_path, json};
 use serde_json::Value;
@@ -17,7 +17,7 @@ fn objects(tmp: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Nothing is left there, and no process that was started there.
+/// Checks that nothing is left there, and that no process that was started there is running.
 fn is_clean(tmp: &Path) {
     assert_eq!(fs::read_dir(tmp).unwrap().count(), 0, "something was left in {}", tmp.display());
     let tmp = tmp.to_str().unwrap();
@@ -51,12 +51,12 @@ fn every_phase_is_measured_and_nothing_stays() {
         assert!((bytes / objects - 65536.0).abs() < 1.0, "{phase}");
     }
     assert!(remove["bytes_per_s"].is_null(), "{remove}");
-    // Of one process in one phase it may be less than the hundredth of a second that can be told.
+    // The CPU time of one process in one phase can be below the resolution of a hundredth of a second.
     for name in ["client_cpu_s", "agents_cpu_s", "coordinator_cpu_s"] {
         assert!(phases.iter().map(|phase| figure(phase, name)).sum::<f64>() > 0.0, "{name}: {found}");
     }
     assert!(figure(put, "commits") >= 8.0 && figure(remove, "commits") >= 8.0, "{found}");
-    // A block is durable by its sidecar, its payload and its directory.
+    // A block is durable after fsyncs of its sidecar, its payload and its directory.
     assert!(figure(put, "fsyncs") >= 8.0 * 2.0 * 3.0, "{put}");
     assert_eq!((figure(get, "rebuilt"), figure(degraded, "rebuilt")), (0.0, 8.0), "{found}");
     let on_disk = &found["on_disk"];
@@ -67,7 +67,7 @@ fn every_phase_is_measured_and_nothing_stays() {
 }
 
 #[test]
-fn what_is_broken_off_leaves_nothing() {
+fn what_is_interrupted_leaves_nothing() {
     let _alone = alone();
     let tmp = tempfile::tempdir().unwrap();
     let mut command = objects(tmp.path(), &["--size", "64KiB", "--count", "100000", "--insecure"]);
