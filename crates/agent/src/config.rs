@@ -1,4 +1,4 @@
-//! What an operator says about a node. In TOML:
+//! An agent's configuration. In TOML:
 //!
 //! ```toml
 //! name = "node-07"
@@ -20,63 +20,64 @@ use std::path::PathBuf;
 use weft_proto::{Peer, Security, certs};
 use weft_types::{ByteSize, ClusterId, Error, RATE_MIN, Result};
 
-/// What an operator says about a node.
+/// An agent's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentConfig {
-    /// What the node is called: unique in the cluster, and the name in its certificate. Letters, digits and dashes.
+    /// The node's name: unique in the cluster, and the name in its certificate. Letters, digits and dashes.
     pub name: String,
-    /// The rack that it stands in.
+    /// The node's rack.
     #[serde(default = "default_place")]
     pub rack: String,
-    /// The zone that the rack stands in.
+    /// The rack's zone.
     #[serde(default = "default_place")]
     pub zone: String,
-    /// The cluster that it belongs to. Without it, the agent joins the cluster of the coordinator that it first reaches.
+    /// The cluster that the node belongs to. If unset, the agent joins the cluster of the first coordinator that it
+    /// reaches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterId>,
-    /// Where coordinators listen for agents, as `host:port`; they are tried in turn.
+    /// The coordinators' addresses for agents, as `host:port`; the agent tries them in turn.
     pub coordinators: Vec<String>,
-    /// Where it listens for data, as `host:port`.
+    /// The address on which the agent listens for data, as `host:port`.
     pub data_listen: String,
-    /// Where it listens for the coordinator, as `host:port`.
+    /// The address on which the agent listens for the coordinator's calls, as `host:port`.
     pub control_listen: String,
-    /// Where others reach `data_listen`, if that is another address.
+    /// The address at which others reach `data_listen`, if it is different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_advertise: Option<String>,
-    /// Where the coordinator reaches `control_listen`, if that is another address.
+    /// The address at which the coordinator reaches `control_listen`, if it is different.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_advertise: Option<String>,
-    /// Where it keeps what it must remember: its number, its cluster, the highest epoch.
+    /// The directory of the agent's state file: its number, its cluster and the highest epoch.
     pub state_dir: PathBuf,
     /// One directory for each disk.
     pub disks: Vec<PathBuf>,
     /// The directory with `ca.pem`, `agent-NAME.pem` and `agent-NAME-key.pem`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificates: Option<PathBuf>,
-    /// No TLS: everybody who reaches the ports is believed. Must be said by name, instead of `certificates`.
+    /// Runs without TLS and accepts every connection. Must be set explicitly when `certificates` is not set.
     #[serde(default)]
     pub insecure: bool,
-    /// What it takes on.
+    /// What the agent's tasks may use.
     #[serde(default)]
     pub limits: Limits,
-    /// How fast it may do it.
+    /// Rate limits of the agent's tasks.
     #[serde(default, skip_serializing_if = "Throttle::is_nothing")]
     pub throttle: Throttle,
 }
 
-/// How much all tasks of a node together do a second, at most; what is not said is not bounded. For a disk that others need, and to
-/// see what one slow node costs.
+/// Rate limits for all tasks of a node together; an unset field means no limit. Useful for disks that are shared with
+/// other programs, and to see the effect of one slow node.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Throttle {
-    /// Read from and written to its disks, together.
+    /// Bytes a second read from and written to the disks, together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes_per_s: Option<ByteSize>,
-    /// Combined with others: counted where it goes in. What is only passed on does not count.
+    /// Bytes a second of input to stages that combine blocks. Forwarded bytes do not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coding_bytes_per_s: Option<ByteSize>,
-    /// Sent to agents and clients.
+    /// Bytes a second sent to agents and clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_bytes_per_s: Option<ByteSize>,
 }
@@ -94,17 +95,17 @@ impl Throttle {
         ];
         match said.into_iter().find_map(|(name, rate)| rate.filter(|rate| rate.0 < RATE_MIN.0).map(|rate| (name, rate))) {
             Some((name, rate)) => Err(Error::invalid(format!(
-                "throttle.{name} is {rate}: with less than {RATE_MIN} a second peers would take the node for dead"
+                "throttle.{name} is {rate}: below {RATE_MIN} a second, peers would treat the node as dead"
             ))),
             None => Ok(()),
         }
     }
 }
 
-/// What repairs and scrubs may use together at most, percent.
+/// The most that repairs and scrubs may use together, percent.
 const LOWER_PERCENT_MAX: u32 = 95;
 
-/// What an agent takes on at once. What does not fit is answered with "busy", and the coordinator tries again.
+/// Limits of an agent's tasks. A task that does not fit is refused as busy, and the coordinator tries again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
@@ -112,29 +113,29 @@ pub struct Limits {
     pub memory_budget: ByteSize,
     /// Connections of all tasks together; as many again may be idle between two links.
     pub connections_max: u32,
-    /// Blocks of one disk that are read or written at once.
+    /// Blocks of one disk that may be read or written at the same time.
     pub blocks_per_disk_max: u32,
-    /// What repairs, moves and conversions may use together of the memory, the connections and a disk's blocks, percent. Where the
-    /// coordinator's settings say less for all of the cluster, that holds.
+    /// The share of memory, connections and disk slots that repairs, moves and conversions may use together, percent. A
+    /// lower limit in the coordinator's settings takes precedence.
     pub repair_percent: u32,
-    /// The same for scrubs. Five percent of each are kept for repairs, and for scrubs, or this if it is less; foreground tasks may use
-    /// all that is free besides.
+    /// The same for scrubs. 5 % of each resource (or this value, if lower) is reserved for repairs, and the same for
+    /// scrubs; foreground tasks may use all the rest.
     pub scrub_percent: u32,
-    /// Connections that came before the task that they are for, and wait for it.
+    /// Connections that may wait for a task that is not open yet.
     pub parked_connections_max: u32,
-    /// How long they wait, milliseconds.
+    /// How long such a connection may wait, milliseconds.
     pub parked_ms: u64,
-    /// A task that was opened and is not started within this time is dropped, milliseconds.
+    /// How long a task may stay open without being started before it is dropped, milliseconds.
     pub unstarted_ms: u64,
-    /// Blocks that have not wholly arrived and are kept for a plan that goes on with them.
+    /// Partially written blocks that are kept for a later plan to complete.
     pub partial_blocks_max: u32,
     /// How long each of them is kept, milliseconds.
     pub partial_block_ms: u64,
-    /// Blocks of one disk that may be removed within a day whatever their part of it is.
+    /// Blocks of one disk that may always be removed within a day, whatever percentage they are.
     pub removed_blocks_per_day: u32,
-    /// Beyond these, the part of a disk's blocks that may be removed within a day, percent. 100: all of them.
+    /// Beyond these, the percentage of a disk's blocks that may be removed within a day. 100: all of them.
     pub removed_percent_per_day: u32,
-    /// A block that the metadata does not know is kept in quarantine for this long, and deleted then, milliseconds.
+    /// How long a block that the metadata does not know stays in quarantine before it is deleted, milliseconds.
     pub quarantine_ms: u64,
 }
 
@@ -163,45 +164,45 @@ impl Default for Limits {
 }
 
 impl AgentConfig {
-    /// Says what is wrong, and what would be right.
+    /// Checks the configuration. The error says what is wrong and what would be valid.
     pub fn validate(&self) -> Result<()> {
         certs::check_agent_name(&self.name)?;
         for (what, text) in [("rack", &self.rack), ("zone", &self.zone)] {
             if text.is_empty() || text.len() > 255 || text.chars().any(char::is_control) {
-                return Err(Error::invalid(format!("a {what}'s name has 1 to 255 printable characters")));
+                return Err(Error::invalid(format!("the {what}'s name is invalid: use 1 to 255 printable characters")));
             }
         }
         if self.coordinators.is_empty() {
-            return Err(Error::invalid("no coordinator is named: coordinators = [\"host:port\"] names one"));
+            return Err(Error::invalid("no coordinator is set: add coordinators = [\"host:port\"]"));
         }
         if self.disks.is_empty() {
-            return Err(Error::invalid("no disk is named: disks = [\"/srv/weft/a\"] names one"));
+            return Err(Error::invalid("no disk is set: add disks = [\"/srv/weft/a\"]"));
         }
         for (at, disk) in self.disks.iter().enumerate() {
             if self.disks[..at].contains(disk) {
-                return Err(Error::invalid(format!("the disk {} is named twice", disk.display())));
+                return Err(Error::invalid(format!("the disk {} is listed twice", disk.display())));
             }
         }
         if self.certificates.is_some() == self.insecure {
             return Err(Error::invalid(
-                "either certificates = \"DIR\" says where the certificates are, or insecure = true that there shall be none",
+                "set either certificates = \"DIR\" (the directory of the certificates) or insecure = true (no TLS)",
             ));
         }
         let Limits { memory_budget, connections_max, blocks_per_disk_max, .. } = self.limits;
         if memory_budget.0 == 0 || connections_max == 0 || blocks_per_disk_max == 0 {
-            return Err(Error::invalid("limits of 0 would let no task run: memory_budget, connections_max, blocks_per_disk_max"));
+            return Err(Error::invalid("limits.memory_budget, limits.connections_max and limits.blocks_per_disk_max must be at least 1: with 0 no task can run"));
         }
         let Limits { repair_percent, scrub_percent, .. } = self.limits;
         if repair_percent == 0 || scrub_percent == 0 || repair_percent.saturating_add(scrub_percent) > LOWER_PERCENT_MAX {
             return Err(Error::invalid(format!(
-                "limits.repair_percent is {repair_percent} and limits.scrub_percent {scrub_percent}: each is at least 1, and together they \
-                 leave foreground tasks 5 or more, as 70 and 20 do"
+                "limits.repair_percent is {repair_percent} and limits.scrub_percent {scrub_percent}: each must be at least 1, and together \
+                 they must leave at least 5 to foreground tasks, for example 70 and 20"
             )));
         }
         self.throttle.validate()
     }
 
-    /// How its connections are secured.
+    /// How the agent secures its connections.
     pub fn security(&self) -> Result<Security> {
         match &self.certificates {
             Some(dir) if !self.insecure => Security::load(&certs::CertificateFiles::in_dir(dir, &Peer::Agent(self.name.clone()))),
@@ -257,6 +258,6 @@ mod tests {
             let error = config.validate().unwrap_err();
             assert!(error.message.contains(hint), "{error}");
         }
-        assert!(toml::from_str::<AgentConfig>(&format!("{TEXT}\nstate_dri = \"x\"")).is_err(), "a misspelt field was taken");
+        assert!(toml::from_str::<AgentConfig>(&format!("{TEXT}\nstate_dri = \"x\"")).is_err(), "a misspelt field was accepted");
     }
 }
