@@ -1,4 +1,4 @@
-//! What an operator can say about a coordinator.
+//! A coordinator's configuration.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -10,13 +10,13 @@ use weft_proto::{Peer, Security, certs::CertificateFiles, security::HANDSHAKE_TI
 use weft_schemes::Kind;
 use weft_types::{AutoSize, ByteSize, ClassLimits, ClusterId, Error, Result};
 
-/// Heartbeats that agents agree to.
+/// The heartbeat intervals that agents accept.
 const HEARTBEAT_INTERVALS_MS: RangeInclusive<u32> = 10..=60_000;
 
-/// Agents tell of their progress every quarter of a second: one that is late is not silent yet.
+/// Agents report progress every 250 ms: a late report must not count as silence.
 const REPAIR_STALL_MIN_MS: u64 = 500;
 
-/// A coordinator's settings, as its TOML file says them. What is not said is as [`Default`] has it.
+/// A coordinator's settings in TOML. Unset fields have the values of [`Default`].
 ///
 /// ```toml
 /// listen = "10.0.0.1:7400"
@@ -31,68 +31,68 @@ const REPAIR_STALL_MIN_MS: u64 = 500;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CoordinatorConfig {
-    /// Where agents and clients call, `host:port`; port 0 takes a free one.
+    /// The address for agents and clients, `host:port`; port 0 picks a free port.
     pub listen: String,
-    /// Where the metadata lies.
+    /// The directory of the metadata.
     pub dir: PathBuf,
-    /// The cluster that it is. A new one draws an id if none is said; metadata of another cluster is refused.
+    /// The cluster's id. A new cluster draws one if none is set; metadata of another cluster is refused.
     pub cluster: Option<ClusterId>,
     /// The directory with `ca.pem`, `coordinator.pem` and `coordinator-key.pem`.
     pub certificates: Option<PathBuf>,
-    /// No TLS: whoever reaches the port may do everything. It must be said by name.
+    /// Runs without TLS: anyone who can reach the port may do everything. Must be set explicitly.
     pub insecure: bool,
-    /// How often an agent gives a sign of life.
+    /// The interval of agents' heartbeats.
     pub heartbeat_interval_ms: u32,
-    /// A node that was silent for longer is down: reads go around it, nothing is placed on it.
+    /// A node that is silent for longer is down: reads avoid it, and nothing is placed on it.
     pub down_after_ms: u64,
-    /// A node or block that failed somebody is avoided for this long, where there is a way around it. It takes a stall to find out
-    /// who failed: shorter than a few of them, it would be forgotten before the plans that go around it have ended.
+    /// How long a node or block that failed is avoided if there is an alternative. It takes a stall to find out which
+    /// node failed. So this time must cover a few stalls: otherwise the failure is forgotten before the plans that
+    /// avoid the node have ended.
     pub suspect_ms: u64,
-    /// A put of which nothing was heard for this long is swept.
+    /// A put without a call for this long is aborted.
     pub upload_lease_ms: u64,
-    /// Blocks of removed and replaced objects stay readable this long, for readers that have their plan already.
+    /// How long blocks of removed and replaced objects stay readable, for readers that already have a plan.
     pub garbage_grace_ms: u64,
-    /// How often what is not needed any more is removed.
+    /// The interval of the garbage collection.
     pub sweep_interval_ms: u64,
-    /// How often each node's disks are searched for blocks that the metadata does not know, beside once after the node has
-    /// registered; 0: never.
+    /// How often each node's disks are searched for blocks that the metadata does not know, in addition to once after
+    /// the node registers; 0: never.
     pub orphan_check_interval_ms: u64,
-    /// Within this time each link between nodes is measured once while they have nothing else to do, or, of very many links, a part
-    /// of them; 0: never but when somebody asks.
+    /// Within this time each link between idle nodes is measured once; in a large cluster, a part of the links; 0: only
+    /// on request.
     pub link_probe_interval_ms: u64,
-    /// What was measured of a link longer ago is not planned with.
+    /// Older link measurements are not used for plans.
     pub link_age_max_ms: u64,
-    /// A task whose ports move nothing for this long has failed. A port that is still being connected moves nothing.
+    /// A task fails when its ports move nothing for this long, including ports that are still being connected.
     pub stall_ms: u32,
-    /// A repair, a read of what is lost or a put over several levels that has begun to flow and that somebody holds up for this long
-    /// goes on around him, if there is a way around; 0: it waits for `stall_ms`.
+    /// For repairs, reads of lost blocks, and puts over several levels: if a node delays the running plan for this long
+    /// and there is an alternative, a new plan avoids the node; 0: only `stall_ms` applies.
     pub repair_stall_ms: u64,
-    /// A call to an agent is answered within this time.
+    /// The deadline of a call to an agent.
     pub call_timeout_ms: u64,
-    /// Once a part of a plan has failed, the others have this long to end by themselves.
+    /// How long the other tasks of a plan may take to end by themselves after one has failed.
     pub failure_grace_ms: u64,
-    /// How often a plan asks agents that are busy again.
+    /// How often a plan asks busy agents again.
     pub open_attempts_max: u32,
-    /// How often a repair goes on around another failure, and a put's stripe with other nodes.
+    /// How often a repair continues after another failure, and how often a put's stripe is moved to other nodes.
     pub resumes_max: u32,
-    /// A slice of reads and writes; a multiple of 4 KiB.
+    /// The slice length of reads and writes; a multiple of 4 KiB.
     pub slice_len: ByteSize,
-    /// A slice of repairs and of reads of lost blocks, which go through chains; a multiple of 4 KiB, or `auto`: of the length with
-    /// which the chain should be the quickest.
+    /// The slice length of repairs and of reads of lost blocks, which use chains; a multiple of 4 KiB, or `auto`: the
+    /// length predicted to be fastest for the chain.
     pub repair_slice_len: AutoSize,
-    /// How lost blocks are read and rebuilt unless somebody says otherwise; `auto`: by the scheme that is predicted to be the
-    /// quickest.
+    /// The default scheme for reading and rebuilding lost blocks; `auto`: the scheme predicted to be fastest.
     pub scheme: String,
-    /// How new data gets to the nodes that store it unless somebody says otherwise; `auto`: by the scheme that is predicted to be
-    /// the quickest, with what others write at the same time.
+    /// The default scheme for writes; `auto`: the scheme predicted to be fastest, given concurrent writes.
     pub write_scheme: String,
-    /// A disk with less than this left gets no new block.
+    /// A disk with less free space than this gets no new block.
     pub disk_reserve: ByteSize,
-    /// Beside that, conversions leave so much of each disk to puts, percent of it; where too few nodes have more, they wait.
+    /// The further percentage of each disk that conversions leave to puts; if too few nodes have more free, they wait.
     pub conversion_free_percent: u32,
-    /// A node that is down and has new blocks of a conversion is waited for so long before they are given up: it may only be restarting.
+    /// How long a conversion waits for a node that is down and has its new blocks, before it drops them: the node may
+    /// only be restarting.
     pub conversion_restart_ms: u64,
-    /// What repairs and scrubs may use of every node; an agent keeps to its own limits where they are lower.
+    /// What repairs and scrubs may use of every node; lower limits of an agent take precedence.
     pub limits: ClassLimits,
 }
 
@@ -132,12 +132,12 @@ impl Default for CoordinatorConfig {
 }
 
 impl CoordinatorConfig {
-    /// The file of the metadata.
+    /// The metadata's file.
     pub(crate) fn metadata_file(&self) -> PathBuf {
         self.dir.join("metadata.sqlite")
     }
 
-    /// Refuses settings with which nothing would work, and says what would do.
+    /// Refuses settings that cannot work; the error says what would.
     pub(crate) fn check(&self) -> Result<()> {
         let positive = [
             ("upload_lease_ms", self.upload_lease_ms),
@@ -151,19 +151,19 @@ impl CoordinatorConfig {
         }
         if !HEARTBEAT_INTERVALS_MS.contains(&self.heartbeat_interval_ms) {
             let (first, last, asked) = (HEARTBEAT_INTERVALS_MS.start(), HEARTBEAT_INTERVALS_MS.end(), self.heartbeat_interval_ms);
-            return Err(Error::invalid(format!("heartbeat_interval_ms is {asked}: agents keep to {first} to {last}")));
+            return Err(Error::invalid(format!("heartbeat_interval_ms is {asked}: agents accept {first} to {last}")));
         }
         if (1..REPAIR_STALL_MIN_MS).contains(&self.repair_stall_ms) {
             let asked = self.repair_stall_ms;
             let message = format!(
-                "repair_stall_ms is {asked}: agents tell of their progress less often; {REPAIR_STALL_MIN_MS} or more, or 0"
+                "repair_stall_ms is {asked}, which is shorter than the interval of agents' progress reports: use at least {REPAIR_STALL_MIN_MS}, or 0"
             );
             return Err(Error::invalid(message));
         }
         if self.conversion_free_percent >= 100 {
             let asked = self.conversion_free_percent;
             return Err(Error::invalid(format!(
-                "conversion_free_percent is {asked}: with less than 100 there is room for conversions"
+                "conversion_free_percent is {asked}: it must be less than 100, to leave space for conversions"
             )));
         }
         self.limits.check()?;
@@ -174,7 +174,7 @@ impl CoordinatorConfig {
         weft_schemes::check_name(Kind::Write, &self.write_scheme)
     }
 
-    /// Which setting must be how much longer than which, and why.
+    /// Which setting must exceed which other one by how much, and why.
     fn relations(&self) -> Vec<Relation> {
         let stall = ("stall_ms", u64::from(self.stall_ms));
         let call = ("call_timeout_ms", self.call_timeout_ms);
@@ -187,12 +187,12 @@ impl CoordinatorConfig {
         };
         let mut relations = vec![
             relation(("down_after_ms", self.down_after_ms), 2, heartbeat, "one late heartbeat takes a node down"),
-            relation(stall, 1, call, "a task fails while the coordinator still waits for others to start"),
+            relation(stall, 1, call, "a task fails while the coordinator still waits for other tasks to start"),
             relation(
                 stall,
                 1,
                 ("failure_grace_ms", self.failure_grace_ms),
-                "a plan that failed is waited for longer than it takes all of it to fail",
+                "the coordinator waits longer for a failed plan than all its tasks take to fail",
             ),
             relation(("suspect_ms", self.suspect_ms), 1, stall, "a node is trusted again before the next plan has failed on it"),
         ];
@@ -200,35 +200,35 @@ impl CoordinatorConfig {
             ("link_age_max_ms", self.link_age_max_ms),
             1,
             ("link_probe_interval_ms", self.link_probe_interval_ms),
-            "what was measured of a link is forgotten before it is measured again",
+            "a link's measurement expires before the link is measured again",
         ));
         if !self.insecure {
-            let handshake = ("the time that a TLS handshake may take", HANDSHAKE_TIMEOUT.as_millis() as u64);
-            relations.push(relation(stall, 1, handshake, "a task fails before anybody can say that a handshake did"));
+            let handshake = ("the timeout of a TLS handshake", HANDSHAKE_TIMEOUT.as_millis() as u64);
+            relations.push(relation(stall, 1, handshake, "a task fails before a failed handshake is reported"));
         }
         relations
     }
 
-    /// TLS with the coordinator's certificate, or nothing where that was said by name.
+    /// TLS with the coordinator's certificate, or none if `insecure` is set.
     pub(crate) fn security(&self) -> Result<Security> {
         match (&self.certificates, self.insecure) {
             (Some(dir), false) => Security::load(&CertificateFiles::in_dir(dir, &Peer::Coordinator)),
             (None, true) => Ok(Security::Insecure),
             (Some(_), true) => Err(Error::invalid("both certificates and insecure are set: choose one")),
             (None, false) => Err(Error::invalid(
-                "certificates must name the directory with ca.pem, coordinator.pem and coordinator-key.pem; without them, \
-                 insecure = true lets in whoever reaches the port",
+                "set certificates to the directory with ca.pem, coordinator.pem and coordinator-key.pem, or set \
+                 insecure = true to accept every connection",
             )),
         }
     }
 }
 
-/// `longer` must be more than `shorter`, or at least `times` as much where that is more than once.
+/// `longer` must exceed `shorter`, or be at least `times` as much if that is more than 1.
 struct Relation {
     longer: (&'static str, u64),
     times: u64,
     shorter: (&'static str, u64),
-    /// What happens if it is not.
+    /// The consequence otherwise.
     or_else: &'static str,
 }
 
@@ -239,17 +239,17 @@ impl Relation {
         if holds {
             return Ok(());
         }
-        let needed = if times > 1 { format!("at least {times} times that") } else { "more".to_owned() };
+        let needed = if times > 1 { format!("at least {times} times that") } else { "greater".to_owned() };
         let or_else = self.or_else;
         Err(Error::invalid(format!(
-            "{longer} is {longer_ms} and {shorter} is {shorter_ms}, in milliseconds: {longer} must be {needed}, or {or_else}"
+            "{longer} is {longer_ms} ms and {shorter} is {shorter_ms} ms: {longer} must be {needed}, otherwise {or_else}"
         )))
     }
 }
 
-/// Makes the directory of the metadata.
+/// Creates the metadata's directory.
 pub(crate) fn make_dir(dir: &Path) -> Result<()> {
-    std::fs::create_dir_all(dir).map_err(|error| Error::fatal(format!("{} cannot be made: {error}", dir.display())))
+    std::fs::create_dir_all(dir).map_err(|error| Error::fatal(format!("cannot create {}: {error}", dir.display())))
 }
 
 #[cfg(test)]
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn times_that_do_not_go_together_are_refused_and_named() {
         let (config, tls) = (CoordinatorConfig { insecure: true, ..CoordinatorConfig::default() }, CoordinatorConfig::default());
-        assert_eq!((config.check(), tls.check()), (Ok(()), Ok(())), "what is not said must do");
+        assert_eq!((config.check(), tls.check()), (Ok(()), Ok(())), "the default must be valid");
         let refused = |config: CoordinatorConfig, parts: [&str; 3]| {
             let message = config.check().unwrap_err().message;
             parts.iter().for_each(|part| assert!(message.contains(part), "{part} is not in: {message}"));
@@ -297,21 +297,21 @@ mod tests {
         );
         refused(
             CoordinatorConfig { call_timeout_ms: 10_000, ..base() },
-            ["stall_ms is 10000", "call_timeout_ms is 10000", "more"],
+            ["stall_ms is 10000", "call_timeout_ms is 10000", "greater"],
         );
         refused(
             CoordinatorConfig { failure_grace_ms: 11_000, ..base() },
-            ["stall_ms is 10000", "failure_grace_ms is 11000", "more"],
+            ["stall_ms is 10000", "failure_grace_ms is 11000", "greater"],
         );
         refused(CoordinatorConfig { suspect_ms: 9_000, ..base() }, ["suspect_ms is 9000", "stall_ms is 10000", "trusted again"]);
         refused(CoordinatorConfig { heartbeat_interval_ms: 5, ..base() }, ["heartbeat_interval_ms is 5", "10", "60000"]);
         refused(
             CoordinatorConfig { link_age_max_ms: 600_000, ..base() },
-            ["link_age_max_ms is 600000", "link_probe_interval_ms is 600000", "forgotten"],
+            ["link_age_max_ms is 600000", "link_probe_interval_ms is 600000", "expires"],
         );
         let stall = |insecure| CoordinatorConfig { insecure, stall_ms: 5_000, ..base() };
         assert_eq!(stall(true).check(), Ok(()), "without TLS there is no handshake");
-        refused(stall(false), ["stall_ms is 5000", "TLS handshake may take is 5000", "more"]);
+        refused(stall(false), ["stall_ms is 5000", "timeout of a TLS handshake is 5000", "greater"]);
     }
 
     #[test]
