@@ -143,7 +143,8 @@ async fn listen(node: &Node, address: &str) -> Result<Box<dyn Listen>> {
 
 /// The address that others dial to reach a listener; `setting` is the configuration key that overrides it.
 fn advertised(named: &Option<String>, setting: &str, listener: &dyn Listen) -> Result<String> {
-    let bound = || listener.local_address().map_err(|error| Error::fatal(format!("cannot read a listener's own address: {error}")));
+    let bound =
+        || listener.local_address().map_err(|error| Error::fatal(format!("cannot read a listener's own address: {error}")));
     let address = named.clone().map_or_else(bound, Ok)?;
     // Peers that dial an unspecified address would reach themselves.
     if address.parse::<std::net::SocketAddr>().is_ok_and(|address| address.ip().is_unspecified()) {

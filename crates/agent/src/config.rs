@@ -190,7 +190,9 @@ impl AgentConfig {
         }
         let Limits { memory_budget, connections_max, blocks_per_disk_max, .. } = self.limits;
         if memory_budget.0 == 0 || connections_max == 0 || blocks_per_disk_max == 0 {
-            return Err(Error::invalid("limits.memory_budget, limits.connections_max and limits.blocks_per_disk_max must be at least 1: with 0 no task can run"));
+            return Err(Error::invalid(
+                "limits.memory_budget, limits.connections_max and limits.blocks_per_disk_max must be at least 1: with 0 no task can run",
+            ));
         }
         let Limits { repair_percent, scrub_percent, .. } = self.limits;
         if repair_percent == 0 || scrub_percent == 0 || repair_percent.saturating_add(scrub_percent) > LOWER_PERCENT_MAX {
@@ -248,8 +250,8 @@ mod tests {
             (|c| c.insecure = false, "certificates = "),
             (|c| c.certificates = Some("/etc/weft".into()), "insecure = true"),
             (|c| c.limits.connections_max = 0, "connections_max"),
-            (|c| c.limits.scrub_percent = 0, "as 70 and 20 do"),
-            (|c| c.limits.repair_percent = 80, "as 70 and 20 do"),
+            (|c| c.limits.scrub_percent = 0, "for example 70 and 20"),
+            (|c| c.limits.repair_percent = 80, "for example 70 and 20"),
             (|c| c.throttle.coding_bytes_per_s = Some(ByteSize(1000)), "throttle.coding_bytes_per_s"),
         ];
         for (spoil, hint) in spoils {

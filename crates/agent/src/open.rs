@@ -108,7 +108,9 @@ fn store_specs(stores: &[StoreSpec], registration: &Registration, task: &Task) -
         if meta.cluster != registration.cluster {
             return wrong("the block belongs to another cluster");
         }
-        let Some(block) = task.stores.iter().find(|block| block.id == id) else { return wrong("the task does not store this block") };
+        let Some(block) = task.stores.iter().find(|block| block.id == id) else {
+            return wrong("the task does not store this block");
+        };
         if meta.stripe.layout != task.layout || meta.len() != block.len || meta.seq != task.seq {
             return wrong("the block's description and the task do not agree");
         }
@@ -140,8 +142,9 @@ fn require_recorded(reader: &dyn BlockReader, id: BlockId, recorded: &Recorded) 
     let Some(units) = recorded.get(&id).filter(|units| *units != reader.units()) else { return Ok(()) };
     let first = units.iter().zip(reader.units()).position(|(recorded, found)| recorded != found);
     let first = first.unwrap_or(units.len().min(reader.units().len()));
-    let message =
-        format!("the block's checksums differ from the recorded ones from unit {first} on: payload and sidecar were changed together");
+    let message = format!(
+        "the block's checksums differ from the recorded ones from unit {first} on: payload and sidecar were changed together"
+    );
     let error = Error::corrupt(message).block(id);
     tracing::error!(%error, "found a block that differs from the one that was written");
     Err(error)
@@ -218,7 +221,8 @@ impl LinkEnds<'_> {
         let (mut links, mut guests) = (BTreeMap::new(), Vec::new());
         for link in &self.task.links {
             let id = link.id();
-            let peer = peers.get(&id).ok_or_else(|| Error::invalid(format!("the request does not name the peer of link {id}")))?;
+            let peer =
+                peers.get(&id).ok_or_else(|| Error::invalid(format!("the request does not name the peer of link {id}")))?;
             let way = match link.peer {
                 Party::Node(_) if link.sends => Way::Dial(self.dial(link, peer)?),
                 Party::Node(_) | Party::Client(_) => {

@@ -98,7 +98,9 @@ impl Partials {
                 return Err(Error::retry(format!("busy: plan {user} is still writing the block")).block(id));
             }
             if entry.block.as_ref().is_some_and(|block| block.disk != disk || block.meta != *meta) {
-                return Err(Error::invalid("a part of this block is already on another disk or belongs to another object").block(id));
+                return Err(
+                    Error::invalid("a part of this block is already on another disk or belongs to another object").block(id)
+                );
             }
             entry.user = Some(plan);
             return Ok(entry.block.clone());
@@ -347,7 +349,11 @@ mod tests {
 
         let many = (10..10 + GIVEN_UP_MAX as u64).map(|stripe| partials.give_up(id(stripe), remember));
         assert!(many.into_iter().all(|given_up| given_up.is_ok()));
-        assert_eq!(partials.give_up(id(5), remember).unwrap_err().reaction, Reaction::Retry, "the number of given-up blocks is bounded");
+        assert_eq!(
+            partials.give_up(id(5), remember).unwrap_err().reaction,
+            Reaction::Retry,
+            "the number of given-up blocks is bounded"
+        );
         partials.give_up(id(10), remember).unwrap();
     }
 }

@@ -37,7 +37,8 @@ impl Ports for TaskPorts {
         let slices = lane.slices(self.slice_len);
         let (port, from_disk) = match source {
             Source::Block { index, sub_blocks } => {
-                let block = self.blocks.get(index).ok_or_else(|| Error::invalid(format!("the request does not name block {index}")))?;
+                let block =
+                    self.blocks.get(index).ok_or_else(|| Error::invalid(format!("the request does not name block {index}")))?;
                 (block.clone().source(sub_blocks, slices, self.slice_len, lane.window as usize, self.disk_mode), true)
             }
             Source::Link(link) => (self.link(lane, *link)?.source(slices), false),
@@ -49,7 +50,8 @@ impl Ports for TaskPorts {
     async fn sink(&self, lane: &TaskLane, _: &TaskStage, sink: &Sink) -> Result<Box<dyn SliceSink>> {
         match sink {
             Sink::Store { index, sub_blocks } => {
-                let target = self.targets.get(index).ok_or_else(|| Error::invalid(format!("the request does not name block {index}")))?;
+                let target =
+                    self.targets.get(index).ok_or_else(|| Error::invalid(format!("the request does not name block {index}")))?;
                 Ok(self.throttles.disk_sink(target.sink(sub_blocks, self.disk_mode), self.of))
             }
             Sink::Link(link) => Ok(self.link(lane, *link)?.sink()),

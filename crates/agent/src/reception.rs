@@ -222,7 +222,10 @@ impl Expected {
         }
         let LinkRights { from, to, .. } = self.rights;
         if (hello.from, hello.to, hello.direction) != (from, to, self.direction) {
-            return Err(Error::invalid(format!("the Hello names a link from {} to {}, but the plan's link goes from {from} to {to}", hello.from, hello.to)));
+            return Err(Error::invalid(format!(
+                "the Hello names a link from {} to {}, but the plan's link goes from {from} to {to}",
+                hello.from, hello.to
+            )));
         }
         self.key.verify(&self.rights, &hello.token)
     }

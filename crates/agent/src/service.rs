@@ -108,7 +108,10 @@ impl Service {
             )));
         }
         if blocks.len() > REMOVED_BLOCKS_MAX {
-            return Err(Error::invalid(format!("the request names {} blocks: at most {REMOVED_BLOCKS_MAX} are allowed", blocks.len())));
+            return Err(Error::invalid(format!(
+                "the request names {} blocks: at most {REMOVED_BLOCKS_MAX} are allowed",
+                blocks.len()
+            )));
         }
         blocks.iter().map(|id| wire::decode("block", id)).collect()
     }

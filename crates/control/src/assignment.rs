@@ -127,7 +127,11 @@ mod tests {
     #[test]
     fn writers_on_nodes_keep_out_of_each_others_way() {
         let auto = |writers| put_at_once(writers, "auto", false);
-        assert_eq!(auto(1), (vec!["mist".to_owned()], 4.0), "the data that the writer sends is all: its own node computes its parity from it");
+        assert_eq!(
+            auto(1),
+            (vec!["mist".to_owned()], 4.0),
+            "the data that the writer sends is all: its own node computes its parity from it"
+        );
         let (schemes, busiest) = auto(2);
         assert!(schemes == ["mist", "mist"] && busiest <= 6.0, "{schemes:?} {busiest}");
         for writers in 3..=8 {
@@ -166,11 +170,7 @@ mod tests {
             planning::write(&code, &stripe, &writing, run).unwrap().considered[0].scheme.clone()
         };
         assert_eq!(chosen(Busy { background: vec![repair], ..Busy::default() }), "mist");
-        assert_eq!(
-            chosen(Busy { waited_for: repair, ..Busy::default() }),
-            "direct",
-            "no plan of this put can end sooner"
-        );
+        assert_eq!(chosen(Busy { waited_for: repair, ..Busy::default() }), "direct", "no plan of this put can end sooner");
     }
 
     #[test]

@@ -136,8 +136,9 @@ impl KeptFree {
             return Ok(());
         }
         let (stripe, reserve, percent) = (ByteSize(bytes), ByteSize(self.reserve_bytes), self.percent);
-        let beside =
-            format!("{stripe} and {reserve} in addition to the {percent} % that conversions leave to puts (conversion_free_percent)");
+        let beside = format!(
+            "{stripe} and {reserve} in addition to the {percent} % that conversions leave to puts (conversion_free_percent)"
+        );
         Err(match any(|disk| disk.total_bytes) {
             true => Error::retry(format!(
                 "waits for space: the agent that writes a stripe may have to spool it to a disk, but no disk of any node has {beside} free"
@@ -252,11 +253,7 @@ mod tests {
             waits.message.starts_with("waits for space: 3 of 15 nodes") && waits.message.contains("gets 4 blocks"),
             "{waits}"
         );
-        assert_eq!(
-            without(&roomy(0), &Wanted { failure_domain: FailureDomain::Node, ..whole }),
-            Ok(5),
-            "racks do not matter"
-        );
+        assert_eq!(without(&roomy(0), &Wanted { failure_domain: FailureDomain::Node, ..whole }), Ok(5), "racks do not matter");
         // Copies need nodes, but not racks.
         assert_eq!(without(&roomy(3), &Wanted { count: 13, ..whole }), Ok(2));
         // Here a rack gets too many blocks for another reason than space.

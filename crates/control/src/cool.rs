@@ -173,11 +173,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_spread_over_the_racks() {
         let stripe = stripe();
-        assert_eq!(
-            kept(&view(&["a", "b", "c", "b", "c"]), &stripe),
-            Ok(vec![1, 2, 3]),
-            "first copies, if nothing else matters"
-        );
+        assert_eq!(kept(&view(&["a", "b", "c", "b", "c"]), &stripe), Ok(vec![1, 2, 3]), "first copies, if nothing else matters");
         // A greedy choice of racks a and c would put two blocks into one of them later.
         let mut view = view(&["a", "a", "c", "b", "c"]);
         assert_eq!(kept(&view, &stripe), Ok(vec![4, 2, 3]));

@@ -61,8 +61,9 @@ impl Block {
 /// Whether a repair can start: blocks of the node may be lost, and the target nodes are up. `down_after`: how long a
 /// node that has just died still counts as up.
 pub fn check(repair: &NodeRepair, view: &View, down_after: Duration) -> Result<()> {
-    let known =
-        |id: NodeId| view.node(id).ok_or_else(|| Error::not_found(format!("there is no node {id}: `weft node ls` lists the nodes")));
+    let known = |id: NodeId| {
+        view.node(id).ok_or_else(|| Error::not_found(format!("there is no node {id}: `weft node ls` lists the nodes")))
+    };
     let node = known(repair.node)?;
     if node.up && !repair.force && !node.disks.iter().any(|disk| disk.failed) {
         let (name, seconds) = (&node.name, down_after.as_millis().div_ceil(1000));
@@ -103,7 +104,9 @@ pub fn visible(stripe: &StripeRecord) -> Result<UploadId> {
         Owner::Object(version) => Ok(version),
         _ => {
             let id = stripe.id;
-            Err(Error::unavailable(format!("stripe {id} belongs to an object that is still being put: repair the node again later")))
+            Err(Error::unavailable(format!(
+                "stripe {id} belongs to an object that is still being put: repair the node again later"
+            )))
         }
     }
 }

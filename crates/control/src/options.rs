@@ -171,7 +171,11 @@ mod tests {
         let layout = weft_types::Layout::new(2 << 20, 2 << 20, 8).unwrap();
         let stripe = StripeLayout { layout, k: 4, m: 4, data_len: 8 << 20 };
         let positions = |bytes| options().with("", bytes, false).unwrap().slice_positions(&stripe, &Network::uniform(125e6));
-        assert_eq!([0, 64 << 10, 256 << 10].map(positions), [128 << 10, 8 << 10, 32 << 10], "a requested length is used as it is");
+        assert_eq!(
+            [0, 64 << 10, 256 << 10].map(positions),
+            [128 << 10, 8 << 10, 32 << 10],
+            "a requested length is used as it is"
+        );
         for (scheme, len, auto, says) in [
             ("", 1000, false, "is 1000"),
             ("", 65 << 20, false, "at most 64MiB"),

@@ -30,9 +30,8 @@ pub fn described(code: &str, replicas: u8) -> String {
 pub fn few_nodes_for_copies(code: &SharedCode, replicas: u8, nodes: usize) -> Option<String> {
     let needed = nodes_needed(code.k(), code.n(), replicas);
     let what = described(&code.spec(), replicas);
-    (replicas > 1 && needed > nodes).then(|| {
-        format!("{what} needs {needed} different nodes for a stripe, but the cluster has {nodes}: add nodes first")
-    })
+    (replicas > 1 && needed > nodes)
+        .then(|| format!("{what} needs {needed} different nodes for a stripe, but the cluster has {nodes}: add nodes first"))
 }
 
 /// A request for homes.

@@ -77,7 +77,9 @@ impl Coordinator {
         let cluster = meta.cluster().await?;
         if let Some(asked) = config.cluster.filter(|asked| *asked != cluster.id) {
             let (dir, id) = (config.dir.display(), cluster.id);
-            return Err(Error::invalid(format!("{dir} belongs to cluster {id}, but this coordinator is configured for cluster {asked}")));
+            return Err(Error::invalid(format!(
+                "{dir} belongs to cluster {id}, but this coordinator is configured for cluster {asked}"
+            )));
         }
         let (started, (stop, stopped)) = (Started::now_is_the_start(), watch::channel(false));
         let members = Members::new(

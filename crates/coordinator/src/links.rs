@@ -200,7 +200,9 @@ pub(crate) fn measure(
     }
     if pairs.len() > PAIRS_ASKED_MAX {
         let count = pairs.len();
-        return Err(Error::invalid(format!("{count} links are too many for one request, which may have {PAIRS_ASKED_MAX}: name fewer nodes")));
+        return Err(Error::invalid(format!(
+            "{count} links are too many for one request, which may have {PAIRS_ASKED_MAX}: name fewer nodes"
+        )));
     }
     let (events, told) = mpsc::channel(EVENTS_MAX);
     let shared = Arc::clone(shared);

@@ -89,7 +89,9 @@ pub(crate) async fn read_stripe(
                 }
                 Action::LookUp => answer = Some(Event::LookedUp(find(shared, &asked).await.map(|(_, stripe)| stripe))),
                 Action::End(Err(error)) => return Err(place(error)),
-                Action::End(Ok(())) => return started.ok_or_else(|| Error::fatal("internal error: a read was not started")).map_err(place),
+                Action::End(Ok(())) => {
+                    return started.ok_or_else(|| Error::fatal("internal error: a read was not started")).map_err(place);
+                }
             }
         }
         event = answer.ok_or_else(|| Error::fatal("internal error: a read waits for nothing"))?;
@@ -131,7 +133,11 @@ fn ranges(stripe: &StripeRecord, asked: &[v1::BlockRange]) -> Result<Vec<Range>>
     for range in asked {
         let index = u8::try_from(range.index).ok().filter(|index| u32::from(*index) < stripe.layout.k);
         let index = index.ok_or_else(|| {
-            Error::invalid(format!("block {} is not a data block: those are 0 to {}", range.index, stripe.layout.k.saturating_sub(1)))
+            Error::invalid(format!(
+                "block {} is not a data block: those are 0 to {}",
+                range.index,
+                stripe.layout.k.saturating_sub(1)
+            ))
         })?;
         let len = stripe.layout.block_len(index.into());
         if range.start >= range.end || range.end > len {

@@ -197,7 +197,8 @@ fn warnings(shared: &Shared, statuses: &[MemberStatus]) -> Vec<String> {
 }
 
 fn stripe(record: &StripeRecord, view: &View, with_checksums: bool) -> Result<v1::Stripe> {
-    let layout = postcard::to_allocvec(&record.layout).map_err(|error| Error::fatal(format!("cannot encode a layout: {error}")))?;
+    let layout =
+        postcard::to_allocvec(&record.layout).map_err(|error| Error::fatal(format!("cannot encode a layout: {error}")))?;
     let span = |span: &weft_types::Span| v1::SpanMessage { start: span.start, end: span.end };
     let block = |(index, placed): (u8, &weft_types::PlacedBlock)| v1::PlacedBlock {
         index: index.into(),

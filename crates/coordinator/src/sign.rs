@@ -53,7 +53,9 @@ pub(crate) fn store_order(
     home: Home,
     view: &View,
 ) -> Result<StoreOrder> {
-    let disk = view.disk(home).ok_or_else(|| Error::replan("the block's disk no longer exists").party(Party::Node(home.node)).block(block))?;
+    let disk = view
+        .disk(home)
+        .ok_or_else(|| Error::replan("the block's disk no longer exists").party(Party::Node(home.node)).block(block))?;
     let meta = BlockMeta {
         cluster: shared.cluster.id,
         id: block,
@@ -128,7 +130,8 @@ fn peer(party: Party, cut: &Cut, link: &weft_plan::TaskLink, cuts: &BTreeMap<Par
     let name = other.name.clone();
     let (mut address, mut token) = (String::new(), Vec::new());
     if dials(cut, link, other) {
-        let acceptor = other.session.as_ref().ok_or_else(|| Error::fatal("internal error: a link connects two clients").party(party))?;
+        let acceptor =
+            other.session.as_ref().ok_or_else(|| Error::fatal("internal error: a link connects two clients").party(party))?;
         let (from, to) = if link.sends { (party, link.peer) } else { (link.peer, party) };
         let rights = LinkRights { epoch: cut.task.epoch, plan: cut.task.plan, link: link.id(), from, to, task_hash: other.hash };
         token = acceptor.link_key.issue(&rights).0.to_vec();
@@ -158,7 +161,8 @@ fn session(shared: &Shared, node: NodeId) -> Result<Session> {
 }
 
 fn store_spec(block: BlockId, orders: &BTreeMap<BlockId, StoreOrder>) -> Result<v1::StoreSpec> {
-    let order = orders.get(&block).ok_or_else(|| Error::fatal("internal error: a block to store has no description").block(block))?;
+    let order =
+        orders.get(&block).ok_or_else(|| Error::fatal("internal error: a block to store has no description").block(block))?;
     let meta = postcard::to_allocvec(&order.meta)
         .map_err(|error| Error::fatal(format!("cannot encode a block's description: {error}")).block(block))?;
     Ok(v1::StoreSpec { meta, expected_checksums: order.expected_checksums.clone(), disk: order.disk.clone() })
@@ -166,7 +170,8 @@ fn store_spec(block: BlockId, orders: &BTreeMap<BlockId, StoreOrder>) -> Result<
 
 /// The recorded checksums of a block that is read. There are none until its stripe has ended.
 fn read_spec(block: BlockId, stripe: &StripeRecord) -> Result<v1::ReadSpec> {
-    let id = postcard::to_allocvec(&block).map_err(|error| Error::fatal(format!("cannot encode a block's id: {error}")).block(block))?;
+    let id = postcard::to_allocvec(&block)
+        .map_err(|error| Error::fatal(format!("cannot encode a block's id: {error}")).block(block))?;
     Ok(v1::ReadSpec { id, checksums: stripe.checksums.get(usize::from(block.index)).cloned().unwrap_or_default() })
 }
 

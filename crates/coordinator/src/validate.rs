@@ -118,11 +118,10 @@ fn check_size(code: &SharedCode, what: &str, len: u64, alpha: u32, fallback: Opt
         _ => format!("{alpha} sub-blocks of whole pages"),
     };
     let (unit, spec) = (ByteSize(unit), code.spec());
-    Err(Error::invalid(format!("a {what} of {asked} is not a multiple of {unit}, which {spec} needs because it has {why}: use {would}")))
+    Err(Error::invalid(format!("a {what} of {asked} is not a multiple of {unit} ({spec} has {why}): use {would}")))
 }
 
-/// The cell length of a policy for a code: for the policy's own code, the one requested or chosen when the policy was
-/// created.
+/// The cell length of a policy for a code: for the policy's own code, the one set when the policy was created.
 fn cell_len_of(policy: &PolicyRecord, code: &SharedCode) -> u64 {
     match code.spec() == policy.code {
         true => policy.cell_len,
@@ -156,8 +155,7 @@ pub(crate) fn policy(asked: &v1::Policy) -> Result<PolicyRecord> {
 
 /// The policy of a new cluster. It tolerates the loss of three blocks of nine at a cost of 50 % more disk space. Three
 /// racks suffice to survive the loss of one, and nine nodes to start with; wider codes save little more and need many
-/// more nodes. Blocks of 64 MiB keep the metadata small. Cells of 1 MiB let the first bytes of a put leave before the
-/// last have arrived.
+/// more nodes. Blocks of 64 MiB keep the metadata small. Cells of 1 MiB let a put start to send early.
 pub(crate) fn default_policy() -> PolicyRecord {
     PolicyRecord {
         name: "default".into(),
@@ -183,7 +181,7 @@ pub(crate) fn repair_node(asked: &v1::RepairNodeRequest, config: &CoordinatorCon
     }
     let concurrency = if asked.concurrency == 0 { JOB_CONCURRENCY } else { asked.concurrency };
     if concurrency > JOB_CONCURRENCY_MAX {
-        return Err(Error::invalid(format!("1 to {JOB_CONCURRENCY_MAX} stripes can be repaired at the same time, not {concurrency}")));
+        return Err(Error::invalid(format!("1 to {JOB_CONCURRENCY_MAX} stripes can be repaired at once, not {concurrency}")));
     }
     let slice_len = asked.slice_len;
     if !slice_len.is_multiple_of(PAGE_LEN) || slice_len > SLICE_BYTES_MAX {
@@ -217,7 +215,7 @@ pub(crate) fn conversion(asked: &v1::ConvertRequest) -> Result<Conversion> {
     }
     let concurrency = if asked.concurrency == 0 { CONVERSION_CONCURRENCY } else { asked.concurrency };
     if concurrency > JOB_CONCURRENCY_MAX {
-        return Err(Error::invalid(format!("1 to {JOB_CONCURRENCY_MAX} stripes can be converted at the same time, not {concurrency}")));
+        return Err(Error::invalid(format!("1 to {JOB_CONCURRENCY_MAX} stripes can be converted at once, not {concurrency}")));
     }
     let key = (!asked.key.is_empty()).then(|| asked.key.clone());
     let (bucket, policy) = (asked.bucket.clone(), asked.policy.clone());
@@ -287,8 +285,7 @@ fn ack(text: &str, code: &SharedCode) -> Result<Ack> {
 /// Parses a number of copies of a data block, including the coded one; 0: one.
 pub(crate) fn replicas(asked: u32) -> Result<u8> {
     let replicas = u8::try_from(asked.max(1)).ok().filter(|replicas| *replicas <= REPLICAS_MAX);
-    replicas
-        .ok_or_else(|| Error::invalid(format!("{asked} copies of each data block are too many: at most {REPLICAS_MAX}")))
+    replicas.ok_or_else(|| Error::invalid(format!("{asked} copies of each data block are too many: at most {REPLICAS_MAX}")))
 }
 
 #[cfg(test)]
@@ -325,7 +322,7 @@ mod tests {
 
         let message = |spec, block, cell| of(spec, block, cell).unwrap_err().message;
         assert!(message("rs(4,2)", 10 << 20, 3 << 20).contains("does not divide"));
-        assert!(message("rs(4,2)", 3000, 3000).contains("a block of 3000 is not a multiple of 4KiB, which rs(4,2) needs because it has whole pages"));
+        assert!(message("rs(4,2)", 3000, 3000).contains("a block of 3000 is not a multiple of 4KiB (rs(4,2) has whole pages"));
         assert!(message("rs(4,2)", 1 << 50, 0).contains("at most 4GiB"));
         assert!(!message("rs(0,2)", 0, 0).is_empty());
         assert!(!message("nonsense(4,2)", 0, 0).is_empty());
@@ -390,14 +387,14 @@ mod tests {
             assert!(error.contains(text), "{error}");
         };
         let spec = "msr(3,3,d=5)";
-        says(spec, 64 << 20, 0, "a block of 64MiB is not a multiple of 12KiB, which msr(3,3) needs because it has 3 sub-blocks of whole pages");
+        says(spec, 64 << 20, 0, "a block of 64MiB is not a multiple of 12KiB (msr(3,3) has 3 sub-blocks of whole pages");
         says(spec, 64 << 20, 0, ": use 63MiB or 65664KiB");
         says(spec, 100 << 10, 0, "a block of 100KiB is not a multiple of 12KiB");
         says(spec, 100 << 10, 0, ": use 96KiB or 108KiB");
         says(spec, 4096, 0, ": use 12KiB");
         says(spec, 4 << 30, 0, ": use 4095MiB");
         says(spec, 0, 8 << 10, "a cell of 8KiB is not a multiple of 12KiB");
-        says("clay(12,3)", 1 << 20, 0, "a block of 1MiB is not a multiple of 972KiB, which clay(12,3) needs because it has 243 sub-blocks");
+        says("clay(12,3)", 1 << 20, 0, "a block of 1MiB is not a multiple of 972KiB (clay(12,3) has 243 sub-blocks");
         says("clay(12,3)", 1 << 20, 0, ": use 972KiB or 1944KiB");
         says(spec, 36 << 10, 24 << 10, "does not divide the block size");
     }
@@ -436,7 +433,10 @@ mod tests {
             assert!(message.contains(says), "{message}");
         };
         let asked = || asked.clone();
-        refused(v1::RepairNodeRequest { select: "best\n".into(), ..asked() }, "'best\\n' does not select helpers: use one of lru, random, index");
+        refused(
+            v1::RepairNodeRequest { select: "best\n".into(), ..asked() },
+            "'best\\n' does not select helpers: use one of lru, random, index",
+        );
         refused(v1::RepairNodeRequest { scheme: "pigeon".into(), ..asked() }, "pigeon");
         refused(v1::RepairNodeRequest { scheme: "direct".into(), ..asked() }, "blocks of this node are lost");
         refused(v1::RepairNodeRequest { concurrency: 65, ..asked() }, "1 to 64 stripes");

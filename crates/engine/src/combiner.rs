@@ -39,7 +39,9 @@ impl Combiner {
         let (cols, rows) = (total(source_widths)?, total(sink_widths)?);
         if (matrix.rows(), matrix.cols()) != (rows, cols) {
             let shape = format!("{}×{}", matrix.rows(), matrix.cols());
-            return Err(Error::invalid(format!("the stage's matrix is {shape}, but the stage has {cols} incoming and {rows} outgoing sub-blocks")));
+            return Err(Error::invalid(format!(
+                "the stage's matrix is {shape}, but the stage has {cols} incoming and {rows} outgoing sub-blocks"
+            )));
         }
         let places: Vec<(usize, usize)> = (source_widths.iter().enumerate())
             .flat_map(|(source, width)| (0..*width).map(move |sub_block| (source, sub_block)))

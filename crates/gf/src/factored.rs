@@ -207,7 +207,8 @@ impl TryFrom<Terms> for Factored {
 
     fn try_from(Terms { rows, cols, terms, temporaries }: Terms) -> Result<Self, Self::Error> {
         let steps = SparseMatrix { rows, cols, terms };
-        Self::new(temporaries as usize, steps).ok_or("the matrix has terms that are unsorted, out of range, or depend on later rows")
+        Self::new(temporaries as usize, steps)
+            .ok_or("the matrix has terms that are unsorted, out of range, or depend on later rows")
     }
 }
 

@@ -17,9 +17,7 @@ pub enum MetaError {
         current: Epoch,
     },
     /// The database was written by a newer weft.
-    #[error(
-        "the metadata has schema {found}, but this weft reads schemas up to {known}: use a newer weft"
-    )]
+    #[error("the metadata has schema {found}, but this weft reads schemas up to {known}: use a newer weft")]
     NewerSchema {
         /// The schema of the database.
         found: u32,

@@ -122,7 +122,9 @@ fn unpack_as<T: DeserializeOwned>(known: u8, what: &str, blob: &[u8]) -> Result<
         Some((version, packed)) if *version == known => {
             postcard::from_bytes(packed).map_err(|error| MetaError::Storage(format!("cannot decode {what}: {error}")))
         }
-        Some((version, _)) => Err(MetaError::Storage(format!("{what} has version {version}, but this weft reads version {known}"))),
+        Some((version, _)) => {
+            Err(MetaError::Storage(format!("{what} has version {version}, but this weft reads version {known}")))
+        }
         None => Err(MetaError::Storage(format!("{what} is empty"))),
     }
 }

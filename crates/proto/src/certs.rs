@@ -104,7 +104,9 @@ impl Authority {
 
     /// Creates a certificate and a key for `peer`, and writes them and the authority's certificate to `dir`.
     pub fn issue(&self, dir: &Path, peer: &Peer) -> Result<CertificateFiles> {
-        let name = peer.dns_name().ok_or_else(|| Error::invalid("a certificate can be issued only to a coordinator, an agent or a client"))?;
+        let name = peer
+            .dns_name()
+            .ok_or_else(|| Error::invalid("a certificate can be issued only to a coordinator, an agent or a client"))?;
         if let Peer::Agent(name) = peer {
             check_agent_name(name)?;
         }

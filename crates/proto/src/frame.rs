@@ -359,7 +359,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FrameStream<S> {
         }
         if header.kind != Kind::HelloAck || header.link != link {
             let (kind, number) = (header.kind, header.link);
-            return Err(FrameError::Unexpected(format!("received a {kind:?} frame of link {number} instead of link {link}'s HelloAck")));
+            return Err(FrameError::Unexpected(format!(
+                "received a {kind:?} frame of link {number} instead of link {link}'s HelloAck"
+            )));
         }
         let theirs = take_version_fields(&mut payload)?;
         if let Err(error) = PROTOCOL.agree(theirs) {

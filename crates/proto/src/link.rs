@@ -104,7 +104,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> LinkSender<S> {
     async fn feed_rows(&mut self, slice: Span, rows: &[u8], checksum: impl FnOnce() -> u32) -> Result<()> {
         self.state.at(slice.start);
         if rows.len() as u64 != self.state.slice_bytes(slice) {
-            return Err(self.state.place(Error::fatal(format!("a slice has {} bytes for {} positions", rows.len(), slice.len()))));
+            return Err(self.state.place(Error::fatal(format!(
+                "a slice has {} bytes for {} positions",
+                rows.len(),
+                slice.len()
+            ))));
         }
         let sent = self.try_feed(slice, rows, checksum).await;
         self.or_reason(sent).await

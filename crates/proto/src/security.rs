@@ -150,8 +150,8 @@ impl Security {
         let Self::Tls(tls) = self else { return Ok(Box::new(PlainStream::new(stream))) };
 
         let name = expected.dns_name().ok_or_else(|| Error::fatal("a TLS connection needs a named peer"))?;
-        let name =
-            ServerName::try_from(name).map_err(|_| Error::invalid(format!("the name of '{expected}' is not valid in a certificate")))?;
+        let name = ServerName::try_from(name)
+            .map_err(|_| Error::invalid(format!("the name of '{expected}' is not valid in a certificate")))?;
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.client.connect(name, stream)).await {
             Ok(Ok(stream)) => Ok(Box::new(stream)),
             Ok(Err(error)) => {
@@ -224,8 +224,9 @@ fn peer_of(certificates: Option<&[CertificateDer<'_>]>) -> Result<Peer> {
     let [name] = names.as_slice() else {
         return Err(Error::invalid(format!("the peer's certificate has {} names instead of one", names.len())));
     };
-    let peer = Peer::from_dns_name(name)
-        .ok_or_else(|| Error::invalid(format!("the peer's certificate is for {name}, which is neither a coordinator nor an agent nor a client")))?;
+    let peer = Peer::from_dns_name(name).ok_or_else(|| {
+        Error::invalid(format!("the peer's certificate is for {name}, which is neither a coordinator nor an agent nor a client"))
+    })?;
     // rustls's parser must agree with ours about the name.
     let parsed = rustls::server::ParsedCertificate::try_from(certificate).map_err(cannot_set_up)?;
     let server_name = ServerName::try_from(name.as_str()).map_err(cannot_set_up)?;

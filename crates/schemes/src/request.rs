@@ -147,17 +147,29 @@ impl Request<'_> {
         for want in &self.job.wants {
             if want.span.end > positions {
                 let span = want.span;
-                return Err(Error::invalid(format!("positions {}..{} are wanted, but a block has {positions}", span.start, span.end)));
+                return Err(Error::invalid(format!(
+                    "positions {}..{} are wanted, but a block has {positions}",
+                    span.start, span.end
+                )));
             }
             // A check belongs to no block: it has rows.
             if want.kind == WantKind::Check {
                 continue;
             }
             if usize::from(want.index) >= code.n() {
-                return Err(Error::invalid(format!("{} has no block {}: its blocks are 0 to {}", code.spec(), want.index, code.n() - 1)));
+                return Err(Error::invalid(format!(
+                    "{} has no block {}: its blocks are 0 to {}",
+                    code.spec(),
+                    want.index,
+                    code.n() - 1
+                )));
             }
             if want.sub_blocks.iter().any(|s| usize::from(*s) >= code.alpha()) {
-                return Err(Error::invalid(format!("sub-blocks {:?} are wanted, but a block has {}", want.sub_blocks, code.alpha())));
+                return Err(Error::invalid(format!(
+                    "sub-blocks {:?} are wanted, but a block has {}",
+                    want.sub_blocks,
+                    code.alpha()
+                )));
             }
             if want.kind == WantKind::Store && self.store(want.party, want.index).is_none() {
                 let message = format!("no block was allocated for the store of block {}", want.index);
@@ -197,7 +209,10 @@ impl Request<'_> {
     pub(crate) fn plan(&self, vertices: Vertices, turns: Vec<Turn>) -> Result<Plan> {
         let (spans, lanes) = self.merge(turns).into_iter().unzip::<_, _, Vec<_>, Vec<_>>();
         if lanes.len() > LANES_MAX {
-            let message = format!("the available blocks have too many holes: the plan would have {} lanes, at most {LANES_MAX}", lanes.len());
+            let message = format!(
+                "the available blocks have too many holes: the plan would have {} lanes, at most {LANES_MAX}",
+                lanes.len()
+            );
             return Err(Error::invalid(message));
         }
         let binding = Binding { spans, ..self.bind(vertices.0, &lanes)? };

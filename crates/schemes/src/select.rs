@@ -71,10 +71,7 @@ mod tests {
             [Select::Best, Select::Ordered, Select::AsPreferred, Select::Random { seed: 7 }]
         );
         assert_eq!(parse(""), Ok(Select::default()));
-        assert_eq!(
-            parse("worst").unwrap_err(),
-            "'worst' does not select helpers: use one of best, ordered, preferred, random"
-        );
+        assert_eq!(parse("worst").unwrap_err(), "'worst' does not select helpers: use one of best, ordered, preferred, random");
         assert_eq!((Paths::of(0), Paths::of(3)), (Ok(Paths::Auto), Ok(Paths::Count(3))));
         assert!(Paths::of(17).unwrap_err().message.contains("17 paths are too many"));
     }

@@ -35,7 +35,8 @@ impl Sidecar {
     pub fn new(meta: BlockMeta, pages: Vec<u32>) -> Result<Self> {
         check_meta(&meta)?;
         if pages.len() as u64 != meta.len().div_ceil(PAGE_LEN) {
-            return Err(Error::invalid(format!("{} page checksums were given for a block of {} bytes", pages.len(), meta.len())).block(meta.id));
+            return Err(Error::invalid(format!("{} page checksums were given for a block of {} bytes", pages.len(), meta.len()))
+                .block(meta.id));
         }
         let units = units_of(&pages, meta.len());
         Ok(Self { meta, pages, units })

@@ -208,7 +208,11 @@ fn a_start_puts_the_disk_in_order() {
     let found = store.recovered();
     assert_eq!((found.blocks, found.temporaries_removed, found.sidecars_removed), (2, 1, 1));
     let reasons: Vec<&str> = found.quarantined.iter().map(|(_, reason)| reason.as_str()).collect();
-    let expected = ["the block has no sidecar", "the sidecar is damaged: its checksum is wrong", "the sidecar belongs to block s1-b000-c0-g1"];
+    let expected = [
+        "the block has no sidecar",
+        "the sidecar is damaged: its checksum is wrong",
+        "the sidecar belongs to block s1-b000-c0-g1",
+    ];
     assert_eq!(reasons, expected);
     assert_eq!(store.list().unwrap(), [blocks[0].0.id, blocks[5].0.id]);
     assert!(foreign.iter().all(|path| path.exists()), "a foreign file was removed");

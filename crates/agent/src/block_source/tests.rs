@@ -210,7 +210,10 @@ async fn a_corrupt_page_beside_the_slice_does_not_spoil_the_slice() {
                 assert!(source.next(slice).await.unwrap() == expected(&reader, &[0, 1, 2], slice), "{slice:?}");
             }
         }
-        assert!(block.findings.report().is_empty() && block.corrupt.lock().unwrap().is_empty(), "a page outside the wanted sub-blocks was reported");
+        assert!(
+            block.findings.report().is_empty() && block.corrupt.lock().unwrap().is_empty(),
+            "a page outside the wanted sub-blocks was reported"
+        );
         // A bad page in another sub-block of the cell is ignored; a bad page in this sub-block is reported.
         let mut source = block.clone().source(&[0, 2], vector_slices(PART), PART, 2, mode);
         for slice in vector_slices(PART) {

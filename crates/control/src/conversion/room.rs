@@ -120,7 +120,11 @@ mod tests {
         let (mut room, one, other) = (Room::default(), UploadId(1), UploadId(2));
         let mut places = [one, one, other].map(Place::with_turn);
         let steps = places.each_mut().map(|place| place.looked(&mut room, lacking()));
-        assert_eq!(steps, [waits(true), waits(true), Step::GiveUp(lacking().unwrap_err())], "its space may be what the first object needs");
+        assert_eq!(
+            steps,
+            [waits(true), waits(true), Step::GiveUp(lacking().unwrap_err())],
+            "its space may be what the first object needs"
+        );
         places[0].leave(&mut room);
         assert!(room.is_awaited() && room.has_made_way(other) && !room.has_made_way(one));
         let mut again = Place::with_turn(other);

@@ -194,7 +194,8 @@ impl StripeWrite {
         match same::differing(&self.request.old, new) {
             None => vec![Action::End(Ok(node))],
             Some(Span { start, end }) => {
-                let error = Error::corrupt(format!("bytes {start}..{end} of the new stripe have a different checksum than before"));
+                let error =
+                    Error::corrupt(format!("bytes {start}..{end} of the new stripe have a different checksum than before"));
                 vec![Action::Suspect(node), Action::End(Err(error.party(Party::Node(node))))]
             }
         }

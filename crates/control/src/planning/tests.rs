@@ -302,11 +302,7 @@ fn several_lost_blocks_are_rebuilt_by_what_is_cheaper() {
         (planned.plan.shape.lanes[0].links.iter().map(|link| link.width).max(), hub.count())
     };
     assert_eq!(links(&[target(7, 0)]), (Some(1), 1), "one lost block uses a chain");
-    assert_eq!(
-        links(&[target(6, 0), target(7, 2), target(8, 3)]),
-        (Some(1), 2),
-        "three lost blocks use no chain"
-    );
+    assert_eq!(links(&[target(6, 0), target(7, 2), target(8, 3)]), (Some(1), 2), "three lost blocks use no chain");
 }
 
 #[test]

@@ -110,9 +110,9 @@ impl StripeEnd {
         if early {
             return match self.sent.is_enough(&self.request) {
                 true => self.commit(),
-                false => {
-                    self.end(Err(Error::fatal("internal error: a stripe was to end without enough of its blocks").object(&self.request.object)))
-                }
+                false => self
+                    .end(Err(Error::fatal("internal error: a stripe was to end without enough of its blocks")
+                        .object(&self.request.object))),
             };
         }
         let failed = who_failed(&self.report, complaints, self.request.long_wait_ms);

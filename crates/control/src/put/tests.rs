@@ -113,7 +113,11 @@ impl Played {
 
     fn on(&mut self, event: Event) {
         for action in self.machine.on(event, &mut World { view: &self.view, rng: &mut self.rng }) {
-            assert!(self.asked.is_none() && self.ended.is_none(), "only the last action asks for an answer: {:?}, {action:?}", self.asked);
+            assert!(
+                self.asked.is_none() && self.ended.is_none(),
+                "only the last action asks for an answer: {:?}, {action:?}",
+                self.asked
+            );
             match action {
                 Action::Warn(said) => self.said.push(said),
                 Action::Suspect(node) => drop(self.suspects.insert(node)),

@@ -65,14 +65,18 @@ impl Request {
         let (lost, named) = (self.lost.len(), nodes.len());
         if lost != named {
             let number = self.stripe.number;
-            let message =
-                format!("{lost} blocks of stripe {number} must be rebuilt, but {named} nodes are named: name one node for each block");
+            let message = format!(
+                "{lost} blocks of stripe {number} must be rebuilt, but {named} nodes are named: name one node for each block"
+            );
             return Err(Error::invalid(message));
         }
         let mut chosen = Chosen { homes: Vec::with_capacity(named), warnings: Vec::new(), short: None };
         for (at, to) in nodes.iter().enumerate() {
             if nodes[..at].contains(to) {
-                return Err(Error::invalid(format!("{} is named twice, but a node takes only one block of a stripe", view.name(*to))));
+                return Err(Error::invalid(format!(
+                    "{} is named twice, but a node takes only one block of a stripe",
+                    view.name(*to)
+                )));
             }
             let (home, warning) = self.home_at(*to, view)?;
             chosen.homes.push(Some(home));
@@ -84,13 +88,16 @@ impl Request {
     /// A home on a named node, and a warning about it, if any.
     fn home_at(&self, to: NodeId, view: &View) -> Result<(Home, Option<String>)> {
         let name = view.name(to);
-        let node = view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists the nodes")))?;
+        let node =
+            view.node(to).ok_or_else(|| Error::not_found(format!("there is no node {to}: `weft node ls` lists the nodes")))?;
         if !node.up {
             return Err(Error::invalid(format!("{name} is down: choose a node that is up")));
         }
         if let Some(index) = self.kept().find(|(_, node)| *node == to).map(|(index, _)| index) {
             let number = self.stripe.number;
-            return Err(Error::invalid(format!("{name} already holds block {index} of stripe {number}, and a node takes only one")));
+            return Err(Error::invalid(format!(
+                "{name} already holds block {index} of stripe {number}, and a node takes only one"
+            )));
         }
         let bytes = self.bytes_needed();
         let disk = placement::disk_for(node, bytes);

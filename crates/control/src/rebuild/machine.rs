@@ -235,7 +235,8 @@ impl Rebuild {
         if let Some(error) = self.failure.take() {
             self.rebuilt.resumed += 1;
             if self.rebuilt.resumed > self.request.resumes_max {
-                let message = format!("gave up after {} plans, the last of which failed: {}", self.rebuilt.resumed, error.message);
+                let message =
+                    format!("gave up after {} plans, the last of which failed: {}", self.rebuilt.resumed, error.message);
                 return self.fail(Error { reaction: Reaction::Unavailable, message, ..error });
             }
             let missing: u64 = self.pending().flat_map(|new| &new.missing).map(|span| span.len()).sum();

@@ -10,9 +10,7 @@ pub fn named_block(code: &SharedCode, first: Option<&StripeRecord>, index: u32) 
     let is_stored = |index: u8| first.is_none_or(|stripe| stripe.blocks.contains_key(&index));
     match u8::try_from(index).ok().filter(|index| usize::from(*index) < code.n()) {
         Some(index) if is_stored(index) => Ok(index),
-        Some(index) => {
-            Err(Error::invalid(format!("block {index} is empty: it is not stored and cannot be lost")))
-        }
+        Some(index) => Err(Error::invalid(format!("block {index} is empty: it is not stored and cannot be lost"))),
         None => Err(Error::invalid(format!("there is no block {index}: {} has blocks 0 to {}", code.spec(), code.n() - 1))),
     }
 }

@@ -183,7 +183,9 @@ impl Request {
         };
         let read: Vec<String> = reads.iter().map(name).collect();
         let read = read.join(", ");
-        let message = format!("the rebuilt block does not match its recorded checksums and was dropped; one of these blocks must be wrong: {read}");
+        let message = format!(
+            "the rebuilt block does not match its recorded checksums and was dropped; one of these blocks must be wrong: {read}"
+        );
         Error::corrupt(message).block(block).object(&self.object)
     }
 

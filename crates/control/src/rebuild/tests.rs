@@ -77,7 +77,11 @@ impl Played {
     fn on(&mut self, event: Event) {
         let mut world = World { view: &self.view, used: &mut self.used, given: &mut self.given, rng: &mut self.rng };
         for action in self.machine.on(event, &mut world) {
-            assert!(self.asked.is_none() && self.ended.is_none(), "only the last action asks for an answer: {:?}, {action:?}", self.asked);
+            assert!(
+                self.asked.is_none() && self.ended.is_none(),
+                "only the last action asks for an answer: {:?}, {action:?}",
+                self.asked
+            );
             match action {
                 Action::Warn(said) | Action::Resumed(said) => self.said.push(said),
                 Action::Suspect(node) => self.suspects.push(node),

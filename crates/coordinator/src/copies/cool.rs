@@ -52,7 +52,9 @@ impl Cooling<'_> {
         // If the object was replaced, its stripes no longer exist.
         let now = shared.meta.object(&self.object.name).await.map_err(|error| shared.meta_error(error))?;
         if now.version != self.object.version {
-            return Err(Error::replan("the object was replaced while its copies were dropped: the new version still has its copies"));
+            return Err(Error::replan(
+                "the object was replaced while its copies were dropped: the new version still has its copies",
+            ));
         }
         Ok(())
     }

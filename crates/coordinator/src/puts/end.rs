@@ -196,8 +196,7 @@ pub(super) async fn ended_already(
             let object = Some(commit(shared, asked).await?);
             Ok(v1::EndStripeReply { object, ..v1::EndStripeReply::default() })
         }
-        EndedAlready::Gone => {
-            Err(missing.map_or_else(|| Error::fatal("internal error: a put both exists and does not"), |error| shared.meta_error(error)))
-        }
+        EndedAlready::Gone => Err(missing
+            .map_or_else(|| Error::fatal("internal error: a put both exists and does not"), |error| shared.meta_error(error))),
     }
 }

@@ -324,7 +324,11 @@ mod tests {
                         let kept = capacity.kept(class, resource.total);
                         let due = kept.saturating_sub(used);
                         let had = admission.require(Precedence::of(class), due, &resource);
-                        assert!(due == 0 || had.is_ok(), "seed {seed}: {class:?} cannot use its reserve of {kept} {}: {had:?}", resource.what);
+                        assert!(
+                            due == 0 || had.is_ok(),
+                            "seed {seed}: {class:?} cannot use its reserve of {kept} {}: {had:?}",
+                            resource.what
+                        );
                     }
                 }
             }

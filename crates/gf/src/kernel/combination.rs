@@ -155,7 +155,11 @@ impl Combination {
     }
 
     fn run(&self, sources: &[&[u8]], out: &mut [&mut [u8]], write: Write) {
-        assert_eq!((sources.len(), out.len()), (self.cols, self.rows), "the numbers of sources and outputs must match the matrix");
+        assert_eq!(
+            (sources.len(), out.len()),
+            (self.cols, self.rows),
+            "the numbers of sources and outputs must match the matrix"
+        );
         let Some(len) = out.first().map(|row| row.len()) else { return };
         assert!(sources.iter().all(|source| source.len() == len), "sources as long as the outputs");
         assert!(out.iter().all(|row| row.len() == len), "outputs must have one length");

@@ -17,7 +17,10 @@ pub(super) fn allocate(tx: &Transaction<'_>, epoch: Epoch, new: &NewRepair) -> R
         None => stripe.ended,
     };
     if !fits {
-        return Err(MetaError::Conflict(format!("stripe {} changed its owner since the repair was planned: plan it again", new.stripe)));
+        return Err(MetaError::Conflict(format!(
+            "stripe {} changed its owner since the repair was planned: plan it again",
+            new.stripe
+        )));
     }
     if !stripe.blocks.contains_key(&new.index) || new.copy >= REPLICAS_MAX {
         return Err(no_block(&stripe, new.index, new.copy));
@@ -250,7 +253,9 @@ fn no_block(stripe: &StripeRecord, index: u8, copy: u8) -> MetaError {
     let (id, last) = (stripe.id, stripe.layout.n().saturating_sub(1));
     let message = match stripe.layout.block_len(index.into()) {
         0 if u32::from(index) <= last => format!("block {index} of stripe {id} is empty: it is not stored"),
-        _ => format!("stripe {id} has no block {index}, copy {copy}: its blocks are 0 to {last}, with at most {REPLICAS_MAX} copies each"),
+        _ => format!(
+            "stripe {id} has no block {index}, copy {copy}: its blocks are 0 to {last}, with at most {REPLICAS_MAX} copies each"
+        ),
     };
     MetaError::Refused(message)
 }

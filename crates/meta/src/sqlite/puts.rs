@@ -191,9 +191,7 @@ pub(super) fn commit(tx: &Transaction<'_>, id: UploadId, commit: &CommitPut) -> 
         if replaces.is_some() {
             (written, created_ms) = (before.written, before.created_ms);
         } else if before.written > id {
-            return Err(MetaError::Conflict(format!(
-                "a later put of {name} was committed first: this one is obsolete"
-            )));
+            return Err(MetaError::Conflict(format!("a later put of {name} was committed first: this one is obsolete")));
         }
         objects::drop_object(tx, &before, not_before_ms)?;
     }
@@ -258,7 +256,9 @@ fn require_enough(stripe: &StripeRecord, missing_max: u32) -> Result<()> {
     };
     if missing > missing_max as usize {
         let id = stripe.id;
-        return Err(MetaError::Refused(format!("{missing} blocks of stripe {id} are missing, but the policy allows {missing_max}")));
+        return Err(MetaError::Refused(format!(
+            "{missing} blocks of stripe {id} are missing, but the policy allows {missing_max}"
+        )));
     }
     Ok(())
 }

@@ -116,7 +116,7 @@ async fn a_put_or_a_removal_meanwhile_wins_whenever_the_put_began() {
     let newer = world.commit(world.written("rs(2,1)", None).await, 300).await.unwrap();
     let conversion = world.commit(world.written("xor(2)", Some(newer.version)).await, 350).await.unwrap();
     let error = world.commit(old, 400).await.unwrap_err();
-    assert!(matches!(&error, MetaError::Conflict(said) if said.contains("began later")), "{error}");
+    assert!(matches!(&error, MetaError::Conflict(said) if said.contains("a later put")), "{error}");
     world.meta.abort_put(world.epoch, old, leftovers_at(400)).await.unwrap();
     // A removal.
     let upload = world.written("rs(2,1)", Some(conversion.version)).await;
@@ -138,7 +138,11 @@ async fn the_job_of_a_bucket_gives_it_the_policy_and_has_no_other_beside_it() {
     };
     let carries = async |bucket: &str| world.meta.bucket(bucket).await.unwrap().0.policy;
     let begun = world.meta.create_job(world.epoch, work("b", Some("k"), "cold"), 5).await.unwrap();
-    assert_eq!((begun.work.kind(), carries("b").await), ("convert", bucket.policy.clone()), "converting one object must not change the bucket");
+    assert_eq!(
+        (begun.work.kind(), carries("b").await),
+        ("convert", bucket.policy.clone()),
+        "converting one object must not change the bucket"
+    );
     let refused = world.meta.create_job(world.epoch, work("b", None, "cold"), 5).await.unwrap_err();
     assert!(matches!(&refused, MetaError::Refused(said) if said.contains("job 1")), "{refused}");
     assert_eq!(carries("b").await, bucket.policy, "a refused job changed the bucket");

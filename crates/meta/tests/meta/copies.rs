@@ -121,11 +121,7 @@ async fn a_put_with_copies_is_whole_or_says_what_is_missing() {
 
     let few = NewStripe { number: 1, layout: stripe.layout, homes: (1..=4).map(home).collect() };
     assert!(
-        meta.allocate_stripes(epoch, upload, vec![few], leftovers_at(1))
-            .await
-            .unwrap_err()
-            .to_string()
-            .contains("has 5 blocks")
+        meta.allocate_stripes(epoch, upload, vec![few], leftovers_at(1)).await.unwrap_err().to_string().contains("has 5 blocks")
     );
 }
 

@@ -100,7 +100,8 @@ async fn one_who_says_nothing_is_given_up_and_holds_up_nobody() {
 
     let mut silent = silent;
     let mut byte = [0];
-    let read = tokio::time::timeout(Duration::from_secs(15), silent.read(&mut byte)).await.expect("the connection was not closed");
+    let read =
+        tokio::time::timeout(Duration::from_secs(15), silent.read(&mut byte)).await.expect("the connection was not closed");
     assert!(matches!(read, Ok(0) | Err(_)));
 }
 

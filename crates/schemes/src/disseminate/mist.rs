@@ -90,7 +90,8 @@ impl<'a> Stages<'a> {
         let wanted = made.flat_map(|index| whole(self.write.request.code, index)).collect();
         let available = helpers.iter().map(|(from, _)| self.receivers[*from].index).collect();
         let recipes = self.write.request.code.recipes(&Ask { wanted, available, read_anyway: Vec::new() });
-        let recipes = recipes.map_err(|refusal| Error::fatal(format!("internal error: a receiver cannot compute its block: {refusal}")))?;
+        let recipes =
+            recipes.map_err(|refusal| Error::fatal(format!("internal error: a receiver cannot compute its block: {refusal}")))?;
         Ok(recipes.into_iter().next())
     }
 

@@ -1,6 +1,6 @@
 //! Writes of new data: the writer has data blocks, and nodes store the blocks of the code.
 //!
-//! *Mist* is J. Li and B. Li, *Mist: Efficient Dissemination of Erasure-coded Data in Data Centers* (IEEE Transactions
+//! *Mist* is J. Li, B. Li and B. Li, *Mist: Efficient Dissemination of Erasure-coded Data in Data Centers* (IEEE Transactions
 //! on Emerging Topics in Computing). Section numbers in this folder refer to it.
 
 mod assign;

@@ -29,7 +29,9 @@ pub(crate) fn plan(request: &Request<'_>, scheme: &dyn RepairScheme, known: &mut
     if scheme.rebuilds() && !matches!(paths, Paths::Auto | Paths::Count(1)) {
         if scheme.walk() != Walk::Chain {
             let name = scheme.name();
-            return Err(Error::invalid(format!("the scheme '{name}' supports only one path: choose a chain scheme for several paths")));
+            return Err(Error::invalid(format!(
+                "the scheme '{name}' supports only one path: choose a chain scheme for several paths"
+            )));
         }
         if !matches!(request.select, Select::Best | Select::Ordered) {
             return Err(Error::invalid("several paths need path selection: select helpers by 'best' or 'ordered'"));
@@ -174,7 +176,8 @@ impl Planner<'_> {
         let mut stands: Vec<(usize, usize, u16)> = Vec::with_capacity(recipe.helpers.len());
         for (at, share) in recipe.helpers.iter().enumerate() {
             let party = region.holder(share.index, readers);
-            let party = party.ok_or_else(|| Error::fatal(format!("internal error: block {} helps, but no party holds it", share.index)))?;
+            let party = party
+                .ok_or_else(|| Error::fatal(format!("internal error: block {} helps, but no party holds it", share.index)))?;
             let place = region.holders.iter().position(|(_, holder)| *holder == party).unwrap_or(usize::MAX);
             stands.push((place, at, self.vertices.of(party)?));
         }

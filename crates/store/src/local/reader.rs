@@ -92,7 +92,10 @@ impl LocalReader {
             let found = crc32c(page);
             if self.sidecar.pages().get(number as usize) != Some(&found) {
                 let span = page_span(number, self.meta().len());
-                return Err(Error::corrupt(format!("the checksum of page {number} (bytes {}..{}) is wrong", span.start, span.end)));
+                return Err(Error::corrupt(format!(
+                    "the checksum of page {number} (bytes {}..{}) is wrong",
+                    span.start, span.end
+                )));
             }
             checksum = crc32c_joined(checksum, found, page.len() as u64);
         }

@@ -56,7 +56,8 @@ impl LocalWriter {
             return Err(Error::fatal("an earlier write of this block failed"));
         }
         let len = self.meta.len();
-        let end = offset.checked_add(bytes.len() as u64).ok_or_else(|| Error::invalid("the offset is too large for any block"))?;
+        let end =
+            offset.checked_add(bytes.len() as u64).ok_or_else(|| Error::invalid("the offset is too large for any block"))?;
         let (bytes, beyond) = bytes.split_at(len.saturating_sub(offset).min(bytes.len() as u64) as usize);
         if beyond.iter().any(|byte| *byte != 0) {
             return Err(Error::corrupt(format!("bytes {}..{end} are beyond the block's end and not zero", offset.max(len))));

@@ -71,7 +71,11 @@ impl Played {
     fn on(&mut self, event: Event) {
         let actions = self.machine.on(event, &World { view: &self.view, report: &self.report });
         for action in actions {
-            assert!(self.asked.is_none() && !self.is_over, "only the last action asks for an answer: {:?}, {action:?}", self.asked);
+            assert!(
+                self.asked.is_none() && !self.is_over,
+                "only the last action asks for an answer: {:?}, {action:?}",
+                self.asked
+            );
             match action {
                 Action::EndStripe { early, sent } => {
                     assert!(self.early.is_none() && (!early || self.places.has_stripe(sent.stripe.id)));
