@@ -123,7 +123,7 @@ impl Home {
 
 /// Sent to the neighbour when a stage ends before its last slice.
 fn broken_off() -> Error {
-    Error::replan("the stage at the other end of the link has ended")
+    Error::replan("its stage of the plan ended early; its log names the cause")
 }
 
 /// The queue's items: slices, then `None` at the end.
